@@ -60,7 +60,8 @@ test-all: setup  ## Run every test.
 # All of them run, so that one round shows what each has found.
 lint: setup  ## Check format, style, words, types and import layers; change nothing.
 	@failed=0; \
-	for tool in "ruff format --check ." "ruff check ." "python -m tools.plain_words" mypy lint-imports; do \
+	for tool in "ruff format --check ." "ruff check ." "python -m tools.plain_words" \
+	    "python -m tools.packed_assignments" mypy lint-imports; do \
 	  echo "$$tool"; $(bin)/$$tool || failed=1; \
 	done; exit $$failed
 
@@ -71,7 +72,7 @@ format: setup  ## Format the code and mend what ruff can mend.
 bench: setup  ## Print the benchmarks' ratios, measured side by side.
 	$(bin)/python -m benchmarks $(ARGS)
 
-bench-defaults: setup  ## Compare the defaults with other models, for hours; ARGS="--splits 4-9 --data FOLDER".
+bench-defaults: setup  ## Compare the defaults with other models, for hours; ARGS="--splits 4-9 --data FOLDER --tables FOLDER".
 	$(bin)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	$(bin)/python -m benchmarks defaults --keep build/defaults $(ARGS)
 
@@ -84,8 +85,9 @@ manual: setup  ## Build the manual into build/manual, and check its links.
 	  $(bin)/python -m mkdocs build --strict --quiet --config-file notebooks/manual/mkdocs.yml
 	@echo "build/manual/index.html"
 
-pictures: setup  ## Make the pictures of README and manual again; the page's needs Chromium.
+pictures: setup  ## Make the pictures of README, manual and ARCHITECTURE again; the page's needs Chromium.
 	$(bin)/python -m tools.pictures
+	$(bin)/python -m tools.architecture_pictures
 
 constraints: setup  ## Resolve the newest versions anew into constraints.txt.
 	$(bin)/python -m pip install --quiet uv

@@ -1,9 +1,10 @@
-"""Print the benchmarks' ratios: `make bench`, or `python -m benchmarks NAME …` for some of them.
+"""Print the benchmarks' ratios: `make bench`, or `python -m benchmarks NAME …` for some
+of them.
 
-Those of `LONG` are run by name only: `make bench ARGS="NAME"`; `defaults` has options of its own.
-Each claim is a module with a function `run(console, folder)`. What is compared is measured side by side in
-one run, in turns, since absolute times on a shared machine mean little.
-"""
+Those of `LONG` are run by name only: `make bench ARGS="NAME"`; `defaults` has options
+of its own. Each claim is a module with a function `run(console, folder)`. What is
+compared is measured side by side in one run, in turns, since absolute times on a shared
+machine mean little."""
 
 import argparse
 import os
@@ -35,6 +36,8 @@ LONG = (  # minutes to an hour each
     "falkons_errors_in_half_its_time",
     "lloyd_pass_keeps_up_with_stored_features",
     "clusters_are_the_same_on_any_workers",
+    "clusters_find_shapes",
+    "clusters_of_millions_are_those_of_a_sample",
     "one_pass_beats_grid_search",
     "ridge_of_any_size_keeps_its_memory",
     "a_flow_takes_seconds_beyond_its_passes",
@@ -61,16 +64,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("claims", nargs="*", metavar="NAME", help=f"any of {', '.join(CLAIMS + LONG)}")
     parser.add_argument(
-        "--keep", metavar="FOLDER", type=Path, help="where data and pictures are written, and stay"
+        "claims", nargs="*", metavar="NAME", help=f"any of {', '.join(CLAIMS + LONG)}"
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="FOLDER",
+        type=Path,
+        help="where data and pictures are written, and stay",
     )
     arguments = parser.parse_args()
     chosen = arguments.claims or CLAIMS
     unknown = set(chosen) - set(CLAIMS + LONG)
     if unknown:
         parser.error(
-            f"unknown benchmark {', '.join(sorted(unknown))}; expected any of {', '.join(CLAIMS + LONG)}"
+            f"unknown benchmark {', '.join(sorted(unknown))}; expected any of"
+            f" {', '.join(CLAIMS + LONG)}"
         )
     console = Console(width=None if Console().is_terminal else 110)
     import numpy as np
@@ -81,9 +90,10 @@ def main() -> None:
         if b["user_api"] == "blas"
     }
     console.print(
-        f"{describe_processor()}, {len(os.sched_getaffinity(0))} threads, "
-        f"Python {platform.python_version()}, NumPy {np.__version__}, {', '.join(sorted(blas))}, "
-        f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')}",
+        f"{describe_processor()}, {len(os.sched_getaffinity(0))} threads, Python"
+        f" {platform.python_version()}, NumPy {np.__version__},"
+        f" {', '.join(sorted(blas))},"
+        f" OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')}",
         highlight=False,
     )
     for claim in chosen:
@@ -92,7 +102,9 @@ def main() -> None:
             folder = Path(temporary) if arguments.keep is None else arguments.keep
             folder.mkdir(parents=True, exist_ok=True)
             module = import_module(f"benchmarks.{claim}")
-            console.print(f"{seconds(partial(module.run, console, folder)):.0f} s", style="dim")
+            console.print(
+                f"{seconds(partial(module.run, console, folder)):.0f} s", style="dim"
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A training flow on a running Prefect server, beside the same training without Prefect: at most 5 s more."""
+"""A training flow on a running Prefect server, beside the same training without
+Prefect: at most 5 s more.
+"""
 
 import os
 import sys
@@ -11,9 +13,12 @@ from benchmarks.measure import in_subprocess, make_data
 from tests.processes import Process
 from tests.system import answers, free_port
 
-N_SAMPLES, N_FEATURES, N_COMPONENTS = 50_000, 8, 512
+N_SAMPLES = 50_000
+N_FEATURES = 8
+N_COMPONENTS = 512
 
-# Each in a process of its own, as a worker starts flows; the flow takes the steps of `ridge.fit.fit`.
+# Each in a process of its own, as a worker starts flows; the flow takes the steps of
+# `ridge.fit.fit`.
 PLAIN = """
 import json, sys, time
 start = time.time()
@@ -70,19 +75,39 @@ def run(console: Console, folder: Path) -> None:
         },
     )  # fmt: skip
     try:
-        server.wait_until(lambda: answers(f"{environment['PREFECT_API_URL']}/health"), "Prefect's server")
+        server.wait_until(
+            lambda: answers(f"{environment['PREFECT_API_URL']}/health"),
+            "Prefect's server",
+        )
         table = Table(
-            "run", "plain: imports", "fit", "flow: imports", "fit", "the flow's share", "of imports"
+            "run",
+            "plain: imports",
+            "fit",
+            "flow: imports",
+            "fit",
+            "the flow's share",
+            "of imports",
         )
         for i in range(4):
             plain, flow = (
-                in_subprocess(code, data, str(folder / name), str(N_COMPONENTS), **environment)
+                in_subprocess(
+                    code, data, str(folder / name), str(N_COMPONENTS), **environment
+                )
                 for code, name in ((PLAIN, "plain"), (FLOW, "flow"))
             )
             more = (flow["run"] - plain["run"], flow["imports"] - plain["imports"])
-            cells = (plain["imports"], plain["run"], flow["imports"], flow["run"], *more)
+            cells = (
+                plain["imports"],
+                plain["run"],
+                flow["imports"],
+                flow["run"],
+                *more,
+            )
             # The first run writes bytecode and registers the flow.
-            table.add_row("first" if i == 0 else str(i + 1), *(f"{seconds:.2f} s" for seconds in cells))
+            table.add_row(
+                "first" if i == 0 else str(i + 1),
+                *(f"{seconds:.2f} s" for seconds in cells),
+            )
         console.print(table)
     finally:
         server.stop()

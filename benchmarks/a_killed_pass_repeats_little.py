@@ -1,9 +1,10 @@
-"""What keeping sums takes of a pass, and how many rows are read again after its process was killed.
+"""What keeping sums takes of a pass, and how many rows are read again after its process
+was killed.
 
-Passes of 200,000 rows with and without a ledger take turns, and their medians are compared: turns of one kind
-differ by a tenth where others use the machine too. Then a process kills itself at a half and at nine tenths
-of a pass; sums are kept by what that costs, so a pass of few seconds repeats more than a long one.
-"""
+Passes of 200,000 rows with and without a ledger take turns, and their medians are
+compared: turns of one kind differ by a tenth where others use the machine too. Then a
+process kills itself at a half and at nine tenths of a pass; sums are kept by what that
+costs, so a pass of few seconds repeats more than a long one."""
 
 import math
 import os
@@ -17,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rff_dist.engines.progress import BlockDone, Event, PassResumed
+from rff_dist.engines.events import BlockDone, Event, PassResumed
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.statistics.passes import accumulate
@@ -27,13 +28,18 @@ from rff_dist.storage.ledger import open_ledger
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.writing import write_dataset
 
-N_SAMPLES, N_FEATURES = 200_000, 16
+N_SAMPLES = 200_000
+N_FEATURES = 16
 ROUNDS = {2048: 12, 4096: 4}  # by the number of components
 
 
-def sum_up(folder: Path, n_components: int, engine: SerialEngine, *, keeps: bool) -> RidgeStatistics:
+def sum_up(
+    folder: Path, n_components: int, engine: SerialEngine, *, keeps: bool
+) -> RidgeStatistics:
     dataset = open_dataset(folder / "data.zarr")
-    features = draw_feature_map("gaussian", n_features=N_FEATURES, n_components=n_components)
+    features = draw_feature_map(
+        "gaussian", n_features=N_FEATURES, n_components=n_components
+    )
     ledger = open_ledger(parse_location(folder / "ledger")) if keeps else None
     with engine.keeping(ledger):
         return accumulate(dataset, features, engine=engine)
@@ -43,7 +49,8 @@ class Watch:
     """An observer that looks at what is kept, and when the first block begins."""
 
     def __init__(self) -> None:
-        self.n_kept, self.first = 0, math.inf
+        self.n_kept = 0
+        self.first = math.inf
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -59,28 +66,45 @@ def run(console: Console, folder: Path) -> None:
     write_dataset(folder / "data.zarr", X, X[:, 0])
     ledger = open_ledger(parse_location(folder / "ledger"))
     costs = Table("D", "seconds", "with a ledger", "CPU seconds", "with a ledger")
-    again = Table("D", "killed at", "of the pass again", "seconds until the first block")
+    again = Table(
+        "D", "killed at", "of the pass again", "seconds until the first block"
+    )
     for n_components, rounds in ROUNDS.items():
         found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
         digests = set()
         for turn in range(2 * rounds):
             keeps = turn % 4 in (1, 2)
-            wall, cpu = time.perf_counter(), time.process_time()
-            digests.add(sum_up(folder, n_components, SerialEngine(), keeps=keeps).digest())
+            wall = time.perf_counter()
+            cpu = time.process_time()
+            digests.add(
+                sum_up(folder, n_components, SerialEngine(), keeps=keeps).digest()
+            )
             found[keeps].append((time.perf_counter() - wall, time.process_time() - cpu))
             ledger.drop()
         plain, kept = (np.median(found[keeps], axis=0) for keeps in (False, True))
         ratios = (f"× {b / a:.3f}" for a, b in zip(plain, kept, strict=True))
-        costs.add_row(f"{n_components:,}", f"{plain[0]:.2f}", next(ratios), f"{plain[1]:.2f}", next(ratios))
+        costs.add_row(
+            f"{n_components:,}",
+            f"{plain[0]:.2f}",
+            next(ratios),
+            f"{plain[1]:.2f}",
+            next(ratios),
+        )
         for share in (0.5, 0.9):
             words = [folder, n_components, share]
-            ended = subprocess.run([sys.executable, "-m", __name__, *map(str, words)], check=False)
+            ended = subprocess.run(
+                [sys.executable, "-m", __name__, *map(str, words)], check=False
+            )
             assert ended.returncode == -signal.SIGKILL
-            watch, start = Watch(), time.perf_counter()
+            watch = Watch()
+            start = time.perf_counter()
             engine = SerialEngine(observers=(watch,))
             digests.add(sum_up(folder, n_components, engine, keeps=True).digest())
-            repeated, first = share - watch.n_kept / N_SAMPLES, watch.first - start
-            again.add_row(f"{n_components:,}", f"{share:.0%}", f"{repeated:.1%}", f"{first:.2f}")
+            repeated = share - watch.n_kept / N_SAMPLES
+            first = watch.first - start
+            again.add_row(
+                f"{n_components:,}", f"{share:.0%}", f"{repeated:.1%}", f"{first:.2f}"
+            )
             ledger.drop()
         assert len(digests) == 1
     console.print(costs)

@@ -1,4 +1,6 @@
-"""Cross-validation of five folds, thirty alphas and four widths against one fit of the largest width."""
+"""Cross-validation of five folds, thirty alphas and four widths against one fit of the
+largest width.
+"""
 
 import math
 import os
@@ -11,7 +13,8 @@ from rich.table import Table
 from benchmarks.measure import PassTimings, make_data, seconds
 from rff_dist import Gaussian, RFFRidge, SerialEngine
 
-N_SAMPLES, N_FEATURES = 200_000, 20
+N_SAMPLES = 200_000
+N_FEATURES = 20
 WIDTHS = (256, 512, 1024, 2048)
 ALPHAS = np.geomspace(1e-4, 1e2, 30)
 ROUNDS = 2
@@ -36,16 +39,20 @@ def run(console: Console, folder: Path) -> None:
                 engine=SerialEngine(cores, observers=[timings]),
                 **options,
             )
-            times[name].append((seconds(lambda: model.fit(dataset)), timings.seconds("accumulate")))  # noqa: B023
+            times[name].append(
+                (seconds(lambda: model.fit(dataset)), timings.seconds("accumulate"))
+            )
     best = {name: min(found) for name, found in times.items()}
     single = next(iter(best.values()))[0]
     table = Table("what", "seconds", "of which the pass", "× one fit", "wanted")
     for name, (whole, accumulation) in best.items():
         wanted = f"< {WANTED}" if "cv" in OPTIONS[name] else ""
-        table.add_row(name, f"{whole:.1f}", f"{accumulation:.1f}", f"{whole / single:.2f}", wanted)
+        table.add_row(
+            name, f"{whole:.1f}", f"{accumulation:.1f}", f"{whole / single:.2f}", wanted
+        )
     console.print(table)
     console.print(
-        f"{N_SAMPLES:_} rows × {N_FEATURES} from Zarr, D = {WIDTHS[-1]:_}; the table: 5 folds × "
-        f"{len(ALPHAS)} alphas × D of {', '.join(map(str, WIDTHS))}; {cores} threads, "
-        f"the best of {ROUNDS} rounds in turns."
+        f"{N_SAMPLES:_} rows × {N_FEATURES} from Zarr, D = {WIDTHS[-1]:_}; the table: 5"
+        f" folds × {len(ALPHAS)} alphas × D of {', '.join(map(str, WIDTHS))}; {cores}"
+        f" threads, the best of {ROUNDS} rounds in turns."
     )

@@ -1,10 +1,13 @@
-"""How busy workers are: real processes and a real scheduler beside the simulation, then up to 1,024 workers.
+"""How busy workers are: real processes and a real scheduler beside the simulation, then
+up to 1,024 workers.
 
-Blocks of real processes sleep, so that more of them than cores tell of the engine. The scheduler has stubs:
-workers that only say that tasks are done. The environment chooses more:
+Blocks of real processes sleep, so that more of them than cores tell of the engine. The
+scheduler has stubs: workers that only say that tasks are done. The environment chooses
+more:
 
 RFF_DIST_STUBS
-    Stubs and blocks, each a task of its own; 100,10000 by default. 500,100000 take five minutes.
+    Stubs and blocks, each a task of its own; 100,10000 by default. 500,100000 take five
+    minutes.
 """
 
 import os
@@ -25,10 +28,15 @@ from rff_dist import DaskEngine
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, plan_fit
 
-PROCESSES, N_BLOCKS, BLOCK_SECONDS = (1, 2, 4, 8), 96, 0.25
+PROCESSES = (1, 2, 4, 8)
+N_BLOCKS = 96
+BLOCK_SECONDS = 0.25
 JOBS = ((10**7, 4096), (10**8, 4096), (10**9, 8192))  # rows and D
-# Operations of float64 that bytes do the work of, on one thread with AVX-512 VNNI; bytes a second.
-GFLOPS, NETWORK, ADDED = 76.0, 1.25e9, 2e9
+# Operations of float64 that bytes do the work of, on one thread with AVX-512 VNNI;
+# bytes a second.
+GFLOPS = 76.0
+NETWORK = 1.25e9
+ADDED = 2e9
 SLEEPING = "blocks that sleep for a quarter of a second"
 
 
@@ -46,18 +54,29 @@ def run(
     table = Table("worker processes", "real, s", "simulated, s", "ratio")
     for empty, taken, n_workers in points:
         found = empty + simulate(replace(sleeping, n_workers=n_workers)).seconds
-        table.add_row(f"{n_workers}", f"{taken:.2f}", f"{found:.2f}", f"{taken / found:.2f}")
+        table.add_row(
+            f"{n_workers}", f"{taken:.2f}", f"{found:.2f}", f"{taken / found:.2f}"
+        )
     console.print(table)
-    n_stubs, n_tasks = stubs or map(int, os.environ.get("RFF_DIST_STUBS", "100,10000").split(","))
+    n_stubs, n_tasks = stubs or map(
+        int, os.environ.get("RFF_DIST_STUBS", "100,10000").split(",")
+    )
     task = on_a_scheduler(console, folder, n_stubs, n_tasks)
-    curves = {SLEEPING: scale(replace(sleeping, task_seconds=task, begin_seconds=points[0][0]), most=most)}
+    curves = {
+        SLEEPING: scale(
+            replace(sleeping, task_seconds=task, begin_seconds=points[0][0]), most=most
+        )
+    }
     for n_samples, n_components in JOBS:
         job = large_job(n_samples, n_components, task_seconds=task)
         curves[f"{n_samples:,} rows, D = {n_components:,}"] = scale(job, most=most)
     tabulate(console, curves)
     ideal = n_blocks * BLOCK_SECONDS
     real = [ScalingPoint(n, taken, ideal / n / taken) for _, taken, n in points]
-    about = f"{GFLOPS:g}e9 operations a second for each worker, 10 Gbit/s, {1e3 * task:.2f} ms a task"
+    about = (
+        f"{GFLOPS:g}e9 operations a second for each worker, 10 Gbit/s, {1e3 * task:.2f}"
+        " ms a task"
+    )
     save_scaling(
         folder / "workers.png",
         curves,
@@ -68,10 +87,14 @@ def run(
 
 
 def on_processes(job: Job, n_workers: int) -> tuple[float, float, int]:
-    """Return the seconds of an empty pass and of the job's on real worker processes, and their number."""
+    """Return the seconds of an empty pass and of the job's on real worker processes,
+    and their number.
+    """
     with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
         empty = min(seconds_of_pass(engine, 1, 0.0) for _ in range(3))
-        taken = min(seconds_of_pass(engine, job.n_blocks, job.block_seconds) for _ in range(2))
+        taken = min(
+            seconds_of_pass(engine, job.n_blocks, job.block_seconds) for _ in range(2)
+        )
     return empty, taken, n_workers
 
 
@@ -88,12 +111,20 @@ def rest(block: Block, seconds: float) -> int:
 
 
 def on_a_scheduler(console: Console, folder: Path, n_stubs: int, n_tasks: int) -> float:
-    """Hold the simulation against a real scheduler with stubs; returns its processor's seconds for a task.
+    """Hold the simulation against a real scheduler with stubs; returns its processor's
+    seconds for a task.
 
-    A tenth of the tasks, of blocks that take no time, tell how long a task takes here. Then blocks take no
-    time, or a half and twice as long as it takes to give all stubs a task.
-    """
-    table = Table("seconds of a block", "real, s", "simulated, s", "ratio", "scheduler, ms a task", "client")
+    A tenth of the tasks, of blocks that take no time, tell how long a task takes here.
+    Then blocks take no time, or a half and twice as long as it takes to give all stubs
+    a task."""
+    table = Table(
+        "seconds of a block",
+        "real, s",
+        "simulated, s",
+        "ratio",
+        "scheduler, ms a task",
+        "client",
+    )
     cpu = []
     with (
         stub_workers.running(folder, n_stubs) as (address, scheduler),
@@ -102,7 +133,8 @@ def on_a_scheduler(console: Console, folder: Path, n_stubs: int, n_tasks: int) -
         wait_for(engine, n_stubs)
         seconds_of_pass(engine, n_stubs, 0.0)
         n_tried = n_tasks // 10
-        task = seconds_of_pass(engine, n_tried, 0.0) / (n_tried + min(n_tried, n_stubs))  # and the merges
+        # and the merges
+        task = seconds_of_pass(engine, n_tried, 0.0) / (n_tried + min(n_tried, n_stubs))
         for factor in (0.0, 0.5, 2.0):
             job = Job(
                 n_blocks=n_tasks,
@@ -124,7 +156,8 @@ def on_a_scheduler(console: Console, folder: Path, n_stubs: int, n_tasks: int) -
             )
     console.print(table)
     console.print(
-        f"{n_stubs:,} stubs, {n_tasks:,} blocks: {1e3 * task:.2f} ms a task where blocks take no time"
+        f"{n_stubs:,} stubs, {n_tasks:,} blocks: {1e3 * task:.2f} ms a task where"
+        " blocks take no time"
     )
     return float(cpu[0][0])
 
@@ -161,4 +194,7 @@ def tabulate(console: Console, curves: Mapping[str, Sequence[ScalingPoint]]) -> 
         cells = (f"{one.seconds:,.1f} s, {one.busy:.3f}" for one in points)
         table.add_row(f"{points[0].n_workers:,}", *cells)
     console.print(table)
-    console.print("simulated: seconds of a pass, and the share of its time that a worker does rows")
+    console.print(
+        "simulated: seconds of a pass, and the share of its time that a worker does"
+        " rows"
+    )

@@ -1,4 +1,6 @@
-"""Our tiled Cholesky against scipy.linalg.cho_factor, with all threads, where the latter survives."""
+"""Our tiled Cholesky against scipy.linalg.cho_factor, with all threads, where the
+latter survives.
+"""
 
 import os
 from functools import partial
@@ -45,9 +47,16 @@ def run(console: Console, folder: Path) -> None:
         times = [(seconds(lapack), seconds(tiled)) for _ in range(ROUNDS)]
         theirs, ours = (min(column) for column in zip(*times, strict=True))
         rate = size**3 / 3 / ours / 1e9
-        table.add_row(f"{size:_}", f"{theirs:.2f}", f"{ours:.2f}", f"{rate:.0f}", f"{theirs / ours:.2f}")
+        table.add_row(
+            f"{size:_}",
+            f"{theirs:.2f}",
+            f"{ours:.2f}",
+            f"{rate:.0f}",
+            f"{theirs / ours:.2f}",
+        )
     console.print(table)
     console.print(
-        f"{cores} threads, best of {ROUNDS} rounds in turns; ours includes checks and the rounding floor. "
-        "At D = 16,384 threaded LAPACK crashes; a test solves there."
+        f"{cores} threads, best of {ROUNDS} rounds in turns; ours includes checks and"
+        " the rounding floor. At D = 16,384 threaded LAPACK crashes; a test solves"
+        " there."
     )

@@ -1,4 +1,6 @@
-"""How many empty blocks a second a client drives on two workers, in passes of 62 and of 60,000 blocks."""
+"""How many empty blocks a second a client drives on two workers, in passes of 62 and of
+60,000 blocks.
+"""
 
 import operator
 import time
@@ -14,17 +16,24 @@ ROUNDS = 3
 
 
 def run(console: Console, folder: Path) -> None:
-    table = Table("blocks of a pass", "blocks a second", "CPU of client and scheduler, µs a block")
+    table = Table(
+        "blocks of a pass", "blocks a second", "CPU of client and scheduler, µs a block"
+    )
 
     def count(block: Block, _: None) -> int:
         return 1
 
     with DaskEngine(n_workers=2, threads_per_worker=1) as engine:
         for n_blocks in (62, 60_000):
-            blocks, found = cut_blocks(n_blocks, 1, rows_per_block=1), []
+            blocks = cut_blocks(n_blocks, 1, rows_per_block=1)
+            found = []
             for _ in range(ROUNDS):
-                wall, cpu = time.perf_counter(), time.process_time()
-                assert engine.map_reduce(count, blocks, None, combine=operator.add) == n_blocks
+                wall = time.perf_counter()
+                cpu = time.process_time()
+                assert (
+                    engine.map_reduce(count, blocks, None, combine=operator.add)
+                    == n_blocks
+                )
                 found.append((time.perf_counter() - wall, time.process_time() - cpu))
             rates = [n_blocks / wall for wall, _ in found]
             costs = [1e6 * cpu / n_blocks for _, cpu in found]

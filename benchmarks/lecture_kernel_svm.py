@@ -1,4 +1,6 @@
-"""A kernel support vector machine against random features: 100,000 rows × 20, a quarter of them held out."""
+"""A kernel support vector machine against random features: 100,000 rows × 20, a quarter
+of them held out.
+"""
 
 import os
 import time
@@ -28,21 +30,33 @@ from rff_dist.kernels.base import Kernel
 N_SAMPLES = 100_000
 N_COMPONENTS = 800  # the lecture's
 LOSSES = ("squared", "squared_hinge", "logistic")
-# what one reading chooses from: multiples of the median distance between rows, and a width for each column
+# what one reading chooses from: multiples of the median distance between rows, and a
+# width for each column
 LENGTH_SCALES = ("0.7x", "1x", "1.4x", "evidence")
 CHOOSE_FROM = (128, 256, 512)
 LARGER = (2048, 4096)
-EXACT, THEIRS = "SVC", "RBFSampler"
-OURS, CHOICE, CHOSEN = "ours, SVC's length scale", "ours, the choice", "ours, chosen length scale"
+EXACT = "SVC"
+THEIRS = "RBFSampler"
+OURS = "ours, SVC's length scale"
+CHOICE = "ours, the choice"
+CHOSEN = "ours, chosen length scale"
 WANTED_AT_800 = {"squared": 0.883, "squared_hinge": 0.885}
 WANTED_BEFORE = {0.2: 0.893, 1.0: 0.897}  # share of SVC's training time: accuracy
-COLOURS = {THEIRS: "#e0752d", OURS: "#2e9678", CHOICE: "#2f6db5", CHOSEN: "#2f6db5", EXACT: "#22262e"}
+COLOURS = {
+    THEIRS: "#e0752d",
+    OURS: "#2e9678",
+    CHOICE: "#2f6db5",
+    CHOSEN: "#2f6db5",
+    EXACT: "#22262e",
+}
 MARKERS = {"": "s", "squared": "o", "squared_hinge": "^", "logistic": "D"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds to train, with those of the pass and of the choice of a length scale, and to predict."""
+    """Seconds to train, with those of the pass and of the choice of a length scale, and
+    to predict.
+    """
 
     name: str
     family: str
@@ -94,7 +108,9 @@ class Parts:
 
 
 class Tuned(ClassifierMixin, BaseEstimator):
-    """Ridge on class codes, with the length scale and D that cross-validation chooses from one reading."""
+    """Ridge on class codes, with the length scale and D that cross-validation chooses
+    from one reading.
+    """
 
     def __init__(self, timings: PassTimings | None = None) -> None:
         self.timings = timings
@@ -111,7 +127,9 @@ class Tuned(ClassifierMixin, BaseEstimator):
             n_components=CHOOSE_FROM,
             standardize=False,
             random_state=0,
-            engine=SerialEngine(observers=[] if self.timings is None else [self.timings]),
+            engine=SerialEngine(
+                observers=[] if self.timings is None else [self.timings]
+            ),
         )
         return self
 
@@ -121,37 +139,49 @@ class Tuned(ClassifierMixin, BaseEstimator):
 
 def run(console: Console, folder: Path) -> None:
     X, y = make_classification(N_SAMPLES, 20, random_state=0)
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.25, random_state=0)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=0.25, random_state=0
+    )
     parts = Parts(X_train, y_train, X_test, y_test)
     warm = RFFClassifier(n_components=16, loss="logistic", random_state=0)
     warm.fit(X_train[:1000], y_train[:1000])  # loads what is loaded once
     rows: list[Row] = []
     for row in chain(measure_theirs(parts), measure_ours(parts)):
-        console.print(f"{row.train:8.2f} s  {row.accuracy:.4f}  {row.name}", highlight=False)
+        console.print(
+            f"{row.train:8.2f} s  {row.accuracy:.4f}  {row.name}", highlight=False
+        )
         rows.append(row)
     print_table(console, rows)
     console.print(
-        f"make_classification({N_SAMPLES:_}, 20, random_state=0), {len(y_test):_} held out. "
-        f"SVC works on one core, the others on {len(os.sched_getaffinity(0))}. A chosen length scale's "
-        f"seconds hold those of the choice, {rows[-1].choice:.1f}."
+        f"make_classification({N_SAMPLES:_}, 20, random_state=0), {len(y_test):_} held"
+        f" out. SVC works on one core, the others on {len(os.sched_getaffinity(0))}. A"
+        " chosen length scale's seconds hold those of the choice,"
+        f" {rows[-1].choice:.1f}."
     )
     print_wanted(console, rows)
     save_picture(folder / "accuracy-against-time.png", rows)
-    console.print(f"picture: {folder / 'accuracy-against-time.png'} (`--keep FOLDER` says where)")
+    console.print(
+        f"picture: {folder / 'accuracy-against-time.png'} (`--keep FOLDER` says where)"
+    )
 
 
 def measure_theirs(parts: Parts) -> Iterator[Row]:
     yield parts.measure(SVC(), EXACT, name="SVC, exact")
     for linear in (LinearSVC(), RidgeClassifier()):
-        model = make_pipeline(RBFSampler(gamma="scale", n_components=N_COMPONENTS, random_state=0), linear)
+        model = make_pipeline(
+            RBFSampler(gamma="scale", n_components=N_COMPONENTS, random_state=0), linear
+        )
         name = f"RBFSampler + {type(linear).__name__}, D = {N_COMPONENTS}"
         yield parts.measure(model, THEIRS, n_components=N_COMPONENTS, name=name)
 
 
 def measure_ours(parts: Parts) -> Iterator[Row]:
-    gamma = 1 / (parts.X.shape[1] * parts.X.var())  # what "scale" is for SVC and RBFSampler
+    # what "scale" is for SVC and RBFSampler
+    gamma = 1 / (parts.X.shape[1] * parts.X.var())
     for loss in LOSSES:
-        yield measure_classifier(parts, Gaussian(float(np.sqrt(0.5 / gamma))), OURS, N_COMPONENTS, loss)
+        yield measure_classifier(
+            parts, Gaussian(float(np.sqrt(0.5 / gamma))), OURS, N_COMPONENTS, loss
+        )
     timings = PassTimings()
     tuned = Tuned(timings)
     row = parts.measure(tuned, CHOICE, timings=timings)
@@ -163,11 +193,19 @@ def measure_ours(parts: Parts) -> Iterator[Row]:
     kernel = model.get_params(deep=False)["kernel"]
     for n_components in (CHOOSE_FROM[-1], *LARGER):
         for loss in LOSSES[:2]:
-            yield measure_classifier(parts, kernel, CHOSEN, n_components, loss, choice=row.train)
+            yield measure_classifier(
+                parts, kernel, CHOSEN, n_components, loss, choice=row.train
+            )
 
 
 def measure_classifier(
-    parts: Parts, kernel: Kernel, family: str, n_components: int, loss: str, *, choice: float = 0.0
+    parts: Parts,
+    kernel: Kernel,
+    family: str,
+    n_components: int,
+    loss: str,
+    *,
+    choice: float = 0.0,
 ) -> Row:
     timings = PassTimings()
     model = RFFClassifier(
@@ -179,7 +217,14 @@ def measure_classifier(
         random_state=0,
         engine=SerialEngine(observers=[timings]),
     )
-    return parts.measure(model, family, n_components=n_components, loss=loss, timings=timings, choice=choice)
+    return parts.measure(
+        model,
+        family,
+        n_components=n_components,
+        loss=loss,
+        timings=timings,
+        choice=choice,
+    )
 
 
 def print_table(console: Console, rows: list[Row]) -> None:
@@ -201,14 +246,21 @@ def print_wanted(console: Console, rows: list[Row]) -> None:
     """Print what is wanted beside what was found."""
     ours = [row for row in rows if row.family in (OURS, CHOICE, CHOSEN)]
     found = [
-        (f"{row.loss} at D = {N_COMPONENTS}", row.accuracy, f"≥ {WANTED_AT_800[row.loss]}")
+        (
+            f"{row.loss} at D = {N_COMPONENTS}",
+            row.accuracy,
+            f"≥ {WANTED_AT_800[row.loss]}",
+        )
         for row in ours
         if row.family == OURS and row.loss in WANTED_AT_800
     ]
     found += [
         (
             f"best within {share:g} of SVC's training time",
-            max((row.accuracy for row in ours if row.train < share * rows[0].train), default=0.0),
+            max(
+                (row.accuracy for row in ours if row.train < share * rows[0].train),
+                default=0.0,
+            ),
             f"≥ {wanted}",
         )
         for share, wanted in WANTED_BEFORE.items()
@@ -244,11 +296,28 @@ def save_picture(path: Path, rows: list[Row]) -> None:
             label=", ".join(filter(None, (family, loss))),
         )
         for row in points:
-            label = f"{row.n_components}" if row.loss else row.name.split()[2].rstrip(",")
-            axes.annotate(label, (row.train, row.accuracy), (6, -10), textcoords="offset points", fontsize=8)
-    axes.plot([exact.train], [exact.accuracy], "*", ms=14, color=COLOURS[EXACT], label="SVC, exact")
+            label = (
+                f"{row.n_components}" if row.loss else row.name.split()[2].rstrip(",")
+            )
+            axes.annotate(
+                label,
+                (row.train, row.accuracy),
+                (6, -10),
+                textcoords="offset points",
+                fontsize=8,
+            )
+    axes.plot(
+        [exact.train],
+        [exact.accuracy],
+        "*",
+        ms=14,
+        color=COLOURS[EXACT],
+        label="SVC, exact",
+    )
     axes.axvline(exact.train, color=COLOURS[EXACT], lw=0.7, ls=":")
-    axes.set(xscale="log", xlabel="seconds to train", ylabel="accuracy on the held-out rows")
+    axes.set(
+        xscale="log", xlabel="seconds to train", ylabel="accuracy on the held-out rows"
+    )
     axes.set_title(f"{N_SAMPLES:,} rows × 20; numbers are D", loc="left")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter("{x:g}")

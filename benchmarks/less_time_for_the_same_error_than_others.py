@@ -1,16 +1,18 @@
-"""Time and error next to others: ridge in features, exact kernels, trees, nearest neighbours, and k-means.
+"""Time and error next to others: ridge in features, exact kernels, trees, nearest
+neighbours, and k-means.
 
-All of the Gaussian kernel have one length scale and one alpha, given; `RFFRidge()`, CatBoost, LightGBM and
-xRFM have nothing given. Each runs on one core, in a process of its own, and its seconds are of processor
-time, so that other work on the machine counts little. RFFRidge and RFFKMeans read their rows from Zarr, the
-others start with all in memory. With `--keep` the results, others.json, and the picture made of them stay in
-the folder; `make pictures` draws the manual's from the results that stand next to it.
+All of the Gaussian kernel have one length scale and one alpha, given; `RFFRidge()`,
+CatBoost, LightGBM and xRFM have nothing given. Each runs on one core, in a process of
+its own, and its seconds are of processor time, so that other work on the machine counts
+little. RFFRidge and RFFKMeans read their rows from Zarr, the others start with all in
+memory. With `--keep` the results, others.json, and the picture made of them stay in the
+folder; `make pictures` draws the manual's from the results that stand next to it.
 
-FALKON is not on PyPI, so its algorithm stands here in NumPy: conjugate gradients on Nyström features, with
-Cholesky factors of the centres' kernel as preconditioner (Rudi, Carratino & Rosasco 2017, Alg. 1). dask-ml is
-not shown: its linear models die with SciPy 1.18, which lacks an argument that dask-glm 0.4 gives. Who is not
-installed is left out: `pip install 'rff_dist[bench]'`, and `xrfm`.
-"""
+FALKON is not on PyPI, so its algorithm stands here in NumPy: conjugate gradients on
+Nyström features, with Cholesky factors of the centres' kernel as preconditioner (Rudi,
+Carratino & Rosasco 2017, Alg. 1). dask-ml is not shown: its linear models die with
+SciPy 1.18, which lacks an argument that dask-glm 0.4 gives. Who is not installed is
+left out: `pip install 'rff_dist[bench]'`, and `xrfm`."""
 
 import importlib.util
 import json
@@ -29,9 +31,11 @@ from rich.table import Table
 from benchmarks.measure import describe_processor, in_subprocess, make_arm
 
 ROUNDS = 2
-N_SAMPLES, N_TEST = 40_000, 5_000
+N_SAMPLES = 40_000
+N_TEST = 5_000
 SIZES = (256, 512, 1024, 2048)
-LENGTH_SCALE, ALPHA = 2.0, 1e-3
+LENGTH_SCALE = 2.0
+ALPHA = 1e-3
 N_CLUSTERS = 100
 
 _COMMON = """
@@ -174,9 +178,13 @@ def sklearnex(X, seed):
 report_clusters(globals()[words[0]])
 """
 
-OURS, SKLEARN, SKLEARNEX, FALKON, FAISS, TREES, XRFM = (
-    *("#2f81c4", "#e0752d", "#7a5bab", "#2e9678", "#c23f4d", "#a67c1a", "#b8509c"),
-)
+OURS = "#2f81c4"
+SKLEARN = "#e0752d"
+SKLEARNEX = "#7a5bab"
+FALKON = "#2e9678"
+FAISS = "#c23f4d"
+TREES = "#a67c1a"
+XRFM = "#b8509c"
 INK = "#7a828c"  # legible on white and on black
 
 
@@ -205,16 +213,62 @@ REGRESSIONS = (
     Rival("RFFRidge, Fourier", _OURS, ("fourier",), OURS),
     Rival("RFFRidge, Nyström", _OURS, ("nystrom",), OURS, "s"),
     Rival("RFFRidge(), all by default", _OURS, (), OURS, "*", (0,)),
-    Rival("RBFSampler + Ridge, float64", _IN_FEATURES, ("RBFSampler", "float64", "sklearn"), SKLEARN),
-    Rival("RBFSampler + Ridge, float32", _IN_FEATURES, ("RBFSampler", "float32", "sklearn"), SKLEARN, "v"),
-    Rival("Nystroem + Ridge, float64", _IN_FEATURES, ("Nystroem", "float64", "sklearn"), SKLEARN, "s"),
-    Rival("KernelRidge on 2,000 and 5,000 rows", _EXACT, (), SKLEARN, "*", (2_000, 5_000)),
-    Rival("scikit-learn's boosted trees, 100 and 1,000", _TREES, (), TREES, "D", (100, 1_000)),
-    Rival("CatBoost, all by default", _BY_DEFAULT, ("catboost",), TREES, "^", (0,), "catboost"),
-    Rival("LightGBM, all by default", _BY_DEFAULT, ("lightgbm",), TREES, "P", (0,), "lightgbm"),
+    Rival(
+        "RBFSampler + Ridge, float64",
+        _IN_FEATURES,
+        ("RBFSampler", "float64", "sklearn"),
+        SKLEARN,
+    ),
+    Rival(
+        "RBFSampler + Ridge, float32",
+        _IN_FEATURES,
+        ("RBFSampler", "float32", "sklearn"),
+        SKLEARN,
+        "v",
+    ),
+    Rival(
+        "Nystroem + Ridge, float64",
+        _IN_FEATURES,
+        ("Nystroem", "float64", "sklearn"),
+        SKLEARN,
+        "s",
+    ),
+    Rival(
+        "KernelRidge on 2,000 and 5,000 rows", _EXACT, (), SKLEARN, "*", (2_000, 5_000)
+    ),
+    Rival(
+        "scikit-learn's boosted trees, 100 and 1,000",
+        _TREES,
+        (),
+        TREES,
+        "D",
+        (100, 1_000),
+    ),
+    Rival(
+        "CatBoost, all by default",
+        _BY_DEFAULT,
+        ("catboost",),
+        TREES,
+        "^",
+        (0,),
+        "catboost",
+    ),
+    Rival(
+        "LightGBM, all by default",
+        _BY_DEFAULT,
+        ("lightgbm",),
+        TREES,
+        "P",
+        (0,),
+        "lightgbm",
+    ),
     Rival("xRFM, all by default", _BY_DEFAULT, ("xrfm",), XRFM, "X", (0,), "xrfm"),
     Rival(
-        *("RBFSampler + sklearnex's Ridge, float64", _IN_FEATURES, ("RBFSampler", "float64", "sklearnex")),
+        *(
+            "RBFSampler + sklearnex's Ridge, float64",
+            _IN_FEATURES,
+            ("RBFSampler", "float64", "sklearnex"),
+        ),
         *(SKLEARNEX, "o", SIZES, "sklearnex"),
     ),
     Rival("FALKON's algorithm, in NumPy", _FALKON, (), FALKON, "s"),
@@ -222,12 +276,23 @@ REGRESSIONS = (
 )
 CLUSTERINGS = (
     Rival("RFFKMeans, linear kernel", _CLUSTERS, ("ours",), OURS, "o", (N_CLUSTERS,)),
-    Rival("scikit-learn's KMeans", _CLUSTERS, ("sklearn",), SKLEARN, "o", (N_CLUSTERS,)),
-    Rival("sklearnex's KMeans", _CLUSTERS, ("sklearnex",), SKLEARNEX, "o", (N_CLUSTERS,), "sklearnex"),
+    Rival(
+        "scikit-learn's KMeans", _CLUSTERS, ("sklearn",), SKLEARN, "o", (N_CLUSTERS,)
+    ),
+    Rival(
+        "sklearnex's KMeans",
+        _CLUSTERS,
+        ("sklearnex",),
+        SKLEARNEX,
+        "o",
+        (N_CLUSTERS,),
+        "sklearnex",
+    ),
     Rival("FAISS's Kmeans", _CLUSTERS, ("faiss",), FAISS, "o", (N_CLUSTERS,), "faiss"),
 )
 
-type Found = dict[str, list[dict[str, float]]]  # by the rival's name, a run for each of its sizes
+# by the rival's name, a run for each of its sizes
+type Found = dict[str, list[dict[str, float]]]
 
 
 def run(console: Console, folder: Path) -> None:
@@ -236,16 +301,24 @@ def run(console: Console, folder: Path) -> None:
     found = measure(REGRESSIONS + CLUSTERINGS, train, test)
     print_table(console, REGRESSIONS, found, "held-out error / standard deviation")
     print_table(console, CLUSTERINGS, found, "mean squared distance to the centre")
-    results, path = folder / "others.json", folder / "others.svg"
-    circumstances = {"date": time.strftime("%Y-%m-%d"), "processor": describe_processor(), "rounds": ROUNDS}
+    results = folder / "others.json"
+    path = folder / "others.svg"
+    circumstances = {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": describe_processor(),
+        "rounds": ROUNDS,
+    }
     results.write_text(json.dumps({**circumstances, "found": found}, indent=1) + "\n")
     save_picture(path, results)
     console.print(
-        f"{N_SAMPLES:_} × 8 of a robot arm, errors of {N_TEST:_} others; length scale {LENGTH_SCALE:g}, "
-        f"alpha {ALPHA:g}; one core, seconds of processor time to fit and to predict, best of {ROUNDS}. "
-        f"Clusters: mean of five seeds. Written: {results.name}, {path.name} (`--keep FOLDER` keeps them)."
+        f"{N_SAMPLES:_} × 8 of a robot arm, errors of {N_TEST:_} others; length scale"
+        f" {LENGTH_SCALE:g}, alpha {ALPHA:g}; one core, seconds of processor time to"
+        f" fit and to predict, best of {ROUNDS}. Clusters: mean of five seeds. Written:"
+        f" {results.name}, {path.name} (`--keep FOLDER` keeps them)."
     )
-    missing = sorted({one.package for one in REGRESSIONS + CLUSTERINGS if not one.is_there})
+    missing = sorted(
+        {one.package for one in REGRESSIONS + CLUSTERINGS if not one.is_there}
+    )
     if missing:
         console.print(f"Not installed, and left out: {', '.join(missing)}.")
 
@@ -257,24 +330,43 @@ def measure(rivals: Iterable[Rival], train: str, test: str) -> Found:
     for _ in range(ROUNDS):
         for rival in here:
             for size in rival.sizes:
-                words = (train, test, str(size), str(LENGTH_SCALE), str(ALPHA), *rival.arguments)
+                words = (
+                    train,
+                    test,
+                    str(size),
+                    str(LENGTH_SCALE),
+                    str(ALPHA),
+                    *rival.arguments,
+                )
                 found = in_subprocess(_COMMON + rival.code, *words, OMP_NUM_THREADS="1")
                 taken.setdefault((rival.name, size), []).append(found)
-    best = {key: min(runs, key=lambda one: one["seconds"]) for key, runs in taken.items()}
-    return {rival.name: [best[rival.name, size] for size in rival.sizes] for rival in here}
+    best = {
+        key: min(runs, key=lambda one: one["seconds"]) for key, runs in taken.items()
+    }
+    return {
+        rival.name: [best[rival.name, size] for size in rival.sizes] for rival in here
+    }
 
 
-def print_table(console: Console, rivals: Iterable[Rival], found: Found, error: str) -> None:
+def print_table(
+    console: Console, rivals: Iterable[Rival], found: Found, error: str
+) -> None:
     table = Table("what", "size", "seconds", "peak MiB", error)
     for rival in rivals:
         for size, one in zip(rival.sizes, found.get(rival.name, ()), strict=False):
-            numbers = (f"{one['seconds']:.2f}", f"{one['peak_mib']:.0f}", f"{one['error']:.4f}")
+            numbers = (
+                f"{one['seconds']:.2f}",
+                f"{one['peak_mib']:.0f}",
+                f"{one['error']:.4f}",
+            )
             table.add_row(rival.name, f"{size:_}" if size else "", *numbers)
     console.print(table)
 
 
 def save_picture(path: Path, results: Path) -> None:
-    """Draw errors against seconds from a file of results: a line for each rival, a point for each size."""
+    """Draw errors against seconds from a file of results: a line for each rival, a
+    point for each size.
+    """
     run = json.loads(results.read_text())
     figure = Figure(figsize=(10.6, 5.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
@@ -282,25 +374,41 @@ def save_picture(path: Path, results: Path) -> None:
     draw(left, REGRESSIONS, run["found"], title)
     left.set(yscale="log", ylabel="error on new rows / standard deviation")
     left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
-    draw(right, CLUSTERINGS, run["found"], f"k-means: the same rows, {N_CLUSTERS} clusters")
+    draw(
+        right,
+        CLUSTERINGS,
+        run["found"],
+        f"k-means: the same rows, {N_CLUSTERS} clusters",
+    )
     right.set(ylabel="mean squared distance to the centre")
     right.margins(0.25)
     for axes in (left, right):
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
-    figure.text(0.0, -0.03, f"{run['date']}, one core of: {run['processor']}", size=8, color=INK)
+    figure.text(
+        0.0, -0.03, f"{run['date']}, one core of: {run['processor']}", size=8, color=INK
+    )
     with mpl.rc_context({"svg.hashsalt": "others"}):  # the same results, the same bytes
-        figure.savefig(path, transparent=True, bbox_inches="tight", metadata={"Date": None})
+        figure.savefig(
+            path, transparent=True, bbox_inches="tight", metadata={"Date": None}
+        )
 
 
 def draw(axes: Axes, rivals: Iterable[Rival], found: Found, title: str) -> None:
     for rival in rivals:
         if rival.name not in found:
             continue
-        times, errors = ([one[name] for one in found[rival.name]] for name in ("seconds", "error"))
+        times, errors = (
+            [one[name] for one in found[rival.name]] for name in ("seconds", "error")
+        )
         size = 9 if rival.marker == "*" else 5
         axes.plot(
-            *(times, errors), color=rival.colour, marker=rival.marker, ms=size, lw=1.3, label=rival.name
+            *(times, errors),
+            color=rival.colour,
+            marker=rival.marker,
+            ms=size,
+            lw=1.3,
+            label=rival.name,
         )
     axes.set_title(title, loc="left", size=11, color=INK)
     axes.set(xscale="log")
@@ -313,5 +421,10 @@ def draw(axes: Axes, rivals: Iterable[Rival], found: Found, title: str) -> None:
     axes.spines[:].set_visible(False)
     axes.grid(color=INK, alpha=0.3, lw=0.7)
     axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, labelcolor=INK, fontsize=8
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+        ncols=2,
+        frameon=False,
+        labelcolor=INK,
+        fontsize=8,
     )

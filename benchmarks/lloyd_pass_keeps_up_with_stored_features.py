@@ -1,4 +1,6 @@
-"""Lloyd passes of RFFKMeans, from Zarr, against iterations of scikit-learn's KMeans on Z in memory."""
+"""Lloyd passes of RFFKMeans, from Zarr, against iterations of scikit-learn's KMeans on
+Z in memory.
+"""
 
 import os
 import statistics
@@ -10,9 +12,14 @@ from rich.table import Table
 from benchmarks.measure import in_subprocess, make_data
 
 ROUNDS = 3
-N_SAMPLES, N_FEATURES, N_COMPONENTS, N_CLUSTERS, N_INIT = 1_000_000, 32, 512, 100, 4
+N_SAMPLES = 1_000_000
+N_FEATURES = 32
+N_COMPONENTS = 512
+N_CLUSTERS = 100
+N_INIT = 4
 N_FIT_PASSES = 10
-START_SAMPLES, START_SEEDS = 30_000, 5
+START_SAMPLES = 30_000
+START_SEEDS = 5
 
 _COMMON = """
 import json, resource, sys, time, warnings
@@ -114,7 +121,8 @@ print(json.dumps({"one": time.perf_counter() - start, "inertia": float(model.ine
 """
 )
 
-# dask-ml is no dependency: its iteration is shown where it is installed beside this project
+# dask-ml is no dependency: its iteration is shown where it is installed beside this
+# project
 _DASK_ML = (
     _COMMON
     + """
@@ -168,15 +176,23 @@ def run(console: Console, folder: Path) -> None:
     sizes = [str(N_COMPONENTS), str(N_CLUSTERS), str(N_INIT)]
     path = str(make_data(folder, N_SAMPLES, N_FEATURES).url)
     settings = {"OMP_NUM_THREADS": cores}
-    ours, theirs = [], []
+    ours = []
+    theirs = []
     for _ in range(ROUNDS):
         ours.append(in_subprocess(_OURS, path, *sizes, "15", **settings))
         theirs.append(in_subprocess(_THEIRS, path, *sizes, **settings))
-    our_one, our_several = min(run["one"] for run in ours), min(run["several"] for run in ours)
-    best = {name: min(run[name] for run in theirs) for name in ("short", "long", "peak_mib")}
-    # the difference of the best, not the best difference, which is that of the slowest short run
+    our_one = min(run["one"] for run in ours)
+    our_several = min(run["several"] for run in ours)
+    best = {
+        name: min(run[name] for run in theirs) for name in ("short", "long", "peak_mib")
+    }
+    # the difference of the best, not the best difference, which is that of the slowest
+    # short run
     their_one = (best["long"] - best["short"]) / theirs[0]["more"]
-    peaks = {name: max(run[name] for run in ours) for name in ("peak_mib", "several_mib", "later_mib")}
+    peaks = {
+        name: max(run[name] for run in ours)
+        for name in ("peak_mib", "several_mib", "later_mib")
+    }
     table = Table("what", "seconds", "theirs", "ratio", "peak MiB", "of theirs")
     for name, seconds, peak in (
         ("one pass from Zarr", our_one, peaks["peak_mib"]),
@@ -192,36 +208,45 @@ def run(console: Console, folder: Path) -> None:
         )
     console.print(table)
     console.print(
-        f"{N_SAMPLES:_} rows, {N_FEATURES} inputs, D = {N_COMPONENTS}, {N_CLUSTERS} clusters, "
-        f"{cores} threads; the best of {ROUNDS} rounds in turns. Theirs is one iteration of scikit-learn's "
-        f"KMeans on a float32 Z in memory; their peak is {best['peak_mib']:.0f} MiB. "
-        f"{N_INIT} starts take {our_several / our_one:.2f} times one. "
-        f"After 15 more passes the peak is {peaks['later_mib']:.0f} MiB, "
-        f"{peaks['later_mib'] - peaks['several_mib']:+.0f}."
+        f"{N_SAMPLES:_} rows, {N_FEATURES} inputs, D = {N_COMPONENTS}, {N_CLUSTERS}"
+        f" clusters, {cores} threads; the best of {ROUNDS} rounds in turns. Theirs is"
+        " one iteration of scikit-learn's KMeans on a float32 Z in memory; their peak"
+        f" is {best['peak_mib']:.0f} MiB. {N_INIT} starts take"
+        f" {our_several / our_one:.2f} times one. After 15 more passes the peak is"
+        f" {peaks['later_mib']:.0f} MiB,"
+        f" {peaks['later_mib'] - peaks['several_mib']:+.0f}."
     )
     fits = in_subprocess(_FITS, path, *sizes, str(N_FIT_PASSES), **settings)
     their_fit = in_subprocess(_THEIR_FIT, path, *sizes, str(N_FIT_PASSES), **settings)
     console.print(
-        f"A whole fit of {N_FIT_PASSES} passes, starts by k-means|| included: one start {fits['one']:.1f} s, "
-        f"{N_INIT} starts {fits['several']:.1f} s, {fits['several'] / fits['one']:.2f} times one; "
-        f"{fits['peak_mib']:.0f} MiB; inertia {fits['inertia']:.0f} and {fits['least']:.0f}. Theirs of one "
-        f"start by k-means++, on Z in memory: {their_fit['one']:.1f} s, "
-        f"{their_fit['peak_mib']:.0f} MiB, {their_fit['inertia']:.0f}."
+        f"A whole fit of {N_FIT_PASSES} passes, starts by k-means|| included: one start"
+        f" {fits['one']:.1f} s, {N_INIT} starts {fits['several']:.1f} s,"
+        f" {fits['several'] / fits['one']:.2f} times one; {fits['peak_mib']:.0f} MiB;"
+        f" inertia {fits['inertia']:.0f} and {fits['least']:.0f}. Theirs of one start"
+        f" by k-means++, on Z in memory: {their_fit['one']:.1f} s,"
+        f" {their_fit['peak_mib']:.0f} MiB, {their_fit['inertia']:.0f}."
     )
     dask_ml = in_subprocess(_DASK_ML, path, *sizes, OMP_NUM_THREADS="1")
     if "missing" in dask_ml:
         console.print(f"dask-ml's KMeans is not shown: {dask_ml['missing']}")
     else:
         console.print(
-            f"One iteration of dask-ml's KMeans on a float32 Z in memory takes {dask_ml['one']:.2f} s, "
-            f"{dask_ml['peak_mib']:.0f} MiB; ours {our_one / dask_ml['one']:.2f} of its time."
+            "One iteration of dask-ml's KMeans on a float32 Z in memory takes"
+            f" {dask_ml['one']:.2f} s, {dask_ml['peak_mib']:.0f} MiB; ours"
+            f" {our_one / dask_ml['one']:.2f} of its time."
         )
     path = str(make_data(folder, START_SAMPLES, N_FEATURES).url)
-    starts = [in_subprocess(_STARTS, path, *sizes, str(seed), **settings) for seed in range(START_SEEDS)]
-    medians = {name: statistics.median(run[name] for run in starts) for name in starts[0]}
+    starts = [
+        in_subprocess(_STARTS, path, *sizes, str(seed), **settings)
+        for seed in range(START_SEEDS)
+    ]
+    medians = {
+        name: statistics.median(run[name] for run in starts) for name in starts[0]
+    }
     console.print(
-        f"Starts on {START_SAMPLES:_} rows, median of {START_SEEDS} seeds: inertia {medians['ours']:.1f} by "
-        f"k-means||, {medians['theirs']:.1f} by scikit-learn's k-means++ "
-        f"({medians['ours'] / medians['theirs']:.4f}); {medians['our_seconds']:.1f} s with two Lloyd passes "
-        f"and one of norms, theirs {medians['their_seconds']:.1f} s on Z in memory."
+        f"Starts on {START_SAMPLES:_} rows, median of {START_SEEDS} seeds: inertia"
+        f" {medians['ours']:.1f} by k-means||, {medians['theirs']:.1f} by"
+        f" scikit-learn's k-means++ ({medians['ours'] / medians['theirs']:.4f});"
+        f" {medians['our_seconds']:.1f} s with two Lloyd passes and one of norms,"
+        f" theirs {medians['their_seconds']:.1f} s on Z in memory."
     )

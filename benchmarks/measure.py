@@ -14,9 +14,9 @@ import numpy as np
 from scipy.linalg import blas
 from threadpoolctl import threadpool_limits
 
-from rff_dist.engines.progress import BlockDone, Event, PassFinished
+from rff_dist.engines.events import BlockDone, Event, PassFinished
 from rff_dist.storage.datasets import ZarrDataset
-from rff_dist.storage.writing import Writing
+from rff_dist.storage.writing import WriteOptions
 from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
 VECTOR_INSTRUCTIONS = (
@@ -64,22 +64,38 @@ def seconds(function: Callable[[], Any], clock: Clock = time.perf_counter) -> fl
 
 
 def describe_processor() -> str:
-    """Name the processor and those of its vector instructions that products of matrices use."""
+    """Name the processor and those of its vector instructions that products of matrices
+    use.
+    """
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    facts = {
+        name.strip(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines)
+    }
     flags = facts.get("flags", facts.get("Features", "")).split()
     found = [flag for flag in VECTOR_INSTRUCTIONS if flag in flags]
-    return f"{facts.get('model name', platform.machine())} ({', '.join(found) or 'instructions unknown'})"
+    return (
+        f"{facts.get('model name', platform.machine())}"
+        f" ({', '.join(found) or 'instructions unknown'})"
+    )
 
 
 def dsyrk_gflops(
-    n_components: int, n_threads: int, *, rows: int = 8192, clock: Clock = time.perf_counter
+    n_components: int,
+    n_threads: int,
+    *,
+    rows: int = 8192,
+    clock: Clock = time.perf_counter,
 ) -> float:
-    """Rate of one large float64 symmetric product, counted as rows · n_components² operations."""
+    """Rate of one large float64 symmetric product, counted as rows · n_components²
+    operations.
+    """
     Z = np.random.Generator(np.random.Philox(0)).standard_normal((n_components, rows))
     with threadpool_limits(n_threads):
-        best = min(seconds(lambda: blas.dsyrk(1.0, Z.T, trans=1), clock) for _ in range(3))
+        best = min(
+            seconds(lambda: blas.dsyrk(1.0, Z.T, trans=1), clock) for _ in range(3)
+        )
     return rows * n_components**2 / best / 1e9
 
 
@@ -96,26 +112,29 @@ def make_data(folder: Path, n_samples: int, n_features: int) -> ZarrDataset:
         folder / f"{n_samples}x{n_features}.zarr",
         lambda X: np.sin(X[:, 0]) + X[:, 1] * X[:, 2],
         RandomRows(n_samples, n_features, noise=0.1, seed=0),
-        Writing(overwrite=True),
+        WriteOptions(overwrite=True),
     )
 
 
 def make_arm(folder: Path, n_samples: int, *, first_row: int = 0) -> ZarrDataset:
-    """Write angles of the 8 joints of an arm in a plane, and how far its end is from its root.
+    """Write angles of the 8 joints of an arm in a plane, and how far its end is from
+    its root.
 
-    Angles are standard normal, in radians, each to the link before; the arm's length is 1 and the target has
-    no noise. Rows from `first_row` on are others than those before.
-    """
+    Angles are standard normal, in radians, each to the link before; the arm's length is
+    1 and the target has no noise. Rows from `first_row` on are others than those
+    before."""
     return generate_dataset(
         folder / f"arm-{first_row}-{n_samples}.zarr",
         lambda X: np.abs(np.exp(1j * np.cumsum(X, axis=1)).mean(axis=1)),
         RandomRows(n_samples, 8, noise=0.0, seed=0, first_row=first_row),
-        Writing(overwrite=True),
+        WriteOptions(overwrite=True),
     )
 
 
 def in_subprocess(code: str, *arguments: str, **environment: str) -> dict[str, Any]:
-    """Run code that prints one JSON document as its last line, in a process of its own."""
+    """Run code that prints one JSON document as its last line, in a process of its
+    own.
+    """
     import os
 
     result = subprocess.run(

@@ -1,10 +1,11 @@
-"""Nasty data, drawn at random: alpha is near the best of a grid on the same features, or a warning is given.
+"""Nasty data, drawn at random: alpha is near the best of a grid on the same features,
+or a warning is given.
 
-The errors are those of new rows of the same law, without the outliers that some draws have among the targets
-that are trained on. The best alpha is the best on these same rows, of which few would overstate it: there are
-five thousand, and draws that are above what is wanted by more than two standard errors are counted too.
-`RFF_DIST_DRAWS` says how many draws, 500 by default; draw s is the same in every run.
-"""
+The errors are those of new rows of the same law, without the outliers that some draws
+have among the targets that are trained on. The best alpha is the best on these same
+rows, of which few would overstate it: there are five thousand, and draws that are above
+what is wanted by more than two standard errors are counted too. `RFF_DIST_DRAWS` says
+how many draws, 500 by default; draw s is the same in every run."""
 
 import os
 import time
@@ -26,7 +27,8 @@ from rff_dist.numerics.eigen import RidgeSpectrum, decompose
 WANTED = 1.1  # times the error of the best alpha of the grid
 CHANCE = 2.0  # standard errors by which chance may exceed that
 MOST_WARNED = 0.2  # of the draws: more would be crying wolf
-ALPHAS = np.geomspace(1e-8, 1e4, 13)  # times the mean square of a row of the weighted features
+# times the mean square of a row of the weighted features
+ALPHAS = np.geomspace(1e-8, 1e4, 13)
 MOST_COMPONENTS = 1_024
 N_TEST = 5_000
 LAWS = {
@@ -36,7 +38,13 @@ LAWS = {
     "lognormal": lambda rng, shape: rng.lognormal(0.0, 1.0, shape),
     "exponential": lambda rng, shape: rng.exponential(1.0, shape),
 }
-COLUMNS = ("constant", "near-constant", "constant but for two rows", "huge offset", "repeated")
+COLUMNS = (
+    "constant",
+    "near-constant",
+    "constant but for two rows",
+    "huge offset",
+    "repeated",
+)
 COPIES = ("none", "inputs", "rows")
 WEIGHTS = ("none", "random", "zeros", "decades")
 
@@ -45,7 +53,9 @@ type Facts = dict[str, str]
 
 @dataclass(frozen=True)
 class Draw:
-    """One nasty data set, with what is nasty about it; without a number of components all is by default."""
+    """One nasty data set, with what is nasty about it; without a number of components
+    all is by default.
+    """
 
     facts: Facts
     X: np.ndarray
@@ -60,7 +70,8 @@ class Draw:
 class Outcome:
     """The error as a multiple of the best of the grid, and what was said at the fit.
 
-    `beyond`: by how many standard errors, of a mean over the test rows, the mean squared error is above the
+    `beyond`: by how many standard errors, of a mean over the test rows, the mean
+    squared error is above the
       best one times `WANTED` squared.
     """
 
@@ -92,24 +103,45 @@ def run(console: Console, folder: Path) -> None:
     for seed in range(n_draws):
         outcomes.append(try_draw(seed))
         if outcomes[-1].failed:
-            console.print(str(outcomes[-1]), highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                str(outcomes[-1]), highlight=False, markup=False, soft_wrap=True
+            )
         if seed % 50 == 49:
-            console.print(f"{seed + 1} draws in {time.perf_counter() - start:.0f} s", highlight=False)
+            console.print(
+                f"{seed + 1} draws in {time.perf_counter() - start:.0f} s",
+                highlight=False,
+            )
     console.print(_by_fact(outcomes))
     _say_what_was_warned(console, outcomes)
     ratios = np.array([outcome.ratio for outcome in outcomes])
-    quantiles = ", ".join(f"{share:.0%} {np.quantile(ratios, share):.4g}" for share in (0.5, 0.9, 0.95, 1.0))
+    quantiles = ", ".join(
+        f"{share:.0%} {np.quantile(ratios, share):.4g}"
+        for share in (0.5, 0.9, 0.95, 1.0)
+    )
     failed = sum(o.failed for o in outcomes)
     sure = sum(o.failed and o.beyond > CHANCE for o in outcomes)
-    alone = [o for o in outcomes if o.facts["copies"] != "rows"]  # that rows are copies is told, and true
+    # that rows are copies is told, and true
+    alone = [o for o in outcomes if o.facts["copies"] != "rows"]
     warned = sum(bool(o.warned) for o in alone)
-    console.print(f"Error as a multiple of the best of the grid, quantiles: {quantiles}.", highlight=False)
+    console.print(
+        f"Error as a multiple of the best of the grid, quantiles: {quantiles}.",
+        highlight=False,
+    )
     for met, figures in (
-        (failed == 0, f"{failed} of {n_draws} draws above {WANTED} × the best without a warning"),
-        (sure == 0, f"{sure} of these by more than {CHANCE:g} standard errors of the test rows"),
+        (
+            failed == 0,
+            f"{failed} of {n_draws} draws above {WANTED} × the best without a warning",
+        ),
+        (
+            sure == 0,
+            f"{sure} of these by more than {CHANCE:g} standard errors of the test rows",
+        ),
         (
             warned <= MOST_WARNED * len(alone),
-            f"{warned} of {len(alone)} draws without copied rows warned (≤ {MOST_WARNED:.0%})",
+            (
+                f"{warned} of {len(alone)} draws without copied rows warned (≤"
+                f" {MOST_WARNED:.0%})"
+            ),
         ),
     ):
         console.print(f"{'met' if met else 'not met'}  {figures}", highlight=False)
@@ -122,31 +154,44 @@ def try_draw(seed: int) -> Outcome:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            model = RFFRidge(random_state=seed, **chosen).fit(draw.X, draw.y, draw.sample_weight)
+            model = RFFRidge(random_state=seed, **chosen).fit(
+                draw.X, draw.y, draw.sample_weight
+            )
             predicted = model.predict(draw.X_test)
         except Exception as error:  # finite rows are to be fitted, whatever their law
             raised = f"{type(error).__name__}: {error}"
             return Outcome(seed, draw.facts, np.inf, np.inf, np.nan, np.nan, (), raised)
     # NumPy's warnings of overflow, say, tell a user nothing of the model
-    told = {str(w.message) for w in caught if issubclass(w.category, UserWarning | LinAlgWarning)}
+    told = {
+        str(w.message)
+        for w in caught
+        if issubclass(w.category, UserWarning | LinAlgWarning)
+    }
     equations = model.statistics_.normal_equations()
     alphas = ALPHAS * float(np.trace(model.statistics_.ZtZ())) / len(draw.X)
     ours, *others = (
-        _squares(one, draw) for one in (predicted, *_predictions(model, alphas, decompose(equations), draw))
+        _squares(one, draw)
+        for one in (predicted, *_predictions(model, alphas, decompose(equations), draw))
     )
     errors = [_error(squares) for squares in others]
     best = int(np.argmin(errors))
     above = (ours - WANTED**2 * others[best]).mean(axis=1)
-    beyond = float(above.mean() / max(above.std() / np.sqrt(len(above)), np.finfo(np.float64).tiny))
-    ratio, alpha = _error(ours) / errors[best], float(np.mean(model.alpha_))
-    return Outcome(seed, draw.facts, ratio, beyond, alpha, alphas[best], tuple(sorted(told)))
+    beyond = float(
+        above.mean() / max(above.std() / np.sqrt(len(above)), np.finfo(np.float64).tiny)
+    )
+    ratio = _error(ours) / errors[best]
+    alpha = float(np.mean(model.alpha_))
+    return Outcome(
+        seed, draw.facts, ratio, beyond, alpha, alphas[best], tuple(sorted(told))
+    )
 
 
 def _predictions(
     model: RFFRidge, alphas: np.ndarray, spectrum: RidgeSpectrum, draw: Draw
 ) -> list[np.ndarray]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LinAlgWarning)  # the least alphas are below the rounding floor
+        # the least alphas are below the rounding floor
+        warnings.simplefilter("ignore", LinAlgWarning)
         solutions = [spectrum.solve(alpha) for alpha in alphas]
     coefficients = np.hstack([solution.coefficients for solution in solutions])
     intercepts = np.concatenate([solution.intercept for solution in solutions])
@@ -156,24 +201,32 @@ def _predictions(
 
 
 def _squares(predicted: np.ndarray, draw: Draw) -> np.ndarray:
-    """Squared errors of the test rows over the variances of their targets, of shape (n_rows, n_targets)."""
+    """Squared errors of the test rows over the variances of their targets, of shape
+    (n_rows, n_targets).
+    """
     actual = draw.y_test.reshape(len(predicted), -1)
-    return np.asarray(np.square(predicted.reshape(actual.shape) - actual) / actual.var(axis=0))
+    return np.asarray(
+        np.square(predicted.reshape(actual.shape) - actual) / actual.var(axis=0)
+    )
 
 
 def _error(squares: np.ndarray) -> float:
-    """RMSE over the standard deviation of the test rows' targets, mean over the targets."""
+    """RMSE over the standard deviation of the test rows' targets, mean over the
+    targets.
+    """
     return float(np.sqrt(squares.mean(axis=0)).mean())
 
 
-# -- what is drawn ----------------------------------------------------------------------------------------
+# -- what is drawn
+# --------------------------------------------------------------------------------------
 
 
 def make_draw(seed: int) -> Draw:
     rng = np.random.default_rng([12, seed])
     by_default = rng.random() < 0.1
     most_rows = 500 if by_default else 2_000
-    n, d = round(np.exp(rng.uniform(np.log(40), np.log(most_rows)))), int(rng.integers(1, 13))
+    n = round(np.exp(rng.uniform(np.log(40), np.log(most_rows))))
+    d = int(rng.integers(1, 13))
     law = str(rng.choice(list(LAWS)))
     noise = float(10.0 ** rng.uniform(-3.0, 0.5))
     n_targets = 1 + int(rng.random() < 0.25)
@@ -182,8 +235,11 @@ def make_draw(seed: int) -> Draw:
     copies = str(rng.choice(COPIES, p=(0.7, 0.15, 0.15)))
     originals = np.arange(n)
     if copies != "none":
-        originals = np.where(rng.random(n) < rng.uniform(0.1, 0.6), rng.integers(n, size=n), originals)
-    X[:n], y[:n] = X[originals], y[originals]
+        originals = np.where(
+            rng.random(n) < rng.uniform(0.1, 0.6), rng.integers(n, size=n), originals
+        )
+    X[:n] = X[originals]
+    y[:n] = y[originals]
     disturbance = noise * y.std(axis=0) * rng.standard_normal(y.shape)
     if copies == "rows":
         disturbance[:n] = disturbance[originals]
@@ -195,7 +251,10 @@ def make_draw(seed: int) -> Draw:
     if rng.random() < 0.3:
         y = y * 10.0 ** rng.uniform(-6.0, 6.0) + 10.0 ** rng.uniform(0.0, 6.0)
     weights = str(rng.choice(WEIGHTS, p=(0.55, 0.15, 0.15, 0.15)))
-    n_components = min(max(8, round(n * np.exp(rng.uniform(np.log(0.25), np.log(8.0))))), MOST_COMPONENTS)
+    n_components = min(
+        max(8, round(n * np.exp(rng.uniform(np.log(0.25), np.log(8.0))))),
+        MOST_COMPONENTS,
+    )
     facts = {
         "n": str(n),
         "d": str(d),
@@ -210,7 +269,13 @@ def make_draw(seed: int) -> Draw:
     }
     y = y[:, 0] if n_targets == 1 else y
     return Draw(
-        facts, X[:n], y[:n], _weigh(rng, weights, n), None if by_default else n_components, X[n:], y[n:]
+        facts,
+        X[:n],
+        y[:n],
+        _weigh(rng, weights, n),
+        None if by_default else n_components,
+        X[n:],
+        y[n:],
     )
 
 
@@ -219,7 +284,11 @@ def _target(rng: Generator, X: np.ndarray, n_targets: int) -> np.ndarray:
     C = np.clip(X, -3.0, 3.0)
     directions = rng.standard_normal((X.shape[1], 3 * n_targets)) / np.sqrt(X.shape[1])
     first, second, third = np.hsplit(C @ directions, 3)
-    return np.sin(rng.uniform(0.5, 4.0) * first) + rng.uniform(0.0, 1.0) * second * third + 0.3 * second
+    return (
+        np.sin(rng.uniform(0.5, 4.0) * first)
+        + rng.uniform(0.0, 1.0) * second * third
+        + 0.3 * second
+    )
 
 
 def _spoil(rng: Generator, X: np.ndarray, column: str, n: int) -> np.ndarray:
@@ -231,7 +300,9 @@ def _spoil(rng: Generator, X: np.ndarray, column: str, n: int) -> np.ndarray:
         "none": None,
         "constant": np.full(len(X), 3.0),
         "near-constant": 1e3 + 1e-9 * rng.standard_normal(len(X)),
-        "constant but for two rows": np.isin(np.arange(len(X)), rng.integers(n, size=2)).astype(float),
+        "constant but for two rows": (
+            np.isin(np.arange(len(X)), rng.integers(n, size=2)).astype(float)
+        ),
         "repeated": X[:, rng.integers(X.shape[1])],
     }[column]
     return X if added is None else np.insert(X, place, added, axis=1)
@@ -246,7 +317,8 @@ def _weigh(rng: Generator, kind: str, n: int) -> np.ndarray | None:
     return None if kind == "none" else weights
 
 
-# -- what is said -----------------------------------------------------------------------------------------
+# -- what is said
+# --------------------------------------------------------------------------------------
 
 
 def _by_fact(outcomes: list[Outcome]) -> Table:
@@ -254,26 +326,44 @@ def _by_fact(outcomes: list[Outcome]) -> Table:
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         n = int(outcome.facts["n"])
-        groups.setdefault(f"n {'below 200' if n < 200 else 'of 200 or more'}", []).append(outcome)
-        groups.setdefault(f"D {'default' if outcome.facts['D'] == 'default' else 'given'}", []).append(
-            outcome
-        )
+        groups.setdefault(
+            f"n {'below 200' if n < 200 else 'of 200 or more'}", []
+        ).append(outcome)
+        groups.setdefault(
+            f"D {'default' if outcome.facts['D'] == 'default' else 'given'}", []
+        ).append(outcome)
         for name in ("law", "column", "copies", "outliers", "weights", "targets"):
             groups.setdefault(f"{name} {outcome.facts[name]}", []).append(outcome)
     for name, found in sorted(groups.items()):
         ratios = np.array([outcome.ratio for outcome in found])
-        counts = (len(found), sum(o.failed for o in found), sum(bool(o.warned) for o in found))
-        table.add_row(name, *map(str, counts), *(f"{np.quantile(ratios, share):.3f}" for share in (0.5, 0.9)))
+        counts = (
+            len(found),
+            sum(o.failed for o in found),
+            sum(bool(o.warned) for o in found),
+        )
+        table.add_row(
+            name,
+            *map(str, counts),
+            *(f"{np.quantile(ratios, share):.3f}" for share in (0.5, 0.9)),
+        )
     return table
 
 
 def _say_what_was_warned(console: Console, outcomes: list[Outcome]) -> None:
-    """Print one example of each warning: texts that differ in their numbers alone are one."""
+    """Print one example of each warning: texts that differ in their numbers alone are
+    one.
+    """
     kinds: dict[str, list[tuple[str, int]]] = {}
     for outcome in outcomes:
         for text in outcome.warned:
-            kind = "".join(letter for letter in text if letter.isalpha() or letter == " ")[:60]
+            kind = "".join(
+                letter for letter in text if letter.isalpha() or letter == " "
+            )[:60]
             kinds.setdefault(kind, []).append((text, outcome.seed))
     for found in sorted(kinds.values(), key=len, reverse=True):
         text, seed = found[0]
-        console.print(f"{len(found)} draws warned, draw {seed} so: {text}", highlight=False, markup=False)
+        console.print(
+            f"{len(found)} draws warned, draw {seed} so: {text}",
+            highlight=False,
+            markup=False,
+        )

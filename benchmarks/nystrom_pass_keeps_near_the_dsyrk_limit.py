@@ -1,4 +1,6 @@
-"""Ridge on Nyström features for one alpha, in seconds and beside one dsyrk of the same size."""
+"""Ridge on Nyström features for one alpha, in seconds and beside one dsyrk of the same
+size.
+"""
 
 import itertools
 import math
@@ -17,7 +19,8 @@ from rff_dist.numerics.machine import available_cores
 from rff_dist.statistics import passes
 
 ROUNDS = 3
-# rows and columns of the training parts of pol, elevators and keggdirected; seconds of FALKON 0.9 on 2 cores
+# rows and columns of the training parts of pol, elevators and keggdirected; seconds of
+# FALKON 0.9 on 2 cores
 JOBS = ((5000, 13_500, 26, 8.6), (2000, 14_939, 18, 3.4), (2000, 43_944, 20, 9.4))
 
 
@@ -25,17 +28,28 @@ def run(console: Console, folder: Path) -> None:
     n_threads = available_cores()
     engine = SerialEngine(n_threads=n_threads)
     table = Table(
-        "centres", "rows × inputs", "dsyrk s", "draw", "pass", "read", "solve", "all s", "pass / dsyrk"
+        "centres",
+        "rows × inputs",
+        "dsyrk s",
+        "draw",
+        "pass",
+        "read",
+        "solve",
+        "all s",
+        "pass / dsyrk",
     )
     for n_centres, n_samples, n_features, _ in JOBS:
         dataset = make_data(folder, n_samples, n_features)
-        limit, best = 0.0, [math.inf] * 4
+        limit = 0.0
+        best = [math.inf] * 4
         for _ in range(ROUNDS):
             limit = max(limit, dsyrk_gflops(n_centres, n_threads))
             clock = [time.perf_counter()]
             feature_map = draw.draw(
                 draw.Inputs(dataset),
-                KernelFeatures(kernel=Matern(3.0), n_components=n_centres, features=Nystrom()),
+                KernelFeatures(
+                    kernel=Matern(3.0), n_components=n_centres, features=Nystrom()
+                ),
             )
             clock.append(time.perf_counter())
             statistics = passes.accumulate(dataset, feature_map, engine=engine)

@@ -1,4 +1,6 @@
-"""RFFRidge with k-fold cross-validation against GridSearchCV on the same folds, widths and alphas."""
+"""RFFRidge with k-fold cross-validation against GridSearchCV on the same folds, widths
+and alphas.
+"""
 
 import json
 import os
@@ -20,7 +22,8 @@ from rff_dist import Gaussian, RFFRidge, SerialEngine
 LENGTH_SCALE = 6.0
 WIDTHS = (128, 256, 512, 1024)
 ALPHAS = np.geomspace(1e-4, 1e2, 30)
-TIMED = ALPHAS[4::10]  # of the grid search, on every fold and width: a tenth of its 600 fits
+# of the grid search, on every fold and width: a tenth of its 600 fits
+TIMED = ALPHAS[4::10]
 FOLDS = KFold(5, shuffle=True, random_state=0)
 WANTED = 50
 
@@ -28,7 +31,16 @@ WANTED = 50
 def run(console: Console, folder: Path) -> None:
     rows, source = read_rows()
     np.save(folder / "rows.npy", rows)
-    table = Table("cores", "what", "seconds", "× ours", "wanted", "best D", "best alpha", "MSE / variance")
+    table = Table(
+        "cores",
+        "what",
+        "seconds",
+        "× ours",
+        "wanted",
+        "best D",
+        "best alpha",
+        "MSE / variance",
+    )
     for cores in sorted({1, len(os.sched_getaffinity(0))}):
         # our threads against as many processes of one thread each
         ours, theirs = (
@@ -51,28 +63,39 @@ def run(console: Console, folder: Path) -> None:
             )
     console.print(table)
     console.print(
-        f"{len(rows):_} rows × {rows.shape[1] - 1} of {source}; {FOLDS.n_splits} folds × {len(ALPHAS)} "
-        f"alphas × D of {', '.join(map(str, WIDTHS))}."
+        f"{len(rows):_} rows × {rows.shape[1] - 1} of {source}; {FOLDS.n_splits} folds"
+        f" × {len(ALPHAS)} alphas × D of {', '.join(map(str, WIDTHS))}."
     )
     console.print(
-        f"GridSearchCV's time is {len(ALPHAS) // len(TIMED)} times that of the alphas "
-        f"{', '.join(f'{alpha:.2g}' for alpha in TIMED)} on all folds and widths, without the last refit, "
-        "which ours holds; its best is of these. Its features have random phases, ours are orthogonal pairs."
+        f"GridSearchCV's time is {len(ALPHAS) // len(TIMED)} times that of the alphas"
+        f" {', '.join(f'{alpha:.2g}' for alpha in TIMED)} on all folds and widths,"
+        " without the last refit, which ours holds; its best is of these. Its features"
+        " have random phases, ours are orthogonal pairs."
     )
 
 
 def read_rows() -> tuple[np.ndarray, str]:
-    """Return z-scored columns, the last the target: elevators, or as many rows that are generated."""
-    path = Path(os.environ.get("RFF_DIST_UCI", "RFF_DIST_UCI")) / "elevators" / "data.csv.gz"
+    """Return z-scored columns, the last the target: elevators, or as many rows that are
+    generated.
+    """
+    path = (
+        Path(os.environ.get("RFF_DIST_UCI", "RFF_DIST_UCI"))
+        / "elevators"
+        / "data.csv.gz"
+    )
     if path.is_file():
-        rows, source = np.loadtxt(path, delimiter=","), "elevators"
+        rows = np.loadtxt(path, delimiter=",")
+        source = "elevators"
     else:
         rng = np.random.default_rng(0)
         X = rng.standard_normal((16_599, 18))
         y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * rng.standard_normal(len(X))
-        rows, source = np.column_stack([X, y]), f"generated data ({path} is missing)"
+        rows = np.column_stack([X, y])
+        source = f"generated data ({path} is missing)"
     deviations = rows.std(axis=0)
-    return (rows - rows.mean(axis=0)) / np.where(deviations > 0, deviations, 1.0), source
+    return (rows - rows.mean(axis=0)) / np.where(
+        deviations > 0, deviations, 1.0
+    ), source
 
 
 def fit_ours() -> None:
@@ -131,4 +154,6 @@ def _arguments() -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _report(**found: Any) -> None:
-    sys.stdout.write(json.dumps({name: float(value) for name, value in found.items()}) + "\n")
+    sys.stdout.write(
+        json.dumps({name: float(value) for name, value in found.items()}) + "\n"
+    )

@@ -1,4 +1,6 @@
-"""What one row takes of a model, in Python beside RBFSampler and Ridge, and from the shell."""
+"""What one row takes of a model, in Python beside RBFSampler and Ridge, and from the
+shell.
+"""
 
 import statistics
 import subprocess
@@ -17,8 +19,11 @@ from benchmarks.measure import seconds
 from rff_dist import Gaussian, RFFClassifier, RFFRidge, save_model
 from rff_dist.storage.writing import write_dataset
 
-ROUNDS, STARTS = 300, 7
-ROWS, COLUMNS, N_COMPONENTS = 6000, 26, 2048
+ROUNDS = 300
+STARTS = 7
+ROWS = 6000
+COLUMNS = 26
+N_COMPONENTS = 2048
 LENGTH_SCALE = 5.0
 
 
@@ -27,13 +32,17 @@ def run(console: Console, folder: Path) -> None:
     X = rng.standard_normal((ROWS, COLUMNS))
     y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(ROWS)
     row = X[:1]
-    sampler = RBFSampler(gamma=0.5 / LENGTH_SCALE**2, n_components=N_COMPONENTS, random_state=0)
+    sampler = RBFSampler(
+        gamma=0.5 / LENGTH_SCALE**2, n_components=N_COMPONENTS, random_state=0
+    )
     given = {"n_components": N_COMPONENTS, "alpha": 0.1, "random_state": 0}
     fourier, nystrom = (
         RFFRidge(Gaussian(LENGTH_SCALE), features=features, **given).fit(X, y)
         for features in ("fourier", "nystrom")
     )
-    classifier = RFFClassifier(Gaussian(LENGTH_SCALE), features="fourier", **given).fit(X, y > 0)
+    classifier = RFFClassifier(Gaussian(LENGTH_SCALE), features="fourier", **given).fit(
+        X, y > 0
+    )
     pipeline = make_pipeline(sampler, Ridge(alpha=0.1)).fit(X, y)
     calls = {
         "RBFSampler + Ridge": lambda: pipeline.predict(row),
@@ -51,9 +60,12 @@ def run(console: Console, folder: Path) -> None:
             times[name].append(seconds(call))
     limits = {"RFFRidge, Fourier": "≤ 0.3 ms", "… return_std": "≤ 2 ms"}
     theirs = times["RBFSampler + Ridge"]
-    table = Table("what", "first ms", "best ms", "median ms", "× theirs, best", "median", "wanted")
+    table = Table(
+        "what", "first ms", "best ms", "median ms", "× theirs, best", "median", "wanted"
+    )
     for name, taken in times.items():
-        best, median = min(taken), statistics.median(taken)
+        best = min(taken)
+        median = statistics.median(taken)
         table.add_row(
             name,
             *(f"{1e3 * time:.2f}" for time in (first[name], best, median)),
@@ -76,11 +88,15 @@ def run(console: Console, folder: Path) -> None:
             "--overwrite",
             "--quiet",
         ]
-        taken = [seconds(partial(subprocess.check_output, words, cwd=folder)) for _ in range(STARTS)]
+        taken = [
+            seconds(partial(subprocess.check_output, words, cwd=folder))
+            for _ in range(STARTS)
+        ]
         console.print(
-            f"rff-dist predict, {name}: {min(taken):.2f} s, median {statistics.median(taken):.2f} (≤ 1.2)"
+            f"rff-dist predict, {name}: {min(taken):.2f} s, median"
+            f" {statistics.median(taken):.2f} (≤ 1.2)"
         )
     console.print(
-        f"D = {N_COMPONENTS:_}, {COLUMNS} inputs, {ROUNDS} rounds in turns. The first call of a model "
-        "makes what it keeps for the others."
+        f"D = {N_COMPONENTS:_}, {COLUMNS} inputs, {ROUNDS} rounds in turns. The first"
+        " call of a model makes what it keeps for the others."
     )

@@ -1,4 +1,6 @@
-"""Planned memory and coarse times of fits next to measured ones: 12 cases of rows, components and workers."""
+"""Planned memory and coarse times of fits next to measured ones: 12 cases of rows,
+components and workers.
+"""
 
 import threading
 import time
@@ -11,16 +13,35 @@ from rich.table import Table
 
 from rff_dist import DaskEngine, Gaussian, open_dataset, write_dataset
 from rff_dist.data.blocks import Dataset
-from rff_dist.fitting.plan import Machines, Plan, PlannedFit, Sizes, Sums, measure_gflops, plan_fit
+from rff_dist.fitting.plan import (
+    Machines,
+    Plan,
+    PlannedFit,
+    Sizes,
+    Sums,
+    measure_gflops,
+    plan_fit,
+)
 from tests.plain import fit_ridge
 from tools.kill_schedules import worker_processes
 
-ROWS, COMPONENTS, WORKERS = (100_000, 400_000), (512, 1024, 2048), (1, 2)
+ROWS = (100_000, 400_000)
+COMPONENTS = (512, 1024, 2048)
+WORKERS = (1, 2)
 
 
 def run(console: Console, folder: Path) -> None:
-    table = Table("rows", "D", "workers", "seconds", "over plan", "worker's memory, MiB", "over plan")
-    ratios, memory = [], []
+    table = Table(
+        "rows",
+        "D",
+        "workers",
+        "seconds",
+        "over plan",
+        "worker's memory, MiB",
+        "over plan",
+    )
+    ratios = []
+    memory = []
     for n_samples in ROWS:
         url = folder / f"{n_samples}.zarr"
         X = np.random.default_rng(0).normal(size=(n_samples, 8)).astype(np.float32)
@@ -43,21 +64,35 @@ def run(console: Console, folder: Path) -> None:
                 )
     console.print(table)
     console.print(
-        f"seconds {min(ratios):.2f} to {max(ratios):.2f} of the plan, memory up to {max(memory):.2f}"
+        f"seconds {min(ratios):.2f} to {max(ratios):.2f} of the plan, memory up to"
+        f" {max(memory):.2f}"
     )
 
 
-def plan_seconds(dataset: Dataset, n_workers: int, n_components: int) -> tuple[float, Plan]:
+def plan_seconds(
+    dataset: Dataset, n_workers: int, n_components: int
+) -> tuple[float, Plan]:
     """Plan a fit as `rff-dist plan` does."""
     with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
-        plan = plan_fit(PlannedFit(Sizes.of(dataset), n_components, Machines.of(engine), Sums(alpha=1.0)))
+        plan = plan_fit(
+            PlannedFit(
+                Sizes.of(dataset), n_components, Machines.of(engine), Sums(alpha=1.0)
+            )
+        )
     return plan.seconds(measure_gflops()), plan
 
 
-def fit_seconds(dataset: Dataset, n_workers: int, n_components: int) -> tuple[float, int]:
-    """Fit on workers that are started for it; returns the most memory that one of them had, too."""
+def fit_seconds(
+    dataset: Dataset, n_workers: int, n_components: int
+) -> tuple[float, int]:
+    """Fit on workers that are started for it; returns the most memory that one of them
+    had, too.
+    """
     begun = time.perf_counter()
-    with Peak() as peak, DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
+    with (
+        Peak() as peak,
+        DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine,
+    ):
         options = {"n_components": n_components, "alpha": 1e-3, "length_scale": 1.0}
         fit_ridge(dataset, Gaussian(), engine=engine, **options)
         taken = time.perf_counter() - begun

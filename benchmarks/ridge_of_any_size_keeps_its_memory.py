@@ -1,8 +1,9 @@
-"""Ridge regression on the columns themselves, from Zarr, against scikit-learn's RidgeCV in memory.
+"""Ridge regression on the columns themselves, from Zarr, against scikit-learn's RidgeCV
+in memory.
 
-`RFFRidge("linear")` chooses its penalty by five folds, RidgeCV its own from the same 13 by leaving one out.
-Then a tenth of the rows is added by `partial_fit`, and their sums are subtracted. Each fit has a process.
-"""
+`RFFRidge("linear")` chooses its penalty by five folds, RidgeCV its own from the same 13
+by leaving one out. Then a tenth of the rows is added by `partial_fit`, and their sums
+are subtracted. Each fit has a process."""
 
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from rich.table import Table
 
 from benchmarks.measure import in_subprocess, make_data
 
-SIZES, N_FEATURES, TENTH = (100_000, 400_000, 1_600_000), 20, 10
+SIZES = (100_000, 400_000, 1_600_000)
+N_FEATURES = 20
+TENTH = 10
 
 _COMMON = """
 import json, resource, sys, time
@@ -49,14 +52,35 @@ report(model.score(*rows_of(later)))
 
 def run(console: Console, folder: Path) -> None:
     table = Table(
-        "rows", "what", "seconds", "peak MiB", "R²", "seconds to add a tenth", "subtracted: same bits"
+        "rows",
+        "what",
+        "seconds",
+        "peak MiB",
+        "R²",
+        "seconds to add a tenth",
+        "subtracted: same bits",
     )
     for n_samples in SIZES:
-        paths = [str(make_data(folder, n, N_FEATURES).url) for n in (n_samples, n_samples // TENTH)]
-        for name, code in (('RFFRidge("linear"), from Zarr', _OURS), ("RidgeCV, in memory", _THEIRS)):
+        paths = [
+            str(make_data(folder, n, N_FEATURES).url)
+            for n in (n_samples, n_samples // TENTH)
+        ]
+        for name, code in (
+            ('RFFRidge("linear"), from Zarr', _OURS),
+            ("RidgeCV, in memory", _THEIRS),
+        ):
             found = in_subprocess(_COMMON + code, *paths)
             adding = f"{found['added']:.2f}" if "added" in found else "none"
-            cells = (f"{found['seconds']:.1f}", f"{found['peak_mib']:.0f}", f"{found['score']:.6f}", adding)
-            table.add_row(f"{n_samples:_}", name, *cells, str(found.get("restored", "")))
+            cells = (
+                f"{found['seconds']:.1f}",
+                f"{found['peak_mib']:.0f}",
+                f"{found['score']:.6f}",
+                adding,
+            )
+            table.add_row(
+                f"{n_samples:_}", name, *cells, str(found.get("restored", ""))
+            )
     console.print(table)
-    console.print("Seconds are of processor time, of all threads together, reading included.")
+    console.print(
+        "Seconds are of processor time, of all threads together, reading included."
+    )

@@ -1,4 +1,6 @@
-"""A pass as a sequence of events: what more workers, queues, stragglers and deaths do to it."""
+"""A pass as a sequence of events: what more workers, queues, stragglers and deaths do
+to it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ import numpy as np
 
 from rff_dist.workbench.page.pictures import MUTED, figure_of, plain_axes
 
-# Longest time in seconds that a message is on its way. Without such delays workers that began together would
-# stay in step for ever.
+# Longest time in seconds that a message is on its way. Without such delays workers that
+# began together would stay in step for ever.
 LATE_S = 0.01
 
 
@@ -24,14 +26,15 @@ class Job:
     """A pass and what it runs on.
 
     `block_seconds`: seconds of one block.
-    `task_seconds`: the scheduler's time for a task, half of it to give the task out. The scheduler works in
+    `task_seconds`: the scheduler's time for a task, half of it to give the task out.
+    The scheduler works in
       rounds: it handles all messages that have come before its answers go out.
-    `merge_seconds`: to move a worker's partial to another worker, or to the client, and add it.
-    `begin_seconds`: before the first block begins.
-    `run_seconds`: of the longest run of blocks.
-    `spread`: standard deviation of the logarithm of a block's seconds.
-    `slow_share`, `slowdown`: share of workers that are stragglers, and how many times as long they take.
-    `deaths_per_hour`, `restart_seconds`: of each worker. When it dies, its partial is lost and its blocks
+    `merge_seconds`: to move a worker's partial to another worker, or to the client, and
+    add it. `begin_seconds`: before the first block begins. `run_seconds`: of the
+    longest run of blocks. `spread`: standard deviation of the logarithm of a block's
+    seconds. `slow_share`, `slowdown`: share of workers that are stragglers, and how
+    many times as long they take. `deaths_per_hour`, `restart_seconds`: of each worker.
+    When it dies, its partial is lost and its blocks
       begin again.
     """
 
@@ -54,10 +57,9 @@ class Simulated:
     """The outcome of a simulated pass.
 
     `seconds`: from beginning to end.
-    `efficiency`: share of the ideal, in which all workers do blocks all the time and none is done twice.
-    `n_tasks`, `n_deaths`, `n_again`: tasks, deaths of workers, and blocks that were begun again.
-    `counts`: how often each block is in the result.
-    """
+    `efficiency`: share of the ideal, in which all workers do blocks all the time and
+    none is done twice. `n_tasks`, `n_deaths`, `n_again`: tasks, deaths of workers, and
+    blocks that were begun again. `counts`: how often each block is in the result."""
 
     seconds: float
     efficiency: float
@@ -70,18 +72,20 @@ class Simulated:
 def simulate(job: Job, *, seed: int = 0) -> Simulated:
     """Run a job's events in order of their times: O((tasks + deaths) · log(workers)).
 
-    A free worker gets a run of blocks: at least one, and a share of those left that shrinks towards the end.
-    It holds its total until no block is left; then totals are merged two at a time.
+    A free worker gets a run of blocks: at least one, and a share of those left that
+    shrinks towards the end. It holds its total until no block is left; then totals are
+    merged two at a time.
 
-    Real passes take 1.01 to 1.08 times as long as simulated ones with one to eight processes, and 1.2 to 1.5
-    times as long with 500 workers and runs of up to a second, because workers stay in step for longer.
-    """
+    Real passes take 1.01 to 1.08 times as long as simulated ones with one to eight
+    processes, and 1.2 to 1.5 times as long with 500 workers and runs of up to a second,
+    because workers stay in step for longer."""
     return _Simulation(job, np.random.default_rng([seed, 15])).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A message to the scheduler: the client sends a task, or a worker tells that its task is done.
+    """A message to the scheduler: the client sends a task, or a worker tells that its
+    task is done.
 
     `life`: which life of the worker; after its death it has another.
     `seconds`: how long the worker will take for the task; None where it is done.
@@ -94,7 +98,8 @@ class _Message:
 
 class _Simulation:
     def __init__(self, job: Job, rng: np.random.Generator) -> None:
-        self._job, self._rng = job, rng
+        self._job = job
+        self._rng = rng
         self._waiting = deque([range(job.n_blocks)])
         self._n_waiting = job.n_blocks
         self._events: list[tuple[float, int, str, int, int]] = []
@@ -111,14 +116,17 @@ class _Simulation:
         self._n_tasks = self._n_deaths = self._n_again = 0
 
     def run(self) -> Simulated:
-        job, now = self._job, self._job.begin_seconds
+        job = self._job
+        now = self._job.begin_seconds
         for worker in range(job.n_workers):
             self._plan_death(worker, now)
         while True:
             self._give_out()
             self._serve(now)
             if not (self._n_waiting or self._running or self._merging):
-                holders = [worker for worker in range(job.n_workers) if self._totals[worker]]
+                holders = [
+                    worker for worker in range(job.n_workers) if self._totals[worker]
+                ]
                 if len(holders) == 1:
                     break
             now, _, kind, worker, life = heapq.heappop(self._events)
@@ -136,7 +144,14 @@ class _Simulation:
         for share in self._totals[holders[0]]:
             counts[share.start : share.stop] += 1
         ideal = job.n_blocks * job.block_seconds / job.n_workers
-        return Simulated(seconds, ideal / seconds, self._n_tasks, self._n_deaths, self._n_again, counts)
+        return Simulated(
+            seconds,
+            ideal / seconds,
+            self._n_tasks,
+            self._n_deaths,
+            self._n_again,
+            counts,
+        )
 
     def _give_out(self) -> None:
         for worker in sorted(self._free):
@@ -146,7 +161,9 @@ class _Simulation:
                 self._start_run(worker)
         if self._n_waiting or self._running:
             return
-        idle = [w for w in sorted(self._free) if self._totals[w] and w not in self._taken]
+        idle = [
+            w for w in sorted(self._free) if self._totals[w] and w not in self._taken
+        ]
         for keeper, other in zip(idle[::2], idle[1::2], strict=False):
             self._free -= {keeper}
             self._taken.add(other)
@@ -154,8 +171,13 @@ class _Simulation:
             self._submit(keeper, self._job.merge_seconds)
 
     def _start_run(self, worker: int) -> None:
-        job, share = self._job, self._waiting.popleft()
-        most = max(1, int(job.run_seconds / job.block_seconds)) if job.block_seconds else len(share)
+        job = self._job
+        share = self._waiting.popleft()
+        most = (
+            max(1, int(job.run_seconds / job.block_seconds))
+            if job.block_seconds
+            else len(share)
+        )
         # guided self-scheduling, as the Dask engine cuts its runs
         length = min(len(share), most, max(1, self._n_waiting // (2 * job.n_workers)))
         if share[length:]:
@@ -163,8 +185,14 @@ class _Simulation:
         self._n_waiting -= length
         self._running[worker] = share[:length]
         self._free.discard(worker)
-        drawn = np.exp(self._rng.normal(0.0, job.spread, length)) if job.spread else np.ones(length)
-        self._submit(worker, float(drawn.sum()) * job.block_seconds * self._pace[worker])
+        drawn = (
+            np.exp(self._rng.normal(0.0, job.spread, length))
+            if job.spread
+            else np.ones(length)
+        )
+        self._submit(
+            worker, float(drawn.sum()) * job.block_seconds * self._pace[worker]
+        )
 
     def _submit(self, worker: int, seconds: float) -> None:
         self._n_tasks += 1
@@ -173,15 +201,22 @@ class _Simulation:
     def _serve(self, now: float) -> None:
         """Begin a round of the scheduler if it is free and has messages."""
         if self._inbox and not self._serving:
-            self._serving, self._inbox = self._inbox, []
-            self._push(now + len(self._serving) * self._job.task_seconds / 2, "served", 0, 0)
+            self._serving = self._inbox
+            self._inbox = []
+            self._push(
+                now + len(self._serving) * self._job.task_seconds / 2, "served", 0, 0
+            )
 
     def _end_round(self, now: float) -> None:
-        """Start the tasks that the scheduler gave out, and tell the client which are done."""
+        """Start the tasks that the scheduler gave out, and tell the client which are
+        done.
+        """
         for message in self._serving:
             if message.seconds is not None:
                 late = self._rng.random() * LATE_S if self._job.task_seconds else 0.0
-                self._push(now + message.seconds + late, "done", message.worker, message.life)
+                self._push(
+                    now + message.seconds + late, "done", message.worker, message.life
+                )
             elif message.life == self._life[message.worker]:
                 self._finish(message.worker)
         self._serving = []
@@ -206,7 +241,10 @@ class _Simulation:
                 if keeper != worker:
                     self._life[keeper] += 1  # so that the end of its merge is ignored
                     self._free.add(keeper)
-        lost = [*self._totals[worker], *([self._running.pop(worker)] if worker in self._running else [])]
+        lost = [
+            *self._totals[worker],
+            *([self._running.pop(worker)] if worker in self._running else []),
+        ]
         self._totals[worker] = []
         self._waiting.extendleft(lost)
         self._n_waiting += sum(map(len, lost))
@@ -217,14 +255,19 @@ class _Simulation:
     def _plan_death(self, worker: int, now: float) -> None:
         if self._job.deaths_per_hour:
             # exponentially distributed: deaths come at a constant rate
-            life = -math.log(1.0 - self._rng.random()) * 3600 / self._job.deaths_per_hour
+            life = (
+                -math.log(1.0 - self._rng.random()) * 3600 / self._job.deaths_per_hour
+            )
             self._push(now + life, "death", worker, 0)
 
     def _push(self, when: float, kind: str, worker: int, life: int) -> None:
-        heapq.heappush(self._events, (when, len(self._events) + self._n_tasks, kind, worker, life))
+        heapq.heappush(
+            self._events, (when, len(self._events) + self._n_tasks, kind, worker, life)
+        )
 
 
-# -- on more and more workers ----------------------------------------------------------------------
+# -- on more and more workers
+# ----------------------------------------------------------------------
 
 MOST_WORKERS = 1024
 
@@ -243,7 +286,9 @@ class ScalingPoint:
 
 
 def scale(job: Job, *, most: int = MOST_WORKERS) -> list[ScalingPoint]:
-    """Simulate a job on 1, 2, 4, … workers, up to `most`: O(blocks · log(most)) events."""
+    """Simulate a job on 1, 2, 4, … workers, up to `most`: O(blocks · log(most))
+    events.
+    """
     points = []
     for doubling in range(most.bit_length()):
         found = simulate(replace(job, n_workers=2**doubling))
@@ -259,7 +304,8 @@ def save_scaling(
     title: str,
     subtitle: str = "",
 ) -> None:
-    """Save the seconds of passes, and how busy workers are, against the number of workers as one PNG.
+    """Save the seconds of passes, and how busy workers are, against the number of
+    workers as one PNG.
 
     `curves`: by their labels.
     `measured`: measured points by the labels of curves, drawn in the curve's colour.
@@ -271,7 +317,13 @@ def save_scaling(
     for i, (label, points) in enumerate(curves.items()):
         colour = f"C{i}"
         n_workers = [one.n_workers for one in points]
-        handles += taken.plot(n_workers, [one.seconds for one in points], color=colour, lw=1.8, label=label)
+        handles += taken.plot(
+            n_workers,
+            [one.seconds for one in points],
+            color=colour,
+            lw=1.8,
+            label=label,
+        )
         busy.plot(n_workers, [one.busy for one in points], color=colour, lw=1.8)
         for one in (measured or {}).get(label, ()):
             taken.plot(one.n_workers, one.seconds, "o", color=colour, ms=4.5)
@@ -287,5 +339,7 @@ def save_scaling(
         axes.set_xlabel("workers", color=MUTED)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         plain_axes(axes)
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=9
+    )
     figure.savefig(path)

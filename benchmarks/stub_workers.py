@@ -1,11 +1,11 @@
-"""Workers that only say that tasks are done: hundreds in a process, on a real scheduler, with a real client.
+"""Workers that only say that tasks are done: hundreds in a process, on a real
+scheduler, with a real client.
 
     python -m benchmarks.stub_workers tcp://127.0.0.1:8786 500
 
-What a worker tells a scheduler is told: its heartbeats, what it fetched, each task's end and what the
-engine's blocks took. Nothing is computed: a run of blocks takes the seconds that are the pass's state, and
-the result is None.
-"""
+What a worker tells a scheduler is told: its heartbeats, what it fetched, each task's
+end and what the engine's blocks took. Nothing is computed: a run of blocks takes the
+seconds that are the pass's state, and the result is None."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ from distributed.protocol import to_serialize
 from distributed.versions import get_versions
 
 from rff_dist.engines.dask_cluster import SAME_PACKAGES
-from rff_dist.engines.dask_pass import RUN_S
+from rff_dist.engines.runs import RUN_S
 from tests.dask_processes import run_dask
 
 HEARTBEAT_S = 5.0
@@ -111,7 +111,12 @@ class Stub:
             while True:
                 await asyncio.sleep(HEARTBEAT_S)
                 now = time.time()
-                beat = {"op": "heartbeat_worker", "address": self.address, "now": now, "metrics": METRICS}
+                beat = {
+                    "op": "heartbeat_worker",
+                    "address": self.address,
+                    "now": now,
+                    "metrics": METRICS,
+                }
                 await comm.write({**beat, "executing": {}, "reply": True})
                 await comm.read()
 
@@ -123,20 +128,27 @@ class Stub:
             if fetched:
                 self.held.update(fetched)
                 self._say("add-keys", keys=fetched, stimulus_id="fetched")
-            function, arguments = message["run_spec"].func.__name__, message["run_spec"].args
+            function = message["run_spec"].func.__name__
+            arguments = message["run_spec"].args
             if function in ("Parcel", "place_beside"):  # of this test's own client
                 [pickled] = (one for one in arguments if isinstance(one, bytes))
                 self.given[message["key"]] = cloudpickle.loads(pickled)
             if function == "run_blocks" and arguments[3]:  # which is empty in a merge
                 job, seconds = (self.given[one.key] for one in arguments[:2])
-                asyncio.get_running_loop().call_later(seconds, self._finish_run, message, job, arguments[2])
+                asyncio.get_running_loop().call_later(
+                    seconds, self._finish_run, message, job, arguments[2]
+                )
             else:
                 self._finish(message)
 
     def _finish_run(self, message: dict[str, Any], job: Any, position: int) -> None:
         # A block is said to take as long as a run may, so that each is a run.
         timings = [(position, 1, RUN_S, 0.0)]
-        self._say("log-event", topic=job.topic, msg=(job.number, job.label, self.address, timings, 0))
+        self._say(
+            "log-event",
+            topic=job.topic,
+            msg=(job.number, job.label, self.address, timings, 0),
+        )
         self._finish(message)
 
     def _finish(self, message: dict[str, Any]) -> None:
@@ -161,16 +173,25 @@ class Stub:
 
 async def work(scheduler: str, n_workers: int) -> None:
     """Run stubs until the scheduler goes away."""
-    versions, given = get_versions(packages=SAME_PACKAGES), {}
+    versions = get_versions(packages=SAME_PACKAGES)
+    given = {}
     stubs = [Stub(scheduler, f"stub-{i}", given, versions) for i in range(n_workers)]
     await asyncio.gather(*(stub.run() for stub in stubs))
 
 
 @contextlib.contextmanager
 def running(folder: Path, n_workers: int) -> Iterator[tuple[str, int]]:
-    """Run a scheduler and stubs, a process each; yields its address and the scheduler's process."""
+    """Run a scheduler and stubs, a process each; yields its address and the scheduler's
+    process.
+    """
     with run_dask(folder, n_workers=0) as (address, [scheduler]):
-        command = [sys.executable, "-m", "benchmarks.stub_workers", address, f"{n_workers}"]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.stub_workers",
+            address,
+            f"{n_workers}",
+        ]
         with subprocess.Popen(command) as stubs:
             try:
                 yield address, scheduler.pid

@@ -1,7 +1,9 @@
-"""Create the automations of automations.yaml on the server that PREFECT_API_URL names, or replace them.
+"""Create the automations of automations.yaml on the server that PREFECT_API_URL names,
+or replace them.
 
-With RFF_DIST_NOTIFY_URL in the environment each of them sends a message there too, by the webhook that
-Slack, Mattermost, Teams and many others understand: `{"text": …}`. The URL is stored as a secret, since it
+With RFF_DIST_NOTIFY_URL in the environment each of them sends a message there too, by
+the webhook that Slack, Mattermost, Teams and many others understand: `{"text": …}`. The
+URL is stored as a secret, since it
 holds a token::
 
     RFF_DIST_NOTIFY_URL=https://example.org/hook .venv/bin/python deploy/automations.py
@@ -28,14 +30,19 @@ BODY = """{{ flow.name }}, run {{ flow_run.name }}: {{ flow_run.state.name }}
 def store_webhook(url: str) -> UUID:
     """Store where messages are sent, under a name, and return the block's number."""
     block = CustomWebhookNotificationBlock(
-        name="rff_dist", url="{{url}}", json_data={"text": "{{subject}}\n{{body}}"}, secrets={"url": url}
+        name="rff_dist",
+        url="{{url}}",
+        json_data={"text": "{{subject}}\n{{body}}"},
+        secrets={"url": url},
     )
     return block.save(BLOCK, overwrite=True)
 
 
 def with_message(automation: dict[str, Any], block: UUID) -> dict[str, Any]:
     """Return an automation that sends a message beside what else it does."""
-    acting = [action for action in automation["actions"] if action["type"] != "do-nothing"]
+    acting = [
+        action for action in automation["actions"] if action["type"] != "do-nothing"
+    ]
     message = {
         "type": "send-notification",
         "block_document_id": block,
@@ -60,11 +67,14 @@ def main() -> None:
     if url:
         block = store_webhook(url)
         automations = [with_message(automation, block) for automation in automations]
-    with get_client(sync_client=True) as client:  # gives up after PREFECT_API_REQUEST_TIMEOUT, 60 s
+    # gives up after PREFECT_API_REQUEST_TIMEOUT, 60 s
+    with get_client(sync_client=True) as client:
         for automation in automations:
             replace(client, AutomationCore.model_validate(automation))
     told = (
-        f"each sends a message by the block {BLOCK}" if url else "no messages: RFF_DIST_NOTIFY_URL is not set"
+        f"each sends a message by the block {BLOCK}"
+        if url
+        else "no messages: RFF_DIST_NOTIFY_URL is not set"
     )
     sys.stdout.write(f"{len(automations)} automations; {told}\n")
 

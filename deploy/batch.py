@@ -1,13 +1,16 @@
-"""A model in the batches of Spark, Ray or any other program that hands frames to a function.
+"""A model in the batches of Spark, Ray or any other program that hands frames to a
+function.
 
 Spark:
     predict = partial(predict_batches, model="models/prices")
     frame.mapInPandas(predict, "id string, prediction double")
 
 Ray:
-    rows.map_batches(Predictor, fn_constructor_args=["models/prices"], batch_format="pandas", concurrency=4)
+    rows.map_batches(Predictor, fn_constructor_args=["models/prices"],
+    batch_format="pandas", concurrency=4)
 
-Each worker reads the model once. The model must lie where all workers read it: a shared folder or s3://.
+Each worker reads the model once. The model must lie where all workers read it: a shared
+folder or s3://.
 """
 
 from collections.abc import Iterator
@@ -24,7 +27,8 @@ class Predictor:
     """
 
     def __init__(self, model: str, id: str = "id") -> None:
-        self.model, self.id = load_model(model), id
+        self.model = load_model(model)
+        self.id = id
 
     def __call__(self, batch: pd.DataFrame) -> pd.DataFrame:
         """Return the predictions of a batch's rows in their order."""
@@ -32,7 +36,9 @@ class Predictor:
         return kept.assign(prediction=self.model.predict(batch))
 
 
-def predict_batches(batches: Iterator[pd.DataFrame], model: str, id: str = "id") -> Iterator[pd.DataFrame]:
+def predict_batches(
+    batches: Iterator[pd.DataFrame], model: str, id: str = "id"
+) -> Iterator[pd.DataFrame]:
     """Predict one batch after the other, with a model that is read once."""
     predict = Predictor(model, id)
     yield from map(predict, batches)

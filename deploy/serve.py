@@ -1,10 +1,12 @@
 """A model behind HTTP, by FastAPI: rows in, predictions out.
 
 MODEL=models/prices uvicorn serve:app --app-dir deploy --host 127.0.0.1 --port 8000
-curl -s localhost:8000/predict -H 'Content-Type: application/json' -d '{"rows": [{"city": "Bonn"}]}'
+curl -s localhost:8000/predict -H 'Content-Type: application/json' -d '{"rows":
+[{"city": "Bonn"}]}'
 
-A model that was trained on an ingested table takes the table's columns, text and dates included; another one
-takes `"rows": [[1.0, 2.0], …]`. Put what terminates TLS and knows your users in front of it.
+A model that was trained on an ingested table takes the table's columns, text and dates
+included; another one takes `"rows": [[1.0, 2.0], …]`. Put what terminates TLS and knows
+your users in front of it.
 """
 
 import io
@@ -27,7 +29,9 @@ model = load_model(os.environ["MODEL"])
 class Request(BaseModel):
     """Rows to predict, by the names of their columns or in the order of the model's."""
 
-    rows: list[dict[str, Any]] | list[list[float]] = Field(min_length=1, max_length=10_000)
+    rows: list[dict[str, Any]] | list[list[float]] = Field(
+        min_length=1, max_length=10_000
+    )
 
 
 @app.post("/predict")
@@ -42,5 +46,6 @@ def predict(request: Request) -> dict[str, Any]:
 def _inputs(rows: list[Any]) -> Any:
     if isinstance(rows[0], list):
         return rows
-    lines = "\n".join(map(json.dumps, rows))  # in which Arrow finds dates, as in files of JSON lines
+    # in which Arrow finds dates, as in files of JSON lines
+    lines = "\n".join(map(json.dumps, rows))
     return pyarrow.json.read_json(io.BytesIO(lines.encode()))

@@ -1,4 +1,6 @@
-"""How all notebooks draw: importing this sets their style, whose colours have names here."""
+"""How all notebooks draw: importing this sets their style, whose colours have names
+here.
+"""
 
 from pathlib import Path
 
@@ -7,5 +9,8 @@ import matplotlib.pyplot as plt
 plt.style.use(Path(__file__).with_name("rff_dist.mplstyle"))
 
 BLUE, ORANGE, GREEN, RED, PURPLE, TEAL, GOLD = (f"C{i}" for i in range(7))
-INK, MUTED, PALE, GRID = "#22262e", "#80868f", "#c9d8ec", "#e6e8eb"
+INK = "#22262e"
+MUTED = "#80868f"
+PALE = "#c9d8ec"
+GRID = "#e6e8eb"
 DASHES = (0, (4, 2.5))

@@ -1,18 +1,24 @@
-"""Kernel methods on data of any size: exact statistics of random features, summed up in blocks, on Dask.
+"""Kernel methods on data of any size: exact statistics of random features, summed up in
+blocks, on Dask.
 
-Every job is a pass over row blocks of a Zarr dataset. A random feature map turns the rows into features,
-and their statistics add up exactly. Everything after the pass is arithmetic on these statistics::
+Every job is a pass over row blocks of a Zarr dataset. A random feature map turns the
+rows into features,
+and their statistics add up exactly. Everything after the pass is arithmetic on these
+statistics::
 
     from rff_dist import RFFRidge
 
-    model = RFFRidge("matern", n_components=4096).fit("data.zarr")   # or NumPy, Dask and Zarr arrays
+    # or NumPy, Dask and Zarr arrays
+    model = RFFRidge("matern", n_components=4096).fit("data.zarr")
     model.predict("new.zarr")
 
-If the estimators are not enough, use the pieces: `open_dataset`, `write_dataset` and `append_dataset`;
-kernels such as `Gaussian`; `draw_feature_map`; `accumulate` on a `SerialEngine` or a `DaskEngine`; and the
-`RidgeStatistics` that it returns, which are added and subtracted without rounding.
+If the estimators are not enough, use the pieces: `open_dataset`, `write_dataset` and
+`append_dataset`; kernels such as `Gaussian`; `draw_feature_map`; `accumulate` on a
+`SerialEngine` or a `DaskEngine`; and the `RidgeStatistics` that it returns, which are
+added and subtracted without rounding.
 
-Importing the package is cheap: Dask, Zarr and scikit-learn are imported when they are first needed.
+Importing the package is cheap: Dask, Zarr and scikit-learn are imported when they are
+first needed.
 """
 
 import re
@@ -20,11 +26,20 @@ from importlib import import_module
 from pkgutil import get_data
 from typing import Any
 
+from rff_dist.kernels.registry import KERNELS
+
 __version__ = "0.1.0"
 
-# The public names, by the modules that define them. The stub lists them, for type checkers too.
+# The public names, by the modules that define them: kernels as registered, and all
+# others as the stub for type checkers lists them.
 _STUB = (get_data(__name__, "__init__.pyi") or b"").decode()
-_HOMES = {name: module for module, name in re.findall(r"^from (\S+) import (\w+)", _STUB, re.M)}
+_HOMES = {
+    name: module
+    for module, name in re.findall(r"^from (\S+) import \(?\s*(\w+)", _STUB, re.M)
+}
+for _path in KERNELS.values():
+    _module, _, _name = _path.rpartition(".")
+    _HOMES[_name] = _module
 
 __all__ = sorted(["__version__", *_HOMES])
 
@@ -33,7 +48,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rff_dist' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # so that Python finds it here from now on, and does not ask again
+    # so that Python finds it here from now on, and does not ask again
+    globals()[name] = value
     return value
 
 

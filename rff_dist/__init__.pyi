@@ -23,14 +23,16 @@ from rff_dist.kernels.additive import Additive as Additive
 from rff_dist.kernels.explicit import Linear as Linear
 from rff_dist.kernels.explicit import Min as Min
 from rff_dist.kernels.explicit import Polynomial as Polynomial
-from rff_dist.kernels.positive_definite import check_positive_definite as check_positive_definite
+from rff_dist.kernels.positive_definite import (
+    check_positive_definite as check_positive_definite,
+)
+from rff_dist.kernels.spectral import SpectralKernel as SpectralKernel
 from rff_dist.kernels.stationary import Cauchy as Cauchy
 from rff_dist.kernels.stationary import Gaussian as Gaussian
 from rff_dist.kernels.stationary import Laplacian as Laplacian
 from rff_dist.kernels.stationary import Matern as Matern
 from rff_dist.kernels.stationary import RationalQuadratic as RationalQuadratic
 from rff_dist.kernels.stationary import Sinc as Sinc
-from rff_dist.kernels.stationary import SpectralKernel as SpectralKernel
 from rff_dist.statistics.passes import accumulate as accumulate
 from rff_dist.statistics.ridge_statistics import RidgeStatistics as RidgeStatistics
 from rff_dist.storage.appending import append_dataset as append_dataset

@@ -1,4 +1,8 @@
-"""Checks of values that users give: numbers, counts and names."""
+"""Checks of single values that users pass: numbers, counts, names and masked arrays.
+
+A value that fails raises an error that names the parameter, the value and what was
+expected. Checks of numbers return the value as an int or a float.
+"""
 
 import difflib
 import reprlib
@@ -14,7 +18,7 @@ from rff_dist.typing import AnyArray
 
 
 def as_array(values: Any, name: str, dtype: DTypeLike | None = None) -> AnyArray:
-    """Return `numpy.asarray(values)`; raise DataError if values are masked, which it would ignore."""
+    """Return `numpy.asarray(values)`; raise DataError for masks, which that ignores."""
     check_unmasked(values, name)
     return np.asarray(values, dtype)
 
@@ -23,33 +27,37 @@ def check_unmasked(values: object, name: str) -> None:
     """Raise DataError if `values` is a masked array in which something is masked."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         first = np.argwhere(np.ma.getmaskarray(values))[0].tolist()
-        where = ", ".join(f"{axis} {place:_}" for axis, place in zip(("row", "column"), first, strict=False))
+        where = ", ".join(
+            f"{axis} {place:_}"
+            for axis, place in zip(("row", "column"), first, strict=False)
+        )
         raise DataError(
-            f"{name} is a masked array with {np.ma.count_masked(values):_} masked values, the first in "
-            f"{where}; fill them, or drop such rows"
+            f"{name} is a masked array with {np.ma.count_masked(values):_} masked"
+            f" values, the first in {where}; fill them, or drop such rows"
         )
 
 
 def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
-    """Return the table's entry of that name, for parameters that take an object too; see `check_name`."""
+    """Return the entry of a name, for parameters that take an object too."""
     check_name(name, table, what, also=" or an object")
     return table[str(name)]
 
 
-def check_name(name: object, known: Iterable[str], what: str, *, also: str = "") -> None:
-    """Check that a parameter's value is one of the known names.
+def check_name(
+    name: object, known: Iterable[str], what: str, *, also: str = ""
+) -> None:
+    """Raise InvalidParameterError, with the nearest name, if a name is not known.
 
-    `what`: the parameter's name.
-    `also`: what else the parameter accepts, for the message.
-
-    Raises InvalidParameterError if it is not; the message suggests the nearest name.
+    `what` is the parameter's name, `also` what else it accepts.
     """
     names = sorted(known)
     if isinstance(name, str) and name in names:
         return
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise InvalidParameterError(f"unknown `{what}` {name!r}{hint}; expected one of {names}{also}")
+    raise InvalidParameterError(
+        f"unknown `{what}` {name!r}{hint}; expected one of {names}{also}"
+    )
 
 
 def check_positive(value: object, name: str) -> float:
@@ -60,29 +68,42 @@ def check_positive(value: object, name: str) -> float:
     with suppress(OverflowError):  # of an integer beyond all floats
         if is_number(value) and 0 < (number := float(value)) < np.inf:
             return number
-    raise InvalidParameterError(f"`{name}` is {reprlib.repr(value)}; expected a finite number above 0")
+    raise InvalidParameterError(
+        f"`{name}` is {reprlib.repr(value)}; expected a finite number above 0"
+    )
 
 
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether `value` is a real number and not a bool."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int | float | np.integer | np.floating)
 
 
 def check_share(value: object, name: str) -> float:
-    """Return `value` as a float if it is a number between 0 and 1, which are left out.
+    """Return `value` as a float if it is a number above 0 and below 1.
 
     Raises InvalidParameterError otherwise.
     """
     if not is_number(value) or not 0 < value < 1:
-        raise InvalidParameterError(f"`{name}` is {value!r}; expected a number between 0 and 1")
+        raise InvalidParameterError(
+            f"`{name}` is {value!r}; expected a number between 0 and 1"
+        )
     return float(value)
 
 
+def is_integer(value: object) -> TypeGuard[int]:
+    """Return whether `value` is an integer and not a bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def check_count(value: object, name: str, *, least: int = 1) -> int:
-    """Return `value` as an int if it is an integer of at least 1, or `least`.
+    """Return `value` as an int if it is an integer of at least `least`.
 
     Raises InvalidParameterError otherwise.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InvalidParameterError(f"`{name}` is {value!r}; expected an integer of at least {least}")
+    if not is_integer(value) or value < least:
+        raise InvalidParameterError(
+            f"`{name}` is {value!r}; expected an integer of at least {least}"
+        )
     return int(value)

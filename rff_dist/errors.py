@@ -3,26 +3,40 @@
 ::
 
     RFFDistError
-    ├── InvalidParameterError (ValueError)      a parameter outside its range, or an unknown name
-    ├── DataError (ValueError)                  values that cannot be used: NaN, wrong shape, wrong dtype
-    │   ├── NotFiniteError                      NaN, infinity or a value too large for the data's type
-    │   └── FingerprintMismatchError            the first rows of the data are not the ones a model holds
-    ├── PlanError (ValueError)                  the job cannot run as asked: too much memory, bad block sizes
-    ├── StatisticsError (ValueError)            statistics that do not belong together, or do not add up
-    ├── SolveError (numpy.linalg.LinAlgError)   no usable solution; names causes and remedies
-    ├── StorageError (OSError)                  a dataset or model that cannot be opened or written
+    ├── InvalidParameterError (ValueError)      a parameter outside its range, or an
+    │                                           unknown name
+    ├── DataError (ValueError)                  values that cannot be used: NaN, wrong
+    │                                           shape, wrong dtype
+    │   ├── NotFiniteError                      NaN, infinity or a value too large for
+    │   │                                       the data's type
+    │   └── FingerprintMismatchError            the first rows of the data are not the
+    │                                           ones a model holds
+    ├── PlanError (ValueError)                  the job cannot run as asked: too much
+    │                                           memory, bad block sizes
+    ├── StatisticsError (ValueError)            statistics that do not belong together,
+    │                                           or do not add up
+    ├── SolveError (numpy.linalg.LinAlgError)   no usable solution; names causes and
+    │                                           remedies
+    ├── StorageError (OSError)                  a dataset or model that cannot be opened
+    │                                           or written
     │   ├── OutputExistsError (FileExistsError) the output is there already
     │   ├── OutputBusyError (BlockingIOError)   another run is writing the output
-    │   ├── IntegrityError                      the stored bytes differ from those that were written
-    │   ├── UnsafeModelError                    a file that could run code when loaded, such as a pickle
+    │   ├── IntegrityError                      the stored bytes differ from those that
+    │   │                                       were written
+    │   ├── UnsafeModelError                    a file that could run code when loaded,
+    │   │                                       such as a pickle
     │   ├── VersionError                        written by a newer release
     │   ├── NoSuchVersionError (LookupError)    a registered model has no such version
-    │   └── ConflictError                       somebody else changed the same thing at the same time
-    ├── BlockError (RuntimeError)               the work on a block failed; names its rows
-    ├── BroadcastError (RuntimeError)           a worker holds another feature map than the client
+    │   └── ConflictError                       somebody else changed the same thing at
+    │                                           the same time
+    ├── BlockError (RuntimeError)               the work on a block failed; names its
+    │                                           rows
+    ├── BroadcastError (RuntimeError)           a worker holds another feature map than
+    │                                           the client
     ├── ClusterError (ConnectionError)          the Dask cluster cannot be used
     │   ├── ClusterUnavailableError             no scheduler answers
-    │   └── ClusterLostError                    the scheduler or all workers went away during a pass
+    │   └── ClusterLostError                    the scheduler or all workers went away
+    │                                           during a pass
     ├── JobTimeoutError (TimeoutError)          a run took longer than its time limit
     └── MissingDependencyError (ImportError)    an optional package is needed
 
@@ -30,14 +44,17 @@ Each error is also a built-in error, which callers can catch without knowing rff
 Messages say what is wrong, the values got, what was expected, and what to do.
 """
 
+import os
+import warnings
+
 import numpy as np
 
 
 class RFFDistError(Exception):
     """Base of all errors raised on purpose by rff_dist.
 
-    `kind`: a name for programs, which stays as it is when classes and messages change. A class without one
-      of its own has the kind of its base.
+    `kind`: a name for programs, which stays as it is when classes and messages change.
+      A class without one of its own has the kind of its base.
     """
 
     kind = "failed"
@@ -134,8 +151,13 @@ class MissingDependencyError(RFFDistError, ImportError, kind="dependency"):
     """An optional package is needed and not installed."""
 
 
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called this package, not at one of its own."""
+    warnings.warn(message, category, skip_file_prefixes=(os.path.dirname(__file__),))
+
+
 def kind_of(error: BaseException) -> str:
-    """Return the kind of any error: "stopped" by a signal, "memory", or "unexpected" if it is not ours."""
+    """Return the kind of any error, also of those that are not ours."""
     if isinstance(error, RFFDistError):
         return error.kind
     if isinstance(error, KeyboardInterrupt):

@@ -1,12 +1,11 @@
-"""How options are declared, checked and read from text, and how groups of them become flat names and back.
+"""Options of jobs: declared once, then read, checked and shown in one way everywhere.
 
-`option` returns a dataclass field that also holds an option's help and unit. `group` makes a frozen dataclass
-of such fields, and lists them in its docstring. A group's `panel` is the title above its options in help.
-An option is in the panel of the class that declares it first. A job's spec is a group of
-groups: `options_of` lists all its options, and `build` makes the spec from values by name.
-
-Every way to give options ends here: `Option.check` for values of Python, TOML and Prefect, `Option.read` for
-text of flags and of the environment.
+An option is a field of a frozen dataclass: `option` and its like attach help and unit,
+and `group` makes the dataclass. The spec of a job is a group of groups. `options_of`
+lists all options of a spec, from which flags, TOML files, variables of the environment
+and Prefect's forms are made, and `build` makes the spec from values by name. Every way
+ends in the same check: `Option.check` for values of Python, TOML and Prefect,
+`Option.read` for texts of flags and of the environment.
 """
 
 import contextlib
@@ -21,127 +20,133 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAliasType, dataclass_transform, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAliasType,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import Facts, frozen
 
-_KEY = "rff_dist option"
+#: where a dataclass field keeps its `OptionDeclaration`
+_METADATA = "rff_dist option"
 MOST_LISTED = 30  # names in a message
-_WORDS = {"yes": True, "true": True, "no": False, "false": False}
+_BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
+_BOUNDS = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
 
 
 @frozen
 class Reader:
-    """In a type's annotation: how a text becomes a value where the type alone does not say it.
+    """In a type's annotation: how texts are read that the type cannot explain."""
 
-    `read` raises ValueError for other texts.
-    `expected`: such texts in words.
-    """
-
+    #: raises ValueError for other texts
     read: Callable[[str], Any]
+    #: such texts in words, for messages
     expected: str = ""
 
 
 @frozen
-class Declared:
-    """What a field declares of an option besides name, type and default.
+class OptionDeclaration:
+    """What a field declares of an option, in addition to name, type and default."""
 
-    `help`: its text; other options are named in backticks.
-    `unit`: placeholder of a value in the command line's help; by default its type tells it.
-    `argument`: whether the command line takes it without its flag too, by its position.
-    `place`: what the job does with the place that it names: reads, writes or changes it, or writes files
-      below it ("fills").
-    `suffixes`: that its name may have, if that place is a single file.
-    `takes`: its type, if the annotation has objects too, which only Python can give.
-    """
-
+    #: other options are named in backticks
     help: str
+    #: placeholder of a value in the command line's help
     unit: str | None = None
+    #: whether the command line also takes it by its position, without its flag
     argument: bool = False
+    #: what the job does with the place that the option names; "fills" is a folder
     place: Literal["reads", "writes", "changes", "fills"] | None = None
+    #: that the name of a single file may have
     suffixes: tuple[str, ...] = ()
+    #: its type, if the annotation also allows objects that only Python can pass
     takes: Any = None
 
     @property
     def writes(self) -> bool:
-        """Whether it names a place that the job writes to."""
         return self.place in ("writes", "fills")
 
 
 @frozen
 class Option:
-    """An option of a job.
-
-    `type`: as annotated, or what the declaration says that it takes.
-    `default`: `dataclasses.MISSING` if it must be given.
-    `panel`: the title of its group.
-    """
+    """An option of a job."""
 
     name: str
     type: Any
+    #: `dataclasses.MISSING` if a value is required
     default: Any
-    declared: Declared
+    declared: OptionDeclaration
+    #: the title above it in help: that of the group that declares it first
     panel: str | None = None
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
         return self.default is dataclasses.MISSING
 
     @property
     def names(self) -> list[str]:
-        """The words that stand for themselves."""
+        """The texts that a `Literal` allows."""
         return [part for part in _parts(self.type) if isinstance(part, str)]
 
     @property
     def kinds(self) -> set[type]:
-        """Its types of values, without their bounds; `list` among them if it takes several."""
+        """Its types without their bounds; `list` is among them if it takes several."""
         return {part for part in _parts(self.type) if isinstance(part, type)}
 
     def check(self, value: Any) -> Any:
-        """Return a value of Python, TOML or JSON; raises InvalidParameterError if its type does not fit."""
+        """Return a value of Python, TOML or JSON as the option's type has it.
+
+        Raises InvalidParameterError if it does not fit.
+        """
         value = _plain(value)
-        meanings = [*(self._readings(value) if isinstance(value, str) else ()), value]
+        candidates = [value]
+        if isinstance(value, str):
+            candidates = [*self._read_specially(value), value]
         if list in self.kinds and not isinstance(value, list):
-            meanings.append([value])
-        return self._first(meanings, value)
+            candidates.append([value])
+        return self._first_valid(candidates, value)
 
     def read(self, *texts: str) -> Any:
-        """Return the value that a text of a flag or of the environment stands for.
+        """Return the value that texts of a flag or of the environment stand for.
 
-        Several texts, of a repeated flag, are several values. Raises InvalidParameterError if there is none.
+        A repeated flag has several texts. Raises InvalidParameterError if there is no
+        such value.
         """
-        return self._first(self._meanings(texts), texts[0] if len(texts) == 1 else list(texts))
+        shown: Any = texts[0] if len(texts) == 1 else list(texts)
+        return self._first_valid(self._readings(texts), shown)
 
-    def _first(self, meanings: Iterable[Any], given: Any) -> Any:
-        """Return the first meaning of what was given that has the option's type."""
-        for meaning in meanings:
+    def _first_valid(self, candidates: Iterable[Any], shown: Any) -> Any:
+        for candidate in candidates:
             with contextlib.suppress(ValueError):  # pydantic's are
-                return _adapter(self.type).validate_python(meaning, strict=True)
-        raise self.refusal(given)
+                return _adapter(self.type).validate_python(candidate, strict=True)
+        raise self.refusal(shown)
 
-    def _readings(self, text: str) -> Iterator[Any]:
-        """Yield what a text stands for by the type's readers."""
-        for reader in _readers(self.type):
-            with contextlib.suppress(ValueError):
-                yield reader.read(text)
-
-    def _meanings(self, texts: tuple[str, ...]) -> Iterator[Any]:
-        """Yield what texts may mean, the likeliest first."""
+    def _readings(self, texts: tuple[str, ...]) -> Iterator[Any]:
+        """Yield the values that texts may stand for, the likeliest first."""
         if len(texts) == 1:
             [text] = texts
-            yield from self._readings(text)
-            if text.lower() in _WORDS:
-                yield _WORDS[text.lower()]
+            yield from self._read_specially(text)
+            if text.lower() in _BOOLEANS:
+                yield _BOOLEANS[text.lower()]
             yield _number(text)
             yield text
             texts = tuple(part.strip() for part in text.split(","))
         if list in self.kinds:
             yield [_number(text) for text in texts]
             yield list(texts)
+
+    def _read_specially(self, text: str) -> Iterator[Any]:
+        """Yield what the readers in the type's annotation make of a text."""
+        for reader in _readers(self.type):
+            with contextlib.suppress(ValueError):
+                yield reader.read(text)
 
     def refusal(self, value: Any) -> InvalidParameterError:
         """Return the error for a value that the option does not take."""
@@ -151,24 +156,31 @@ class Option:
     @property
     def expected(self) -> str:
         """What it takes, in words."""
-        kinds, bounds = self.kinds, _bounds(self.type)
-        words = [*self.names, *(part.expected for part in _readers(self.type) if part.expected)]
+        kinds = self.kinds
+        words = self.names
+        words += [reader.expected for reader in _readers(self.type) if reader.expected]
         if bool in kinds:
-            words += ["true or false"]
+            words.append("true or false")
         if kinds & {int, float}:
-            words += [" ".join(["a number" if float in kinds else "a whole number", bounds]).strip()]
+            number = "a number" if float in kinds else "a whole number"
+            words.append(f"{number} {_bounds(self.type)}".strip())
         if str in kinds:
-            words += ["text"]
-        more = ", or several" if list in kinds and len(kinds) > 1 else ""
-        return (", ".join(words[:-1]) + " or " if words[1:] else "") + words[-1] + more
+            words.append("text")
+
+        *others, last = words
+        expected = f"{', '.join(others)} or {last}" if others else last
+        if list in kinds and len(kinds) > 1:
+            expected += ", or several"
+        return expected
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield what a type is made of: words that it names, types, bounds and readers."""
+    """Yield the texts, types, bounds and readers of which an annotation consists."""
     if isinstance(annotation, TypeAliasType):  # made by a `type` statement
         yield from _parts(annotation.__value__)
         return
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Literal:
         yield from arguments
     elif origin is Annotated:
@@ -185,12 +197,14 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return paths as text, NumPy's numbers and arrays as Python's, and tuples as lists."""
+    """Return paths, NumPy's values and tuples as texts, numbers and lists."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):
         return value.tolist()
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _readers(annotation: Any) -> list[Reader]:
@@ -199,14 +213,14 @@ def _readers(annotation: Any) -> list[Reader]:
 
 def _bounds(annotation: Any) -> str:
     """Return the bounds of a type's numbers in words."""
-    words = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for part in _parts(annotation):
-        if part is list and found:
+        if part is list and words:
             break  # bounds of several are those of one, or nearly
-        if not isinstance(part, type):
-            found |= {name: f"{words[name]} {getattr(part, name)}" for name in words if hasattr(part, name)}
-    return " and ".join(found.values())
+        for name, word in _BOUNDS.items():
+            if hasattr(part, name) and not isinstance(part, type):
+                words[name] = f"{word} {getattr(part, name)}"
+    return " and ".join(words.values())
 
 
 def _number(text: str) -> Any:
@@ -223,41 +237,45 @@ def _number(text: str) -> Any:
 
 @functools.cache
 def _adapter(annotation: Any) -> Any:
-    """Return what checks values of a type."""
+    """Return pydantic's validator of a type."""
     from pydantic import ConfigDict, TypeAdapter  # 0.1 s, which help need not wait for
 
     return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error's message: the nearest of the known names, if one is near."""
+    """Return the end of a message that suggests the nearest known name, if any."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def check_names(names: Iterable[str], known: Iterable[str], *, what: str = "option") -> None:
-    """Check that there is an option of each name; raises InvalidParameterError with the nearest name."""
+def check_names(
+    names: Iterable[str], known: Iterable[str], *, what: str = "option"
+) -> None:
+    """Raise InvalidParameterError, with the nearest name, if a name is not known."""
     known = list(known)
     for name in names:
         if name not in known:
-            near = did_you_mean(name, known)
-            if not near and len(known) <= MOST_LISTED:
-                near = f"; expected one of {', '.join(known)}"
-            raise InvalidParameterError(f"there is no {what} `{name}`{near}")
+            hint = did_you_mean(name, known)
+            if not hint and len(known) <= MOST_LISTED:
+                hint = f"; expected one of {', '.join(known)}"
+            raise InvalidParameterError(f"there is no {what} `{name}`{hint}")
 
 
 def read_toml(name: str, path: str) -> dict[str, Any]:
-    """Return the values of the TOML file that an option names.
+    """Return the values of the TOML file that the option `name` names.
 
     Raises InvalidParameterError if it cannot be read.
     """
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidParameterError(f"`{name}` is {path!r}, but: {error}; expected a TOML file") from error
+        raise InvalidParameterError(
+            f"`{name}` is {path!r}, but: {error}; expected a TOML file"
+        ) from error
 
 
-# -- types -----------------------------------------------------------------------------------------
+# -- types
 
 
 def read_share(text: str) -> float:
@@ -279,123 +297,153 @@ type Counts = Annotated[list[Count], Len(1)]
 type Names = Annotated[list[str], Len(1)]
 
 
-# -- declarations ----------------------------------------------------------------------------------
+# -- declarations: each returns a dataclass field, for the body of a group
 
 
 def option(help: str, /, default: Any = dataclasses.MISSING, **members: Any) -> Any:
-    """Return a dataclass field; `members`: others of `Declared` than the help."""
-    return _field(default, Declared(help, **members))
+    """Declare an option; `members` are those of `OptionDeclaration`."""
+    return _field(default, OptionDeclaration(help, **members))
 
 
 def optional(help: str, /, **members: Any) -> Any:
-    """Return the field of an option that may be left out, and then is None; see `option`."""
-    return _field(None, Declared(help, **members))
+    """Declare an option that is None by default."""
+    return option(help, None, **members)
 
 
-def argument(help: str, unit: str, /, default: Any = dataclasses.MISSING, **members: Any) -> Any:
-    """Return the field of an option that a command takes by its position; see `option`."""
-    return _field(default, Declared(help, unit, argument=True, **members))
+def argument(
+    help: str, unit: str, /, default: Any = dataclasses.MISSING, **members: Any
+) -> Any:
+    """Declare an option that a command takes by its position."""
+    return option(help, default, unit=unit, argument=True, **members)
 
 
 def flag(help: str, /, **members: Any) -> Any:
-    """Return the field of an option that is False unless it is given; see `option`."""
-    return _field(False, Declared(help, **members))
+    """Declare an option that is False by default."""
+    return option(help, False, **members)
 
 
-def _field(default: Any, told: Declared) -> Any:
-    if isinstance(default, list):  # which dataclasses refuse as a default
-        return dataclasses.field(default_factory=lambda: list(default), metadata={_KEY: told})
-    return dataclasses.field(default=default, metadata={_KEY: told})
+def like(
+    group: type, name: str, default: Any = ..., *, more: str = "", **changed: Any
+) -> Any:
+    """Declare an option as another group does, with other members.
 
-
-def like(group: type, name: str, default: Any = ..., *, more: str = "", **changed: Any) -> Any:
-    """Return the field of an option that another group declares, with another default if it is given.
-
-    `more`: help that is added to its own.
-    `changed`: other members of `Declared`.
+    Its help is followed by `more`.
     """
     [field] = [field for field in dataclasses.fields(group) if field.name == name]
-    told: Declared = field.metadata[_KEY]
-    told = dataclasses.replace(told, help=told.help + more, **changed)
-    return _field(_default_of(field) if default is ... else default, told)
+    declaration = _declaration(field)
+    changed["help"] = declaration.help + more
+    if default is ...:
+        default = _default_of(field)
+    return _field(default, dataclasses.replace(declaration, **changed))
+
+
+def _field(default: Any, declaration: OptionDeclaration) -> Any:
+    metadata = {_METADATA: declaration}
+    if isinstance(default, list):  # which dataclasses refuse as a default
+        return dataclasses.field(
+            default_factory=lambda: list(default), metadata=metadata
+        )
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _declaration(field: dataclasses.Field[Any]) -> Any:
+    """Return the declaration of an option; None for a field that is no option."""
+    return field.metadata.get(_METADATA)
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
+
+
+# -- groups and specs
 
 
 @dataclass_transform(
-    frozen_default=True, kw_only_default=True, field_specifiers=(option, optional, argument, flag, like)
+    frozen_default=True,
+    kw_only_default=True,
+    field_specifiers=(option, optional, argument, flag, like),
 )
 def group[T](cls: type[T]) -> type[T]:
     """Make a frozen dataclass whose docstring lists its options."""
-    made = dataclass(frozen=True, kw_only=True)(cls)
+    grouped = dataclass(frozen=True, kw_only=True)(cls)
     lines = ["", "", "Attributes", "----------"]
-    for field in dataclasses.fields(made):  # type: ignore[arg-type]  # it is a dataclass now
-        if _KEY not in field.metadata:
-            lines.append(f"{field.name} : {field.type}")
+    for field in dataclasses.fields(grouped):  # type: ignore[arg-type]  # it is a dataclass now
+        line = f"{field.name} : {field.type}"
+        declaration = _declaration(field)
+        if declaration is None:
+            lines.append(line)
             continue
-        default = "" if _default_of(field) is dataclasses.MISSING else f", default={_default_of(field)!r}"
-        lines += [f"{field.name} : {field.type}{default}", textwrap.indent(field.metadata[_KEY].help, "    ")]
-    made.__doc__ = (cls.__doc__ or cls.__name__).rstrip() + "\n".join(lines)
-    return made
+        if _default_of(field) is not dataclasses.MISSING:
+            line += f", default={_default_of(field)!r}"
+        lines += [line, textwrap.indent(declaration.help, "    ")]
+    grouped.__doc__ = (cls.__doc__ or cls.__name__).rstrip() + "\n".join(lines)
+    return grouped
 
 
-def declared(name: str, annotation: Any, field: dataclasses.Field[Any], panel: str | None = None) -> Option:
+def declared(
+    name: str, annotation: Any, field: dataclasses.Field[Any], panel: str | None = None
+) -> Option:
     """Return the option that a field declares."""
-    told: Declared = field.metadata[_KEY]
-    return Option(name, told.takes or annotation, _default_of(field), told, panel)
+    declaration = _declaration(field)
+    kind = declaration.takes or annotation
+    return Option(name, kind, _default_of(field), declaration, panel)
 
 
 def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     """Yield all options of a spec, including those of its groups."""
     hints = typing.get_type_hints(spec, include_extras=True)
-    panels = {  # the class that declares an option first comes last in the order of resolution
+    # the class that declares an option first comes last in the order of resolution
+    panels = {
         name: getattr(base, "panel", panel)
         for base in spec.__mro__
         for name in vars(base).get("__annotations__", ())
     }
     for field in dataclasses.fields(spec):
-        if _KEY in field.metadata:
+        if _declaration(field) is not None:
             yield declared(field.name, hints[field.name], field, panels[field.name])
         elif dataclasses.is_dataclass(hints[field.name]):
             yield from options_of(hints[field.name], getattr(spec, "panel", panel))
 
 
 def build[T](spec: type[T], values: Facts) -> T:
-    """Make a spec and its groups from values of its options by name; other options keep their defaults.
+    """Make a spec and its groups from values by name; others keep their defaults.
 
-    Raises InvalidParameterError if there is no option of a name, or a value does not fit.
+    Raises InvalidParameterError if there is no option of a name, or a value does not
+    fit.
     """
     options = {option.name: option for option in options_of(spec)}
     check_names(values, options)
-    if missing := [f"`{name}`" for name, one in options.items() if one.required and name not in values]:
+    required = [name for name, option in options.items() if option.required]
+    if missing := [f"`{name}`" for name in required if name not in values]:
         raise InvalidParameterError(f"{', '.join(missing)} must be given")
-    return _built(spec, {name: options[name].check(value) for name, value in values.items()})
+    checked = {name: options[name].check(value) for name, value in values.items()}
+    return _build(spec, checked)
 
 
-def _built[T](spec: type[T], values: Facts) -> T:
-    hints, members = typing.get_type_hints(spec), {}
+def _build[T](spec: type[T], values: Facts) -> T:
+    hints = typing.get_type_hints(spec)
+    members = {}
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]  # specs are dataclasses
-        if _KEY in field.metadata:
-            if field.name in values:
-                members[field.name] = values[field.name]
-        elif dataclasses.is_dataclass(hints[field.name]):
-            members[field.name] = _built(hints[field.name], values)
+        name = field.name
+        if _declaration(field) is None and dataclasses.is_dataclass(hints[name]):
+            members[name] = _build(hints[name], values)
+        elif name in values:
+            members[name] = values[name]
     return spec(**members)
 
 
-def values(spec: Any) -> Iterator[tuple[str, Declared, Any]]:
+def values(spec: Any) -> Iterator[tuple[str, OptionDeclaration, Any]]:
     """Yield the name of each option of a spec, what it declares, and its value."""
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
-        if _KEY in field.metadata:
-            yield field.name, field.metadata[_KEY], value
+        declaration = _declaration(field)
+        if declaration is not None:
+            yield field.name, declaration, value
         elif dataclasses.is_dataclass(value):
             yield from values(value)
 
 
 def values_of(source: Any, *names: str) -> dict[str, Any]:
-    """Return attributes by name, such as options of a group that the library calls the same."""
+    """Return attributes by name, for options that two objects call the same."""
     return {name: getattr(source, name) for name in names}
-
-
-def _default_of(field: dataclasses.Field[Any]) -> Any:
-    factory = field.default_factory
-    return field.default if factory is dataclasses.MISSING else factory()

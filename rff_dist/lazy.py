@@ -1,4 +1,8 @@
-"""Modules that take long to import, or may be missing, and are imported when they are first used."""
+"""Modules that are imported when they are first used, or that may be missing.
+
+Arrow takes 0.1 s to import, which `rff-dist --help` need not wait for; packages of an
+extra may not be installed, which `require` reports with the command that installs them.
+"""
 
 from importlib import import_module
 from types import ModuleType
@@ -8,7 +12,7 @@ from rff_dist.errors import MissingDependencyError
 
 
 class LazyModule(ModuleType):
-    """Stands for the module of its name at the head of a file, and imports it at the first look at it."""
+    """A module that is imported when one of its members is first used."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(import_module(self.__name__), name)
@@ -16,16 +20,15 @@ class LazyModule(ModuleType):
         return value
 
 
-def require(module: str, why: str, extra: str, where: str = "") -> Any:
+def require(module: str, why: str, extra: str) -> Any:
     """Import a module of a package that an extra installs.
 
-    `why`: what needs it, such as "models are logged by the package mlflow".
-    `where`: what else to say about where to install it.
-    Raises MissingDependencyError if it is not installed.
+    Raises MissingDependencyError if it is not installed. The message begins with what
+    needs it, such as "models are logged by the package mlflow".
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"{why}, which is not installed: pip install rff_dist[{extra}]{where}"
+            f"{why}, which is not installed: pip install rff_dist[{extra}]"
         ) from error

@@ -1,4 +1,8 @@
-"""How messages write numbers, sizes, URLs and objects."""
+"""How messages write numbers, sizes, URLs and objects.
+
+Numbers are rounded so that a reader is not misled: a score below 1 is never shown as 1.
+URLs lose passwords. Objects that hold arrays take one line.
+"""
 
 import math
 import re
@@ -22,8 +26,9 @@ def human_bytes(n_bytes: float) -> str:
 
 
 def redact(url: str) -> str:
-    """Replace user names, passwords, queries and fragments of URLs by `***`, for logs and errors."""
-    # A password may hold any sign, so with a user's name and a colon it reaches to the last "@".
+    """Replace user names, passwords, queries and fragments of a URL by `***`."""
+    # A password may hold any sign, so with a user's name and a colon it reaches to the
+    # last "@".
     text = re.sub(r"(://)([^/@:]*[:@].*|[^/@]*)@", r"\1***@", url)
     if "://" in text and not text.lower().startswith("file://"):
         text = re.sub(r"[?#].*", "?***", text)
@@ -36,7 +41,9 @@ def without_secrets(text: str) -> str:
 
 
 def number(value: Any) -> str:
-    """Return a number in four significant digits; ints, and values from 9,999.5 to 10⁷, as whole numbers.
+    """Return a number in four significant digits, or as a whole number.
+
+    Integers, and values from 9,999.5 to 10⁷, are written as whole numbers.
 
     >>> number(0.123456), number(123456.7), number(12), number(None)
     ('0.1235', '123,457', '12', '–')
@@ -47,11 +54,12 @@ def number(value: Any) -> str:
         return f"{value:,}"
     if 0.99995 <= value < 1:
         return score(value, 4)
-    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e7 else f"{value:.4g}"  # which would say 1e+04
+    # which would say 1e+04
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
 def score(value: float, digits: int = 2, best: float = 1.0) -> str:
-    """Return a score with so many decimals; with more if it would be rounded to the best one.
+    """Return a score with so many decimals; with more if it would round to the best.
 
     >>> score(0.9044), score(0.9978), score(1.0)
     ('0.90', '0.998', '1.00')
@@ -71,7 +79,10 @@ def share(value: float) -> str:
 
 
 def plus_minus(value: float, deviation: float | None) -> str:
-    """Return "value ± deviation", to two digits of the deviation; a single split has None or NaN for it."""
+    """Return "value ± deviation", to two digits of the deviation.
+
+    A single split has None or NaN for it.
+    """
     if deviation is None or not (math.isfinite(deviation) and deviation > 0):
         return number(value)
     digits = max(0, 1 - math.floor(math.log10(deviation)))
@@ -94,38 +105,53 @@ def clipped(text: str, most: int = 50) -> str:
 
 def some(values: Sequence[Any]) -> str:
     """Return the first eight of some names or numbers."""
-    shown = ", ".join(number(value) if isinstance(value, float) else str(value) for value in values[:8])
+    shown = ", ".join(
+        number(value) if isinstance(value, float) else str(value)
+        for value in values[:8]
+    )
     return shown + (f" … ({len(values)})" if len(values) > 8 else "")
 
 
 def errors_words(values: Any, deviations: Any) -> str:
-    """Return an error with its standard error, or those of several targets; None stands for unknown."""
+    """Return an error with its standard error, or those of several targets."""
     if not isinstance(values, list):
-        values, deviations = [values], [deviations]
+        values = [values]
+        deviations = [deviations]
     deviations = [None] * len(values) if deviations is None else deviations
     pairs = zip(values, deviations, strict=True)
-    return some(["–" if value is None else plus_minus(value, deviation) for value, deviation in pairs])
+    return some(
+        [
+            "–" if value is None else plus_minus(value, deviation)
+            for value, deviation in pairs
+        ]
+    )
 
 
 class _OneLine(reprlib.Repr):
-    """Arrays by dtype and shape, containers by their first elements, and long objects by their names."""
+    """Writes arrays by dtype and shape, and long objects by their types."""
 
     def __init__(self) -> None:
-        super().__init__(maxlevel=2, maxtuple=4, maxlist=4, maxdict=2, maxstring=60, maxlong=30)
+        super().__init__(
+            maxlevel=2, maxtuple=4, maxlist=4, maxdict=2, maxstring=60, maxlong=30
+        )
 
     def repr_ndarray(self, array: Any, level: int) -> str:
         return f"{array.dtype} {array.shape}"
 
     def repr_instance(self, value: Any, level: int) -> str:
         text = repr(value)
-        return text if len(text) <= 60 or not is_dataclass(value) else f"{type(value).__name__}(…)"
+        return (
+            text
+            if len(text) <= 60 or not is_dataclass(value)
+            else f"{type(value).__name__}(…)"
+        )
 
 
 _one_line = _OneLine()
 
 
-def short_repr(noun: Any) -> str:
-    """Return a line for a dataclass that may hold arrays of any size; for `__repr__` in its body.
+def short_repr(instance: Any) -> str:
+    """Return one line for a dataclass with arrays of any size; for its `__repr__`.
 
     >>> from dataclasses import dataclass
     >>> import numpy as np
@@ -137,6 +163,6 @@ def short_repr(noun: Any) -> str:
     >>> Pair("weights", np.zeros((1000, 8)))
     Pair(name='weights', values=float64 (1000, 8))
     """
-    names = [field.name for field in fields(noun) if field.repr]
-    parts = [f"{name}={_one_line.repr(getattr(noun, name))}" for name in names]
-    return f"{type(noun).__name__}({', '.join(parts)})"
+    names = [field.name for field in fields(instance) if field.repr]
+    parts = [f"{name}={_one_line.repr(getattr(instance, name))}" for name in names]
+    return f"{type(instance).__name__}({', '.join(parts)})"

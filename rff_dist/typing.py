@@ -1,4 +1,4 @@
-"""Types that many modules use."""
+"""Types that many modules use: arrays, JSON values, frozen dataclasses, steps."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -19,24 +19,27 @@ type AnyArray = NDArray[Any]
 type AnyDType = np.dtype[Any]
 type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
-type Summary = dict[str, Any]  # JSON-able facts that are made: about a step, or for a document
+# JSON values by name, for functions that add to them
+type Summary = dict[str, Any]
 
 EPS = float(np.finfo(np.float64).eps)  # the distance from 1 to the next float64
 
-# JSON values by name, such as a group's attributes. With arrays they make a stored object again.
+# JSON values by name, for functions that only read them, such as a group's attributes
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, AnyArray]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def frozen(cls: type | None = None, /, *, eq: bool = True, kw_only: bool = False) -> Any:
-    """Make a dataclass that does not change, with slots; those that hold arrays have `eq=False`."""
+def frozen(
+    cls: type | None = None, /, *, eq: bool = True, kw_only: bool = False
+) -> Any:
+    """Make a frozen dataclass with slots; use `eq=False` if it holds arrays."""
     make = dataclass(frozen=True, slots=True, eq=eq, kw_only=kw_only)
     return make if cls is None else make(cls)
 
 
 class EqualByFields:
-    """A dataclass made with `eq=False` that equals another one if their fields do, arrays by their values.
+    """Equality of dataclasses made with `eq=False`: by fields, arrays by their values.
 
     Fields with `compare=False` do not count, as in other dataclasses.
     """
@@ -48,18 +51,27 @@ class EqualByFields:
             return NotImplemented
         record: Any = self  # a dataclass, which the type does not say
         names = [item.name for item in fields(record) if item.compare]
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        return all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in names
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
 
 class Do(Protocol):
-    """Calls a step of a job under its name: plainly, with a bar in a terminal, or as a task of Prefect."""
+    """Calls a step of a job under a name: plainly, with a bar, or as a Prefect task."""
 
-    def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
-        """Return what the step returns. A second try does no harm."""
+    def __call__[**P, R](
+        self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Return what the step returns.
+
+        Steps must be safe to repeat: `Do` may call one twice.
+        """
 
 
-def plainly[**P, R](_: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
-    """Call a step: what `Do` is in the library."""
+def plainly[**P, R](
+    _: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs
+) -> R:
+    """Call a step: the default `Do`."""
     return step(*args, **options)

@@ -1,4 +1,6 @@
-"""Rows, maps of each kind and centres for tests of k-means, and its distances written out."""
+"""Rows, maps of each kind and centres for tests of k-means, and its distances written
+out.
+"""
 
 import functools
 
@@ -7,10 +9,17 @@ import numpy as np
 from rff_dist import Gaussian, Laplacian, Linear, Min, Nystrom, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.nystrom import draw_nystrom
-from rff_dist.kmeans.lloyd_pass import Centres, ClusterGrid, fraction_bits_for, measure_tiles
+from rff_dist.kmeans.lloyd_pass import (
+    Centres,
+    ClusterGrid,
+    fraction_bits_for,
+    measure_tiles,
+)
 from rff_dist.numerics.exact_sums import as_runs
 
-N_ROWS, N_FEATURES, N_CLUSTERS = 3_000, 3, 7
+N_ROWS = 3_000
+N_FEATURES = 3
+N_CLUSTERS = 7
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0, 3, (N_ROWS, N_FEATURES))
 WEIGHTS = RNG.exponential(size=N_ROWS)
@@ -28,7 +37,9 @@ MAPS = {
     "phases": draw(Gaussian(1.5), n_components=65, map="phases"),
     "Laplacian": draw(Laplacian(1.5), n_components=64, design="iid"),
     "two widths": draw(Gaussian(1.0) + 0.25 * Gaussian(4.0), n_components=80),
-    "with linear terms": draw(Gaussian(1.5) + 9.0 * Linear(), n_components=67, map="phases"),
+    "with linear terms": draw(
+        Gaussian(1.5) + 9.0 * Linear(), n_components=67, map="phases"
+    ),
     "linear": draw(Linear(), n_components=3, map="phases"),
     "Min": draw(Min(0.0, 3.0), n_components=60),
     "Nyström": nystrom(Gaussian(1.5)),
@@ -37,7 +48,12 @@ MAPS = {
 
 
 def rows_of(start=0, stop=N_ROWS, *, weighted=False):
-    return Rows(Block(0, start, stop), X[start:stop], None, WEIGHTS[start:stop] if weighted else None)
+    return Rows(
+        Block(0, start, stop),
+        X[start:stop],
+        None,
+        WEIGHTS[start:stop] if weighted else None,
+    )
 
 
 def grid_of(feature_map, *, weighted=False):
@@ -55,7 +71,9 @@ def centres_of(feature_map, *, n_init=1, n_clusters=N_CLUSTERS, weighted=False):
 
 
 def rounded(feature_map, centres):
-    """The centres that rows are compared with: whole numbers of the unit of fixed-point features."""
+    """The centres that rows are compared with: whole numbers of the unit of fixed-point
+    features.
+    """
     if not feature_map.fixed_point or len(feature_map.scales) > 1:
         return centres
     one = np.sqrt(2 / feature_map.n_components) / (127 * 128)
@@ -68,5 +86,9 @@ def squared_distances(Z, centres):
 
 
 def nearest(distances):
-    """The lowest of those that rounding alone tells apart: features of 0 and 1 have many ties."""
-    return (distances <= distances.min(axis=1, keepdims=True) * (1 + 1e-12)).argmax(axis=1)
+    """The lowest of those that rounding alone tells apart: features of 0 and 1 have
+    many ties.
+    """
+    return (distances <= distances.min(axis=1, keepdims=True) * (1 + 1e-12)).argmax(
+        axis=1
+    )

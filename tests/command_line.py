@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 from dataclasses import dataclass
 
 from rff_dist.workbench import cli
@@ -25,9 +26,15 @@ class Result:
 
 
 def run(*arguments):
-    out, err = io.StringIO(), io.StringIO()
+    """Run a command; a text of options, as "--serial --alpha 1", is several words."""
+    words = []
+    for argument in map(str, arguments):
+        is_options = re.match("--[a-z-]+ ", argument)
+        words += argument.split() if is_options else [argument]
+    out = io.StringIO()
+    err = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.run([str(argument) for argument in arguments])
+        code = cli.run(words)
     return Result(code, out.getvalue(), err.getvalue())
 
 
@@ -46,7 +53,9 @@ def shown(*arguments):
 
 
 def refusal(code, *arguments):
-    """Return the message of a command that must fail: one line, and at most one for the next step."""
+    """Return the message of a command that must fail: one line, and at most one for the
+    next step.
+    """
     result = run(*arguments)
     assert result.exit_code == code, result.output
     assert result.stdout == ""
@@ -58,10 +67,17 @@ def refusal(code, *arguments):
 
 
 def fit_small_table(folder, *choices):
-    """Return the model of a table with text, ids and a date, t.csv, which are written beside it."""
-    lines = [f"{'ab'[i % 2]},{i},k{i},2024-01-{i % 28 + 1:02},{i % 7 + 3 * (i % 2)}" for i in range(200)]
+    """Return the model of a table with text, ids and a date, t.csv, which are written
+    beside it.
+    """
+    lines = [
+        f"{'ab'[i % 2]},{i},k{i},2024-01-{i % 28 + 1:02},{i % 7 + 3 * (i % 2)}"
+        for i in range(200)
+    ]
     (folder / "t.csv").write_text("\n".join(["kind,size,id,day,y", *lines]))
-    document("ingest", folder / "t.csv", folder / "data", "--targets", "y", "--id", "id")
+    document(
+        "ingest", folder / "t.csv", folder / "data", "--targets", "y", "--id", "id"
+    )
     words = [*PLAIN, "--n-components", "32", *choices, "--serial"]
     document("fit", folder / "data", folder / "model", *words)
     return folder / "model"

@@ -1,7 +1,8 @@
-"""Dask clusters for tests: embedded ones, and processes of their own, which are killed and frozen."""
+"""Dask clusters for tests: embedded ones, and processes of their own, which are killed
+and frozen.
+"""
 
 import multiprocessing
-import operator
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import dask
 from rff_dist.data.blocks import Block
 from rff_dist.engines.connecting import read_scheduler_file
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.progress import BlockDone, Event
+from rff_dist.engines.events import BlockDone, Event
 from tests.engine_contract import unit_blocks
 from tests.processes import wait_for
 
@@ -27,7 +28,9 @@ from tests.processes import wait_for
 def run_dask(
     folder: Path, *, port: int = 0, n_workers: int = 1, worker_port: int = 0
 ) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
-    """Run a scheduler and workers without nannies; yield its address, and the processes in this order."""
+    """Run a scheduler and workers without nannies; yield its address, and the processes
+    in this order.
+    """
     file = folder / "scheduler.json"
     file.unlink(missing_ok=True)
     environment = os.environ | {
@@ -38,7 +41,15 @@ def run_dask(
 
         def start(*arguments: str) -> "subprocess.Popen[bytes]":
             return subprocess.Popen(
-                [sys.executable, "-m", "dask", *arguments, "--no-dashboard", "--scheduler-file", str(file)],
+                [
+                    sys.executable,
+                    "-m",
+                    "dask",
+                    *arguments,
+                    "--no-dashboard",
+                    "--scheduler-file",
+                    str(file),
+                ],
                 stdout=log,
                 stderr=log,
                 env=environment,
@@ -59,7 +70,9 @@ def run_dask(
 
 @cache
 def start_fork_server() -> None:
-    """Start the process that workers are forked from, which imports all that passes need, once for all."""
+    """Start the process that workers are forked from, which imports all that passes
+    need, once for all.
+    """
     imported = [
         "distributed",
         "rff_dist.engines.worker",
@@ -79,17 +92,26 @@ def forked_workers() -> Iterator[None]:
 
 
 def scaled(engine: DaskEngine, n_workers: int) -> DaskEngine:
-    """Give an embedded cluster another number of workers, and forget who observed it."""
+    """Give an embedded cluster another number of workers, and forget who observed
+    it.
+    """
     engine.client.cluster.scale(n_workers)
-    wait_for(lambda: engine.n_workers == n_workers, f"a cluster of {n_workers} workers", 60)
+    wait_for(
+        lambda: engine.n_workers == n_workers, f"a cluster of {n_workers} workers", 60
+    )
     engine.observers = ()
     return engine
 
 
 def wait_until_no_tasks(engine: DaskEngine) -> None:
     def held(dask_scheduler: Any) -> list[str]:
-        # Dask remembers names of tasks that a collection's graph brought and nobody wants: "released".
-        return [str(key) for key, task in dask_scheduler.tasks.items() if task.state != "released"]
+        # Dask remembers names of tasks that a collection's graph brought and nobody
+        # wants: "released".
+        return [
+            str(key)
+            for key, task in dask_scheduler.tasks.items()
+            if task.state != "released"
+        ]
 
     deadline = time.monotonic() + 30
     while left := engine.client.run_on_scheduler(held):
@@ -115,7 +137,11 @@ def slow_power(block: Block, _: object) -> int:
     return 1 << block.index
 
 
-def assert_each_counts_once(engine: DaskEngine, n_blocks: int, state: Any = None) -> None:
-    """A pass over so many blocks, each of which takes a hundredth of a second, counts each of them once."""
-    total = engine.map_reduce(slow_power, unit_blocks(n_blocks), state, combine=operator.add)
+def assert_each_counts_once(
+    engine: DaskEngine, n_blocks: int, state: Any = None
+) -> None:
+    """A pass over so many blocks, each of which takes a hundredth of a second, counts
+    each of them once.
+    """
+    total = engine.map_reduce(slow_power, unit_blocks(n_blocks), state)
     assert total == 2**n_blocks - 1, bin(total)

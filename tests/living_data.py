@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.data import blocks
@@ -20,7 +21,9 @@ from tests.plain import fit_ridge
 from tests.seen import seen
 
 ENGINE = SerialEngine(1)
-CHUNK, TILE, BLOCK = 128, 64, 256
+CHUNK = 128
+TILE = 64
+BLOCK = 256
 
 
 def make_small(patched):
@@ -43,11 +46,14 @@ def fit(dataset, *, kernel=None, **options):
 
 def sum_like(begun, dataset):
     """Return the sums of one pass over rows, with a model's features and grids."""
-    return passes.accumulate(dataset, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec)
+    return passes.accumulate(
+        dataset, begun.feature_map, engine=ENGINE, spec=begun.statistics.spec
+    )
 
 
 def assert_follows(model, begun, dataset, start=0):
-    """One pass over the rows of this version, with the first model's features and grids, is the oracle.
+    """One pass over the rows of this version, with the first model's features and
+    grids, is the oracle.
 
     `start`: the first row of a window, whose rows are a dataset of their own.
     """
@@ -62,13 +68,13 @@ def assert_follows(model, begun, dataset, start=0):
         assert model.statistics.n_samples == expected.n_samples
         if begun.statistics.spec.fixed_point:
             assert np.array_equal(model.statistics.ZtZ(), expected.ZtZ())
-        np.testing.assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
+        assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
+        assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
     assert model.card["data_version"] == dataset.version
     columns = ColumnMoments.of(measure_moments(rows, np.zeros(dataset.n_features + 1)))
     assert model.columns.n_samples == pytest.approx(columns.n_samples)
     # sums of a thousand terms, in another order
-    np.testing.assert_allclose(model.columns.mean, columns.mean, atol=1e-11)
+    assert_allclose(model.columns.mean, columns.mean, atol=1e-11)
     assert np.all(model.columns.rounding < 1e-3)
     excess = np.abs(model.columns.second - columns.second) - model.columns.rounding**2
     assert np.all(excess <= 1e-9 * columns.second)
@@ -80,8 +86,11 @@ def refresh(model, url, **options):
 
 
 def watch_sums(patched, seen):
-    """Return a list to which each sum over ranges of rows is added, as what `seen` makes of its arguments."""
-    summed, original = [], update.sum_ranges
+    """Return a list to which each sum over ranges of rows is added, as what `seen`
+    makes of its arguments.
+    """
+    summed = []
+    original = update.sum_ranges
 
     def counted(dataset, ranges, state, *, engine):
         summed.append(seen(dataset, ranges, state))
@@ -92,7 +101,9 @@ def watch_sums(patched, seen):
 
 
 def batch(seed, n_samples=400, *, n_features=3, bad=False, shift=0.0):
-    """Return new rows: like all, with another mean of their second column, or with targets of other rows."""
+    """Return new rows: like all, with another mean of their second column, or with
+    targets of other rows.
+    """
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, n_features))
     X[:, 1] += shift

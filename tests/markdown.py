@@ -9,6 +9,10 @@ def rows_of(text: str, caption: str = "") -> list[dict[str, str]]:
     below = itertools.dropwhile(lambda line: not line.startswith("|"), lines)
     table = itertools.takewhile(lambda line: line.startswith("|"), below)
     header, _, *rows = [
-        [cell.strip().replace("\\", "") for cell in line.removesuffix("|").split("|")[1:]] for line in table
+        [
+            cell.strip().replace("\\", "")
+            for cell in line.removesuffix("|").split("|")[1:]
+        ]
+        for line in table
     ]
     return [dict(zip(header, row, strict=True)) for row in rows]

@@ -1,4 +1,6 @@
-"""A server for OpenLineage events over loopback, and the schemas that its client was generated from."""
+"""A server for OpenLineage events over loopback, and the schemas that its client was
+generated from.
+"""
 
 import enum
 import json
@@ -18,7 +20,9 @@ from tests.listening import listen
 
 @contextmanager
 def sent_to(url: str) -> Iterator[None]:
-    """Send events to a URL while the context lasts; the client copies it to variables of other names."""
+    """Send events to a URL while the context lasts; the client copies it to variables
+    of other names.
+    """
     with mock.patch.dict(os.environ):
         for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
             del os.environ[name]
@@ -28,7 +32,9 @@ def sent_to(url: str) -> Iterator[None]:
 
 @contextmanager
 def receive() -> Iterator[list[dict[str, Any]]]:
-    """Get all events on a free port while the context lasts, and check them; yield what they are added to."""
+    """Get all events on a free port while the context lasts, and check them; yield what
+    they are added to.
+    """
     events: list[dict[str, Any]] = []
 
     def take(path: str, _: Any, body: bytes) -> None:
@@ -42,21 +48,37 @@ def receive() -> Iterator[list[dict[str, Any]]]:
 
 
 def check(event: dict[str, Any]) -> None:
-    """Check an event and its facets against the published schemas, as the client's classes have them."""
+    """Check an event and its facets against the published schemas, as the client's
+    classes have them.
+    """
     _check(event, event_v2.RunEvent, "event")
 
 
 def _facets() -> dict[str, type]:
-    modules = [value for value in vars(facet_v2).values() if isinstance(value, types.ModuleType)]
-    kinds = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
-    return {kind._get_schema(): kind for kind in kinds if issubclass(kind, facet_v2.BaseFacet)}
+    modules = [
+        value
+        for value in vars(facet_v2).values()
+        if isinstance(value, types.ModuleType)
+    ]
+    kinds = {
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+    }
+    return {
+        kind._get_schema(): kind
+        for kind in kinds
+        if issubclass(kind, facet_v2.BaseFacet)
+    }
 
 
 FACETS = _facets()
 
 
 def _check(value: Any, kind: Any, where: str) -> None:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    arguments = typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         [kind] = [one for one in arguments if one is not types.NoneType]
         if value is not None:
@@ -85,9 +107,12 @@ def _check_members(value: Any, kind: Any, where: str) -> None:
         assert value["_schemaURL"] in FACETS, where
         assert issubclass(FACETS[value["_schemaURL"]], kind), where
         kind = FACETS[value["_schemaURL"]]
-    hints, members = typing.get_type_hints(kind), {one.name: one for one in attr.fields(kind)}
+    hints = typing.get_type_hints(kind)
+    members = {one.name: one for one in attr.fields(kind)}
     assert value.keys() <= members.keys(), (where, value.keys() - members.keys())
-    missing = {name for name, one in members.items() if one.default is attr.NOTHING} - value.keys()
+    missing = {
+        name for name, one in members.items() if one.default is attr.NOTHING
+    } - value.keys()
     assert not missing, (where, missing)
     for name, one in value.items():
         _check(one, hints.get(name, str), f"{where}.{name}")

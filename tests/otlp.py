@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -19,7 +21,8 @@ from tests.listening import listen
 @pytest.fixture
 def exported(monkeypatch):
     """The spans of this process, whose program has configured OpenTelemetry."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter
@@ -28,7 +31,9 @@ def exported(monkeypatch):
 
 @dataclass(frozen=True)
 class Span:
-    """A finished span; ids are whole numbers, and `parent` is 0 for the first of a trace."""
+    """A finished span; ids are whole numbers, and `parent` is 0 for the first of a
+    trace.
+    """
 
     name: str
     trace: int
@@ -39,21 +44,36 @@ class Span:
 
 
 def _values_of(attributes: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, str(one.value.WhichOneof("value"))) for one in attributes}
+    return {
+        one.key: getattr(one.value, str(one.value.WhichOneof("value")))
+        for one in attributes
+    }
 
 
 @contextmanager
 def receive() -> Iterator[tuple[str, list[Span]]]:
-    """Listen on a free port while the context lasts; yield the URL, and the spans that were sent so far."""
+    """Listen on a free port while the context lasts; yield the URL, and the spans that
+    were sent so far.
+    """
     spans: list[Span] = []
 
     def take(path: str, headers: Any, body: bytes) -> None:
         if path != "/v1/traces":  # but /v1/metrics
             return
-        content = gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body
+        content = (
+            gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body
+        )
         request = ExportTraceServiceRequest.FromString(content)
-        for span in (s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans):
-            ids = (int.from_bytes(i) for i in (span.trace_id, span.span_id, span.parent_span_id))
+        for span in (
+            s
+            for r in request.resource_spans
+            for scope in r.scope_spans
+            for s in scope.spans
+        ):
+            ids = (
+                int.from_bytes(i)
+                for i in (span.trace_id, span.span_id, span.parent_span_id)
+            )
             spans.append(Span(span.name, *ids, _values_of(span.attributes)))
 
     with listen(take) as url:

@@ -1,11 +1,14 @@
 """Run what a page of prose shows, block by block in one folder, as a reader would.
 
-A block is what stands between ``` and ```, and the word after the first ``` says what is done with it:
+A block is what stands between ``` and ```, and the word after the first ``` says what
+is done with it:
 
-- `sh`: its commands are run one after the other, those of rff-dist in this process, all others by the shell;
+- `sh`: its commands are run one after the other, those of rff-dist in this process, all
+  others by the shell;
 - `python`: it is run, with the names of the page's blocks before;
 - any with a `title="name"`: it is written to a file of that name;
-- `text`: it is what the block before printed, with `...` for what differs from run to run.
+- `text`: it is what the block before printed, with `...` for what differs from run to
+  run.
 
 There is no other kind, so that whatever a page shows has been run.
 """
@@ -28,7 +31,9 @@ import pytest
 
 from tests.command_line import run
 
-_FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _ANY_FENCE = re.compile(r"^\s*(```|~~~)", re.MULTILINE)
 _SAME = doctest.OutputChecker()
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -57,7 +62,9 @@ def read_blocks(page: Path) -> list[Block]:
     """
     text = page.read_text(encoding="utf-8")
     found = [Block(*groups) for groups in _FENCE.findall(text)]
-    assert len(_ANY_FENCE.findall(text)) == 2 * len(found), f"{page} has a block that is not run"
+    assert len(_ANY_FENCE.findall(text)) == 2 * len(found), (
+        f"{page} has a block that is not run"
+    )
     return found
 
 
@@ -93,7 +100,9 @@ def run_page(blocks: Sequence[Block], folder: Path) -> None:
                     exec(compile(block.text, "page", "exec"), names)
                 said = printed.getvalue()
             elif block.kind == "text":
-                assert _SAME.check_output(block.text, said, _FLAGS), f"{block.text}\nis shown for\n{said}"
+                assert _SAME.check_output(block.text, said, _FLAGS), (
+                    f"{block.text}\nis shown for\n{said}"
+                )
             else:
                 raise AssertionError(f"a block of the kind {block.kind!r} is not run")
 
@@ -105,8 +114,13 @@ def _run_line(line: str) -> str:
     if words[0] == "rff-dist" and not set(line) & set("|>"):
         return succeed(words[1:])
     # `python` and `rff-dist` are this interpreter's
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["sh", "-c", line], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -122,8 +136,13 @@ def benchmarks_of(blocks: Sequence[Block]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
-    """A cluster for many commands, so that not each of them starts one: `RFF_DIST_SCHEDULER` names it."""
+    """A cluster for many commands, so that not each of them starts one:
+    `RFF_DIST_SCHEDULER` names it.
+    """
     with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+        n_workers=1,
+        threads_per_worker=2,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
     ) as cluster:
         yield cluster.scheduler_address

@@ -27,12 +27,18 @@ def peak():
 
 
 def environment_of_all_cores() -> dict[str, str]:
-    """Return the environment without the suite's limit of BLAS threads, as a user's process has it."""
-    return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    """Return the environment without the suite's limit of BLAS threads, as a user's
+    process has it.
+    """
+    return {
+        name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"
+    }
 
 
 def run_script(script: str, *arguments: object, **variables: str) -> Any:
-    """Return the JSON that code prints, which has a process and all cores for itself, and may call `peak`."""
+    """Return the JSON that code prints, which has a process and all cores for itself,
+    and may call `peak`.
+    """
     run = subprocess.run(
         [sys.executable, "-c", PEAK + script, *map(str, arguments)],
         cwd=Path(__file__).resolve().parent.parent,
@@ -90,18 +96,26 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def wait_until(self, done: Callable[[], Any], what: str, seconds: float = START_S) -> Any:
-        """Wait until `done` returns something true, and give up when the program has ended."""
+    def wait_until(
+        self, done: Callable[[], Any], what: str, seconds: float = START_S
+    ) -> Any:
+        """Wait until `done` returns something true, and give up when the program has
+        ended.
+        """
 
         def look() -> Any:
             if self.popen.poll() is not None:
-                raise AssertionError(f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}")
+                raise AssertionError(
+                    f"{self.name} ended with {self.popen.returncode}:\n{self.tail()}"
+                )
             return done()
 
         try:
             return wait_for(look, what, seconds)
         except TimeoutError as error:
-            raise AssertionError(f"{error}; {self.name} says:\n{self.tail()}") from error
+            raise AssertionError(
+                f"{error}; {self.name} says:\n{self.tail()}"
+            ) from error
 
     def tail(self, n_lines: int = 40) -> str:
         """Return the last lines of the output."""

@@ -1,4 +1,6 @@
-"""Ridge problems: datasets, and explicit features for tests of what works from their sums."""
+"""Ridge problems: datasets, and explicit features for tests of what works from their
+sums.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +17,22 @@ Matrix = NDArray[np.float64]
 
 
 def normal_equations(
-    Z: Matrix, Y: Matrix, *, fit_intercept: bool = True, product_dtype: type = np.float64
+    Z: Matrix,
+    Y: Matrix,
+    *,
+    fit_intercept: bool = True,
+    product_dtype: type = np.float64,
 ) -> NormalEquations:
-    """Sum explicit features plainly; `product_dtype` float32 is the mistake that some tests are about."""
+    """Sum explicit features plainly; `product_dtype` float32 is the mistake that some
+    tests are about.
+    """
     n_samples = len(Z)
     feature_means = Z.mean(axis=0) if fit_intercept else np.zeros(Z.shape[1])
     target_means = Y.mean(axis=0) if fit_intercept else np.zeros(Y.shape[1])
     narrow = Z.astype(product_dtype)
-    gram = (narrow.T @ narrow).astype(np.float64) - n_samples * np.outer(feature_means, feature_means)
+    gram = (narrow.T @ narrow).astype(np.float64) - n_samples * np.outer(
+        feature_means, feature_means
+    )
     return NormalEquations(
         gram=gram,
         moments=Z.T @ (Y - target_means),
@@ -48,8 +58,16 @@ def draw_problem(
 ) -> tuple[Matrix, Matrix]:
     """Draw correlated features with means, and targets that they explain in part."""
     rng = np.random.default_rng(seed)
-    Z = rng.normal(size=(n_samples, n_components)) @ rng.normal(size=(n_components, n_components)) + 1.0
-    Y = Z @ rng.normal(size=(n_components, n_targets)) + 5.0 * rng.normal(size=(n_samples, n_targets)) + 3.0
+    Z = (
+        rng.normal(size=(n_samples, n_components))
+        @ rng.normal(size=(n_components, n_components))
+        + 1.0
+    )
+    Y = (
+        Z @ rng.normal(size=(n_components, n_targets))
+        + 5.0 * rng.normal(size=(n_samples, n_targets))
+        + 3.0
+    )
     return Z, Y
 
 
@@ -61,25 +79,41 @@ def draw_dataset(
     weighted: bool = False,
     seed: int = 0,
 ) -> ArrayDataset:
-    """Draw inputs with means, and targets that are linear in them but for a sine; None gives a vector."""
+    """Draw inputs with means, and targets that are linear in them but for a sine; None
+    gives a vector.
+    """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n_samples, n_features)) * 3.0 + 1.0
     Y = np.sin(X[:, :1]) + X @ rng.normal(size=(n_features, n_targets or 1)) + 0.1
     return ArrayDataset(
-        X, Y[:, 0] if n_targets is None else Y, rng.random(n_samples) * 5 if weighted else None
+        X,
+        Y[:, 0] if n_targets is None else Y,
+        rng.random(n_samples) * 5 if weighted else None,
     )
 
 
-def features_of(dataset: ArrayDataset, kind: str = "fourier", n_components: int = 40) -> FeatureMap:
-    """Return features of the Gaussian kernel of width 1: Fourier, or with centres among the rows."""
+def features_of(
+    dataset: ArrayDataset, kind: str = "fourier", n_components: int = 40
+) -> FeatureMap:
+    """Return features of the Gaussian kernel of width 1: Fourier, or with centres among
+    the rows.
+    """
     if kind == "nystrom":
         sample = dataset.X.astype(np.float32)
-        return draw_nystrom(Gaussian(1.0), sample, n_components=n_components, nystrom=Nystrom(), seed=0)
-    return draw_feature_map(Gaussian(1.0), n_features=2, n_components=n_components, random_state=0)
+        return draw_nystrom(
+            Gaussian(1.0), sample, n_components=n_components, nystrom=Nystrom(), seed=0
+        )
+    return draw_feature_map(
+        Gaussian(1.0), n_features=2, n_components=n_components, random_state=0
+    )
 
 
-def spec_of(dataset: ArrayDataset, feature_map: FeatureMap, kind: str = "precision") -> StatisticsSpec:
-    """Return the spec that a fit takes, with the targets' means and a grid for so few rows."""
+def spec_of(
+    dataset: ArrayDataset, feature_map: FeatureMap, kind: str = "precision"
+) -> StatisticsSpec:
+    """Return the spec that a fit takes, with the targets' means and a grid for so few
+    rows.
+    """
     moments = inspection.inspect(dataset, engine=SerialEngine(n_threads=1))
     return passes.statistics_spec(
         dataset,

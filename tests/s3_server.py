@@ -1,7 +1,8 @@
-"""An S3 server on loopback for tests: moto in a process of its own, which can be told to fail.
+"""An S3 server on loopback for tests: moto in a process of its own, which can be told
+to fail.
 
-In a thread of the tests' process it would wait for ever for clients that hold the interpreter's lock.
-"""
+In a thread of the tests' process it would wait for ever for clients that hold the
+interpreter's lock."""
 
 import contextlib
 import logging
@@ -15,14 +16,17 @@ from typing import Any
 
 BUCKET = "bucket"
 # Words that no message, log, artifact or model may hold.
-KEY_ID, SECRET_KEY = "an-access-key-id", "a-secret-key-that-nobody-may-see"
+KEY_ID = "an-access-key-id"
+SECRET_KEY = "a-secret-key-that-nobody-may-see"
 
 type Environment = dict[str, Any]
 type Application = Callable[[Environment, Callable[..., Any]], Iterable[bytes]]
 
 
 class S3Server:
-    """A server with an empty bucket, in the process that makes it: counts requests, and spoils some."""
+    """A server with an empty bucket, in the process that makes it: counts requests, and
+    spoils some.
+    """
 
     def __init__(self) -> None:
         from moto.s3.models import s3_backends
@@ -38,7 +42,8 @@ class S3Server:
         self._fault: dict[str, Any] = {"times": 0}
         self._seen: list[str] = []
         self._pause_after: int | None = None
-        self._paused, self._go_on = threading.Event(), threading.Event()
+        self._paused = threading.Event()
+        self._go_on = threading.Event()
         self._application: Application = create_backend_app("s3")
         self._backend = s3_backends["123456789012"]["aws"]
         self._backend.create_bucket(BUCKET, "us-east-1")
@@ -60,13 +65,28 @@ class S3Server:
         """Return the URL of a name in the bucket."""
         return f"s3://{BUCKET}/{name}"
 
-    def fail(self, times: int, *, status: int, method: str = "", path: str = "", after: int = 0) -> None:
-        """Answer the next `times` requests that fit with `status`, from the one on after `after` others.
+    def fail(
+        self,
+        times: int,
+        *,
+        status: int,
+        method: str = "",
+        path: str = "",
+        after: int = 0,
+    ) -> None:
+        """Answer the next `times` requests that fit with `status`, from the one on
+        after `after` others.
 
-        The status 0 closes the connection without an answer, and -1 does so when the work is done.
-        """
+        The status 0 closes the connection without an answer, and -1 does so when the
+        work is done."""
         with self._lock:
-            self._fault = {"times": times, "status": status, "method": method, "path": path, "after": after}
+            self._fault = {
+                "times": times,
+                "status": status,
+                "method": method,
+                "path": path,
+                "after": after,
+            }
             self._seen = []
 
     def pause(self, after: int) -> None:
@@ -89,12 +109,17 @@ class S3Server:
     def requests(self) -> list[str]:
         """Return the requests since the last call, as "PUT /bucket/name 200"."""
         with self._lock:
-            seen, self._seen = self._seen, []
+            seen = self._seen
+            self._seen = []
         return seen
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the names of all objects in the bucket."""
-        return sorted(name for name in self._backend.buckets[BUCKET].keys if name.startswith(prefix))
+        return sorted(
+            name
+            for name in self._backend.buckets[BUCKET].keys
+            if name.startswith(prefix)
+        )
 
     def empty(self) -> None:
         """Remove all objects, and answer all requests."""
@@ -115,8 +140,11 @@ class S3Server:
         for name in self.names(prefix):
             self.write(to + name.removeprefix(prefix), self.read(name))
 
-    def _serve(self, environment: Environment, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        method, path = environment["REQUEST_METHOD"], environment["PATH_INFO"]
+    def _serve(
+        self, environment: Environment, start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        method = environment["REQUEST_METHOD"]
+        path = environment["PATH_INFO"]
         self._wait_if_paused()
         status = self._spoiled(method, path)
         if status is None:
@@ -136,17 +164,25 @@ class S3Server:
             environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError
         start_response(f"{status} Spoiled", [("Content-Type", "application/xml")])
-        return [f"<Error><Code>Spoiled</Code><Message>asked for {status}</Message></Error>".encode()]
+        return [
+            f"<Error><Code>Spoiled</Code><Message>asked for {status}</Message></Error>".encode()
+        ]
 
-    def _one_condition_at_a_time(self, environment: Environment) -> contextlib.AbstractContextManager[Any]:
-        """Let conditional writes follow each other: moto looks, then writes, and two could win."""
+    def _one_condition_at_a_time(
+        self, environment: Environment
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Let conditional writes follow each other: moto looks, then writes, and two
+        could win.
+        """
         is_conditional = environment.keys() & {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"}
         return self._condition if is_conditional else contextlib.nullcontext()
 
     def _wait_if_paused(self) -> None:
         with self._lock:
             if self._pause_after != 0:
-                self._pause_after = None if self._pause_after is None else self._pause_after - 1
+                self._pause_after = (
+                    None if self._pause_after is None else self._pause_after - 1
+                )
                 return
             self._pause_after = None
         self._paused.set()
@@ -159,7 +195,11 @@ class S3Server:
     def _spoiled(self, method: str, path: str) -> int | None:
         with self._lock:
             fault = self._fault
-            if fault["times"] <= 0 or fault["method"] not in ("", method) or fault["path"] not in path:
+            if (
+                fault["times"] <= 0
+                or fault["method"] not in ("", method)
+                or fault["path"] not in path
+            ):
                 return None
             if fault["after"] > 0:
                 fault["after"] -= 1

@@ -7,5 +7,7 @@ from typing import Any
 
 
 def seen(module: ModuleType, **names: Any) -> SimpleNamespace:
-    """Return what stands in for a module in one file: its names, with some of them replaced."""
+    """Return what stands in for a module in one file: its names, with some of them
+    replaced.
+    """
     return SimpleNamespace(**{**vars(module), **names})

@@ -17,24 +17,36 @@ LIMB_ROWS = 2**23  # on the usual grid of 2**-39
 
 
 def feature_map(n_components: int = 12, map_name: str = "pairs") -> FourierFeatureMap:
-    return draw_feature_map("matern", n_features=N_FEATURES, n_components=n_components, map=map_name)
+    return draw_feature_map(
+        "matern", n_features=N_FEATURES, n_components=n_components, map=map_name
+    )
 
 
 def accumulation(features: FeatureMap, n_targets: int = 2, **spec) -> Accumulation:
     whitened = features.whitener is not None
-    digest, scales = features.digest(), features.scales
+    digest = features.digest()
+    scales = features.scales
     return Accumulation(
         features,
-        StatisticsSpec(features.n_components, n_targets, digest, scales, whitened=whitened, **spec),
+        StatisticsSpec(
+            features.n_components, n_targets, digest, scales, whitened=whitened, **spec
+        ),
     )
 
 
-def random_rows(n_samples: int, n_targets: int = 2, *, weights: float = 0, seed: int = 0) -> Rows:
+def random_rows(
+    n_samples: int, n_targets: int = 2, *, weights: float = 0, seed: int = 0
+) -> Rows:
     """Return rows with weights up to a largest one; 0 is without weights."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, N_FEATURES))
     y = np.sin(X[:, :1]) + rng.standard_normal((n_samples, n_targets))
-    return Rows(Block(0, 0, n_samples), X, y, rng.uniform(0, weights, n_samples) if weights else None)
+    return Rows(
+        Block(0, 0, n_samples),
+        X,
+        y,
+        rng.uniform(0, weights, n_samples) if weights else None,
+    )
 
 
 def part(rows: Rows, index) -> Rows:
@@ -49,5 +61,11 @@ def by_hand(low: list[int], n_samples: int) -> RidgeStatistics:
     spec = StatisticsSpec(2, 0, "hand-made", ((2, 1.0),))
     one = ExactSum.of(np.full((1, 1), float(n_samples)))
     return RidgeStatistics(
-        spec, n_samples, n_samples, np.array(low, np.int64), None, ExactSum.zeros((2, 1)), one
+        spec,
+        n_samples,
+        n_samples,
+        np.array(low, np.int64),
+        None,
+        ExactSum.zeros((2, 1)),
+        one,
     )

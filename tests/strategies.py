@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -10,9 +12,11 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
+from rff_dist.kernels.names import KERNELS
+from rff_dist.kernels.stationary import Stationary
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)  # subnormals, ±0 and 1.8e308 included
+# subnormals, ±0 and 1.8e308 included
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def float_arrays(size: int) -> st.SearchStrategy[np.ndarray]:
@@ -23,37 +27,53 @@ def float_arrays(size: int) -> st.SearchStrategy[np.ndarray]:
 length_scales = st.floats(1e-3, 1e3)
 
 
-weights = st.tuples(*[st.just(0.0) | st.floats(0.01, 10)] * 3).filter(any)  # of an additive kernel
+# of an additive kernel
+weights = st.tuples(*[st.just(0.0) | st.floats(0.01, 10)] * 3).filter(any)
+
+
+STATIONARY = [kernel for kernel in KERNELS.values() if issubclass(kernel, Stationary)]
 
 
 @st.composite
 def kernels(draw: st.DrawFn) -> Kernel:
     """Return any kernel, with one length scale or with one per column."""
-    scale = draw(length_scales | st.lists(length_scales, min_size=1, max_size=5).map(tuple))
-    return draw(
-        st.sampled_from([Gaussian(scale), Laplacian(scale), Cauchy(scale), Sinc(scale)])
-        | weights.map(lambda w: Additive(scale, order_1=w[0], order_2=w[1], dense=w[2]))
-        | st.floats(0.05, 100.0).map(lambda nu: Matern(scale, nu=nu))
-        | st.floats(0.05, 100.0).map(lambda shape: RationalQuadratic(scale, shape=shape))
+    scale = draw(
+        length_scales | st.lists(length_scales, min_size=1, max_size=5).map(tuple)
     )
+    kernel = draw(st.sampled_from(STATIONARY))
+    if kernel is Additive:
+        one, two, dense = draw(weights)
+        return Additive(scale, order_1=one, order_2=two, dense=dense)
+    others = ("length_scale", "categories")
+    shapes = [field.name for field in fields(kernel) if field.name not in others]
+    return kernel(scale, **{name: draw(st.floats(0.05, 100.0)) for name in shapes})
 
 
-def composite_kernels(n_features: int, *, shift_invariant: bool = False) -> st.SearchStrategy[Kernel]:
-    """Return sums, products, multiples and kernels on some of `n_features` non-negative columns."""
+def composite_kernels(
+    n_features: int, *, shift_invariant: bool = False
+) -> st.SearchStrategy[Kernel]:
+    """Return sums, products, multiples and kernels on some of `n_features` non-negative
+    columns.
+    """
     scales = st.floats(0.5, 2.0)
-    simple: st.SearchStrategy[Kernel] = st.sampled_from(
-        [Gaussian, Laplacian, Cauchy, Sinc, Matern, Additive]
-    ).flatmap(lambda kernel: scales.map(kernel))
+    simple: st.SearchStrategy[Kernel] = st.sampled_from(STATIONARY).flatmap(
+        lambda kernel: scales.map(kernel)
+    )
     if not shift_invariant:
         simple |= st.sampled_from([Linear(), Polynomial(2, 0.5), Min(), Min(0.0, 3.0)])
     weights = st.floats(0.25, 4.0)
-    columns = st.lists(st.integers(0, n_features - 1), min_size=n_features, max_size=n_features, unique=True)
+    columns = st.lists(
+        st.integers(0, n_features - 1),
+        min_size=n_features,
+        max_size=n_features,
+        unique=True,
+    )
 
     def grow(inner: st.SearchStrategy[Kernel]) -> st.SearchStrategy[Kernel]:
         pairs = st.tuples(inner, inner)
-        grown = pairs.map(lambda pair: pair[0] * pair[1]) | st.tuples(inner, columns).map(
-            lambda pair: pair[0].on(pair[1])
-        )
+        grown = pairs.map(lambda pair: pair[0] * pair[1]) | st.tuples(
+            inner, columns
+        ).map(lambda pair: pair[0].on(pair[1]))
         if shift_invariant:
             return grown
         return (
@@ -69,9 +89,16 @@ def composite_kernels(n_features: int, *, shift_invariant: bool = False) -> st.S
 
 @st.composite
 def row_sets(
-    draw: st.DrawFn, *, n_features: int, n_targets: int, max_rows: int = 40, weighted: bool | None = None
+    draw: st.DrawFn,
+    *,
+    n_features: int,
+    n_targets: int,
+    max_rows: int = 40,
+    weighted: bool | None = None,
 ) -> Rows:
-    """Return rows with ordinary values; weights, where there are any, are from 0 to 1."""
+    """Return rows with ordinary values; weights, where there are any, are from 0 to
+    1.
+    """
     n = draw(st.integers(1, max_rows))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     with_weights = draw(st.booleans()) if weighted is None else weighted

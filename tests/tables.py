@@ -1,40 +1,55 @@
-"""Tables to datasets, with the options of all objects side by side, and what datasets hold."""
+"""Tables to datasets, with the options of all objects side by side, and what datasets
+hold.
+"""
 
 import sqlite3
+from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import feather, parquet
 
 from rff_dist import SerialEngine
 from rff_dist.data.blocks import Block
-from rff_dist.recipes.reading import Reading
-from rff_dist.storage.writing import Writing
-from rff_dist.workbench.jobs.places import Source
+from rff_dist.recipes.options import Encoding
+from rff_dist.recipes.reading import CsvOptions
+from rff_dist.storage.writing import WriteOptions
+from rff_dist.workbench.jobs.places import DataSource
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.specs import Predict
 from rff_dist.workbench.jobs.steps import in_this_process
+from rff_dist.workbench.tables import append
 from rff_dist.workbench.tables import ingest as module
-from rff_dist.workbench.tables.encoding import Encoding
+from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.queries import Query
 from rff_dist.workbench.tables.roles import Roles
 from rff_dist.workbench.tables.rows import Holdout
 
-_ENCODING, _READING = (
-    ("categories", "dates", "impute", "keep_index"),
-    ("format", "header", "delimiter", "encoding", "missing", "date_order"),
-)
+_ENCODING = ("categories", "dates", "impute", "keep_index")
+_READING = ("format", "header", "delimiter", "encoding", "missing", "date_order")
 
 
 def _preparing(given, recipe=None):
     encoding = {name: given.pop(name) for name in _ENCODING if name in given}
     reading = {name: given.pop(name) for name in _READING if name in given}
-    return module.Preparing(Encoding(**encoding), Reading(**reading), recipe)
+    return TableOptions(
+        encoding=Encoding(**encoding), reading=CsvOptions(**reading), recipe=recipe
+    )
 
 
 def ingest(
-    source, url, *, chunk_rows=None, overwrite=False, observer=None, versioned=True, recipe=None, **given
+    source,
+    url,
+    *,
+    chunk_rows=None,
+    overwrite=False,
+    observer=None,
+    versioned=True,
+    recipe=None,
+    **given,
 ):
-    how = Writing(chunk_rows, overwrite, observer, versioned=versioned and _keeps_versions(url))
+    how = WriteOptions(
+        chunk_rows, overwrite, observer, versioned=versioned and _keeps_versions(url)
+    )
     preparing = _preparing(given, recipe)
     return module.ingest(source, url, Roles(**given), how, preparing)
 
@@ -45,18 +60,33 @@ def ingest_frame(frame, folder, suffix="feather", **given):
 
 
 def ingest_parts(source, urls, share, *, by=None, **given):
-    how, preparing = Writing(versioned=_keeps_versions(urls[0])), _preparing(given)
-    return module.ingest_parts(source, urls, Holdout(share, by=by), Roles(**given), how, preparing)
+    how = WriteOptions(versioned=_keeps_versions(urls[0]))
+    preparing = _preparing(given)
+    return module.ingest_parts(
+        source, urls, Holdout(share, by=by), Roles(**given), how, preparing
+    )
 
 
-def ingest_more(source, url, *, chunk_rows=None, observer=None, recipe=None, replace_ids=False, **given):
-    how = Writing(chunk_rows, observer=observer, versioned=_keeps_versions(url))
+def ingest_more(
+    source,
+    url,
+    *,
+    chunk_rows=None,
+    observer=None,
+    recipe=None,
+    replace_ids=False,
+    **given,
+):
+    how = WriteOptions(chunk_rows, observer=observer, versioned=_keeps_versions(url))
     preparing = _preparing(given, recipe)
-    return module.ingest_more(source, url, Roles(**given), how, preparing, replace_ids=replace_ids)
+    return append.ingest_more(
+        source, url, Roles(**given), how, preparing, replace_ids=replace_ids
+    )
 
 
 def save(frame, path, **how):
     """Write a frame, and return what reads it: the path, or a query for a database."""
+    path = Path(path)
     table = pa.Table.from_pandas(frame, preserve_index=False)
     match path.suffix:
         case ".csv" | ".gz":
@@ -76,8 +106,10 @@ def save(frame, path, **how):
 
 
 def predict_table(model, source, output, **wanted):
-    """Predict in this process, and return where: of a source, or of data by their place."""
-    source = source if isinstance(source, Source) else Source(data=str(source))
+    """Predict in this process, and return where: of a source, or of data by their
+    place.
+    """
+    source = source if isinstance(source, DataSource) else DataSource(data=str(source))
     job = Predict(model=str(model), source=source, output=str(output), **wanted)
     predict(job, in_this_process(SerialEngine(1)))
     return output

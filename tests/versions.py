@@ -13,7 +13,10 @@ def publish(url: str, i: int, **options: Any) -> Version:
     values = np.full(64, i)
     return RegisteredModel(url).publish(
         lambda place: write_record(
-            place, kind="test", metadata={"digest": str(i)}, arrays={"a": values, "b": values}
+            place,
+            kind="test",
+            metadata={"digest": str(i)},
+            arrays={"a": values, "b": values},
         ),
         lineage={"data": "data.zarr", "n_samples": 10 * i},
         **options,
@@ -22,7 +25,11 @@ def publish(url: str, i: int, **options: Any) -> Version:
 
 def whole(record: Record) -> int:
     """Return which i a record says, and fail where its parts do not say the same."""
-    found = {*record.arrays["a"].tolist(), *record.arrays["b"].tolist(), int(record.metadata["digest"])}
+    found = {
+        *record.arrays["a"].tolist(),
+        *record.arrays["b"].tolist(),
+        int(record.metadata["digest"]),
+    }
     assert len(found) == 1, found
     number: int = found.pop()
     return number

@@ -1,11 +1,12 @@
-"""Clusters on separate machines, which lose the way to one another or to the data: part of `make soak`.
+"""Clusters on separate machines, which lose the way to one another or to the data: part
+of `make soak`.
 
     python -m tools.cut_networks "not mounted"
 
-Scheduler, workers and client have a network namespace of Linux each, on one bridge, which takes root.
-`rff-dist fit --scheduler tls://…` must end: with the model of a single process, or with the exit code and the
-words that a scenario expects, within `BOUND_S` of its last progress.
-"""
+Scheduler, workers and client have a network namespace of Linux each, on one bridge,
+which takes root. `rff-dist fit --scheduler tls://…` must end: with the model of a
+single process, or with the exit code and the words that a scenario expects, within
+`BOUND_S` of its last progress."""
 
 import contextlib
 import os
@@ -27,9 +28,13 @@ from rff_dist.ridge.models import read_model
 from tests.processes import environment_of_all_cores
 from tools.kill_schedules import FIT
 
-N_WORKERS, N_ROWS, N_COMPONENTS = 3, 400_000, "2048"
-#: Seconds from a command's last progress to its next, or to its end; and those for starts on a busy machine.
-BOUND_S, START_S = 60.0, 240.0
+N_WORKERS = 3
+N_ROWS = 400_000
+N_COMPONENTS = "2048"
+#: Seconds from a command's last progress to its next, or to its end; and those for
+#: starts on a busy machine.
+BOUND_S = 60.0
+START_S = 240.0
 WORKERS = [f"worker-{i}" for i in range(N_WORKERS)]
 #: Each host's address ends with its place here.
 HOSTS = ["hub", "scheduler", "client", *WORKERS, "late"]
@@ -45,13 +50,19 @@ def ip(*words: str) -> None:
 def why_not() -> str | None:
     """Return why this process may not make network namespaces; None if it may."""
     if shutil.which("ip") is None:
-        return "network scenarios are left out: they need `ip`, of Debian's package iproute2"
+        return (
+            "network scenarios are left out: they need `ip`, of Debian's package"
+            " iproute2"
+        )
     name = f"rff-{os.getpid()}-try"
     try:
         ip("netns", "add", name)
         ip("netns", "delete", name)
     except subprocess.CalledProcessError as error:
-        return f"network scenarios are left out: no network namespaces here ({error.stderr.strip()})"
+        return (
+            "network scenarios are left out: no network namespaces here"
+            f" ({error.stderr.strip()})"
+        )
     return None
 
 
@@ -70,10 +81,32 @@ class Network:
                     ip("-n", name, "link", "add", "bridge", "type", "bridge")
                     ip("-n", name, "link", "set", "bridge", "up")
                     continue
-                hub, wire = self.name("hub"), f"to-{host}"
-                ip("link", "add", "wire", "netns", name, "type", "veth", "peer", "name", wire, "netns", hub)
+                hub = self.name("hub")
+                wire = f"to-{host}"
+                ip(
+                    "link",
+                    "add",
+                    "wire",
+                    "netns",
+                    name,
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    wire,
+                    "netns",
+                    hub,
+                )
                 ip("-n", hub, "link", "set", wire, "master", "bridge", "up")
-                ip("-n", name, "address", "add", f"{self.address(host)}/24", "dev", "wire")
+                ip(
+                    "-n",
+                    name,
+                    "address",
+                    "add",
+                    f"{self.address(host)}/24",
+                    "dev",
+                    "wire",
+                )
                 ip("-n", name, "link", "set", "wire", "up")
             self._stack = stack.pop_all()
         return self
@@ -96,12 +129,32 @@ class Network:
         for one in hosts:
             for other in hosts:
                 if one != other:
-                    neighbour = ("neighbour", "replace", self.address(other), "lladdr", _NOBODY)
-                    ip("-n", self.name(one), *neighbour, "dev", "wire", "nud", "permanent")
+                    neighbour = (
+                        "neighbour",
+                        "replace",
+                        self.address(other),
+                        "lladdr",
+                        _NOBODY,
+                    )
+                    ip(
+                        "-n",
+                        self.name(one),
+                        *neighbour,
+                        "dev",
+                        "wire",
+                        "nud",
+                        "permanent",
+                    )
 
     @contextlib.contextmanager
     def run(
-        self, host: str, words: list[str], *, environment: dict[str, str], log: Path, mounts: str = ""
+        self,
+        host: str,
+        words: list[str],
+        *,
+        environment: dict[str, str],
+        log: Path,
+        mounts: str = "",
     ) -> "Iterator[subprocess.Popen[bytes]]":
         """Run a command on a host until the context is left.
 
@@ -161,7 +214,8 @@ class Cluster:
 
     def start_scheduler(self) -> str:
         """Start the scheduler; returns its address."""
-        address, file = f"tls://{self.network.address('scheduler')}:8786", self.folder / "scheduler.json"
+        address = f"tls://{self.network.address('scheduler')}:8786"
+        file = self.folder / "scheduler.json"
         self._start(
             "scheduler",
             "scheduler",
@@ -174,7 +228,9 @@ class Cluster:
         )
         deadline = time.monotonic() + START_S
         while not file.exists():
-            assert time.monotonic() < deadline, (self.folder / "scheduler.log").read_text()
+            assert time.monotonic() < deadline, (
+                self.folder / "scheduler.log"
+            ).read_text()
             time.sleep(0.1)
         return address
 
@@ -208,7 +264,9 @@ class Cluster:
         command = [*_DASK, *words, *certificates, "--no-dashboard"]
         log = self.folder / f"{host}.log"
         self.stack.enter_context(
-            self.network.run(host, command, environment=self.environment, log=log, mounts=mounts)
+            self.network.run(
+                host, command, environment=self.environment, log=log, mounts=mounts
+            )
         )
 
 
@@ -223,12 +281,20 @@ def _cut(cluster: Cluster) -> None:
     cluster.network.cut(WORKERS)
 
 
-_GONE, _OLD = 'mount -t tmpfs none "$DATA"', 'mount --bind "$OLD" "$DATA"'
+_GONE = 'mount -t tmpfs none "$DATA"'
+_OLD = 'mount --bind "$OLD" "$DATA"'
 FIRST = Network.address("worker-0")
 
 SCENARIOS = [
-    Scenario("a chunk is written again and a worker joins", (75,), ("changed",), during=_write_again),
-    Scenario("a worker has not mounted the data", (65, 75), (FIRST, "nothing"), mounts=_GONE),
+    Scenario(
+        "a chunk is written again and a worker joins",
+        (75,),
+        ("changed",),
+        during=_write_again,
+    ),
+    Scenario(
+        "a worker has not mounted the data", (65, 75), (FIRST, "nothing"), mounts=_GONE
+    ),
     Scenario("a worker has an old copy of the data", (65, 75), (FIRST,), mounts=_OLD),
     Scenario("workers do not reach one another", (0,), apart=tuple(WORKERS)),
     Scenario("workers are cut from one another in the pass", (0,), during=_cut),
@@ -236,7 +302,9 @@ SCENARIOS = [
 
 
 def run(say: Callable[[str], object], only: str = "") -> list[str]:
-    """Play all scenarios whose name has `only` in it; returns the names of those that went wrong."""
+    """Play all scenarios whose name has `only` in it; returns the names of those that
+    went wrong.
+    """
     if (reason := why_not()) is not None:
         say(reason)
         return []
@@ -246,7 +314,8 @@ def run(say: Callable[[str], object], only: str = "") -> list[str]:
         environment = _environment(folder)
         X = np.random.default_rng(0).normal(size=(N_ROWS, 4))
         write_dataset(folder / "rows.zarr", X, np.sin(X[:, 0]), chunk_rows=16_384)
-        shutil.copytree(folder / "rows.zarr", folder / "old.zarr")  # without the files' times
+        # without the files' times
+        shutil.copytree(folder / "rows.zarr", folder / "old.zarr")
         shutil.rmtree(folder / "old.zarr" / "X" / "c" / "3")
         with (
             Network() as network,
@@ -278,7 +347,12 @@ def _environment(folder: Path) -> dict[str, str]:
     pem = {"CA": "ca.pem", "CERT": "ca.pem", "KEY": "key.pem"}
     tls = {f"RFF_DIST_TLS_{name}": str(folder / file) for name, file in pem.items()}
     return (
-        environment_of_all_cores() | tls | {"PYTHONPATH": os.pathsep.join(sys.path), "RFF_DIST_LOG": "json"}
+        environment_of_all_cores()
+        | tls
+        | {
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "RFF_DIST_LOG": "json",
+        }
     )
 
 
@@ -288,8 +362,16 @@ def _fit(data: Path, model: Path, *engine: str) -> list[str]:
     return [program, "fit", str(data), str(model), *options, *engine]
 
 
-def _play(scenario: Scenario, place: Path, folder: Path, environment: dict[str, str], expected: str) -> str:
-    """Play a scenario; returns how it ended: "ok" and the seconds, or what was wrong."""
+def _play(
+    scenario: Scenario,
+    place: Path,
+    folder: Path,
+    environment: dict[str, str],
+    expected: str,
+) -> str:
+    """Play a scenario; returns how it ended: "ok" and the seconds, or what was
+    wrong.
+    """
     data = place / "rows.zarr"
     shutil.copytree(folder / "rows.zarr", data)
     environment = environment | {"DATA": str(data), "OLD": str(folder / "old.zarr")}
@@ -303,7 +385,9 @@ def _play(scenario: Scenario, place: Path, folder: Path, environment: dict[str, 
         _wait_for(place, WORKERS)
         log = place / "client.log"
         command = _fit(data, place / "model", "--scheduler", address)
-        fit = stack.enter_context(network.run("client", command, environment=environment, log=log))
+        fit = stack.enter_context(
+            network.run("client", command, environment=environment, log=log)
+        )
         if scenario.during is not None:
             deadline = time.monotonic() + START_S
             while '"block done", "pass": "accumulate"' not in log.read_text():
@@ -317,10 +401,13 @@ def _play(scenario: Scenario, place: Path, folder: Path, environment: dict[str, 
         while fit.poll() is None:
             time.sleep(0.1)
             if log.stat().st_size > size:
-                size, told = log.stat().st_size, time.monotonic()
+                size = log.stat().st_size
+                told = time.monotonic()
             if time.monotonic() - told > BOUND_S:
                 return f"hung: {log.read_text()[-1000:]}"
-    code, seconds, said = fit.returncode, time.monotonic() - since, log.read_text()
+    code = fit.returncode
+    seconds = time.monotonic() - since
+    said = log.read_text()
     lacking = [word for word in scenario.words if word not in said]
     if code not in scenario.codes or lacking:
         return f"wrong: exit code {code}, without the words {lacking}: {said[-3000:]}"

@@ -1,8 +1,8 @@
-"""Break the code on purpose and see which test notices: `python -m tools.deliberate_breaks`, or with NAMEs.
+"""Break the code on purpose and see which test notices: `python -m
+tools.deliberate_breaks`, or with NAMEs.
 
-Each break is made in a copy of the repository, and the tests of its room are run there until one fails. Do so
-before and after the tests themselves change.
-"""
+Each break is made in a copy of the repository, and the tests of its room are run there
+until one fails. Do so before and after the tests themselves change."""
 
 import argparse
 import re
@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Break:
-    """A defect: `old`, which stands once in the file, becomes `new`; `tests` are to notice."""
+    """A defect: `old`, which stands once in the file, becomes `new`; `tests` are to
+    notice.
+    """
 
     name: str
     path: str
@@ -39,22 +41,23 @@ BREAKS = [
     Break(
         "alpha grows with the number of rows",
         "rff_dist/ridge/solve.py",
-        "solve_cholesky(equations, np.asarray(alpha), overwrite_gram=True)",
-        "solve_cholesky(equations, np.asarray(alpha) * statistics.n_samples, overwrite_gram=True)",
+        "solve_cholesky(equations, alpha, overwrite_gram=True)",
+        "solve_cholesky(equations, alpha * statistics.n_samples, overwrite_gram=True)",
         ("tests/unit/ridge",),
     ),
     Break(
         "rows that are held out are trained on",
         "rff_dist/selection/cross_validation.py",
-        "yield _Problem(split, index, size.of(total) - validation, validation)",
-        "yield _Problem(split, index, size.of(total), validation)",
+        "equations = problem.training.without(fold)",
+        "equations = problem.training",
         ("tests/unit/selection",),
     ),
     Break(
         "of centres equally near the last one takes the row",
         "rff_dist/kmeans/lloyd_pass.py",
-        "best[close] = (exact - self._halves[here]).argmax(axis=1)",
-        "best[close] = self.n_clusters - 1 - (exact - self._halves[here])[:, ::-1].argmax(axis=1)",
+        "best[close] = (exact - self._halves[centres]).argmax(axis=1)",
+        "best[close] = self.n_clusters - 1 - (exact - self._halves[centres])[:,"
+        " ::-1].argmax(axis=1)",
         ("tests/unit/kmeans",),
     ),
     Break(
@@ -67,8 +70,9 @@ BREAKS = [
     Break(
         "a run publishes over what another one has published meanwhile",
         "rff_dist/storage/output_places.py",
-        "if any(self._tag(file) != tag for file, tag in self._before.items()):",
-        "if any(tag is None and self._tag(file) != tag for file, tag in self._before.items()):",
+        "self._tag(name) == tag for name, tag in self._before.items()",
+        "tag is not None or self._tag(name) == tag for name, tag in"
+        " self._before.items()",
         ("tests/unit/storage/test_output_places.py",),
     ),
     Break(
@@ -87,11 +91,10 @@ BREAKS = [
     ),
     Break(
         "a hook's parameter has a name that Prefect does not pass",
-        "rff_dist/flows/running.py",
-        "def tell_what_is_left(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:\n"
-        "        text = describe_stop(flow.name, flow_run.parameters, state, resume=resume)",
-        "def tell_what_is_left(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:\n"
-        "        text = describe_stop(flow.name, run.parameters, state, resume=resume)",
+        "rff_dist/flows/stops.py",
+        "flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]\n    ) -> None:\n",
+        "flow: Flow[..., Any], run: FlowRun, state: State[Any]\n    ) -> None:\n"
+        "        flow_run = run\n",
         ("tests/flows/test_running.py",),
     ),
     Break(
@@ -139,8 +142,8 @@ BREAKS = [
     Break(
         "a second rollback goes back to where the first one did",
         "rff_dist/models/versions.py",
-        "before.moved(number, before.previous[:i], why)",
-        "before.moved(number, before.previous, why)",
+        "before.moved(number, before.previous[:i], reason)",
+        "before.moved(number, before.previous, reason)",
         ("tests/unit/models",),
     ),
     Break(
@@ -176,14 +179,29 @@ BREAKS = [
 
 def copied(folder: Path) -> Path:
     """Copy the repository, without what is made from it."""
-    unneeded = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "demo-output")
+    unneeded = shutil.ignore_patterns(
+        ".*", "__pycache__", "build", "dist", "demo-output"
+    )
     return Path(shutil.copytree(ROOT, folder / "copy", ignore=unneeded))
 
 
 def first_failure(root: Path, tests: tuple[str, ...]) -> str | None:
     """Run tests until one fails, and return its name; None if all pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
+    told = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, check=False
+    )
     if told.returncode == 0:
         return None
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", told.stdout, re.MULTILINE)
@@ -195,25 +213,39 @@ def first_failure(root: Path, tests: tuple[str, ...]) -> str | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="words of the breaks to make; all by default"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="words of the breaks to make; all by default",
     )
     wanted = parser.parse_args().names
-    chosen = [one for one in BREAKS if not wanted or any(word in one.name for word in wanted)]
+    chosen = [
+        one for one in BREAKS if not wanted or any(word in one.name for word in wanted)
+    ]
     if not chosen:
-        parser.error(f"no break is named so; expected words of {[one.name for one in BREAKS]}")
+        parser.error(
+            f"no break is named so; expected words of {[one.name for one in BREAKS]}"
+        )
     missed = 0
     with tempfile.TemporaryDirectory(prefix="rff_dist-breaks-") as folder:
         root = copied(Path(folder))
         for one in chosen:
-            path, started = root / one.path, time.monotonic()
+            path = root / one.path
+            started = time.monotonic()
             source = path.read_text()
             if source.count(one.old) != 1:
-                raise SystemExit(f"{one.path} does not hold once: {one.old!r}; say the break anew")
+                raise SystemExit(
+                    f"{one.path} does not hold once: {one.old!r}; say the break anew"
+                )
             path.write_text(source.replace(one.old, one.new))
             caught = first_failure(root, one.tests)
             path.write_text(source)
             missed += caught is None
-            print(f"{one.name}: {caught or 'NOT CAUGHT'} ({time.monotonic() - started:.0f} s)", flush=True)
+            print(
+                f"{one.name}: {caught or 'NOT CAUGHT'}"
+                f" ({time.monotonic() - started:.0f} s)",
+                flush=True,
+            )
     raise SystemExit(min(missed, 1))
 
 

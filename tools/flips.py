@@ -1,8 +1,9 @@
-"""Damage every kind of file that this package writes, and count what is not noticed: `python -m tools.flips`.
+"""Damage every kind of file that this package writes, and count what is not noticed:
+`python -m tools.flips`.
 
-Single bits are flipped, files are cut short, emptied, removed, and put in each other's place. What is read
-then is an error, or what was written; anything else is counted, and makes the program fail.
-"""
+Single bits are flipped, files are cut short, emptied, removed, and put in each other's
+place. What is read then is an error, or what was written; anything else is counted, and
+makes the program fail."""
 
 import argparse
 import itertools
@@ -32,7 +33,8 @@ from rff_dist.storage.repositories import read_history
 from rff_dist.workbench.jobs.publishing import publish
 from tests.plain import fit_ridge
 
-N, CHUNK = 400, 64
+N = 400
+CHUNK = 64
 NAMES = ("plain", "versioned", "model", "models/m", "predictions", "kept")
 KEPT = ("a" * 40, "b" * 40)  # names of passes
 
@@ -48,20 +50,35 @@ def write_subjects(folder: Path) -> dict[str, Subject]:
     """Write one of each, and return them by name."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((N, 3))
-    y, weights = X[:, 0] + 0.1 * rng.standard_normal(N), rng.uniform(1, 2, N)
+    y = X[:, 0] + 0.1 * rng.standard_normal(N)
+    weights = rng.uniform(1, 2, N)
     groups = np.array([f"g{i % 7}" for i in range(N)])
     names = {"feature_names": ["a", "b", "c"], "target_names": ["t"]}
     given = {"sample_weight": weights, "groups": groups, "chunk_rows": CHUNK, **names}
     places = {name: folder / name for name in NAMES}
     for name in ("plain", "versioned"):
         write_dataset(places[name], X, y, versioned=name == "versioned", **given)
-    replace_rows(places["versioned"], [3], X[:1], y[:1], sample_weight=weights[:1], groups=groups[:1])
-    engine, data = SerialEngine(1), open_dataset(places["plain"])
+    replace_rows(
+        places["versioned"],
+        [3],
+        X[:1],
+        y[:1],
+        sample_weight=weights[:1],
+        groups=groups[:1],
+    )
+    engine = SerialEngine(1)
+    data = open_dataset(places["plain"])
     options = {"length_scale": 1.0, "n_components": 64, "alpha": 0.1}
     model, _ = fit_ridge(data, Gaussian(), engine=engine, **options)
     write_model(model, places["model"])
     for promote in (True, True, False):
-        publish(model, places["models/m"], data=str(places["plain"]), reason="a test", promote=promote)
+        publish(
+            model,
+            places["models/m"],
+            data=str(places["plain"]),
+            reason="a test",
+            promote=promote,
+        )
     predict(data, model, places["predictions"], engine=engine)
     for i, name in enumerate(KEPT):
         open_ledger(parse_location(places["kept"])).put(
@@ -69,9 +86,15 @@ def write_subjects(folder: Path) -> dict[str, Subject]:
         )
     readers = {
         "plain": lambda: read_data(places["plain"]),
-        "versioned": lambda: [read_data(places["versioned"]), history_of(places["versioned"])],
+        "versioned": lambda: [
+            read_data(places["versioned"]),
+            history_of(places["versioned"]),
+        ],
         "model": lambda: model_facts(places["model"]),
-        "models/m": lambda: [model_facts(places["models/m"]), registry_facts(places["models/m"])],
+        "models/m": lambda: [
+            model_facts(places["models/m"]),
+            registry_facts(places["models/m"]),
+        ],
         "predictions": lambda: read_predictions(places["predictions"]),
         "kept": lambda: read_kept(places["kept"]),
     }
@@ -80,16 +103,30 @@ def write_subjects(folder: Path) -> dict[str, Subject]:
 
 def read_data(url: Path) -> Any:
     """Return all that users see of a dataset."""
-    return [*read_group(url, "X", y="y", sample_weight="sample_weight"), read_groups(url)]
+    return [
+        *read_group(url, "X", y="y", sample_weight="sample_weight"),
+        read_groups(url),
+    ]
 
 
 def read_group(url: Path, x: str, **names: str) -> list[Any]:
     dataset = open_dataset(url, x=x, **({"y": None} | names))
     rows = dataset.read(Block(0, 0, dataset.n_samples))
-    values = [None if one is None else one.tobytes() for one in (rows.X, rows.y, rows.sample_weight)]
+    values = [
+        None if one is None else one.tobytes()
+        for one in (rows.X, rows.y, rows.sample_weight)
+    ]
     _, stored = list_arrays(url)
-    shapes = [(name, header.shape, str(header.dtype)) for name, header in stored.items()]
-    return [dataset.feature_names, dataset.target_names, str(dataset.dtype), shapes, values]
+    shapes = [
+        (name, header.shape, str(header.dtype)) for name, header in stored.items()
+    ]
+    return [
+        dataset.feature_names,
+        dataset.target_names,
+        str(dataset.dtype),
+        shapes,
+        values,
+    ]
 
 
 def read_groups(url: Path) -> Any:
@@ -99,17 +136,29 @@ def read_groups(url: Path) -> Any:
 
 def read_predictions(url: Path) -> Any:
     attributes, stored = list_arrays(url)
-    shapes = [(name, header.shape, str(header.dtype)) for name, header in stored.items()]
-    rows = [part["predictions"].tobytes() for part in read_arrays(url, ["predictions"], n_rows=N)]
+    shapes = [
+        (name, header.shape, str(header.dtype)) for name, header in stored.items()
+    ]
+    rows = [
+        part["predictions"].tobytes()
+        for part in read_arrays(url, ["predictions"], n_rows=N)
+    ]
     return [attributes.get("feature_names"), shapes, rows]
 
 
 def read_kept(url: Path) -> Any:
-    """Return the sums that a ledger keeps; it gives none that are damaged, and says so in the log."""
-    found = [FileLedger(parse_location(url), "reader").find(name, range(9)) for name in KEPT]
+    """Return the sums that a ledger keeps; it gives none that are damaged, and says so
+    in the log.
+    """
+    found = [
+        FileLedger(parse_location(url), "reader").find(name, range(9)) for name in KEPT
+    ]
     if None in found:
         raise IntegrityError("sums are to be made again")
-    return [(i, sums.tobytes(), statistics.digest()) for ((i, sums, statistics),) in filter(None, found)]
+    return [
+        (i, sums.tobytes(), statistics.digest())
+        for ((i, sums, statistics),) in filter(None, found)
+    ]
 
 
 def history_of(url: Path) -> Any:
@@ -119,13 +168,21 @@ def history_of(url: Path) -> Any:
 def model_facts(url: Path) -> Any:
     model = read_model(url)
     assert model.statistics is not None
-    return [model.digest(), model.statistics.digest(), dict(model.card), model.plain_alpha]
+    return [
+        model.digest(),
+        model.statistics.digest(),
+        dict(model.card),
+        model.plain_alpha,
+    ]
 
 
 def registry_facts(url: Path) -> Any:
     registered = RegisteredModel(url)
     current = registered.current()
-    return [[one.to_dict() for one in registered.versions()], current and current.number]
+    return [
+        [one.to_dict() for one in registered.versions()],
+        current and current.number,
+    ]
 
 
 def kind_of(path: Path) -> str:
@@ -145,7 +202,9 @@ def files_of(subject: Subject) -> dict[str, list[Path]]:
 def damages(
     paths: list[Path], n_flips: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, dict[Path, bytes | None]]]:
-    """Give ways to damage files of one kind: by name, with the contents of files after it (None: removed)."""
+    """Give ways to damage files of one kind: by name, with the contents of files after
+    it (None: removed).
+    """
     for _ in range(n_flips):
         path = paths[rng.integers(len(paths))]
         content = bytearray(path.read_bytes())
@@ -164,7 +223,9 @@ def damages(
 
 
 def outcome(subject: Subject, expected: Any) -> str:
-    """Return "error", "same" or "unnoticed"; an error of another kind than ours is one too many."""
+    """Return "error", "same" or "unnoticed"; an error of another kind than ours is one
+    too many.
+    """
     repositories.open_pinned.cache_clear()
     try:
         found = subject.read()
@@ -175,9 +236,14 @@ def outcome(subject: Subject, expected: Any) -> str:
     return "same" if found == expected else "unnoticed"
 
 
-def try_damages(name: str, subject: Subject, n_flips: int) -> Iterator[tuple[str, str, str]]:
-    """Give (kind of file, damage, outcome) of every damage to a subject; the files are restored."""
-    expected, rng = subject.read(), np.random.default_rng(0)
+def try_damages(
+    name: str, subject: Subject, n_flips: int
+) -> Iterator[tuple[str, str, str]]:
+    """Give (kind of file, damage, outcome) of every damage to a subject; the files are
+    restored.
+    """
+    expected = subject.read()
+    rng = np.random.default_rng(0)
     assert subject.read() == expected
     for kind, paths in files_of(subject).items():
         for damage, contents in damages(paths, n_flips, rng):
@@ -197,7 +263,12 @@ def try_damages(name: str, subject: Subject, n_flips: int) -> Iterator[tuple[str
 def main() -> int:
     """Print a line for each kind of file; return how many damages went unnoticed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--flips", type=int, default=300, help="bits that are flipped in each kind of file")
+    parser.add_argument(
+        "--flips",
+        type=int,
+        default=300,
+        help="bits that are flipped in each kind of file",
+    )
     parser.add_argument("--only", choices=NAMES, help="what is damaged")
     given = parser.parse_args()
     counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -209,12 +280,18 @@ def main() -> int:
             for kind, tally in counts.items():
                 if kind.startswith(f"{name}/"):
                     print(
-                        f"{kind}: {', '.join(f'{n} {one}' for one, n in sorted(tally.items()))}", flush=True
+                        f"{kind}:"
+                        f" {', '.join(f'{n} {one}' for one, n in sorted(tally.items()))}",
+                        flush=True,
                     )
     bad = 0
     for tally in counts.values():
-        bad += sum(n for one, n in tally.items() if not one.endswith((": error", ": same")))
-    print(f"{sum(sum(one.values()) for one in counts.values())} damages, {bad} unnoticed")
+        bad += sum(
+            n for one, n in tally.items() if not one.endswith((": error", ": same"))
+        )
+    print(
+        f"{sum(sum(one.values()) for one in counts.values())} damages, {bad} unnoticed"
+    )
     return min(bad, 1)
 
 

@@ -1,22 +1,25 @@
-"""Kill and freeze workers, clients and schedulers at random, and look at what comes of it: `make soak`.
+"""Kill and freeze workers, clients and schedulers at random, and look at what comes of
+it: `make soak`.
 
     python -m tools.kill_schedules --schedules 200
 
 A schedule is up to three events of one kind; the kinds take turns.
 
 workers     one, several or all are killed, or frozen for a while. They meet a pass in which block i
-            contributes 16**i, so that a digit of the sum says how often a block was counted, and a fit, whose
-            statistics must have the bits of one process without events. Any error is false: Dask gives a
-            block up after more deaths than a schedule has events.
+            contributes 16**i, so that a digit of the sum says how often a block was
+            counted, and a fit, whose statistics must have the bits of one process
+            without events. Any error is false: Dask gives a block up after more deaths
+            than a schedule has events.
 client      the process of `rff-dist fit` is killed, with or without workers of its own, and started again.
 scheduler   the scheduler that `rff-dist fit` was sent to is killed; the command says so by its exit code, and
             is sent to another one.
 
 Where network namespaces are allowed, the scenarios of `tools.cut_networks` follow.
 
-What can go wrong: a wrong result, something that is left beside it, a command or a pass that does not end,
-and an error that nothing calls for. A client that is killed between publishing a model and its own end leaves
-the folder of its run, or its lock, to the next run for the model, which is begun then.
+What can go wrong: a wrong result, something that is left beside it, a command or a pass
+that does not end, and an error that nothing calls for. A client that is killed between
+publishing a model and its own end leaves the folder of its run, or its lock, to the
+next run for the model, which is begun then.
 """
 
 import argparse
@@ -48,11 +51,13 @@ from tests.dask_processes import run_dask
 from tests.plain import fit_ridge
 from tests.processes import environment_of_all_cores
 
-N_WORKERS, N_BLOCKS = 3, 60
+N_WORKERS = 3
+N_BLOCKS = 60
 BASE = 16  # a digit a block: how often it was counted
 PATIENCE_S = 200.0  # a busy machine takes a minute to start three processes at once
 HUNG_S = 300.0  # a worker that is frozen for good is left out within 60 s
-N_ROWS, N_COMPONENTS = 200_000, 256
+N_ROWS = 200_000
+N_COMPONENTS = 256
 
 
 KINDS = ("workers", "client", "scheduler")
@@ -75,17 +80,20 @@ LOST = {69, 75}  # exit codes of a command whose scheduler is not there, or went
 class Event:
     """What happens to some of the workers, or to the one client or scheduler.
 
-    `after`: seconds from the beginning, or from the event before; of a command from its start.
-    `n_workers`: how many are hit.
-    `frozen`: seconds for which they are stopped; 0 kills them, infinity leaves them stopped until the end.
-    """
+    `after`: seconds from the beginning, or from the event before; of a command from its
+    start. `n_workers`: how many are hit. `frozen`: seconds for which they are stopped;
+    0 kills them, infinity leaves them stopped until the end."""
 
     after: float
     n_workers: int
     frozen: float
 
     def __str__(self) -> str:
-        what = f"freeze {self.n_workers} for {self.frozen:.1f} s" if self.frozen else f"kill {self.n_workers}"
+        what = (
+            f"freeze {self.n_workers} for {self.frozen:.1f} s"
+            if self.frozen
+            else f"kill {self.n_workers}"
+        )
         return f"{what} after {self.after:.1f} s"
 
 
@@ -95,15 +103,26 @@ def kind_of(seed: int) -> str:
 
 
 def draw_schedule(seed: int, kind: str = "workers") -> list[Event]:
-    """Return one to three events; one schedule of workers in twenty freezes one of them for good."""
+    """Return one to three events; one schedule of workers in twenty freezes one of them
+    for good.
+    """
     rng = np.random.default_rng([seed, 15])
     if kind != "workers":
-        return [Event(float(rng.uniform(0.0, 8.0)), 1, 0.0) for _ in range(rng.integers(1, 4))]
+        return [
+            Event(float(rng.uniform(0.0, 8.0)), 1, 0.0)
+            for _ in range(rng.integers(1, 4))
+        ]
     for_good = seed % 20 == 19
     events = []
     for _ in range(rng.integers(1, 4)):
         frozen = float(rng.uniform(0.2, 4.0)) if rng.random() < 0.4 else 0.0
-        events.append(Event(float(rng.uniform(0.0, 2.0)), int(rng.integers(1, N_WORKERS + 1)), frozen))
+        events.append(
+            Event(
+                float(rng.uniform(0.0, 2.0)),
+                int(rng.integers(1, N_WORKERS + 1)),
+                frozen,
+            )
+        )
     return [Event(events[0].after, 1, np.inf), *events[1:]] if for_good else events
 
 
@@ -114,7 +133,9 @@ def contribute(block: Block, seconds: float) -> int:
 
 
 def miscounted(total: int, n_blocks: int) -> dict[int, int]:
-    """Return how often blocks were counted, but for those counted once; -1 is what lies beyond all."""
+    """Return how often blocks were counted, but for those counted once; -1 is what lies
+    beyond all.
+    """
     counts = {i: total // BASE**i % BASE for i in range(n_blocks)}
     beyond = {-1: total // BASE**n_blocks} if total >= BASE**n_blocks else {}
     return {i: count for i, count in counts.items() if count != 1} | beyond
@@ -143,7 +164,9 @@ def happening(events: list[Event], rng: np.random.Generator) -> Iterator[None]:
             hit = rng.permutation(len(processes))[: event.n_workers]
             for i in hit:
                 with contextlib.suppress(psutil.Error):
-                    processes[i].send_signal(signal.SIGSTOP if event.frozen else signal.SIGKILL)
+                    processes[i].send_signal(
+                        signal.SIGSTOP if event.frozen else signal.SIGKILL
+                    )
             if event.frozen:
                 over.wait(None if event.frozen == np.inf else event.frozen)
                 for i in hit:
@@ -167,9 +190,13 @@ def outcome(work: Callable[[], str | None]) -> str:
         try:
             wrong = work()
             found.append("ok" if wrong is None else f"wrong: {wrong}")
-        except Exception as error:  # any is false: nothing here keeps a pass from its end
+        except (
+            Exception
+        ) as error:  # any is false: nothing here keeps a pass from its end
             hung = isinstance(error, subprocess.TimeoutExpired)
-            found.append("hung" if hung else f"false message: {type(error).__name__}: {error}")
+            found.append(
+                "hung" if hung else f"false message: {type(error).__name__}: {error}"
+            )
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -188,7 +215,12 @@ def sum_up(engine: Engine) -> str | None:
 def fit_digest(url: Path, engine: Engine) -> str:
     """Return the digest of a fit's statistics."""
     model, _ = fit_ridge(
-        open_dataset(url), Gaussian(), engine=engine, n_components=N_COMPONENTS, alpha=1e-3, seed=0
+        open_dataset(url),
+        Gaussian(),
+        engine=engine,
+        n_components=N_COMPONENTS,
+        alpha=1e-3,
+        seed=0,
     )
     assert model.statistics is not None
     return str(model.statistics.digest())
@@ -202,25 +234,38 @@ class Command:
     """
 
     def __init__(self, rows: Path, folder: Path) -> None:
-        self.rows, self.folder = rows, folder
+        self.rows = rows
+        self.folder = folder
         self.expected = self._result("undisturbed", "client", [], 0)
 
     def fit(self, seed: int, kind: str, events: list[Event]) -> str | None:
-        """Fit while its client or its scheduler is killed; returns what is wrong with what is there then."""
+        """Fit while its client or its scheduler is killed; returns what is wrong with
+        what is there then.
+        """
         found = self._result(str(seed), kind, events, seed % 2 * 2)
-        return None if found == self.expected else f"there is {found}; expected {self.expected}"
+        return (
+            None
+            if found == self.expected
+            else f"there is {found}; expected {self.expected}"
+        )
 
-    def _result(self, name: str, kind: str, events: list[Event], n_workers: int) -> tuple[str, list[str]]:
-        """Return the digest of the model that is there in the end, and the names beside it."""
+    def _result(
+        self, name: str, kind: str, events: list[Event], n_workers: int
+    ) -> tuple[str, list[str]]:
+        """Return the digest of the model that is there in the end, and the names beside
+        it.
+        """
         place = self.folder / name / "outputs"
         place.mkdir(parents=True)
         for event in [*events, None]:
-            if (place / "model" / "model.json").exists():
+            if (place / "model" / "zarr.json").exists():
                 break
             with contextlib.ExitStack() as stack:
                 engine = ["--n-workers", str(n_workers)] if n_workers else ["--serial"]
                 if kind == "scheduler":
-                    address, [scheduler, *_] = stack.enter_context(run_dask(place.parent, n_workers=2))
+                    address, [scheduler, *_] = stack.enter_context(
+                        run_dask(place.parent, n_workers=2)
+                    )
                     engine = ["--scheduler", address]
                 process = stack.enter_context(self._start(place / "model", engine))
                 stack.callback(process.kill)
@@ -230,12 +275,16 @@ class Command:
                     (scheduler if kind == "scheduler" else process).kill()
                 _, said = process.communicate(timeout=HUNG_S)
             called_for = LOST if kind == "scheduler" else {-signal.SIGKILL}
-            if process.returncode and (event is None or process.returncode not in called_for):
+            if process.returncode and (
+                event is None or process.returncode not in called_for
+            ):
                 raise RuntimeError(f"exit code {process.returncode}: {said[-500:]}")
         if len(list(place.iterdir())) > 1:
             with self._start(place / "model", ["--serial", "--overwrite"]) as process:
                 process.communicate(timeout=HUNG_S)
-        return str(read_model(place / "model").digest()), sorted(path.name for path in place.iterdir())
+        return str(read_model(place / "model").digest()), sorted(
+            path.name for path in place.iterdir()
+        )
 
     def _start(self, model: Path, engine: list[str]) -> "subprocess.Popen[str]":
         program = Path(sys.executable).with_name("rff-dist")
@@ -256,7 +305,8 @@ def run(
     only: str | None = None,
     say: Callable[[str], Any] = lambda _: None,
 ) -> Counter[str]:
-    """Run schedules one after another; returns how many ended how: ok, wrong, hung, false message.
+    """Run schedules one after another; returns how many ended how: ok, wrong, hung,
+    false message.
 
     `only`: one of `KINDS`, which all schedules are of.
     """
@@ -267,19 +317,24 @@ def run(
         url = Path(folder) / "rows.zarr"
         X = np.random.default_rng(0).normal(size=(N_ROWS, 4))
         write_dataset(url, X, np.sin(X[:, 0]), chunk_rows=4096)
-        expected, command = fit_digest(url, SerialEngine()), Command(url, Path(folder) / "models")
+        expected = fit_digest(url, SerialEngine())
+        command = Command(url, Path(folder) / "models")
 
         def fit(engine: Engine) -> str | None:
             found = fit_digest(url, engine)
             return None if found == expected else f"digest {found}; expected {expected}"
 
         for seed in range(first, first + n_schedules):
-            kind, started = only or kind_of(seed), time.perf_counter()
-            events, said = draw_schedule(seed, kind), []
+            kind = only or kind_of(seed)
+            started = time.perf_counter()
+            events = draw_schedule(seed, kind)
+            said = []
             if kind != "workers":
                 said.append(outcome(partial(command.fit, seed, kind, events)))
             else:
-                engine = engine or DaskEngine(n_workers=N_WORKERS, threads_per_worker=1, patience=PATIENCE_S)
+                engine = engine or DaskEngine(
+                    n_workers=N_WORKERS, threads_per_worker=1, patience=PATIENCE_S
+                )
                 rng = np.random.default_rng(seed)
                 for work in (sum_up, fit):
                     with happening(events, rng):
@@ -289,14 +344,20 @@ def run(
             seconds.append(time.perf_counter() - started)
             end = next((one for one in said if one != "ok"), "ok")
             ends[end.partition(":")[0]] += 1
-            say(f"{seed:4}  {seconds[-1]:6.1f} s  {end}  {kind}: {'; '.join(map(str, events))}")
+            say(
+                f"{seed:4}  {seconds[-1]:6.1f} s  {end}  {kind}:"
+                f" {'; '.join(map(str, events))}"
+            )
             if end != "ok" and engine is not None:  # closing it might hang too
                 threading.Thread(target=engine.close, daemon=True).start()
                 engine = None
     if engine is not None:
         engine.close()
-    counts = ", ".join(f"{ends[kind]} {kind}" for kind in ("ok", "wrong", "hung", "false message"))
-    median, most = statistics.median(seconds), max(seconds)
+    counts = ", ".join(
+        f"{ends[kind]} {kind}" for kind in ("ok", "wrong", "hung", "false message")
+    )
+    median = statistics.median(seconds)
+    most = max(seconds)
     say(f"{n_schedules} schedules: {counts}; {median:.1f} s each, {most:.1f} at most")
     return ends
 
@@ -308,7 +369,9 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--schedules", type=int, default=200, metavar="N")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="to repeat one, or go on")
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="SEED", help="to repeat one, or go on"
+    )
     parser.add_argument("--only", choices=KINDS, help="what all schedules are about")
     given = parser.parse_args()
     console = Console(soft_wrap=True, highlight=False)

@@ -1,12 +1,12 @@
-"""Make the pictures of README and manual, and README's sentence on the defaults: `make pictures`.
+"""Make the pictures of README and manual, and README's sentence on the defaults: `make
+pictures`.
 
 The picture of the page needs Chromium.
 
-`make bench-defaults` makes DEFAULTS.md, of which defaults.svg is drawn, and the benchmark
-`a_thousand_workers_are_busy` the picture of workers. others.svg is drawn from the results next to it, which
-`less_time_for_the_same_error_than_others` measures in half an hour, and growth.png is the picture that
-notebook 06 stores.
-"""
+`make bench-defaults` makes the manual's defaults.md, of which defaults.svg is drawn, and the
+benchmark `a_thousand_workers_are_busy` the picture of workers. others.svg is drawn from
+the results next to it, which `less_time_for_the_same_error_than_others` measures in
+half an hour, and growth.png is the picture that notebook 06 stores."""
 
 import base64
 import json
@@ -35,9 +35,12 @@ PAGES = ROOT / "notebooks/manual/pages"
 def main() -> None:
     """Make all of them."""
     readme = ROOT / "README.md"
-    defaults = (ROOT / "DEFAULTS.md").read_text()
+    defaults = (PAGES / "defaults.md").read_text()
     readme.write_text(with_defaults(readme.read_text(), defaults))
-    draw(PAGES / "defaults.svg", [summary(defaults, measure) for measure in ("z-RMSE", "log loss")])
+    draw(
+        PAGES / "defaults.svg",
+        [summary(defaults, measure) for measure in ("z-RMSE", "log loss")],
+    )
     save_picture(PAGES / "others.svg", PAGES / "others.json")
     _growth()
     _idea()
@@ -47,24 +50,35 @@ def main() -> None:
 
 
 def with_defaults(readme: str, table: str) -> str:
-    """Return the README with what DEFAULTS.md says today of errors and seconds next to boosted trees."""
+    """Return the README with what the table of defaults says today of errors and seconds next to
+    boosted trees.
+    """
     (sets, wins, _, losses, _, seconds, _), (*_, error, trees, _) = (
-        cells[1:] for cells in summary(table, "z-RMSE") if cells[0] in ("CatBoost", "LightGBM")
+        cells[1:]
+        for cells in summary(table, "z-RMSE")
+        if cells[0] in ("CatBoost", "LightGBM")
     )
     sentence = (
-        f"On {sets} data sets, public and generated, it errs less than CatBoost on {wins} and more on "
-        f"{losses}, and takes {1 / float(seconds):.1f} times as long; LightGBM errs {error} times as much, "
-        f"in 1/{1 / float(trees):.0f} of the time."
+        f"On {sets} data sets, public and generated, it errs less than CatBoost on"
+        f" {wins} and more on {losses}, and takes {1 / float(seconds):.1f} times as"
+        f" long; LightGBM errs {error} times as much, in 1/{1 / float(trees):.0f} of"
+        " the time."
     )
-    filled = textwrap.fill(sentence, 118, subsequent_indent="  ", break_on_hyphens=False)
-    return re.sub(r"On \d+ data sets, public.*?of the time\.", filled, readme, flags=re.DOTALL)
+    filled = textwrap.fill(
+        sentence, 118, subsequent_indent="  ", break_on_hyphens=False
+    )
+    return re.sub(
+        r"On \d+ data sets, public.*?of the time\.", filled, readme, flags=re.DOTALL
+    )
 
 
 def summary(text: str, measure: str) -> list[list[str]]:
-    """Return the summary of a measure in DEFAULTS.md: its cells, the head first."""
+    """Return the summary of a measure in the table of defaults: its cells, the head first."""
     begin = text.index(f"| {measure}, against |")
     head, _, *lines = text[begin : text.index("\n\n", begin)].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *lines)]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in (head, *lines)
+    ]
 
 
 def _photograph(folder: Path) -> None:
@@ -81,44 +95,77 @@ def _page(folder: Path) -> None:
     table = load_wine(as_frame=True).frame.drop(columns="target")
     table["grower"] = load_wine().target_names[load_wine().target]
     table.to_csv(folder / "wines.csv", index=False)
-    _run("auto", "wines.csv", "--target", "grower", "--report", "wines.html", folder=folder)
+    _run(
+        "auto",
+        "wines.csv",
+        "--target",
+        "grower",
+        "--report",
+        "wines.html",
+        folder=folder,
+    )
     shot = folder / "page.png"
     size = ["--window-size=900,760", "--hide-scrollbars", f"--screenshot={shot}"]
-    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", *size, (folder / "wines.html").as_uri()]
+    words = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        *size,
+        (folder / "wines.html").as_uri(),
+    ]
     subprocess.run(words, check=True, capture_output=True, timeout=120)
-    Image.open(shot).convert("P", palette=Image.Palette.ADAPTIVE).save(PAGES / "page.png", optimize=True)
+    Image.open(shot).convert("P", palette=Image.Palette.ADAPTIVE).save(
+        PAGES / "page.png", optimize=True
+    )
 
 
 def _growth() -> None:
-    """Take the picture of time and memory against rows from the notebook that measures them."""
+    """Take the picture of time and memory against rows from the notebook that measures
+    them.
+    """
     cells = json.loads((ROOT / "notebooks/06-exact-sums.ipynb").read_text())["cells"]
     [cell] = [cell for cell in cells if "tracemalloc" in "".join(cell["source"])]
     [png] = [
-        output["data"]["image/png"] for output in cell["outputs"] if "image/png" in output.get("data", {})
+        output["data"]["image/png"]
+        for output in cell["outputs"]
+        if "image/png" in output.get("data", {})
     ]
     (PAGES / "growth.png").write_bytes(base64.b64decode(png))
 
 
 def _idea() -> None:
-    """Draw a kernel, and products of random features for several numbers of features."""
+    """Draw a kernel, and products of random features for several numbers of
+    features.
+    """
     plt.style.use(ROOT / "notebooks/rff_dist.mplstyle")
     x = np.linspace(-4, 4, 401)[:, np.newaxis]
     kernel = np.exp(-(x[:, 0] ** 2) / 2)
     figure, panels = plt.subplots(1, 3, figsize=(9, 2.9), sharey=True)
     for axes, D in zip(panels, (8, 64, 512), strict=True):
-        features = draw_feature_map(Gaussian(1.0), n_features=1, n_components=D, design="iid", random_state=1)
+        features = draw_feature_map(
+            Gaussian(1.0), n_features=1, n_components=D, design="iid", random_state=1
+        )
         products = features.transform(x) @ features.transform(np.zeros((1, 1)))[0]
         axes.plot(x, kernel, color="0.6", lw=4, label="kernel")
         axes.plot(x, products, color="#0072b2", label="product of features")
         axes.set_title(f"D = {D}: off by at most {np.abs(products - kernel).max():.2f}")
         axes.set_xlabel("x − x′")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2
+    )
     figure.savefig(PAGES / "idea.png", dpi=110)
 
 
 def _run(*words: object, folder: Path) -> None:
     command = [sys.executable, "-m", "rff_dist.workbench.cli", *map(str, words)]
-    subprocess.run(command, cwd=folder, check=True, timeout=900, env={**os.environ, "LOGNAME": "anna"})
+    subprocess.run(
+        command,
+        cwd=folder,
+        check=True,
+        timeout=900,
+        env={**os.environ, "LOGNAME": "anna"},
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Homemade words in prose, each with the field's word: `python -m tools.plain_words`; a part of `make lint`.
+"""Homemade words in prose, each with the field's word: `python -m tools.plain_words`; a
+part of `make lint`.
 
-Looks at Markdown, and at comments, docstrings and messages of Python; names in backticks are left alone.
-"""
+Looks at Markdown, and at comments, docstrings and messages of Python; names in
+backticks are left alone."""
 
 import io
 import re
@@ -13,7 +14,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = (
     "*.md",
-    "decisions/*.md",
     "deploy/*.md",
     "notebooks/manual/pages/**/*.md",
     "rff_dist/**/*.py",
@@ -45,7 +45,15 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the pieces of prose in a file, each with the number of its first line."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
-        yield 1, re.sub(r"```.*?```", lambda block: "\n" * block.group().count("\n"), text, flags=re.DOTALL)
+        yield (
+            1,
+            re.sub(
+                r"```.*?```",
+                lambda block: "\n" * block.group().count("\n"),
+                text,
+                flags=re.DOTALL,
+            ),
+        )
         return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in _PROSE and " " in token.string:  # without a space it is a name

@@ -1,4 +1,6 @@
-"""What is compared: ours, gradient boosting and xRFM by default, a linear model, tuned kernel machines."""
+"""What is compared: ours, gradient boosting and xRFM by default, a linear model, tuned
+kernel machines.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from scipy.optimize import minimize
 from sklearn.base import BaseEstimator, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+)
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 from sklearn.kernel_ridge import KernelRidge
@@ -24,9 +29,14 @@ from sklearn.svm import SVC
 from rff_dist import RFFClassifier, RFFRidge
 from rff_dist.ridge.choices import EXACT_ROWS
 
-N_TUNED, N_FITTED = 2_000, 6_000  # rows of the tuned kernel machine, at most
-N_PROCESS_TUNED, N_PROCESS = 500, 1_000  # the same of Gaussian processes, and which data sets are for them
-WIDTHS = (0.03, 0.1, 0.3, 1.0, 3.0)  # gamma · n_features: length scales of 2.9 to 0.29 median distances
+# rows of the tuned kernel machine, at most
+N_TUNED = 2_000
+N_FITTED = 6_000
+# the same of Gaussian processes, and which data sets are for them
+N_PROCESS_TUNED = 500
+N_PROCESS = 1_000
+# gamma · n_features: length scales of 2.9 to 0.29 median distances
+WIDTHS = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 type Fit = Callable[[np.ndarray, np.ndarray], Any]
 
@@ -36,7 +46,8 @@ class Model:
     """One of those compared.
 
     `how`: it is fitted, for readers.
-    `build`: given whether there are classes and the number of threads, imports what it needs and returns what
+    `build`: given whether there are classes and the number of threads, imports what it
+    needs and returns what
       fits rows, so that a fit's seconds are without importing its package.
     `least_rows`, `most_rows`: sets with fewer or more rows to train on are not for it.
     """
@@ -53,13 +64,17 @@ def _catboost(classes: bool, n_threads: int) -> Fit:
     from catboost import CatBoostClassifier, CatBoostRegressor
 
     kind = CatBoostClassifier if classes else CatBoostRegressor
-    return kind(random_seed=0, thread_count=n_threads, verbose=False, allow_writing_files=False).fit
+    return kind(
+        random_seed=0, thread_count=n_threads, verbose=False, allow_writing_files=False
+    ).fit
 
 
 def _lightgbm(classes: bool, n_threads: int) -> Fit:
     from lightgbm import LGBMClassifier, LGBMRegressor
 
-    return (LGBMClassifier if classes else LGBMRegressor)(random_state=0, n_jobs=n_threads, verbose=-1).fit
+    return (LGBMClassifier if classes else LGBMRegressor)(
+        random_state=0, n_jobs=n_threads, verbose=-1
+    ).fit
 
 
 def _linear(classes: bool, n_threads: int) -> Fit:
@@ -76,7 +91,9 @@ def _xrfm(classes: bool, n_threads: int) -> Fit:
         def fit(self, X: np.ndarray, y: np.ndarray) -> HoldingOut:
             order = _sample(X, len(X))
             held_out, kept = np.split(order, [len(X) // 5])
-            self.model_ = xRFM(device="cpu", random_state=0, n_threads=n_threads, verbose=False)
+            self.model_ = xRFM(
+                device="cpu", random_state=0, n_threads=n_threads, verbose=False
+            )
             self.model_.fit(X[kept], y[kept], X[held_out], y[held_out])
             return self
 
@@ -87,48 +104,81 @@ def _xrfm(classes: bool, n_threads: int) -> Fit:
             return np.asarray(self.model_.predict_proba(X))
 
     scaled = _scaled(HoldingOut())
-    return (scaled if classes else TransformedTargetRegressor(scaled, transformer=StandardScaler())).fit
+    return (
+        scaled
+        if classes
+        else TransformedTargetRegressor(scaled, transformer=StandardScaler())
+    ).fit
 
 
 def _kernel_machine(classes: bool, n_threads: int) -> Fit:
     """Tune on few rows, and fit what was best on more."""
-    ridge = TransformedTargetRegressor(_scaled(KernelRidge(kernel="rbf")), transformer=StandardScaler())
-    machine, step = (_scaled(SVC()), "svc") if classes else (ridge, "regressor__kernelridge")
-    penalties = {"C": (0.3, 1.0, 3.0, 10.0, 100.0)} if classes else {"alpha": (1e-4, 1e-2, 0.1, 1.0, 10.0)}
+    ridge = TransformedTargetRegressor(
+        _scaled(KernelRidge(kernel="rbf")), transformer=StandardScaler()
+    )
+    machine, step = (
+        (_scaled(SVC()), "svc") if classes else (ridge, "regressor__kernelridge")
+    )
+    penalties = (
+        {"C": (0.3, 1.0, 3.0, 10.0, 100.0)}
+        if classes
+        else {"alpha": (1e-4, 1e-2, 0.1, 1.0, 10.0)}
+    )
 
     def fit(X: np.ndarray, y: np.ndarray) -> BaseEstimator:
         values = {"gamma": np.array(WIDTHS) / X.shape[1], **penalties}
         grid = {f"{step}__{name}": choices for name, choices in values.items()}
-        few, more = _sample(X, N_TUNED), _sample(X, N_FITTED)
+        few = _sample(X, N_TUNED)
+        more = _sample(X, N_FITTED)
         search = GridSearchCV(machine, grid, cv=3, refit=False).fit(X[few], y[few])
         best = clone(machine).set_params(**search.best_params_)
-        return (CalibratedClassifierCV(best, cv=5, ensemble=False) if classes else best).fit(X[more], y[more])
+        return (
+            CalibratedClassifierCV(best, cv=5, ensemble=False) if classes else best
+        ).fit(X[more], y[more])
 
     return fit
 
 
 def _gaussian_process(classes: bool, n_threads: int) -> Fit:
-    """Tune one width for classes, and for numbers one per column on few rows before all are taken."""
+    """Tune one width for classes, and for numbers one per column on few rows before all
+    are taken.
+    """
 
     def classify(X: np.ndarray, y: np.ndarray) -> Pipeline:
         kernel = ConstantKernel() * RBF(np.sqrt(X.shape[1]))
-        return _scaled(GaussianProcessClassifier(kernel, optimizer=_few_steps)).fit(X, y)
+        return _scaled(GaussianProcessClassifier(kernel, optimizer=_few_steps)).fit(
+            X, y
+        )
 
     def regress(X: np.ndarray, y: np.ndarray) -> Pipeline:
         n_features = X.shape[1]
         # the gradient by one width per column costs n_samples² · n_features numbers
         widths = np.full(n_features if n_features <= 20 else 1, np.sqrt(n_features))
-        kernel = ConstantKernel() * Matern(widths, (1e-2, 1e4), nu=2.5) + WhiteKernel(0.1, (1e-6, 1e2))
-        scaler, few = StandardScaler().fit(X), _sample(X, N_PROCESS_TUNED)
+        kernel = ConstantKernel() * Matern(widths, (1e-2, 1e4), nu=2.5) + WhiteKernel(
+            0.1, (1e-6, 1e2)
+        )
+        scaler = StandardScaler().fit(X)
+        few = _sample(X, N_PROCESS_TUNED)
         tuned = GaussianProcessRegressor(kernel, normalize_y=True, optimizer=_few_steps)
         tuned.fit(scaler.transform(X[few]), y[few])
-        return _scaled(GaussianProcessRegressor(tuned.kernel_, normalize_y=True, optimizer=None)).fit(X, y)
+        return _scaled(
+            GaussianProcessRegressor(tuned.kernel_, normalize_y=True, optimizer=None)
+        ).fit(X, y)
 
     return classify if classes else regress
 
 
-def _few_steps(objective: Any, start: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, float]:
-    found = minimize(objective, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": 20})
+def _few_steps(
+    objective: Any, start: np.ndarray, bounds: np.ndarray
+) -> tuple[np.ndarray, float]:
+    found = minimize(
+        objective,
+        start,
+        jac=True,
+        bounds=bounds,
+        method="L-BFGS-B",
+        options={"maxiter": 20},
+    )
     return found.x, found.fun
 
 
@@ -141,19 +191,28 @@ def _sample(X: np.ndarray, n_samples: int) -> np.ndarray:
 
 
 def _by_default(numbers: type, classified: type) -> Callable[[bool, int], Fit]:
-    return lambda classes, n_threads: (classified if classes else numbers)(random_state=0).fit
+    return lambda classes, n_threads: (
+        (classified if classes else numbers)(random_state=0).fit
+    )
 
 
 def _named(kernel: str, features: str = "auto") -> Model:
     """Ours with a kernel of its candidates by name, and all else by default."""
     scale = "evidence" if kernel.startswith("additive") else "auto"
-    options = {"kernel": kernel, "length_scale": scale, "features": features, "random_state": 0}
+    options = {
+        "kernel": kernel,
+        "length_scale": scale,
+        "features": features,
+        "random_state": 0,
+    }
     least_rows = EXACT_ROWS + 1 if features == "fourier" else 0
     title = kernel if features == "auto" else f"{kernel}, {features}"
-    return Model(title, "rff_dist", "", lambda *_: RFFRidge(**options).fit, least_rows=least_rows)
+    return Model(
+        title, "rff_dist", "", lambda *_: RFFRidge(**options).fit, least_rows=least_rows
+    )
 
 
-OURS, CONFORMAL = "ours", "conformal"
+OURS = "ours"
 NAMED = {  # what the default chooses from
     "gaussian": _named("gaussian", "nystrom"),
     "gaussian-fourier": _named("gaussian", "fourier"),
@@ -167,7 +226,9 @@ MODELS = {
     OURS: Model("ours", "rff_dist", "by default", _by_default(RFFRidge, RFFClassifier)),
     "catboost": Model("CatBoost", "catboost", "by default", _catboost),
     "lightgbm": Model("LightGBM", "lightgbm", "by default", _lightgbm),
-    "xrfm": Model("xRFM", "xrfm", "by default, a fifth of the rows for validation", _xrfm),
+    "xrfm": Model(
+        "xRFM", "xrfm", "by default, a fifth of the rows for validation", _xrfm
+    ),
     "histgb": Model(
         "HistGradientBoosting",
         "scikit-learn",
@@ -183,11 +244,13 @@ MODELS = {
     "gp": Model(
         "Gaussian process",
         "scikit-learn",
-        f"up to {N_PROCESS:,} rows, Matérn 5/2 with a length scale per column, tuned on {N_PROCESS_TUNED}",
+        f"up to {N_PROCESS:,} rows, Matérn 5/2 with a length scale per column, tuned on"
+        f" {N_PROCESS_TUNED}",
         _gaussian_process,
         N_PROCESS,
     ),
-    "linear": Model("linear", "scikit-learn", "`RidgeCV` or `LogisticRegression`", _linear),
-    CONFORMAL: Model("ours", "rff_dist", "", lambda *_: RFFRidge(conformal=True, random_state=0).fit),
+    "linear": Model(
+        "linear", "scikit-learn", "`RidgeCV` or `LogisticRegression`", _linear
+    ),
     **NAMED,
 }

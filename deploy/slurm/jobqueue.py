@@ -1,7 +1,9 @@
 """Train on four workers that dask-jobqueue submits as Slurm jobs.
 
-The scheduler runs in this process, on the node where it is started, and ends with it. Beside rff_dist it
-needs `pip install dask-jobqueue`, and the certificates of deploy/tls.sh on a shared disk::
+The scheduler runs in this process, on the node where it is started, and ends with it.
+Beside rff_dist it
+needs `pip install dask-jobqueue`, and the certificates of deploy/tls.sh on a shared
+disk::
 
     python deploy/slurm/jobqueue.py $HOME/rff_dist-run/tls data.zarr model
 """
@@ -38,21 +40,30 @@ def cluster_of_jobs(tls: Path) -> SLURMCluster:
         walltime="01:00:00",
         security=security,
         protocol="tls://",
-        scheduler_options={"host": socket.gethostname(), "dashboard_address": "127.0.0.1:0"},
+        scheduler_options={
+            "host": socket.gethostname(),
+            "dashboard_address": "127.0.0.1:0",
+        },
         job_extra_directives=[],  # an account or partition: ["--account=…"]
     )
 
 
 def main() -> None:
     """Fit, and save the model."""
-    tls, data, model = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    tls = Path(sys.argv[1])
+    data = sys.argv[2]
+    model = sys.argv[3]
     with cluster_of_jobs(tls) as cluster, Client(cluster) as client:
-        # Not `adapt`: it counts tasks per thread, and an engine gives a worker of four threads two blocks.
+        # Not `adapt`: it counts tasks per thread, and an engine gives a worker of four
+        # threads two blocks.
         cluster.scale(jobs=4)
         client.wait_for_workers(1)
         with DaskEngine(client=client) as engine:
             options = RidgeOptions(
-                kernel="gaussian", length_scale="median", features="fourier", n_components=2048
+                kernel="gaussian",
+                length_scale="median",
+                features="fourier",
+                n_components=2048,
             )
             write_model(fit(open_dataset(data), options, engine=engine).model, model)
 

@@ -1,8 +1,8 @@
-"""Two pages of the reference that are made from the program itself: its commands and options, and its errors.
+"""What the reference takes from the program itself: a page of commands and options, a
+page of errors, and the table of kernels.
 
-MkDocs calls `on_files`. The pages are no files of the repository, so they cannot fall behind. It calls
-`on_post_page` with the HTML of each page.
-"""
+MkDocs calls `on_files`. The pages are no files of the repository, so they cannot fall
+behind. It calls `on_post_page` with the HTML of each page."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from rff_dist import errors, fields
+from rff_dist.kernels import names, registry
 from rff_dist.workbench.cli import shell, sources
 from rff_dist.workbench.results import exits
 
@@ -17,8 +18,25 @@ from rff_dist.workbench.results import exits
 def on_files(files: Files, /, *, config: Any) -> Files:
     """Add the pages to those that are in the folder."""
     for name, lines in {"options": options_page(), "errors": errors_page()}.items():
-        files.append(File.generated(config, f"reference/{name}.md", content="\n".join(lines)))
+        files.append(
+            File.generated(config, f"reference/{name}.md", content="\n".join(lines))
+        )
     return files
+
+
+def on_page_markdown(markdown: str, /, **_: Any) -> str:
+    """Put the kernels that have a name into the page about them."""
+    return markdown.replace("<!-- kernels -->", "\n".join(kernels()))
+
+
+def kernels() -> Iterator[str]:
+    """Yield the table of kernels, and where the reference of each class goes."""
+    yield "| `--kernel` | class | k(x, y) |\n|---|---|---|"
+    for name, kernel in names.KERNELS.items():
+        formula = (kernel.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+        yield f"| `{name}` | `{kernel.__name__}` | {_cell(formula)} |"
+    for path in registry.KERNELS.values():
+        yield f"\n::: {path}"
 
 
 def on_post_page(output: str, /, *, page: Any, config: Any) -> str:
@@ -27,28 +45,53 @@ def on_post_page(output: str, /, *, page: Any, config: Any) -> str:
 
 
 def options_page() -> Iterator[str]:
-    """Yield the page of all commands, their options and the variables of the environment."""
+    """Yield the page of all commands, their options and the variables of the
+    environment.
+    """
     yield "# Commands and options\n"
-    yield "Each option can be given by its flag, by a variable of the environment, or by name in the TOML"
-    yield "file of `--config`; flags count most. Flows take the same names as parameters. `--print-config`"
-    yield "shows what holds and where it came from. The last table has the options of every command.\n"
-    shared = {one.name for one in fields.options_of(shell.Shown)}
+    yield (
+        "Each option can be given by its flag, by a variable of the environment, or by"
+        " name in the TOML"
+    )
+    yield (
+        "file of `--config`; flags count most. Flows take the same names as parameters."
+        " `--print-config`"
+    )
+    yield (
+        "shows what holds and where it came from. The last table has the options of"
+        " every command.\n"
+    )
+    shared = {one.name for one in fields.options_of(shell.CommonOptions)}
     for title, command in commands().items():
         own = [one for one in command.options if one.name not in shared]
         prefix = sources.prefix_of(title.split())
-        yield f"## rff-dist {title}\n\n{(command.function.__doc__ or '').split(chr(10))[0]}"
-        yield f"Variables: `{prefix}` and the option, such as `{prefix}{own[0].name.upper()}`.\n"
+        yield (
+            "## rff-dist"
+            f" {title}\n\n{(command.function.__doc__ or '').split(chr(10))[0]}"
+        )
+        yield (
+            f"Variables: `{prefix}` and the option, such as"
+            f" `{prefix}{own[0].name.upper()}`.\n"
+        )
         yield from _table(own)
     yield "## Options of every command\n"
-    yield from _table(fields.options_of(shell.Shown))
+    yield from _table(fields.options_of(shell.CommonOptions))
 
 
 def commands() -> dict[str, shell.Command]:
     """Return all commands, by name; those of a group follow its name."""
-    app, found = shell.make_app(), {}
+    app = shell.make_app()
+    found = {}
     for name in shell.COMMANDS:
-        apps = [app[name], *(app[name][sub] for sub in app[name] if name in shell.GROUPS)]
-        made = [one.default_command.command for one in apps if hasattr(one.default_command, "command")]
+        apps = [
+            app[name],
+            *(app[name][sub] for sub in app[name] if name in shell.GROUPS),
+        ]
+        made = [
+            one.default_command.command
+            for one in apps
+            if hasattr(one.default_command, "command")
+        ]
         found |= {command.title: command for command in made}
     return found
 
@@ -57,7 +100,13 @@ def _table(options: Any) -> Iterator[str]:
     yield "| option | default | meaning |\n|---|---|---|"
     for one in options:
         flag = "--" + one.name.replace("_", "-")
-        default = "required" if one.required else sources.toml(one.default).strip('"') if one.default else ""
+        default = (
+            "required"
+            if one.required
+            else sources.toml(one.default).strip('"')
+            if one.default
+            else ""
+        )
         code = f'<code style="white-space: nowrap">{flag}</code>'
         yield f"| {code} | {_cell(default)} | {_cell(one.declared.help)} |"
     yield ""
@@ -66,16 +115,34 @@ def _table(options: Any) -> Iterator[str]:
 def errors_page() -> Iterator[str]:
     """Yield the page of errors and exit codes."""
     yield "# Errors and exit codes\n"
-    yield "Errors are subclasses of `rff_dist.errors.RFFDistError`. Programs can rely on their kind: it is"
-    yield "`error.kind` in `--json`, `kind` in JSON lines of the log and in Python, the tag `error:KIND`"
-    yield "of a flow run that failed, and `error.type` in traces. Errors that rff_dist does not raise are of"
-    yield "the kind `memory`, `stopped` (by a signal) or `unexpected`; wrong options of a command, `usage`."
-    yield f"An error about a place that the command writes to exits with {exits.CANNOT_WRITE}, Ctrl-C"
+    yield (
+        "Errors are subclasses of `rff_dist.errors.RFFDistError`. Programs can rely on"
+        " their kind: it is"
+    )
+    yield (
+        "`error.kind` in `--json`, `kind` in JSON lines of the log and in Python, the"
+        " tag `error:KIND`"
+    )
+    yield (
+        "of a flow run that failed, and `error.type` in traces. Errors that rff_dist"
+        " does not raise are of"
+    )
+    yield (
+        "the kind `memory`, `stopped` (by a signal) or `unexpected`; wrong options of a"
+        " command, `usage`."
+    )
+    yield (
+        "An error about a place that the command writes to exits with"
+        f" {exits.CANNOT_WRITE}, Ctrl-C"
+    )
     yield f"with {exits.INTERRUPTED}, SIGTERM with {exits.TERMINATED}.\n"
     yield "| error | kind | exit code | meaning |\n|---|---|---|---|"
     for kind in _kinds(errors.RFFDistError):
         about = (kind.__doc__ or "").split("\n")[0]
-        yield f"| `{kind.__name__}` | `{kind.kind}` | {exits.exit_code(kind('…'))} | {_cell(about)} |"
+        yield (
+            f"| `{kind.__name__}` | `{kind.kind}` | {exits.exit_code(kind('…'))} |"
+            f" {_cell(about)} |"
+        )
 
 
 def _kinds(kind: type[errors.RFFDistError]) -> Iterator[type[errors.RFFDistError]]:

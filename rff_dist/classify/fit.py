@@ -1,7 +1,9 @@
-"""Classifiers on the engine: ridge on targets of −1 and +1, then passes of a loss, or probabilities.
+"""Train a classifier: ridge on targets of −1 and +1, then passes of another loss.
 
-Ridge always comes first: it chooses alpha, its solution is where the other losses start, and its Gram is
-their preconditioner. Each evaluation of a loss is one pass, which makes all features once.
+Labelled rows and a loss go in; a model comes out whose card has the classes, and what
+turns scores into probabilities. Ridge always comes first: it chooses alpha, its
+solution is where the other losses start, and its Gram is their preconditioner. Each
+evaluation of a loss is one pass, which makes all features once.
 """
 
 import logging
@@ -17,7 +19,7 @@ from rff_dist.checks import check_count, check_name, is_number
 from rff_dist.classify import platt_scaling, predict
 from rff_dist.classify.losses import LOSSES, Logistic, Loss, sum_loss
 from rff_dist.data import blocks, columns, labelled, samples
-from rff_dist.engines import progress, protocol
+from rff_dist.engines import events, protocol
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.fields import values_of
 from rff_dist.fitting import parameters, predicting
@@ -36,57 +38,61 @@ logger = logging.getLogger(__name__)
 
 
 LOSS_NAMES = (predict.SQUARED, *LOSSES)
-# The seeded sample whose leave-one-out scores are calibrated: its most rows, and values of scores (128 MiB).
-CALIBRATION_ROWS, CALIBRATION_SCORES = 10_000, 2**24
-# Limits for the mean second derivative of the logistic loss: its upper bound, and a lower limit, since
-# separable classes would give less.
-LARGEST_CURVATURE, SMALLEST_CURVATURE = 0.25, 1 / 64
-# The logistic loss takes at least this share of ridge's alpha. With less, rare or separable classes were
-# fitted worse on 3 of 5 data sets (log loss of new rows 0.225 for 0.218, 0.552 for 0.548, 0.147 for 0.140),
-# and better on one (0.074 for 0.077).
+# The seeded sample whose leave-one-out scores are calibrated: its most rows, and values
+# of scores (128 MiB).
+CALIBRATION_ROWS = 10_000
+CALIBRATION_SCORES = 2**24
+# Limits for the mean second derivative of the logistic loss: its upper bound, and a
+# lower limit, since separable classes would give less.
+LARGEST_CURVATURE = 0.25
+SMALLEST_CURVATURE = 1 / 64
+# The logistic loss takes at least this share of ridge's alpha. With less, rare or
+# separable classes were fitted worse on 3 of 5 data sets (log loss of new rows 0.225
+# for 0.218, 0.552 for 0.548, 0.147 for 0.140), and better on one (0.074 for 0.077).
 SMALLEST_ALPHA_FACTOR = 1 / 8
-# The logistic loss starts from ridge's scores times at most this. Slopes of calibrated scores were 1.8 to 4.3
-# on five data sets. On the digits, starting from 32 times the scores, as the curvature asks, took 72 passes
-# for 32.
+# The logistic loss starts from ridge's scores times at most this. Slopes of calibrated
+# scores were 1.8 to 4.3 on five data sets. On the digits, starting from 32 times the
+# scores, as the curvature asks, took 72 passes for 32.
 LARGEST_SCALE = 4.0
-HINGE_CURVATURE = 1.0  # the squared hinge's second derivative is 2 within the margin, for about half the rows
+# the squared hinge's second derivative is 2 within the margin, for about half the rows
+HINGE_CURVATURE = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class LossOptions:
     """Which loss a classifier minimises, and when it stops.
 
-    `loss`: "squared", "logistic" or "squared_hinge".
-    `class_weight`: "balanced", mapping of label to float, or None. Factors on the weights of each class's
-      rows; see `class_weights`.
-    `tol`: see `minimize_loss`; not used for "squared".
-    `max_iter`: largest number of steps; there are a few more passes than steps.
     Raises InvalidParameterError if the loss is unknown, or a number is out of range.
     """
 
+    #: "squared", "logistic" or "squared_hinge".
     loss: str = predict.SQUARED
+    #: Factors on the weights of each class's rows, or "balanced"; see `class_weights`.
     class_weight: str | Mapping[Any, float] | None = None
+    #: See `minimize_loss`; not used for "squared".
     tol: float = 1e-6
+    #: Largest number of steps; there are a few more passes than steps.
     max_iter: int = 100
 
     def __post_init__(self) -> None:
         check_name(self.loss, LOSS_NAMES, "loss")
         if not is_number(self.tol) or not 0 < self.tol < 1:
-            raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number in (0, 1)")
+            raise InvalidParameterError(
+                f"`tol` is {self.tol!r}; expected a number in (0, 1)"
+            )
         check_count(self.max_iter, "max_iter")
 
 
-# -- losses ----------------------------------------------------------------------------------------
+# -- losses
+# --------------------------------------------------------------------------------------
 
 
 def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
-    """Estimate the mean of p·(1 − p) from ridge on targets of −1 and +1, limited to [1/64, 1/4].
+    """Estimate the mean of p·(1 − p) from ridge on targets of −1 and +1.
 
-    Ridge estimates f = 2p − 1, about which targets have the variance 4·p·(1 − p). So this is a quarter of
-    the noise variance of largest evidence, (rss + alpha·‖w‖²) / Σw, averaged over columns.
-
-    `solution`: ridge's solution.
-    `sum_of_weights`: sum of the rows' weights.
+    Ridge estimates f = 2p − 1, about which targets have the variance 4·p·(1 − p). So
+    this is a quarter of the noise variance of largest evidence, (rss + alpha·‖w‖²) /
+    Σw, averaged over columns. The result is limited to [1/64, 1/4].
     """
     squared_norms = np.square(solution.coefficients).sum(axis=0)
     residual = solution.residual_sum_of_squares + solution.alpha * squared_norms
@@ -104,70 +110,82 @@ def fit_loss(
     curvature: float,
     engine: protocol.Engine,
 ) -> minimize.Minimum:
-    """Minimise Σ w·ℓ(f) + penalty·‖W‖² from ridge's solution, in 10 to 30 passes over the data.
+    """Minimise Σ w·ℓ(f) + penalty·‖W‖² from ridge's solution, in 10 to 30 passes.
 
-    The bits are the same on every engine, on one type of machine. The client holds a factor of the Gram, of
-    8 · n_components² bytes.
+    The penalty is `loss.penalty_factor` · alpha. The bits are the same on every engine,
+    on one type of machine. The client needs a factor of the Gram, of 8 · n_components²
+    bytes.
 
-    `dataset`: with targets of −1 and +1.
-    `model`: ridge on this dataset, with its statistics.
-    `alpha`: the penalty is `loss.penalty_factor` · alpha.
-    `curvature`: see `minimize_loss`.
     Raises DataError if values are not finite, or targets are not −1 and +1.
     """
-    statistics, loss = model.summed, LOSSES[options.loss]
+    statistics = model.summed
+    loss = LOSSES[options.loss]
     add_up = partial(sum_loss, loss=loss)
     equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
 
-    def evaluate(coefficients: FloatArray, intercept: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+    def evaluate(
+        coefficients: FloatArray, intercept: FloatArray
+    ) -> tuple[float, FloatArray, FloatArray]:
         linear = predicting.LinearModel(model.feature_map, coefficients, intercept)
-        sums = inspection.sum_rows(dataset, add_up, linear, engine=engine, label=loss.name)
+        sums = inspection.sum_rows(
+            dataset, add_up, linear, engine=engine, label=loss.name
+        )
         specs.check_counted(sums.n_samples, dataset.n_samples)
         gradient = gram_products.sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 
-    progress.Announcer(engine.observers)(progress.Rounds(loss.name, options.max_iter))
+    engine.tell(events.Rounds(loss.name, options.max_iter))
     coefficients, intercept = _start(model, loss, curvature)
     one_row = np.full((1, model.n_targets), -1.0)
     one_row[0, 0] = 1.0
-    reference = statistics.sum_of_weights * float(loss(np.zeros_like(one_row), one_row)[0][0])  # of no scores
-    problem = minimize.PenalizedLoss(evaluate, equations, loss.penalty_factor * alpha, curvature, reference)
-    tol, max_iter = options.tol, options.max_iter
-    return minimize.minimize_loss(problem, coefficients, intercept, tol=tol, max_iter=max_iter)
+    losses_of_no_scores, _ = loss(np.zeros_like(one_row), one_row)
+    problem = minimize.PenalizedLoss(
+        evaluate,
+        equations,
+        loss.penalty_factor * alpha,
+        curvature,
+        reference=statistics.sum_of_weights * float(losses_of_no_scores[0]),
+    )
+    return minimize.minimize_loss(
+        problem, coefficients, intercept, tol=options.tol, max_iter=options.max_iter
+    )
 
 
-def _start(model: models.RidgeModel, loss: Loss, curvature: float) -> tuple[FloatArray, FloatArray]:
+def _start(
+    model: models.RidgeModel, loss: Loss, curvature: float
+) -> tuple[FloatArray, FloatArray]:
     """Return ridge's coefficients and intercept, scaled for the loss."""
     if not isinstance(loss, Logistic):
         return model.coefficients, model.intercept
     # a change of f = 2p − 1 changes the log odds by 1 / (2·p·(1 − p)) times as much
     scale = min(1.0 / (2.0 * curvature), LARGEST_SCALE)
-    coefficients, intercept = scale * model.coefficients, scale * model.intercept
+    coefficients = scale * model.coefficients
+    intercept = scale * model.intercept
     if model.n_targets == 1:
         return coefficients, intercept
-    # Softmax does not change if all scores of a row shift. They add up to 0 at the minimum, and on the way to
-    # it if they do at the start.
-    return coefficients - coefficients.mean(axis=1, keepdims=True), intercept - intercept.mean()
+    # Softmax does not change if all scores of a row shift. They add up to 0 at the
+    # minimum, and on the way to it if they do at the start.
+    return (
+        coefficients - coefficients.mean(axis=1, keepdims=True),
+        intercept - intercept.mean(),
+    )
 
 
-# -- probabilities ---------------------------------------------------------------------------------
+# -- probabilities
+# ---------------------------------------------------------------------------------
 
 
 @frozen(eq=False)
 class CalibrationRows:
-    """A sample of all rows that came so far, on which probabilities are calibrated as more rows come.
+    """A sample of all rows so far, to calibrate probabilities on as more rows come."""
 
-    `n_seen`: the number of rows so far.
-    `keys`: float64 array of shape (n_sampled,). Each row has a number in (0, 1) that depends on its place
-      alone, and the smallest stay: the sample does not depend on how rows were divided.
-    `X`: array of shape (n_sampled, n_features).
-    `targets`: float64 array of shape (n_sampled, n_targets). −1 and +1.
-    `weights`: float64 array of shape (n_sampled,).
-    """
-
+    #: The number of rows so far.
     n_seen: int
+    #: Each sampled row has a number in (0, 1) that depends on its place alone. The
+    #: smallest stay, so that the sample does not depend on how rows were divided.
     keys: FloatArray
     X: AnyArray
+    #: −1 and +1, shape (n_sampled, n_targets).
     targets: FloatArray
     weights: FloatArray
 
@@ -175,50 +193,61 @@ class CalibrationRows:
 
     @classmethod
     def of(cls, dataset: blocks.Dataset, before: Self | None = None) -> Self:
-        """Return a sample of up to 10,000 rows of a dataset and of the rows before it."""
-        n_before, n_kept = (0, 0) if before is None else (before.n_seen, len(before.keys))
+        """Return a sample of up to 10,000 rows of a dataset and the rows before it."""
+        n_before = 0 if before is None else before.n_seen
         n_seen = n_before + dataset.n_samples
         keys = uniforms.row_uniforms(0, 0, n_before, n_seen)
-        keys = keys if before is None else np.concatenate([before.keys, keys])
-        # the rows with the smallest keys are one sample, in however many calls the rows come
-        chosen = np.sort(np.argsort(keys, kind="stable")[: _n_calibrated(dataset)])
-        kept, came = chosen[chosen < n_kept], chosen[chosen >= n_kept] - n_kept
-        X, targets, weights = dataset.take(came)
-        assert targets is not None
-        weights = np.ones(len(came)) if weights is None else weights
+        n_old = 0
         if before is not None:
-            X = np.concatenate([before.X[kept], X])
-            targets = np.concatenate([before.targets[kept], targets])
-            weights = np.concatenate([before.weights[kept], weights])
-        return cls(n_seen, keys[chosen], X, targets, weights)
+            n_old = len(before.keys)
+            keys = np.concatenate([before.keys, keys])
+        # the rows with the smallest keys, in however many calls they come
+        smallest = np.argsort(keys, kind="stable")[: _max_calibrated(dataset)]
+        sampled = np.sort(smallest)
+        old = sampled[sampled < n_old]
+        new = sampled[sampled >= n_old] - n_old
+        X, targets, weights = dataset.take(new)
+        assert targets is not None
+        if weights is None:
+            weights = np.ones(len(new))
+        if before is not None:
+            X = np.concatenate([before.X[old], X])
+            targets = np.concatenate([before.targets[old], targets])
+            weights = np.concatenate([before.weights[old], weights])
+        return cls(n_seen, keys[sampled], X, targets, weights)
 
 
-def _n_calibrated(dataset: blocks.Dataset) -> int:
+def _max_calibrated(dataset: blocks.Dataset) -> int:
     """Return how many rows are calibrated at most."""
     return min(CALIBRATION_ROWS, CALIBRATION_SCORES // dataset.n_targets)
 
 
-# Leave-one-out scores have a closed form, so no second fit is needed; scores of rows that were fitted are too
-# sure.
+# Leave-one-out scores have a closed form, so no second fit is needed; scores of rows
+# that were fitted are too sure.
 def calibrate(
-    dataset: blocks.Dataset, model: models.RidgeModel, *, class_weight: FloatArray | None, seed: int
+    dataset: blocks.Dataset,
+    model: models.RidgeModel,
+    *,
+    class_weight: FloatArray | None,
+    seed: int,
 ) -> platt_scaling.ScoreCalibration | None:
-    """Fit probabilities to the leave-one-out scores of a seeded sample of the training rows.
+    """Fit probabilities to leave-one-out scores of a seeded sample of training rows.
 
-    O(n_components³ / 3), and O(n_components²) for each of up to 10,000 rows, in this process. Rows count by
-    their full weights, including class weights, so that class weights move probabilities and the decisions
-    based on them. If weights repeat rows, one repetition is left out.
+    O(n_components³ / 3), and O(n_components²) for each of up to 10,000 rows, in this
+    process. Rows count by their full weights, including class weights, so that class
+    weights move probabilities and the decisions based on them. If weights repeat rows,
+    one repetition is left out. `class_weight` has the factor that the weights of each
+    class's rows include.
 
-    `dataset`: with targets of −1 and +1; its weights include class weights.
-    `model`: ridge on this dataset, with its statistics.
-    `class_weight`: float64 array of shape (n_classes,), or None. Factors included in the weights of each
-      class's rows.
-    `seed`: seed of the sample.
-    Returns: None, with the reason in the log, if alpha is so small that Z'Z + alpha·I is singular.
+    Returns None, with the reason in the log, if alpha is so small that Z'Z + alpha·I is
+    singular.
     """
-    X, targets, weights = samples.sample_rows(dataset, seed, n_rows=_n_calibrated(dataset))
+    X, targets, weights = samples.sample_rows(
+        dataset, seed, n_rows=_max_calibrated(dataset)
+    )
     assert targets is not None
-    weights = np.ones(len(targets)) if weights is None else weights
+    if weights is None:
+        weights = np.ones(len(targets))
     return calibrate_rows(X, targets, weights, model, class_weight=class_weight)
 
 
@@ -230,40 +259,49 @@ def calibrate_rows(
     *,
     class_weight: FloatArray | None,
 ) -> platt_scaling.ScoreCalibration | None:
-    """Fit probabilities to the leave-one-out scores of training rows; see `calibrate`."""
-    factors = np.ones(len(targets)) if class_weight is None else class_weight[predict.class_of(targets)]
-    # without class weights, which do not count as repetitions
-    plain = np.divide(weights, factors, out=np.zeros(len(targets)), where=factors > 0)
-    linear, sums = model.linear, model.summed
-    repeated = sums.spec.frequency_weights
+    """Fit probabilities to the leave-one-out scores of rows; see `calibrate`."""
+    factors = np.ones(len(targets))
+    if class_weight is not None:
+        factors = class_weight[predict.class_of(targets)]
+    left_out = weights
+    n_observations = None
+    if model.summed.spec.frequency_weights:
+        # one repetition of each row; class weights do not count as repetitions
+        left_out = factors
+        repetitions = np.zeros(len(targets))
+        np.divide(weights, factors, out=repetitions, where=factors > 0)
+        n_observations = float(repetitions.sum())
     try:
-        alpha, fit_intercept = model.alpha, model.card["fit_intercept"]
-        predictive = uncertainty.predictive_model(linear, sums, alpha=alpha, fit_intercept=fit_intercept)
+        predictive = uncertainty.predictive_model(
+            model.linear,
+            model.summed,
+            alpha=model.alpha,
+            fit_intercept=model.card["fit_intercept"],
+        )
     except SolveError as error:
         logger.warning("no probabilities: %s", error)
         return None
     rows = blocks.Rows(blocks.Block(0, 0, len(targets)), X, targets)
     with machine.using_threads(machine.available_cores()):
-        scores = platt_scaling.leave_one_out_scores(rows, predictive, factors if repeated else weights)
-    return platt_scaling.fit_calibration(scores, targets, weights, float(plain.sum()) if repeated else None)
+        scores = platt_scaling.leave_one_out_scores(rows, predictive, left_out)
+    return platt_scaling.fit_calibration(scores, targets, weights, n_observations)
 
 
-# -- the whole job ---------------------------------------------------------------------------------
+# -- the whole job
+# ---------------------------------------------------------------------------------
 
 
 @frozen(eq=False)
 class FittedModel:
-    """A trained regression or classifier, and ridge's models without each fold.
+    """A trained regression or classifier, and ridge's models without each fold."""
 
-    `trained`: ridge; for a classifier with that as its model, whose card has under "classifier" the classes,
-      the loss, the calibration (None without probabilities), how the minimum was reached (None for "squared")
-      and ridge's alpha.
-    `folds`: None if folds were not summed separately.
-    `calibration`: turns ridge's scores into probabilities of classes; None for a regression.
-    """
-
-    trained: ridge_fit.Trained
+    #: Ridge; for a classifier with that as its model, whose card has under "classifier"
+    #: the classes, the loss, the calibration (None without probabilities), how the
+    #: minimum was reached (None for "squared") and ridge's alpha.
+    trained: ridge_fit.FitResult
+    #: None if folds were not summed separately.
     folds: held_out.FoldModels | None = None
+    #: Turns ridge's scores into probabilities of classes; None for a regression.
     calibration: platt_scaling.ScoreCalibration | None = None
 
     @property
@@ -281,15 +319,13 @@ def label_rows(
     whole_weights_repeat: bool = False,
     engine: protocol.Engine,
 ) -> tuple[labelled.LabelledDataset, RidgeOptions]:
-    """Count labels of any type in a pass; return rows with targets of −1 and +1, and ridge's options.
+    """Count labels of any type in a pass; return rows with targets of −1 and +1.
 
-    `source`: the rows; its own targets are ignored.
-    `labels`: the label of each row.
-    `options`: of ridge.
-    `classes`: array of shape (n_classes,). All labels, sorted, if some may have no rows yet; by default those
-      of the rows.
-    `whole_weights_repeat`: whether weights that are all whole numbers repeat their rows, whatever the options
-      say; other weights are precisions.
+    Ridge's options for them come with it. The source's own targets are ignored.
+    `classes` are all labels, sorted, if some may have no rows yet; by default those of
+    the rows. With `whole_weights_repeat`, weights that are all whole numbers repeat
+    their rows, whatever the options say; other weights are precisions.
+
     Raises DataError if fewer than two classes have rows with a weight above 0.
     """
     counts = inspection.count_labels(labels, source=source, engine=engine)
@@ -301,8 +337,8 @@ def label_rows(
     factors = labelled.class_weights(losses.class_weight, counts)
     dataset = labelled.LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
-    # One alpha for all classes keeps their scores comparable: the largest decides. The direct solver leaves
-    # the Gram, which calibration and the other losses need.
+    # One alpha for all classes keeps their scores comparable: the largest decides. The
+    # direct solver leaves the Gram, which calibration and the other losses need.
     return dataset, replace(options, alpha_per_target=False, solver="direct")
 
 
@@ -315,49 +351,81 @@ def fit(
     engine: protocol.Engine,
     do: Do = plainly,
 ) -> FittedModel:
-    """Train a classifier: ridge on targets of −1 and +1, and then probabilities or passes of another loss.
+    """Train ridge on targets of −1 and +1; then probabilities, or another loss.
 
-    A single given alpha is that of the loss. Otherwise alpha is chosen for ridge: the squared hinge takes the
-    same, and the logistic loss takes it times `logistic_curvature`, which gives both as many degrees of
-    freedom, or times 1/8 if that is more.
-
-    `dataset`, `options`: see `label_rows`.
-    `choices`, `do`: see `ridge.fit.fit`.
-    Returns: a model with the classes on its card; see `read_classes`.
+    A single given alpha is that of the loss. Otherwise alpha is chosen for ridge: the
+    squared hinge takes the same, and the logistic loss takes it times
+    `logistic_curvature`, which gives both as many degrees of freedom, or times 1/8 if
+    that is more. Dataset and options are those of `label_rows`; for `choices` and `do`
+    see `ridge.fit.fit`.
     """
     loss = losses.loss
     # draws and broadcasts W and b, accumulates Z'Z and Z'y, and solves
     trained = ridge_fit.fit(dataset, options, choices=choices, engine=engine, do=do)
-    model, ridge_alpha = trained.model, trained.model.alpha
-    assert isinstance(ridge_alpha, float)
-    weights = dataset.class_weight
-    ridge = do("calibrate", calibrate, dataset, model, class_weight=weights, seed=options.seed)
-    folds = None
-    if trained.parts is not None:
-        folds = ridge_fit.fold_models_of(trained)
-        estimate = do("hold out", estimate_by_folds, dataset, folds, ridge, engine=engine)
+    model = trained.model
+    alpha = model.alpha
+    assert isinstance(alpha, float)
+    ridge_calibration = do(
+        "calibrate",
+        calibrate,
+        dataset,
+        model,
+        class_weight=dataset.class_weight,
+        seed=options.seed,
+    )
+    folds = trained.fold_models
+    if folds is not None:
+        estimate = do(
+            "hold out",
+            estimate_by_folds,
+            dataset,
+            folds,
+            ridge_calibration,
+            engine=engine,
+        )
         model = model.with_card(estimate={"loss": predict.SQUARED, **estimate})
     if loss == predict.SQUARED:
-        model = _described(model, dataset, losses, ridge, None)
-        return FittedModel(replace(trained, model=model), folds, ridge)
-    alpha, curvature, calibration = ridge_alpha, HINGE_CURVATURE, None
+        model = _described(model, dataset, losses, ridge_calibration, None)
+        return FittedModel(replace(trained, model=model), folds, ridge_calibration)
+
+    curvature = HINGE_CURVATURE
+    calibration = None
     if loss == Logistic.name:
-        curvature = logistic_curvature(trained.solved.solution, model.summed.sum_of_weights)
-        alpha *= 1.0 if is_one_alpha(options.alpha) else max(curvature, SMALLEST_ALPHA_FACTOR)
+        curvature = logistic_curvature(
+            trained.solved.solution, model.summed.sum_of_weights
+        )
+        if not is_one_alpha(options.alpha):  # chosen for ridge
+            alpha *= max(curvature, SMALLEST_ALPHA_FACTOR)
         calibration = platt_scaling.ScoreCalibration(1.0, (0.0,) * model.n_targets)
-    minimum = do(loss, fit_loss, dataset, model, losses, alpha=alpha, curvature=curvature, engine=engine)
+    minimum = do(
+        loss,
+        fit_loss,
+        dataset,
+        model,
+        losses,
+        alpha=alpha,
+        curvature=curvature,
+        engine=engine,
+    )
     model = _described(model, dataset, losses, calibration, minimum)
-    model = replace(model, coefficients=minimum.coefficients, intercept=minimum.intercept, alpha=alpha)
-    return FittedModel(replace(trained, model=model), folds, ridge)
+    model = replace(
+        model,
+        coefficients=minimum.coefficients,
+        intercept=minimum.intercept,
+        alpha=alpha,
+    )
+    return FittedModel(replace(trained, model=model), folds, ridge_calibration)
 
 
-def _check_weighted(counts: labelled.LabelCounts, factors: NDArray[np.float64] | None) -> None:
+def _check_weighted(
+    counts: labelled.LabelCounts, factors: NDArray[np.float64] | None
+) -> None:
     weight = counts.weight.value() * (1.0 if factors is None else factors)
     if (weight > 0).sum() < 2:
-        counted = counts.classes[weight > 0].tolist()
+        classes = counts.classes[weight > 0].tolist()
         raise DataError(
-            f"rows of {len(counted)} class have a weight above 0 ({counted}); a classifier needs at least 2 "
-            "classes"
+            f"rows of {len(classes)} class have a weight above 0 ({classes}); a"
+            " classifier needs at least 2 classes"
         )
 
 
@@ -368,8 +436,10 @@ def _described(
     calibration: platt_scaling.ScoreCalibration | None,
     minimum: minimize.Minimum | None,
 ) -> models.RidgeModel:
-    """Return ridge's model with the labels and how the classifier was fitted on its card, as JSON values."""
-    classes, weight, facts = dataset.classes, cast("Any", losses.class_weight), None
+    """Return the model with labels and how the classifier was fitted on its card."""
+    classes = dataset.classes
+    weight = cast("Any", losses.class_weight)
+    facts = None
     if minimum is not None:
         facts = {
             **values_of(minimum, "objective", "excess", "n_iterations"),
@@ -378,9 +448,11 @@ def _described(
         }
     if isinstance(weight, Mapping):
         weight = [float(weight.get(label, 1.0)) for label in classes.tolist()]
-    own = {**model.card[parameters.PARAMETERS], **parameters.to_card(vars(losses))}
     return model.with_card(
-        parameters=own,
+        parameters={
+            **model.card[parameters.PARAMETERS],
+            **parameters.to_card(vars(losses)),
+        },
         classifier={
             "loss": losses.loss,
             "calibration": None if calibration is None else asdict(calibration),
@@ -393,7 +465,8 @@ def _described(
     )
 
 
-# -- errors by cross-validation --------------------------------------------------------------------
+# -- errors by cross-validation
+# --------------------------------------------------------------------
 
 
 def estimate_by_folds(
@@ -403,17 +476,20 @@ def estimate_by_folds(
     *,
     engine: protocol.Engine,
 ) -> dict[str, Any]:
-    """Estimate accuracy and log loss on new rows in one pass: ridge trained without a fold predicts its rows.
+    """Estimate accuracy and log loss on new rows in one pass over the training rows.
 
-    `dataset`: the training rows, with targets of −1 and +1.
-    `folds`: ridge's models without each fold.
-    `calibration`: the calibration of the model of all rows.
-    Returns `estimate`: `by`, "cv"; `accuracy` and `log_loss`, in nats; and their `…_standard_error`, from the
-      differences between splits. Errors are None with one split, the log loss is None without probabilities.
+    Ridge trained without a fold predicts its rows, with the calibration of the model of
+    all rows. Standard errors come from the differences between splits, and are None
+    with one split. The log loss, in nats, is None without probabilities.
     """
     judge = partial(judge_held_out, calibration=calibration)
     confusions = inspection.sum_rows(
-        dataset, judge, folds, combine=accumulate.add_each, engine=engine, label="hold out"
+        dataset,
+        judge,
+        folds,
+        combine=accumulate.add_each,
+        engine=engine,
+        label="hold out",
     )
     weights = np.array([confusion.weights.value().sum() for confusion in confusions])
     estimate: Summary = {"by": "cv"}
@@ -423,16 +499,23 @@ def estimate_by_folds(
         if None not in of_splits:
             mean = float(np.average(of_splits, weights=weights))
             variance = np.average((np.array(of_splits) - mean) ** 2, weights=weights)
-            error = float(np.sqrt(variance / (len(confusions) - 1))) if len(confusions) > 1 else None
-        estimate |= {name: mean, f"{name}_standard_error": error}
+            if len(confusions) > 1:
+                error = float(np.sqrt(variance / (len(confusions) - 1)))
+        estimate[name] = mean
+        estimate[f"{name}_standard_error"] = error
     return estimate
 
 
 def judge_held_out(
-    rows: blocks.Rows, state: held_out.FoldModels, *, calibration: platt_scaling.ScoreCalibration | None
+    rows: blocks.Rows,
+    state: held_out.FoldModels,
+    *,
+    calibration: platt_scaling.ScoreCalibration | None,
 ) -> tuple[predict.Confusion, ...]:
-    """Count a block's rows, whose targets are −1 and +1, separately for each split that holds them out."""
+    """Count a block's rows, separately for each split that holds them out."""
     scores, split, counted = held_out.predict_held_out(rows, state)
     assert rows.y is not None
     count = predict.counter(rows.y[counted], scores, rows.weights[counted], calibration)
-    return tuple(count(split[counted] == index) for index in range(len(state.validated)))
+    return tuple(
+        count(split[counted] == index) for index in range(len(state.held_out_folds))
+    )

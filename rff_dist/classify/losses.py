@@ -1,8 +1,11 @@
-"""Classification losses over blocks of rows: their sums and gradients, both from one pass.
+"""Classification losses: their sums over rows and gradients, both from one pass.
 
-Targets are those of a labelled dataset: −1 and +1, in one column for two classes, else one column per class.
-A row of weight w adds w·ℓ(f) to the loss, with f = z'W + b, and w·z ⊗ ∂ℓ/∂f to the gradient. Tiles add up as
-exact sums, so that an objective has the same bits on every engine.
+Blocks of rows and coefficients go in; exact sums come out that a minimiser steps by.
+
+Targets are those of a labelled dataset: −1 and +1, in one column for two classes, else
+one column per class. A row of weight w adds w·ℓ(f) to the loss, with f = z'W + b, and
+w·z ⊗ ∂ℓ/∂f to the gradient. Tiles add up as exact sums, so that an objective has the
+same bits on every engine.
 """
 
 import operator
@@ -12,72 +15,73 @@ from functools import reduce
 from typing import ClassVar
 
 import numpy as np
-import scipy
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError
 from rff_dist.fitting import predicting
-from rff_dist.numerics import exact_sums, machine
+from rff_dist.numerics import exact_sums, machine, softmax
 from rff_dist.statistics import specs
 from rff_dist.typing import FloatArray, frozen
 
-# The features of so many rows are made once, and used for f and for the gradient while they are in the cache.
-# Measured for 75,000 rows, D = 800, on a busy core: strips of 128 to 512 rows take 0.21 to 0.26 s, whole
-# tiles of 4,096 rows 0.35 s.
+# The features of so many rows are made once, and used for f and for the gradient while
+# they are in the cache. Measured for 75,000 rows, D = 800, on a busy core: strips of
+# 128 to 512 rows take 0.21 to 0.26 s, whole tiles of 4,096 rows 0.35 s.
 STRIP_ROWS = 256
 
 
 class Loss(ABC):
-    """A convex loss of scores against targets, and the factor on the penalty in its objective.
+    """A convex loss of scores against targets."""
 
-    `name`: as in `LOSSES`.
-    `penalty_factor`: the objective is Σ w·ℓ + penalty_factor · alpha · ‖W‖².
-    """
-
+    #: As in `LOSSES`.
     name: ClassVar[str]
+    #: The objective is Σ w·ℓ + penalty_factor · alpha · ‖W‖².
     penalty_factor: ClassVar[float]
 
     @abstractmethod
-    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def __call__(
+        self, scores: FloatArray, targets: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """Return the loss of each row and its gradient with respect to the scores.
 
-        `scores`, `targets`: float64 arrays of shape (n_samples, n_columns).
-        Returns `losses`, float64 array of shape (n_samples,).
-        Returns `gradient`, float64 array of shape (n_samples, n_columns).
+        Scores, targets and gradient have shape (n_samples, n_columns).
         """
 
 
 class SquaredHinge(Loss):
-    """max(0, 1 − y·f)² in each column: the L2 support vector machine, one class against the rest.
+    """max(0, 1 − y·f)² in each column: the L2 support vector machine.
 
-    With alpha‖W‖² this is scikit-learn's LinearSVC at C = 1/(2·alpha), except that LinearSVC penalises the
-    intercept. Loss and penalty have ridge's scale, so ridge's alpha can be used.
+    With alpha‖W‖² this is scikit-learn's LinearSVC at C = 1/(2·alpha), except that
+    LinearSVC penalises the intercept. Loss and penalty have ridge's scale, so ridge's
+    alpha can be used.
     """
 
     name = "squared_hinge"
     penalty_factor = 1.0
 
-    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def __call__(
+        self, scores: FloatArray, targets: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         short = np.maximum(0.0, 1.0 - targets * scores)
         return np.square(short).sum(axis=1), -2.0 * targets * short
 
 
 class Logistic(Loss):
-    """`sklearn.metrics.log_loss` of each row: −log p of its class, p = σ(f), or softmax(f) for more than two.
+    """`sklearn.metrics.log_loss` of each row: −log p of its class.
 
-    With ½·alpha‖W‖² this is scikit-learn's LogisticRegression at C = 1/alpha.
+    Probabilities are p = σ(f) for two classes, else softmax(f). With ½·alpha‖W‖² this
+    is scikit-learn's LogisticRegression at C = 1/alpha.
     """
 
     name = "logistic"
     penalty_factor = 0.5
 
-    def __call__(self, scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-        if scores.shape[1] == 1:
-            agreement = targets * scores
-            return np.logaddexp(0.0, -agreement)[:, 0], -targets * scipy.special.expit(-agreement)
-        member = 0.5 * (targets + 1.0)
-        normalizer = scipy.special.logsumexp(scores, axis=1, keepdims=True)
-        return normalizer[:, 0] - (scores * member).sum(axis=1), np.exp(scores - normalizer) - member
+    def __call__(
+        self, scores: FloatArray, targets: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        logits = softmax.one_column_per_class(scores)
+        losses, slopes = softmax.log_loss(logits, softmax.shares_of_classes(targets))
+        # the score of a single column is that of the second class
+        return losses, slopes[:, -scores.shape[1] :]
 
 
 LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (Logistic(), SquaredHinge())}
@@ -85,32 +89,33 @@ LOSSES: Mapping[str, Loss] = {loss.name: loss for loss in (Logistic(), SquaredHi
 
 @frozen(eq=False)
 class LossSums:
-    """Exact sums of a loss over the rows seen so far; `+` joins two sets of rows.
-
-    `n_samples`: rows counted.
-    `loss`: ExactSum of shape (). Σ w·ℓ.
-    `gradient`: ExactSum of shape (n_components, n_columns). Σ w·u ⊗ ∂ℓ/∂f, with unnormalised features u.
-    `intercept_gradient`: ExactSum of shape (n_columns,). Σ w·∂ℓ/∂f.
-    """
+    """Exact sums of a loss over rows; `+` joins two sets of rows."""
 
     n_samples: int
+    #: Σ w·ℓ
     loss: exact_sums.ExactSum
+    #: Σ w·u ⊗ ∂ℓ/∂f, with unnormalised features u; shape (n_components, n_columns)
     gradient: exact_sums.ExactSum
+    #: Σ w·∂ℓ/∂f, shape (n_columns,)
     intercept_gradient: exact_sums.ExactSum
 
     __add__ = exact_sums.add_fields
 
 
-def sum_loss(rows: blocks.Rows, linear: predicting.LinearModel, *, loss: Loss) -> LossSums:
-    """Return a block's sums of a model's loss and its gradient, O(n_samples · n_components · n_features).
+def sum_loss(
+    rows: blocks.Rows, linear: predicting.LinearModel, *, loss: Loss
+) -> LossSums:
+    """Return a block's sums of a model's loss and its gradient.
 
-    Features are made 256 rows at a time, which takes 2 KiB for each component and thread. Threads share the
-    tiles; the strips of a tile are summed in order, so that threads do not change the rounding.
+    Features are made 256 rows at a time, which takes 2 KiB for each component and
+    thread. Threads share the tiles; the strips of a tile are summed in order, so that
+    threads do not change the rounding.
 
-    Raises DataError if values are not finite, y does not hold targets of the model's classes, or a score
-      overflows.
+    Raises DataError if values are not finite, y are not targets of the model's classes,
+    or a score overflows.
     """
-    feature_map, weights = linear.feature_map, linear.raw_coefficients
+    feature_map = linear.feature_map
+    weights = linear.raw_coefficients
     inputs = feature_map.inputs_of(rows)
     targets = _checked_targets(rows, n_columns=weights.shape[1])
     height = specs.tile_rows(feature_map.n_components)
@@ -118,9 +123,11 @@ def sum_loss(rows: blocks.Rows, linear: predicting.LinearModel, *, loss: Loss) -
 
     def add_up(first: int) -> None:
         tile = slice(first, min(first + height, len(inputs)))
-        total, gradient = 0.0, np.zeros(weights.shape)
+        total = 0.0
+        gradient = np.zeros(weights.shape)
         slopes = np.zeros(weights.shape[1])
-        features = np.empty((feature_map.n_components, min(STRIP_ROWS, tile.stop - first)))
+        height_of_strip = min(STRIP_ROWS, tile.stop - first)
+        features = np.empty((feature_map.n_components, height_of_strip))
         for start in range(first, tile.stop, STRIP_ROWS):
             strip = slice(start, min(start + STRIP_ROWS, tile.stop))
             part = features[:, : strip.stop - start]
@@ -136,25 +143,35 @@ def sum_loss(rows: blocks.Rows, linear: predicting.LinearModel, *, loss: Loss) -
             total += float(losses.sum())
             gradient += part @ slope
             slopes += slope.sum(axis=0)
-        exact = map(exact_sums.ExactSum.of, (np.asarray(total), gradient, slopes))
-        sums.append(LossSums(tile.stop - first, *exact))
+        exact = exact_sums.ExactSum.of
+        of_tile = LossSums(
+            n_samples=tile.stop - first,
+            loss=exact(np.asarray(total)),
+            gradient=exact(gradient),
+            intercept_gradient=exact(slopes),
+        )
+        sums.append(of_tile)
 
     machine.share_out(add_up, range(0, len(inputs), height))
-    return reduce(operator.add, sums)  # exact sums: the order in which threads append them does not matter
+    # exact sums: the order in which threads append them does not matter
+    return reduce(operator.add, sums)
 
 
 def _checked_targets(rows: blocks.Rows, *, n_columns: int) -> FloatArray:
-    """Return y after checking that it holds only −1 and +1, with one +1 in each row of several columns."""
+    """Return y after a check that it has only −1 and +1, and one +1 per row."""
     if rows.y is None or rows.y.shape[1] != n_columns:
-        n_coded = 0 if rows.y is None else rows.y.shape[1]
-        raise DataError(f"y has {n_coded} columns of class targets; the model has {n_columns}")
-    coded = (np.abs(rows.y) == 1.0).all(axis=1)
-    if n_columns > 1:
-        coded &= (rows.y > 0).sum(axis=1) == 1
-    if not coded.all():
-        row = int(np.argmin(coded))
+        n_given = 0 if rows.y is None else rows.y.shape[1]
         raise DataError(
-            f"y holds {rows.y[row].tolist()} in row {rows.block.start + row:_}; expected class targets: −1 "
-            "and +1, with one +1 in each row of several columns. Read labels through a labelled dataset"
+            f"y has {n_given} columns of class targets; the model has {n_columns}"
+        )
+    is_valid = (np.abs(rows.y) == 1.0).all(axis=1)
+    if n_columns > 1:
+        is_valid &= (rows.y > 0).sum(axis=1) == 1
+    if not is_valid.all():
+        row = int(np.argmin(is_valid))
+        raise DataError(
+            f"y holds {rows.y[row].tolist()} in row {rows.block.start + row:_};"
+            " expected class targets: −1 and +1, with one +1 in each row of several"
+            " columns. Read labels through a labelled dataset"
         )
     return rows.y

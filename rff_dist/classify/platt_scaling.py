@@ -1,24 +1,31 @@
-"""Class probabilities from scores: Platt's sigmoid, and its generalisation to several classes.
+"""Class probabilities from scores: Platt's sigmoid, and its softmax for more classes.
 
-Ridge on targets of −1 and +1 ranks rows well, but its scores are not probabilities. So p = σ(a·f + b) for two
-classes, or softmax(a·f_k + b_k) for more, is fitted to leave-one-out scores by maximum likelihood. For ridge
-these scores follow without refitting:
+Scores of rows and their classes go in; a slope and offsets come out that turn scores
+into probabilities.
 
-    f₋ᵢ(xᵢ) = yᵢ − (yᵢ − f(xᵢ)) / (1 − hᵢ),  hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
+Ridge on targets of −1 and +1 ranks rows well, but its scores are not probabilities. So
+p = σ(a·f + b) for two classes, or softmax(a·f_k + b_k) for more, is fitted to
+leave-one-out scores by maximum likelihood. For ridge these scores follow without
+refitting:
 
-As in ridge, rows count by their full weights, including class weights, divided by the mean weight.
-Probabilities, and the classes decided by them, are those of the reweighted rows, and a factor on all weights
-changes nothing.
+    f₋ᵢ(xᵢ) = yᵢ − (yᵢ − f(xᵢ)) / (1 − hᵢ),
+    hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
 
-One observation added to the n of the sample keeps probabilities away from 0 and 1: a row of class k counts
-(n·[j = k] + π_j)/(n + 1) for class j, where π are the shares of the classes. The offsets b_k minus their mean
-have a normal prior of deviation 1, for classes with few or no rows in the sample: with 100 classes, 300 rows
-then give a log loss of 0.47 for 1.01, and 10,000 rows 0.46 as before. Platt's rule, one added observation of
-each class for the rows of each class, is for two classes: at 100 rows of each of 100 classes it halves all
-probabilities.
+As in ridge, rows count by their full weights, including class weights, divided by the
+mean weight. Probabilities, and the classes decided by them, are those of the reweighted
+rows, and a factor on all weights changes nothing.
 
-Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin & Weng (2007), A note on Platt's
-probabilistic outputs, Machine Learning 68; Golub & Van Loan, section 2.1.4 (removing one row).
+One observation added to the n of the sample keeps probabilities away from 0 and 1: a
+row of class k counts (n·[j = k] + π_j)/(n + 1) for class j, where π are the shares of
+the classes. The offsets b_k minus their mean have a normal prior of deviation 1, for
+classes with few or no rows in the sample: with 100 classes, 300 rows then give a log
+loss of 0.47 for 1.01, and 10,000 rows 0.46 as before. Platt's rule, one added
+observation of each class for the rows of each class, is for two classes: at 100 rows of
+each of 100 classes it halves all probabilities.
+
+Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin & Weng (2007),
+A note on Platt's probabilistic outputs, Machine Learning 68; Golub & Van Loan, section
+2.1.4 (removing one row).
 """
 
 import logging
@@ -27,105 +34,116 @@ import numpy as np
 import scipy
 
 from rff_dist.data.blocks import Rows
+from rff_dist.numerics import softmax
 from rff_dist.ridge import uncertainty
 from rff_dist.typing import FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
 
-# Leave-one-out scores without information have a slope of 0 or less, since leaving a row out moves the mean
-# of the others away from it. With this slope the classes' weights decide, and rows keep their order.
+# Leave-one-out scores without information have a slope of 0 or less, since leaving a
+# row out moves the mean of the others away from it. With this slope the classes'
+# weights decide, and rows keep their order.
 SMALLEST_SLOPE = 1e-3
-SMALLEST_REMAINDER = 1e-6  # of 1 − h: a row that alone decides its prediction tells nothing of new rows
+# of 1 − h: a row that alone decides its prediction tells nothing of new rows
+SMALLEST_REMAINDER = 1e-6
 
 
 @frozen
 class ScoreCalibration:
-    """Class probabilities from scores f: the sigmoid of a·f + b, or its softmax for more than two classes.
+    """Class probabilities from scores f: the sigmoid of a·f + b, or its softmax.
 
-    The logistic loss has probabilities of its own: a = 1 and b = 0.
-
-    `slope`: a, shared by all classes.
-    `intercepts`: tuple of float of length n_columns. b, one for each column of the scores.
+    Two classes have one column of scores, more classes one each. The logistic loss has
+    its own probabilities: a = 1 and b = 0.
     """
 
+    #: a, shared by all classes.
     slope: float
+    #: b of each column of the scores.
     intercepts: tuple[float, ...]
 
     def logits(self, scores: FloatArray) -> FloatArray:
-        """Return a·f + b: log odds for two classes, else log probabilities up to a constant for each row.
+        """Return a·f + b, shape (n_samples, n_columns).
 
-        `scores`: float64 array of shape (n_samples, n_columns), as the result. One column for two classes.
+        These are log odds for two classes, else log probabilities up to a constant for
+        each row.
         """
         return np.asarray(self.slope * scores + np.array(self.intercepts))
 
     def log_probabilities(self, scores: FloatArray) -> FloatArray:
-        """Return the log probability of each class, shape (n_samples, n_classes); `scores` as in `logits`."""
-        return np.asarray(scipy.special.log_softmax(_two_sided(self.logits(scores)), axis=1))
+        """Return the log probability of each class, shape (n_samples, n_classes)."""
+        logits = softmax.one_column_per_class(self.logits(scores))
+        return np.asarray(scipy.special.log_softmax(logits, axis=1))
 
 
-def _two_sided(columns: FloatArray) -> FloatArray:
-    """Return one column per class; a single column gets one of zeros before it, for the first class."""
-    return np.hstack([np.zeros_like(columns), columns]) if columns.shape[1] == 1 else columns
+def leave_one_out_scores(
+    rows: Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
+) -> FloatArray:
+    """Return the score of each training row by ridge fitted without it.
 
-
-def leave_one_out_scores(rows: Rows, model: uncertainty.PredictiveModel, left_out: FloatArray) -> FloatArray:
-    """Return the score that ridge would give each row if it had been fitted without this row.
-
-    O(n_samples · n_components²). If a row decides its own prediction up to rounding, 1 − h is taken as 1e-6,
-    and this is logged.
-
-    `rows`: training rows, with their targets.
-    `model`: fitted on these rows and others.
-    `left_out`: float64 array of shape (n_samples,). The weight to leave out: the row's own, or less to leave
-      out one of its repetitions.
-    Returns float64 array of shape (n_samples, n_targets).
+    O(n_samples · n_components²). The weight to leave out is the row's own, or less to
+    leave out one of its repetitions. If a row decides its own prediction up to
+    rounding, 1 − h is taken as 1e-6, and this is logged.
     """
     assert rows.y is not None
     predictions, remainder = remainders(rows, model, left_out)
-    if (decided := (remainder < SMALLEST_REMAINDER).any(axis=1)).any():
-        logger.warning("%d of %d rows decide their own prediction", int(decided.sum()), len(decided))
-    return np.asarray(rows.y - (rows.y - predictions) / np.maximum(remainder, SMALLEST_REMAINDER))
+    decides_alone = (remainder < SMALLEST_REMAINDER).any(axis=1)
+    if decides_alone.any():
+        logger.warning(
+            "%d of %d rows decide their own prediction",
+            int(decides_alone.sum()),
+            len(decides_alone),
+        )
+    remainder = np.maximum(remainder, SMALLEST_REMAINDER)
+    return np.asarray(rows.y - (rows.y - predictions) / remainder)
 
 
 def remainders(
     rows: Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return predictions and 1 − h, each of shape (n_samples, n_targets); see `leave_one_out_scores`."""
+    """Return predictions and 1 − h, each of shape (n_samples, n_targets)."""
     predictions, deviations = uncertainty.predict_rows_with_std(rows, model)
     remainder = np.empty_like(predictions)
     for i in range(len(model.factors)):
         targets = np.flatnonzero(model.factor_of_target == i)
         target = targets[np.argmax(model.noise_variance[targets])]
-        # a prediction's variance is (1 + h·mean weight/w) times that of the noise, with one h for each alpha
+        # a prediction's variance is (1 + h·mean weight/w) times that of the noise, with
+        # one h for each alpha
         spread = np.square(deviations[:, target]) / model.noise_variance[target] - 1.0
-        remainder[:, targets] = (1.0 - left_out / model.mean_weight * spread)[:, np.newaxis]
+        h = left_out / model.mean_weight * spread
+        remainder[:, targets] = (1.0 - h)[:, np.newaxis]
     return predictions, remainder
 
 
 class _Posterior:
-    """Negative log posterior of (slope, all intercepts but the first), divided by n; and its gradient."""
+    """Negative log posterior of slope and intercepts, over n; and its gradient.
+
+    The first intercept is 0, and no parameter.
+    """
 
     def __init__(
-        self, scores: FloatArray, targets: FloatArray, weights: FloatArray, n_observations: float
+        self,
+        scores: FloatArray,
+        targets: FloatArray,
+        weights: FloatArray,
+        n_observations: float,
     ) -> None:
-        self._scores, self._targets = scores, targets
+        self._scores = scores
+        self._targets = targets
         self._weights = weights / weights.sum()
         self._n_observations = n_observations
 
-    def _log_probabilities(self, parameters: FloatArray) -> FloatArray:
-        logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
-        return np.asarray(scipy.special.log_softmax(logits, axis=1))
-
     def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
-        logs = self._log_probabilities(parameters)
-        slope = (np.exp(logs) - self._targets) * self._weights[:, np.newaxis]
+        logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
+        losses, slope = softmax.log_loss(logits, self._targets)
+        slope *= self._weights[:, np.newaxis]
         gradient = np.append((slope * self._scores).sum(), slope[:, 1:].sum(axis=0))
         # the prior is on the intercepts, of which the first is 0, minus their mean
-        pull = (parameters[1:] - parameters[1:].sum() / logs.shape[1]) / self._n_observations
+        mean = parameters[1:].sum() / logits.shape[1]
+        pull = (parameters[1:] - mean) / self._n_observations
         gradient[1:] += pull
-        value = 0.5 * parameters[1:] @ pull - self._weights @ (self._targets * logs).sum(axis=1)
-        return float(value), gradient
+        loss = self._weights @ losses
+        return float(0.5 * parameters[1:] @ pull + loss), gradient
 
 
 def fit_calibration(
@@ -134,34 +152,40 @@ def fit_calibration(
     sample_weight: FloatArray | None = None,
     n_observations: float | None = None,
 ) -> ScoreCalibration:
-    """Fit the slope and intercepts of largest posterior: a convex problem, O(n_samples · n_columns) a step.
+    """Fit the slope and intercepts of largest posterior, a convex problem.
 
-    A slope below 1e-3 is replaced by 1e-3, with a warning: the scores do not tell the classes apart.
+    A slope below 1e-3 is replaced by 1e-3, with a warning: the scores do not tell the
+    classes apart. The intercepts of several classes have mean 0.
 
-    `scores`: float64 array of shape (n_samples, n_columns). Leave-one-out scores, or scores of rows that were
-      not trained on.
-    `targets`: float64 array of shape (n_samples, n_columns). −1 and +1: one column for two classes, else a +1
-      in the column of the row's class.
-    `sample_weight`: float64 array of shape (n_samples,). Not negative, not all 0; a factor on all of them
-      changes nothing.
-    `n_observations`: how many observations the sample counts as, against smoothing and prior. By default the
-      number of rows with a weight above 0.
-    Returns: the intercepts of several classes have mean 0.
+    Scores, shape (n_samples, n_columns), are of rows that were not trained on, or
+    leave-one-out scores. A factor on all weights changes nothing: the sample counts as
+    `n_observations` against smoothing and prior, by default as the rows with a weight
+    above 0.
     """
     weights = np.ones(len(scores)) if sample_weight is None else sample_weight
     n = float(np.count_nonzero(weights)) if n_observations is None else n_observations
-    likelihood = _Posterior(_two_sided(scores), _smoothed_targets(targets, weights, n), weights, n)
+    likelihood = _Posterior(
+        softmax.one_column_per_class(scores),
+        _smoothed_targets(targets, weights, n),
+        weights,
+        n,
+    )
     n_columns = scores.shape[1]
     # softmax does not change if all logits shift, so the first intercept is fixed at 0
-    slope, *intercepts = _maximize(likelihood, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0)
+    slope, *intercepts = _maximize(
+        likelihood, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0
+    )
     if slope < SMALLEST_SLOPE:
         logger.warning(
-            "the classes of %d left-out rows are not told apart: each row gets about the classes' shares as "
-            "its probabilities. The columns may hold no signal, or the rows are too few",
+            "the classes of %d left-out rows are not told apart: each row gets about"
+            " the classes' shares as its probabilities. The columns may hold no signal,"
+            " or the rows are too few",
             len(scores),
         )
         logger.debug("slope of the scores: %.3g, taken as %g", slope, SMALLEST_SLOPE)
-        slope, *intercepts = _maximize(likelihood, np.append(SMALLEST_SLOPE, intercepts), fixed=1)
+        slope, *intercepts = _maximize(
+            likelihood, np.append(SMALLEST_SLOPE, intercepts), fixed=1
+        )
     logger.debug("calibrated on %d rows: slope %.3g", len(scores), slope)
     if n_columns == 1:
         return ScoreCalibration(slope, tuple(intercepts))
@@ -170,19 +194,23 @@ def fit_calibration(
 
 
 def _maximize(likelihood: _Posterior, start: FloatArray, *, fixed: int) -> list[float]:
-    """Return the best parameters; the first `fixed` of them keep their initial values."""
+    """Return the best parameters; the first `fixed` of them keep their start."""
 
     def of(rest: FloatArray) -> tuple[float, FloatArray]:
         value, gradient = likelihood(np.append(start[:fixed], rest))
         return value, gradient[fixed:]
 
     options = {"gtol": 1e-9, "ftol": 1e-15, "maxcor": 20, "maxiter": 1000}
-    optimum = scipy.optimize.minimize(of, start[fixed:], jac=True, method="L-BFGS-B", options=options)
+    optimum = scipy.optimize.minimize(
+        of, start[fixed:], jac=True, method="L-BFGS-B", options=options
+    )
     return [*start[:fixed].tolist(), *optimum.x.tolist()]
 
 
-def _smoothed_targets(targets: FloatArray, weights: FloatArray, n_observations: float) -> FloatArray:
-    """Return the share of each row in each class, shape (n_samples, n_classes); a row's shares sum to 1."""
-    member = 0.5 * (np.hstack([-targets, targets]) if targets.shape[1] == 1 else targets) + 0.5
-    shares = np.average(member, axis=0, weights=weights)
-    return np.asarray((n_observations * member + shares) / (n_observations + 1.0))
+def _smoothed_targets(
+    targets: FloatArray, weights: FloatArray, n_observations: float
+) -> FloatArray:
+    """Return the share of each row in each class, shape (n_samples, n_classes)."""
+    one_hot = softmax.shares_of_classes(targets)
+    shares = np.average(one_hot, axis=0, weights=weights)
+    return np.asarray((n_observations * one_hot + shares) / (n_observations + 1.0))

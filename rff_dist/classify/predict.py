@@ -1,4 +1,9 @@
-"""What a trained classifier predicts for rows: labels, probabilities, and how often it is right."""
+"""Predict labels and probabilities with a trained classifier, and count its errors.
+
+A dataset and a classifier go in. Its scores, one per class or one for two classes,
+become labels and probabilities in one pass, or a confusion matrix as exact sums, which
+do not depend on how rows were divided among workers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.classify.platt_scaling import ScoreCalibration
-from rff_dist.data import blocks, grids
+from rff_dist.data import blocks, grids, labelled
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, IntegrityError, SolveError
 from rff_dist.fitting import evaluation, predicting
@@ -18,39 +23,58 @@ from rff_dist.numerics import exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
 from rff_dist.statistics import inspection
-from rff_dist.typing import AnyArray, AnyDType, FloatArray, IndexArray, IntArray, Summary, frozen
+from rff_dist.typing import (
+    AnyArray,
+    AnyDType,
+    FloatArray,
+    IndexArray,
+    IntArray,
+    Summary,
+    frozen,
+)
 
 SQUARED = "squared"
 
 
 def calibration_of(model: models.RidgeModel) -> ScoreCalibration | None:
-    """Return what turns a classifier's scores into probabilities; None if it has no probabilities."""
+    """Return what turns a classifier's scores into probabilities, if it has them."""
     facts = model.card["classifier"]["calibration"]
-    return None if facts is None else ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
+    if facts is None:
+        return None
+    return ScoreCalibration(facts["slope"], tuple(facts["intercepts"]))
 
 
-def evaluate(dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine) -> Confusion:
-    """Count which classes a classifier predicts for the rows of each class; see `evaluate_by_group`."""
+def evaluate(
+    dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
+) -> Confusion:
+    """Count which classes a classifier predicts for the rows of each class."""
     return evaluate_by_group(dataset, model, engine=engine).whole
 
 
 def evaluate_by_group(
     dataset: blocks.Dataset, model: models.RidgeModel, *, engine: protocol.Engine
-) -> evaluation.ByGroup[Confusion]:
-    """Count which classes a classifier predicts for the rows of each class, and of each group, in one pass.
+) -> evaluation.GroupErrors[Confusion]:
+    """Count which classes a classifier predicts for rows of each class, and by group.
 
-    `dataset`: with targets of −1 and +1: a `LabelledDataset` of the model's classes.
-    `model`: a classifier; if it has probabilities, they are judged too.
-    Raises DataError if the dataset does not fit the model, or a label is not among the classes.
+    The dataset is a `LabelledDataset` of the model's classes, with targets of −1 and
+    +1. If the classifier has probabilities, they are judged too.
+
+    Raises DataError if the dataset does not fit the model, or a label is not among the
+    classes.
     """
-    model_rows.check_dataset(dataset, model)
+    dataset = model_rows.rows_for(dataset, model)
     judge = partial(judge_rows, calibration=calibration_of(model))
-    return inspection.sum_rows(dataset, judge, model.linear, engine=engine, label="evaluate")
+    return inspection.sum_rows(
+        dataset, judge, model.linear, engine=engine, label="evaluate"
+    )
 
 
 def judge_rows(
-    rows: blocks.Rows, model: predicting.LinearModel, *, calibration: ScoreCalibration | None
-) -> evaluation.ByGroup[Confusion]:
+    rows: blocks.Rows,
+    model: predicting.LinearModel,
+    *,
+    calibration: ScoreCalibration | None,
+) -> evaluation.GroupErrors[Confusion]:
     """Count one block of rows, whose targets are −1 and +1, and each of its groups."""
     y, weights = evaluation.evaluated_targets(rows)
     count = counter(y, predicting.predict_rows(rows, model), weights, calibration)
@@ -58,45 +82,54 @@ def judge_rows(
 
 
 def counter(
-    y: FloatArray, scores: FloatArray, weights: FloatArray, calibration: ScoreCalibration | None
+    y: FloatArray,
+    scores: FloatArray,
+    weights: FloatArray,
+    calibration: ScoreCalibration | None,
 ) -> Callable[[Any], Confusion]:
     """Return a function that counts the rows at an index of NumPy.
 
-    `y`, `scores`: float64 arrays of shape (n_samples, n_columns). Targets of −1 and +1, and their scores.
-    `weights`: float64 array of shape (n_samples,).
+    `y` are targets of −1 and +1, with the shape (n_samples, n_columns) of `scores`.
     """
-    codes, predicted, n_classes = class_of(y), decide(scores, calibration), max(2, y.shape[1])
+    codes = class_of(y)
+    predicted = decide(scores, calibration)
+    n_classes = max(2, y.shape[1])
     logs = None if calibration is None else calibration.log_probabilities(scores)
 
     def count(at: Any) -> Confusion:
-        own = None if logs is None else logs[at]
         return count_classes(
-            codes[at], predicted[at], n_classes, sample_weight=weights[at], log_probabilities=own
+            codes[at],
+            predicted[at],
+            n_classes,
+            sample_weight=weights[at],
+            log_probabilities=None if logs is None else logs[at],
         )
 
     return count
 
 
 def class_of(scores: FloatArray) -> IndexArray:
-    """Return the index of each row's class, from scores or targets of shape (n_samples, n_columns).
+    """Return the index of each row's class, from scores or targets.
 
-    With one column: the second class if the value is above 0. Else the column of the largest value, the first
-    of equals.
+    One column decides between two classes: the second if it is above 0. Of several the
+    largest decides, the first of equals.
     """
-    return (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > 0).astype(np.intp)
+    return np.argmax(scores, axis=1)
 
 
 def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> FloatArray:
-    """Return the numbers by which a classifier decides, from its scores of shape (n_samples, n_columns).
+    """Return the numbers by which a classifier decides, shape (n_samples, n_columns).
 
-    Log odds for two classes, else log probabilities up to a constant for each row. Without calibration, the
-    scores themselves.
+    Log odds for two classes, else log probabilities up to a constant for each row.
+    Without calibration, the scores themselves.
     """
     return scores if calibration is None else calibration.logits(scores)
 
 
 def decide(scores: FloatArray, calibration: ScoreCalibration | None) -> IndexArray:
-    """Return the index of each row's predicted class, the one with the largest probability or score."""
+    """Return the index of each row's predicted class."""
     return class_of(decisions(scores, calibration))
 
 
@@ -109,38 +142,55 @@ def predict(
     probabilities: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Write the class of every row to a new Zarr group, as the array `labels` of the labels' own type.
+    """Write the class of every row to a new Zarr group, and return how many.
 
-    A grid holds numbers, whose words are in CF's `flag_meanings`.
+    The array `labels` has the labels' own type. A grid stores numbers, whose words are
+    in CF's `flag_meanings`. With `probabilities`, an array of that name has the
+    probability of each class, shape (n_samples, n_classes), and the group's attribute
+    `feature_names` lists the classes. A block that is written twice contains the same
+    values, and the output appears at `url` when it is complete.
 
-    With `probabilities`, an array of that name, of shape (n_samples, n_classes), holds the probability of
-    each class, and the group's attribute `feature_names` lists the classes. The pass is idempotent, and the
-    output appears at `url` when it is complete.
-
-    Returns `n_samples`: rows written.
-    Raises DataError if the dataset does not fit the model; SolveError if there are no probabilities;
-      StorageError if the output exists and `overwrite` is False, or cannot be written.
+    Raises DataError if the dataset does not fit the model; SolveError if there are no
+    probabilities; StorageError if the output exists and `overwrite` is False, or cannot
+    be written.
     """
-    model_rows.check_dataset(dataset, model)
+    dataset = model_rows.rows_for(dataset, model)
     calibration = calibration_of(model)
     if probabilities and calibration is None:
         raise no_probabilities(model)
     classes = read_classes(model)
-    plain, names = classes, [str(label) for label in classes.tolist()]
-    meanings = {} if classes.dtype.kind in "OU" else {int(label): f"class_{label}" for label in classes}
-    if classes.dtype.kind in "OU" and isinstance(dataset, grids.GridDataset):
-        plain, meanings = np.arange(len(classes)), dict(enumerate(names))
-    elif classes.dtype.kind in "OU":
-        plain = classes.astype(str)
-    fields: list[tuple[Any, ...]] = [("labels", plain.dtype)]
+    names = [str(label) for label in classes.tolist()]
+    meanings: dict[int, str] = {}
+    are_words = classes.dtype.kind in "OU"
+    if not are_words:
+        stored = classes
+        if classes.dtype.kind != "f":  # CF's flags stand for integers only
+            meanings = {int(label): f"class_{label}" for label in classes}
+    elif isinstance(labelled.source_of(dataset), grids.GridDataset):
+        stored = np.arange(len(classes))
+        meanings = dict(enumerate(names))
+    else:
+        stored = classes.astype(str)
+
+    fields: list[tuple[Any, ...]] = [("labels", stored.dtype)]
     if probabilities:
         fields.append(("probabilities", np.float64, (len(classes),)))
     dtype = np.dtype(fields)
-    columns, facts = names if probabilities else None, {"model_digest": model.digest()}
-    compute = partial(_predict_block, classes=plain, calibration=calibration, dtype=dtype)
-    layout = predicting.layout_of(dataset, dtype=dtype, column_names=columns, meanings=meanings)
+    layout = predicting.layout_of(
+        dataset,
+        dtype=dtype,
+        column_names=names if probabilities else None,
+        meanings=meanings,
+    )
     output = predicting.write_output(
-        dataset, compute, model.linear, layout, url, engine=engine, attributes=facts, overwrite=overwrite
+        dataset,
+        partial(_predict_block, classes=stored, calibration=calibration, dtype=dtype),
+        model.linear,
+        layout,
+        url,
+        engine=engine,
+        attributes={"model_digest": model.digest()},
+        overwrite=overwrite,
     )
     return output.n_samples
 
@@ -153,7 +203,7 @@ def _predict_block(
     calibration: ScoreCalibration | None,
     dtype: AnyDType,
 ) -> AnyArray:
-    """Return a structured array of labels and, if `dtype` has that field, probabilities."""
+    """Return labels and, if `dtype` has that field, probabilities."""
     scores = predicting.predict_rows(rows, model)
     values = np.empty(len(scores), dtype)
     values["labels"] = classes[decide(scores, calibration)]
@@ -166,54 +216,64 @@ def no_probabilities(model: models.RidgeModel) -> SolveError:
     """Return an error that says why a classifier has no probabilities."""
     if model.card["classifier"]["loss"] == SQUARED:
         return SolveError(
-            f"no probabilities: with alpha={model.alpha:.3g} the leave-one-out scores of the training rows "
-            "cannot be computed; fit with a larger alpha, or loss='logistic'"
+            f"no probabilities: with alpha={model.alpha:.3g} the leave-one-out scores"
+            " of the training rows cannot be computed; fit with a larger alpha, or"
+            " loss='logistic'"
         )
     return SolveError(
-        "no probabilities: the squared hinge has none; fit with loss='logistic' or loss='squared'"
+        "no probabilities: the squared hinge has none; fit with loss='logistic' or"
+        " loss='squared'"
     )
 
 
 def read_classes(model: models.RidgeModel) -> AnyArray:
-    """Return the labels of a classifier's model in their own type; raises IntegrityError for other types."""
+    """Return a classifier's labels in their own type.
+
+    Raises IntegrityError if the stored dtype cannot be a label's.
+    """
     facts = model.card["classifier"]
     dtype = np.dtype(facts["dtype"])
     if dtype.kind not in "biufUO":
-        raise IntegrityError(f"the model's classes have dtype {dtype}; expected numbers, booleans or text")
+        raise IntegrityError(
+            f"the model's classes have dtype {dtype}; expected numbers, booleans or"
+            " text"
+        )
     classes = np.empty(len(facts["classes"]), dtype)
     classes[:] = facts["classes"]
     return classes
 
 
 def class_names(model: models.RidgeModel) -> list[str]:
-    """Return the labels of a classifier's model as people read them: 0 for the number 0.0."""
+    """Return a classifier's labels as people read them: 0 for the number 0.0."""
     labels = read_classes(model).tolist()
-    return [str(label).removesuffix(".0") if isinstance(label, float) else str(label) for label in labels]
+    return [
+        str(label).removesuffix(".0") if isinstance(label, float) else str(label)
+        for label in labels
+    ]
 
 
-# -- how often rows of each class are predicted as each class --------------------------------------
+# -- how many rows of each class are predicted as each class
+# --------------------------------------
 
 
 @frozen(eq=False)
 class Confusion:
-    """`sklearn.metrics.confusion_matrix` as exact sums; `+` joins two sets of rows and does not round.
+    """`sklearn.metrics.confusion_matrix` as exact sums; `+` joins two sets of rows."""
 
-    `counts`: int64 array of shape (n_classes, n_classes). Entry (i, j): rows of class i predicted as class j.
-    `weights`: ExactSum of shape (n_classes, n_classes). Sums of the weights of these rows. Accuracy and all
-      other measures are computed from them.
-    `squared_weight`: ExactSum of shape (). Sum of the rows' squared weights.
-    `surprise`: ExactSum of shape (), or None. Sum of -weight · log p, where p is the probability of the row's
-      own class; None without probabilities.
-    """
-
+    #: Entry (i, j): rows of class i predicted as class j, shape (n_classes, n_classes).
     counts: IntArray
+    #: Weights of these rows, by which accuracy and all other measures are computed.
     weights: exact_sums.ExactSum
+    #: Sum of the rows' squared weights.
     squared_weight: exact_sums.ExactSum
-    surprise: exact_sums.ExactSum | None
+    #: Sum of −weight · log p, where p is the probability of the row's own class; None
+    #: without probabilities.
+    log_loss_sum: exact_sums.ExactSum | None
 
     def __add__(self, other: Confusion) -> Confusion:
-        surprise = {"surprise": None} if self.surprise is None or other.surprise is None else {}
-        return exact_sums.add_fields(self, other, **surprise)
+        if self.log_loss_sum is None or other.log_loss_sum is None:
+            return exact_sums.add_fields(self, other, log_loss_sum=None)
+        return exact_sums.add_fields(self, other)
 
     @property
     def n_samples(self) -> int:
@@ -221,42 +281,51 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
-        """`sklearn.metrics.accuracy_score`; raises DataError if all weights are zero."""
+        """`sklearn.metrics.accuracy_score`; raises DataError if all weights are 0."""
         return float(np.diag(self.weights.value()).sum() / self._total())
 
     @property
     def accuracy_standard_error(self) -> float:
-        """Standard error of the accuracy, a binomial share, as if rows were independent."""
+        """Standard error of the accuracy, as if rows were independent."""
         accuracy = self.accuracy
-        return float(np.sqrt(accuracy * (1 - accuracy) * self.squared_weight.value()) / self._total())
+        variance = accuracy * (1 - accuracy) * self.squared_weight.value()
+        return float(np.sqrt(variance) / self._total())
 
     def to_dict(self) -> Summary:
         """Return the figures as JSON-able values."""
-        names = ("n_samples", "accuracy", "accuracy_standard_error", "balanced_accuracy", "log_loss")
+        names = (
+            "n_samples",
+            "accuracy",
+            "accuracy_standard_error",
+            "balanced_accuracy",
+            "log_loss",
+        )
         return {name: getattr(self, name) for name in names}
 
     @property
     def recall(self) -> FloatArray:
-        """Share of each class predicted correctly, shape (n_classes,); NaN for a class without rows."""
+        """Share of each class predicted correctly; NaN for a class without rows."""
         weights = self.weights.value()
         return _shares(np.diag(weights), weights.sum(axis=1))
 
     @property
     def precision(self) -> FloatArray:
-        """Share of correct predictions of each class, shape (n_classes,); NaN for a class never predicted."""
+        """Share of correct predictions of each class; NaN for one never predicted."""
         weights = self.weights.value()
         return _shares(np.diag(weights), weights.sum(axis=0))
 
     @property
     def balanced_accuracy(self) -> float:
-        """`sklearn.metrics.balanced_accuracy_score`: mean of `recall` over the classes that have rows."""
+        """`sklearn.metrics.balanced_accuracy_score`, over classes that have rows."""
         self._total()  # refuses rows without any weight
         return float(np.nanmean(self.recall))
 
     @property
     def log_loss(self) -> float | None:
-        """`sklearn.metrics.log_loss`, the mean of -log p of the rows' classes; None without probabilities."""
-        return None if self.surprise is None else float(self.surprise.value() / self._total())
+        """`sklearn.metrics.log_loss`; None without probabilities."""
+        if self.log_loss_sum is None:
+            return None
+        return float(self.log_loss_sum.value() / self._total())
 
     def _total(self) -> float:
         total = float(self.weights.value().sum())
@@ -273,28 +342,31 @@ def count_classes(
     sample_weight: FloatArray | None = None,
     log_probabilities: FloatArray | None = None,
 ) -> Confusion:
-    """Count one block of rows.
+    """Count one block of rows, from the indices of their own and predicted classes.
 
-    `codes`, `predicted`: int64 arrays of shape (n_samples,). Index of each row's own and predicted class.
-    `sample_weight`: float64 array of shape (n_samples,). Finite and not negative; 1 by default.
-    `log_probabilities`: float64 array of shape (n_samples, n_classes).
+    Products within a block are rounded; blocks never depend on the workers, so neither
+    do the sums.
     """
     weights = np.ones(len(codes)) if sample_weight is None else sample_weight
     shape = (n_classes, n_classes)
     pairs = codes * n_classes + predicted
     sums = exact_sums.ExactSum.by_group(weights, pairs, n_classes**2)
-    surprise = None
+    log_loss_sum = None
     if log_probabilities is not None:
         log_of_class = log_probabilities[np.arange(len(codes)), codes]
         # p may be 0 in a row of weight 0, and 0 · ∞ is not a number
-        surprise = exact_sums.ExactSum.of(np.asarray(-(weights @ np.where(weights > 0, log_of_class, 0.0))))
+        log_loss_sum = exact_sums.ExactSum.of(
+            np.asarray(-(weights @ np.where(weights > 0, log_of_class, 0.0)))
+        )
     return Confusion(
         np.bincount(pairs, minlength=n_classes**2).reshape(shape).astype(np.int64),
-        exact_sums.ExactSum(sums.lowest, sums.digits.reshape(-1, *shape)),
+        sums.reshape(*shape),
         exact_sums.ExactSum.of(np.asarray(weights @ weights)),
-        surprise,
+        log_loss_sum,
     )
 
 
 def _shares(part: FloatArray, whole: FloatArray) -> FloatArray:
-    return np.asarray(np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0))
+    return np.asarray(
+        np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    )

@@ -1,1 +1,1 @@
-"""Rows and how they are cut: datasets in memory, blocks, columns, folds and samples of rows."""
+"""Rows and how they are cut: datasets, blocks, columns, folds and samples of rows."""

@@ -1,4 +1,9 @@
-"""What passes are made over: datasets, their rows, and blocks of rows."""
+"""What passes are made over: datasets, and blocks of their rows.
+
+A pass reads a dataset block by block and calls a function on the rows of each, so that
+no process ever has all rows. This module says what any dataset can do, how its rows are
+cut into blocks, and which values are refused.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,11 @@ from numpy.typing import NDArray
 from rff_dist.errors import DataError, NotFiniteError, PlanError
 from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, IndexArray, frozen
 
-type Taken = tuple[AnyArray, FloatArray | None, FloatArray | None]  # X, y and weights of single rows
+# X, y and weights of single rows
+type Taken = tuple[AnyArray, FloatArray | None, FloatArray | None]
 
-ROUNDING = 1e-14  # rounding alone may give a constant a variance of this share of its mean square
+# rounding alone may give a constant a variance of this share of its mean square
+ROUNDING = 1e-14
 
 
 @frozen
@@ -29,7 +36,8 @@ class Block:
     so that any engine accumulates the same blocks in the same way.
 
     >>> cut_blocks(10, 2, rows_per_block=4)
-    [Block(index=0, start=0, stop=4), Block(index=1, start=4, stop=8), Block(index=2, start=8, stop=10)]
+    [Block(index=0, start=0, stop=4), Block(index=1, start=4, stop=8), Block(index=2,
+    start=8, stop=10)]
     """
 
     index: int
@@ -42,19 +50,21 @@ class Block:
 
 
 def cut_blocks(n_samples: int, chunk_rows: int, *, rows_per_block: int) -> list[Block]:
-    """Cut `n_samples` rows into blocks of whole chunks, about `rows_per_block` rows each.
+    """Cut rows into blocks of whole chunks, about `rows_per_block` rows each.
 
     Raises PlanError if `chunk_rows` or `rows_per_block` is below 1.
     """
     rows = whole_chunks(chunk_rows, rows_per_block)
     starts = range(0, n_samples, rows)
-    return [Block(i, start, min(start + rows, n_samples)) for i, start in enumerate(starts)]
+    return [
+        Block(i, start, min(start + rows, n_samples)) for i, start in enumerate(starts)
+    ]
 
 
 def whole_chunks(chunk_rows: int, rows_per_block: int) -> int:
-    """Return the number of rows of the whole chunks that have about `rows_per_block` rows.
+    """Return the rows of as many whole chunks as have about `rows_per_block` rows.
 
-    Raises PlanError if either is below 1.
+    Raises PlanError if either number is below 1.
     """
     if chunk_rows < 1 or rows_per_block < 1:
         sizes = f"`chunk_rows`={chunk_rows} and `rows_per_block`={rows_per_block}"
@@ -63,12 +73,14 @@ def whole_chunks(chunk_rows: int, rows_per_block: int) -> int:
 
 
 def cut_pieces(edges: NDArray[np.int64], max_rows: int) -> list[Block]:
-    """Cut rows into blocks of whole pieces, or into equal parts of a piece with more than `max_rows` rows.
+    """Cut rows into blocks of whole pieces, or into equal parts of a large piece.
 
-    `edges`: int64 array of shape (n_pieces + 1,). The first row of each piece, and the number of all rows.
+    `edges` has the first row of each piece, then the number of all rows; blocks have at
+    most `max_rows` rows.
 
     >>> cut_pieces(np.array([0, 4, 4, 7]), 3)
-    [Block(index=0, start=0, stop=2), Block(index=1, start=2, stop=4), Block(index=2, start=4, stop=7)]
+    [Block(index=0, start=0, stop=2), Block(index=1, start=2, stop=4), Block(index=2,
+    start=4, stop=7)]
     """
     spans: list[tuple[int, int]] = []
     for first, stop in pairwise(edges.tolist()):
@@ -80,53 +92,52 @@ def cut_pieces(edges: NDArray[np.int64], max_rows: int) -> list[Block]:
 
 @frozen
 class Rows:
-    """The data of one block, as read: shapes are checked, values are not.
+    """The data of one block, as read: shapes are checked, values are not."""
 
-    `block`: which rows of the dataset these are.
-    `X`: real array of shape (n_samples, n_features). Inputs in their stored dtype.
-    `y`: float64 array of shape (n_samples, n_targets), or None. Targets.
-    `sample_weight`: float64 array of shape (n_samples,), or None. Weights; None means 1 for each row.
-    `chunk_rows`: rows of a stored chunk, for messages; None if rows are not stored.
-    `groups`: int, bool or str array of shape (n_samples,), or None. Rows of one group are held out together,
-      see `GroupFolds`.
-    `own_weight`: float64 array of shape (n_samples,), or None. Weights without the factors of classes; None
-      if there are no such factors.
-    `cells`: int array of shape (n_samples,), or None. The positions of a grid's cells in their piece of it.
-    """
-
+    #: Which rows of the dataset these are.
     block: Block
+    #: Real array of shape (n_samples, n_features). Inputs in their stored dtype.
     X: AnyArray
+    #: Targets; shape (n_samples, n_targets).
     y: FloatArray | None = None
+    #: Weights; None means 1 for each row; shape (n_samples,).
     sample_weight: FloatArray | None = None
+    #: Rows of a stored chunk, for messages; None if rows are not stored.
     chunk_rows: int | None = None
+    #: Int, bool or str array of shape (n_samples,), or None. Rows of one group are held
+    #: out together, see `GroupFolds`.
     groups: AnyArray | None = None
+    #: Weights without the factors of classes; None if there are no such factors; shape
+    #: (n_samples,).
     own_weight: FloatArray | None = None
+    #: Int array of shape (n_samples,), or None. The positions of a grid's cells in
+    #: their piece of it.
     cells: IndexArray | None = None
 
     @property
     def weights(self) -> FloatArray:
         """The weight of each row, of shape (n_samples,)."""
-        return np.ones(len(self.X)) if self.sample_weight is None else self.sample_weight
+        return (
+            np.ones(len(self.X)) if self.sample_weight is None else self.sample_weight
+        )
 
 
 class Dataset(ABC):
-    """Rows that blocks are read from: stored, in memory or made by a cluster.
+    """Rows that blocks are read from: stored, in memory or made by a cluster."""
 
-    `url`: where the rows are stored; None if they are not.
-    `feature_names`, `target_names`: names of the columns; None if they have none.
-    `missing_chunks`: {"error", "fill"}. Whether a chunk that is not in the store is an error, or is filled;
-      "error" for rows that are not stored.
-    `version`: for a stored dataset that keeps versions: the snapshot that is read; else None.
-    `attributes`: stored next to the arrays; none for rows that are not stored.
-    `reference`: the coordinate reference system of a grid; none for other rows.
-    """
-
+    #: Where the rows are stored; None if they are not.
     url: str | None
+    #: Names of the columns; None if they have none.
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
+    #: {"error", "fill"}. Whether a chunk that is not in the store is an error, or is
+    #: filled; "error" for rows that are not stored.
     missing_chunks: str
+    #: For a stored dataset that keeps versions: the snapshot that is read; else None.
     version: str | None
+    #: Stored next to the arrays; none for rows that are not stored.
     attributes: Facts = MappingProxyType({})
+    #: The coordinate reference system of a grid; none for other rows.
     reference: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -171,7 +182,9 @@ class Dataset(ABC):
 
     @property
     def edges(self) -> NDArray[np.int64] | None:
-        """The first row of each piece that is read whole, see `cut_pieces`; None for even chunks of rows."""
+        """The first row of each piece that is read whole, see `cut_pieces`; None for
+        even chunks of rows.
+        """
         return None
 
     @abstractmethod
@@ -200,30 +213,41 @@ class Dataset(ABC):
 
     @abstractmethod
     def prefix_fingerprint(self, n_samples: int) -> str | None:
-        """Return a digest of the first rows alone; None if there is none for such data."""
+        """Return a digest of the first rows alone; None if there is none for such
+        data.
+        """
 
     def recorded_prefix(self, n_samples: int) -> str | None:
-        """Return a digest of the first rows that is known without reading them, or None."""
+        """Return a digest of the first rows that is known without reading them, or
+        None.
+        """
         return None
 
     @abstractmethod
     def can_travel(self) -> bool:
-        """Return whether other processes can read the rows themselves, without a copy from this one."""
+        """Return whether other processes can read the rows themselves, without a copy
+        from this one.
+        """
 
     def read_groups(self, block: Block) -> AnyArray | None:
-        """Return the groups of a block's rows without reading its X; None without groups."""
+        """Return the groups of a block's rows without reading its X; None without
+        groups.
+        """
         return None
 
     def check_unchanged(self) -> None:
         """Check that stored rows are still those that were opened.
 
-        Raises ConflictError if they were changed meanwhile: what was read may mix old and new rows.
+        Raises ConflictError if they were changed meanwhile: what was read may mix old
+        and new rows.
         """
         return
 
     @property
     def is_lazy(self) -> bool:
-        """Whether a cluster makes the rows in tasks of its own, as those of Dask collections."""
+        """Whether a cluster makes the rows in tasks of its own, as those of Dask
+        collections.
+        """
         return False
 
     @property
@@ -233,7 +257,8 @@ class Dataset(ABC):
 
     @property
     def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]] | None:
-        """The dataset whose rows these are, and the function that completes them; None if nothing is added.
+        """The dataset whose rows these are, and the function that completes them; None
+        if nothing is added.
 
         The function pickles without the dataset.
         """
@@ -241,11 +266,9 @@ class Dataset(ABC):
 
 
 class BlockFunction[S, T](ABC):
-    """A function of a block and a state, which tells engines where its rows come from.
+    """A function of a block and a state, with the dataset that its rows come from."""
 
-    `source`: the dataset that it reads; None if it reads none.
-    """
-
+    #: The dataset that it reads; None if it reads none.
     source: Dataset | None
 
     @abstractmethod
@@ -261,32 +284,35 @@ class BlockFunction[S, T](ABC):
 class BlockTask[S, T](BlockFunction[S, T]):
     """Read a block, then compute on its rows: one fused task.
 
-    An engine with a better way to the rows, such as a Dask collection's own tasks, uses `source` and
-    `compute` separately.
-
-    `adds`: whether `compute` takes the result of earlier blocks, or None, as a third argument and adds to it
-      in place. Then no second result is made.
+    An engine with a better way to the rows, such as a Dask collection's own tasks, uses
+    `source` and `compute` separately.
     """
 
     source: Dataset
     compute: Callable[[Rows, S], T]
+    #: Whether `compute` takes the result of earlier blocks, or None, as a third
+    #: argument and adds to it in place. Then no second result is made.
     adds: bool = False
 
     def begin(self, block: Block, state: S) -> Callable[..., T]:
         return partial(self.compute, self.source.read(block), state)
 
 
-# -- how many rows a block of a pass has; this depends on the data alone ---------------------------
+# -- how many rows a block of a pass has; this depends on the data alone
+# ---------------------------
 
 
-# At least four tiles, so that a block costs only a few per cent more than they do. At D = 4,096, blocks of
-# half a tile took 1.17 and blocks of a tile 1.05 times the CPU time.
+# At least four tiles, so that a block costs only a few per cent more than they do. At D
+# = 4,096, blocks of half a tile took 1.17 and blocks of a tile 1.05 times the CPU time.
 MIN_BLOCK_ROWS = 16_384
 MAX_BLOCK_ROWS = 262_144
-MAX_BLOCK_BYTES = 2**27  # of inputs: blocks that are read ahead stay small compared with the statistics
-# Blocks do not shrink if workers are many: their edges decide where Z'y is rounded, and name what is kept. By
-# simulation, 10⁷ rows at D = 4,096 on 1,000 workers take 7.0 s, and 7.6 with blocks of 2,048 rows.
-FEW_BLOCKS = 16  # blocks that are left when folds enlarge them: enough for a few workers to share
+# of inputs: blocks that are read ahead stay small compared with the statistics
+MAX_BLOCK_BYTES = 2**27
+# Blocks do not shrink if workers are many: their edges decide where Z'y is rounded, and
+# name what is kept. By simulation, 10⁷ rows at D = 4,096 on 1,000 workers take 7.0 s,
+# and 7.6 with blocks of 2,048 rows.
+# blocks that are left when folds enlarge them: enough for a few workers to share
+FEW_BLOCKS = 16
 
 
 def block_rows(
@@ -300,43 +326,52 @@ def block_rows(
 ) -> int:
     """Return the number of rows of a block.
 
-    More rows make more blocks, not larger ones. Sums are rounded at the edges of blocks, and appended rows
-    move none of the edges before them, so an update sums only new rows.
+    More rows make more blocks, not larger ones. Sums are rounded at the edges of
+    blocks, and appended rows move none of the edges before them, so an update sums only
+    new rows.
 
-    Blocks are whole chunks. A chunk far larger than a block is read once for each of its blocks:
-    decoding it again costs little compared with the products.
+    Blocks are whole chunks. A chunk far larger than a block is read once for each of
+    its blocks: decoding it again costs little compared with the products. `itemsize` is
+    in bytes, of one number of X.
 
-    `itemsize`: bytes of one number of X.
-    `chunk_rows`: rows that are worth reading together.
-    `max_rows`: the most rows that a block may have.
-    `n_folds`: folds that are summed separately. Blocks are up to that many times larger, as long as 16 are
-      left, so that sending and merging the sums of all folds costs no greater share of the time.
-    Raises PlanError if a size is below 1.
+    With `n_folds` folds that are summed separately, blocks are up to that many times
+    larger, as long as 16 remain, so that sending and merging the sums of all folds
+    costs no greater share of the time. Raises PlanError if a size is below 1.
     """
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
-    enlarged = MIN_BLOCK_ROWS * max(1, min(n_folds, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS)))
-    wanted = max(1, min(enlarged, MAX_BLOCK_ROWS, MAX_BLOCK_BYTES // max(1, n_features * itemsize), max_rows))
+    enlarged = MIN_BLOCK_ROWS * max(
+        1, min(n_folds, n_samples // (FEW_BLOCKS * MIN_BLOCK_ROWS))
+    )
+    wanted = max(
+        1,
+        min(
+            enlarged,
+            MAX_BLOCK_ROWS,
+            MAX_BLOCK_BYTES // max(1, n_features * itemsize),
+            max_rows,
+        ),
+    )
     pieces = chunk_rows // wanted
     # equal parts of a chunk that is larger than two blocks, else whole chunks
     unit = chunk_rows if pieces < 2 else -(-chunk_rows // pieces)
     rows = whole_chunks(unit, wanted)
-    if min(rows, n_samples) > max_rows:  # by rounding up, or since one chunk is too large: cut that equally
+    # by rounding up, or since one chunk is too large: cut that equally
+    if min(rows, n_samples) > max_rows:
         unit = -(-unit // -(-unit // max_rows))
         rows = max_rows // unit * unit
     return rows
 
 
-# -- arrays with a row for each row of the data, joined from the arrays of blocks ------------------
+# -- arrays with a row for each row of the data, joined from the arrays of blocks
+# ------------------
 
 
 @frozen(eq=False)
 class RowParts:
-    """The arrays of some blocks; `+` joins two sets of blocks, in any order.
+    """The arrays of some blocks; `+` joins two sets of blocks, in any order."""
 
-    `parts`: arrays of shape (block.n_samples, ...), by the block's first row.
-    """
-
+    #: Arrays of shape (block.n_samples, ...), by the block's first row.
     parts: Mapping[int, AnyArray]
 
     @classmethod
@@ -345,7 +380,8 @@ class RowParts:
         return cls({block.start: array})
 
     def __add__(self, other: RowParts) -> RowParts:
-        # blocks do not overlap, so this union is the same in any order and grouping, as engines require
+        # blocks do not overlap, so this union is the same in any order and grouping, as
+        # engines require
         return RowParts({**self.parts, **other.parts})
 
     def joined(self) -> AnyArray:
@@ -353,18 +389,19 @@ class RowParts:
         return np.concatenate([self.parts[start] for start in sorted(self.parts)])
 
 
-# -- checks of the values of rows; errors name the first row and column that cannot be used --------
+# -- checks of the values of rows; errors name the first row and column that cannot be
+# used --------
 
 
 def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
     """Check that inputs and targets are finite, and weights finite and not negative.
 
-    `inputs`: float array of shape (n_samples, n_features). The X of the same rows, prepared for features; so
-      values beyond float32 count as infinite.
-    Raises DataError, with the first offending row and column.
+    `inputs` is the X of the rows as prepared for features, so values beyond float32
+    count as infinite. Raises DataError, with the first offending row and column.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        # takes a tenth of the time of looking at each number; but sums of finite ones may overflow too
+        # takes a tenth of the time of looking at each number; but sums of finite ones
+        # may overflow too
         overflows = not np.isfinite(inputs.sum())
     if overflows and not np.isfinite(inputs).all():
         raise _not_finite(rows, "X", inputs)
@@ -381,7 +418,10 @@ def check_targets(rows: Rows) -> None:
             raise _not_finite(rows, name, values)
     if rows.sample_weight is not None and (rows.sample_weight < 0).any():
         row = int(np.argmax(rows.sample_weight < 0))
-        where = f"sample_weight is {rows.sample_weight[row]} in row {rows.block.start + row:_}"
+        where = (
+            f"sample_weight is {rows.sample_weight[row]} in row"
+            f" {rows.block.start + row:_}"
+        )
         raise DataError(f"{where}; weights must not be negative")
 
 
@@ -396,7 +436,11 @@ def _not_finite(rows: Rows, name: str, values: AnyArray) -> NotFiniteError:
     elif np.isinf(stored):
         problem = f"Input {name} contains infinity: {where}"
     else:
-        problem = f"Input {name} contains a value too large for dtype('float32'): {where} holds {stored:g}"
-    if name == "X" and rows.chunk_rows is not None:  # y and weights may have other chunks
+        problem = (
+            f"Input {name} contains a value too large for dtype('float32'): {where}"
+            f" holds {stored:g}"
+        )
+    # y and weights may have other chunks
+    if name == "X" and rows.chunk_rows is not None:
         problem += f" (chunk {(rows.block.start + position[0]) // rows.chunk_rows})"
     return NotFiniteError(f"{problem}; fill or drop such rows first")

@@ -1,4 +1,9 @@
-"""Columns next to a dataset, in memory: a label or group for each row, as integers, booleans or text."""
+"""Columns next to a dataset: a label or group for each row.
+
+Values are integers, booleans or text; anything else is refused with the first row that
+has it, since labels are compared and sorted. Those here are in memory;
+`storage.columns` has stored ones.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +17,7 @@ from rff_dist.errors import DataError
 from rff_dist.typing import AnyDType
 
 TEXT = np.dtypes.StringDType()
+MISSING = "(missing)"  # the level of missing text
 
 
 class Column(Protocol):
@@ -23,7 +29,9 @@ class Column(Protocol):
 
     @property
     def dtype(self) -> AnyDType:
-        """Integer, bool, float (of whole numbers), fixed-width str or NumPy's StringDType."""
+        """Integer, bool, float (of whole numbers), fixed-width str or NumPy's
+        StringDType.
+        """
 
     @property
     def chunk_rows(self) -> int:
@@ -31,7 +39,9 @@ class Column(Protocol):
 
     @property
     def in_memory(self) -> bool:
-        """Whether only this process has the values; else they are stored where all workers can read them."""
+        """Whether only this process has the values; else they are stored where all
+        workers can read them.
+        """
 
     def read(self, block: blocks.Block) -> np.ndarray:
         """Return the values of a block's rows, shape (n_samples,)."""
@@ -45,11 +55,9 @@ class Column(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MemoryColumn:
-    """Values in memory; `as_column` makes it.
+    """Values in memory; `as_column` makes it."""
 
-    `values`: int, bool, str or float array of shape (n_samples,); floats are whole numbers.
-    """
-
+    #: Int, bool, str or float array of shape (n_samples,); floats are whole numbers.
     values: np.ndarray
 
     chunk_rows = 2**16
@@ -77,7 +85,9 @@ class MemoryColumn:
         return self._digest
 
     def content_key(self) -> str:
-        """Return the digest by which passes over these values are told apart, see `engines.resuming`."""
+        """Return the digest by which passes over these values are told apart, see
+        `engines.resuming`.
+        """
         return self._digest
 
 
@@ -89,12 +99,14 @@ def is_text(dtype: AnyDType) -> bool:
 def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     """Return labels as integers, booleans, whole floats or text.
 
-    `values`: array of shape (n,).
-    `rows`: int array of shape (n,). The values' rows in the dataset, for errors.
-    Raises DataError, with the first offending row, if they are anything else.
+    `rows` are their numbers in the dataset. Raises DataError, with the first offending
+    row, if they are anything else.
     """
     if values.ndim != 1:
-        raise DataError(f"{name} has shape {values.shape}; expected one value a row, shape (n_samples,)")
+        raise DataError(
+            f"{name} has shape {values.shape}; expected one value a row, shape"
+            " (n_samples,)"
+        )
     kind = values.dtype.kind
     if kind in "iufU":
         values = memory.native(values)
@@ -103,30 +115,39 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         return _from_objects(values.astype(object), name, rows)
     if kind == "f" and values.dtype.itemsize <= 8:
         good = values == np.rint(values)
-        good &= np.abs(values) <= 2.0**53  # float64 cannot tell all larger whole numbers apart
+        # float64 cannot tell all larger whole numbers apart
+        good &= np.abs(values) <= 2.0**53
         if not good.all():
             at = int(np.argmin(good))
             broken = f"is {values[at]!s}, no whole number up to 2^53,"
             what = "is missing (NaN)" if np.isnan(values[at]) else broken
             raise DataError(
-                f"{name} {what} in row {rows[at]:_}; expected labels: integers, booleans or text. "
-                "Fill or drop such rows, or round the values"
+                f"{name} {what} in row {rows[at]:_}; expected labels: integers,"
+                " booleans or text. Fill or drop such rows, or round the values"
             )
         return values
     if kind == "U":
         _as_text(values, name, rows)
     if kind in "biuUT":
         return values
-    advice = {"M": "Format times as text", "m": "Format times as text", "S": "Decode the bytes to text"}
+    advice = {
+        "M": "Format times as text",
+        "m": "Format times as text",
+        "S": "Decode the bytes to text",
+    }
     raise DataError(
-        f"{name} has dtype {values.dtype}; expected labels: integers, booleans or text. "
-        f"{advice.get(kind, 'Convert them first')}"
+        f"{name} has dtype {values.dtype}; expected labels: integers, booleans or text."
+        f" {advice.get(kind, 'Convert them first')}"
     )
 
 
 def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     """Return Python objects as an array of the one type that all of them have."""
-    families: dict[Any, Any] = {str: TEXT, bool | np.bool_: np.dtype(bool), int | np.integer: None}
+    families: dict[Any, Any] = {
+        str: TEXT,
+        bool | np.bool_: np.dtype(bool),
+        int | np.integer: None,
+    }
     first = values[0] if len(values) else ""
     expected = next((family for family in families if isinstance(first, family)), None)
     dtype = families.get(expected)
@@ -135,11 +156,19 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
         mixed = isinstance(value, bool) and not isinstance(first, bool | np.bool_)
         if expected is None or mixed or not isinstance(value, expected):
             # NaN, pandas' among them, is the value that differs from itself
-            missing = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
-            what = "is missing" if missing else f"is {str(value)[:50]!r}, a {type(value).__name__},"
+            missing = (
+                value is None
+                or type(value).__name__ in ("NAType", "NaTType")
+                or value != value
+            )
+            what = (
+                "is missing"
+                if missing
+                else f"is {str(value)[:50]!r}, a {type(value).__name__},"
+            )
             raise DataError(
-                f"{name} {what} in row {row:_}; expected labels of one type: integers, booleans or text. "
-                "Fill or drop such rows, or convert all to text"
+                f"{name} {what} in row {row:_}; expected labels of one type: integers,"
+                " booleans or text. Fill or drop such rows, or convert all to text"
             )
     if dtype == TEXT:
         return _as_text(values, name, rows)
@@ -147,17 +176,25 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
         return values.astype(dtype)
     whole = np.array(values.tolist())
     if whole.dtype.kind not in "iu":
-        raise DataError(f"{name} holds integers beyond 64 bits; expected smaller ones. Convert them to text")
+        raise DataError(
+            f"{name} holds integers beyond 64 bits; expected smaller ones. Convert them"
+            " to text"
+        )
     return whole
 
 
 def _as_text(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
-    """Return text with variable width; refuse half of a surrogate pair, which UTF-8 cannot store."""
+    """Return text of variable width; refuse half of a surrogate pair."""
     try:
         return values.astype(TEXT)
     except (UnicodeEncodeError, TypeError):
-        at = next(i for i, text in enumerate(values.tolist()) if any("\ud800" <= c <= "\udfff" for c in text))
+        at = next(
+            i
+            for i, text in enumerate(values.tolist())
+            if any("\ud800" <= c <= "\udfff" for c in text)
+        )
         raise DataError(
-            f"{name} is {str(values[at])[:50]!a} in row {rows[at]:_}, which holds half of a surrogate pair; "
-            "expected text that UTF-8 can store. Decode the original bytes again"
+            f"{name} is {str(values[at])[:50]!a} in row {rows[at]:_}, which holds half"
+            " of a surrogate pair; expected text that UTF-8 can store. Decode the"
+            " original bytes again"
         ) from None

@@ -1,4 +1,8 @@
-"""Folds for cross-validation: which rows are held out together."""
+"""Folds for cross-validation: which rows are held out together.
+
+A fold is a function of row numbers or groups, never of a shuffled copy: any process can
+assign the rows of a block, and the folds are the same on any cluster.
+"""
 
 import hashlib
 import heapq
@@ -15,49 +19,61 @@ from rff_dist.typing import AnyArray, BoolArray, EqualByFields, Facts, IntArray,
 MAX_FOLDS = 1000
 MANY_ROWS = 2**18  # samples of more rows than this are read in stretches of rows
 STRETCHES = 256
-_GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment: 2**64 over the golden ratio, and odd
-MAX_BALANCED_GROUPS = 2**16  # a group takes 10 bytes of the folds; hashes share out more evenly enough
+# SplitMix64's increment: 2**64 over the golden ratio, and odd
+_GOLDEN = 0x9E3779B97F4A7C15
+# a group takes 10 bytes of the folds; hashes share out more evenly enough
+MAX_BALANCED_GROUPS = 2**16
 
 
 @dataclass(frozen=True)
 class Folds(ABC):
-    """Assigns each row to one of `n_folds` folds; this never depends on the cluster.
+    """Assigns each row to one of `n_folds` folds; this never depends on the cluster."""
 
-    `n_folds`: at least 2.
-    """
-
+    #: At least 2.
     n_folds: int = 5
 
     def __post_init__(self) -> None:
         n_folds: Any = self.n_folds
         whole = isinstance(n_folds, int | np.integer) and not isinstance(n_folds, bool)
         if not whole or not 2 <= n_folds <= MAX_FOLDS:
-            raise InvalidParameterError(f"`n_folds` is {n_folds!r}; expected an integer in [2, {MAX_FOLDS}]")
+            raise InvalidParameterError(
+                f"`n_folds` is {n_folds!r}; expected an integer in [2, {MAX_FOLDS}]"
+            )
 
     @abstractmethod
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
-        """Return the fold of each of the rows `start:stop` of a dataset of `n_samples` rows.
+    def assign(
+        self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
+    ) -> IntArray:
+        """Return the fold of each of the rows `start:stop` of a dataset of `n_samples`
+        rows.
 
-        `groups`: int, bool or str array of shape (stop - start,), or None. The rows' groups.
-        Raises DataError if these folds need groups and there are none, or if a group is not the number of a
-          fold (`PredefinedFolds`).
+        `groups`: int, bool or str array of shape (stop - start,), or None. The rows'
+          groups.
+
+        Raises DataError if these folds need groups and there are none, or if a group is
+        not the number of a fold (`PredefinedFolds`).
         """
 
     @property
     def may_lack_rows(self) -> bool:
-        """Whether a fold may have no rows: it is then not validated on, rather than an error."""
+        """Whether a fold may have no rows: it is then not validated on, rather than an
+        error.
+        """
         return False
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
         """Each split: the folds to train on, and the one to validate on."""
         every = range(self.n_folds)
-        return [(tuple(f for f in every if f != held_out), held_out) for held_out in every]
+        return [
+            (tuple(f for f in every if f != held_out), held_out) for held_out in every
+        ]
 
 
 @dataclass(frozen=True)
 class HashFolds(Folds):
-    """Folds as good as random: each `n_folds` consecutive rows go to different folds, in an order by hashes.
+    """Folds as good as random: each `n_folds` consecutive rows go to different folds,
+    in an order by hashes.
 
     They are the same on every machine, and appended rows do not change them.
 
@@ -76,36 +92,45 @@ class HashFolds(Folds):
 
     seed: int = 0
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
+    def assign(
+        self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
+    ) -> IntArray:
         # rows are dealt like cards, a hand of `n_folds` at a time
-        first, last = start // self.n_folds, -(-stop // self.n_folds)
+        first = start // self.n_folds
+        last = -(-stop // self.n_folds)
         rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
-        # shape (n_hands, n_folds): a permutation of each hand; row order[i, k] of hand i goes to fold k
-        order = np.argsort(_mixed(rows, self.seed).reshape(-1, self.n_folds), axis=1, kind="stable")
+        # shape (n_hands, n_folds): a permutation of each hand; row order[i, k] of hand
+        # i goes to fold k
+        order = np.argsort(
+            _mixed(rows, self.seed).reshape(-1, self.n_folds), axis=1, kind="stable"
+        )
         fold_of_row = np.empty(order.shape, np.int64)
-        np.put_along_axis(fold_of_row, order, np.arange(self.n_folds)[np.newaxis], axis=1)
-        return fold_of_row.ravel()[start - first * self.n_folds : stop - first * self.n_folds]
+        np.put_along_axis(
+            fold_of_row, order, np.arange(self.n_folds)[np.newaxis], axis=1
+        )
+        return fold_of_row.ravel()[
+            start - first * self.n_folds : stop - first * self.n_folds
+        ]
 
 
 @dataclass(frozen=True, eq=False)
 class GroupTable(EqualByFields):
-    """The fold of each group.
+    """The fold of each group."""
 
-    `keys`: uint64 array of shape (n_groups,). The groups as numbers or hashes, ascending.
-    `folds`: int16 array of shape (n_groups,).
-    """
-
+    #: The groups as numbers or hashes, ascending; shape (n_groups,).
     keys: NDArray[np.uint64]
+    #: Shape (n_groups,).
     folds: NDArray[np.int16]
 
 
 @dataclass(frozen=True)
 class GroupFolds(Folds):
-    """Like `sklearn.model_selection.GroupKFold`: rows of one group (patient, site) are held out together.
+    """Like `sklearn.model_selection.GroupKFold`: rows of one group (patient, site) are
+    held out together.
 
-    Passes over a dataset first count the rows of its groups. Up to 65,536 groups are then shared out by size,
-    so that folds are as even as groups allow. With more groups, or for a group that was not counted, a hash
-    of the group gives its fold.
+    Passes over a dataset first count the rows of its groups. Up to 65,536 groups are
+    then shared out by size, so that folds are as even as groups allow. With more
+    groups, or for a group that was not counted, a hash of the group gives its fold.
 
     Attributes
     ----------
@@ -114,14 +139,16 @@ class GroupFolds(Folds):
     seed : int
         Another seed gives other folds.
     table : GroupTable or None
-        The fold of each group that was counted; see `balanced`. It belongs to one dataset and is not stored
-        in models' cards.
+        The fold of each group that was counted; see `balanced`. It belongs to one
+        dataset and is not stored in models' cards.
     is_default : bool
-        Whether the number of folds was left open: data with fewer groups then have a fold for each group.
+        Whether the number of folds was left open: data with fewer groups then have a
+        fold for each group.
 
     References
     ----------
-    Graham (1969): largest group first, each to the fold with the fewest rows, as scikit-learn's `GroupKFold`.
+    Graham (1969): largest group first, each to the fold with the fewest rows, as
+    scikit-learn's `GroupKFold`.
     """
 
     seed: int = 0
@@ -129,15 +156,22 @@ class GroupFolds(Folds):
     table: GroupTable | None = field(default=None, repr=False)
     is_default: bool = field(default=False, repr=False)
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
+    def assign(
+        self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
+    ) -> IntArray:
         if groups is None:
-            raise DataError("the data have no groups to cut folds by; name their array, or give `groups`")
+            raise DataError(
+                "the data have no groups to cut folds by; name their array, or give"
+                " `groups`"
+            )
         values, inverse = np.unique(np.asarray(groups), return_inverse=True)
         keys = _keys(values)
         fold_of_group = _below(np.uint64(self.n_folds), _mixed(keys, self.seed))
         if self.table is not None:
             # a key beyond the last one points to it, and is then found to differ
-            places = np.minimum(np.searchsorted(self.table.keys, keys), len(self.table.keys) - 1)
+            places = np.minimum(
+                np.searchsorted(self.table.keys, keys), len(self.table.keys) - 1
+            )
             known = self.table.keys[places] == keys
             fold_of_group = np.where(known, self.table.folds[places], fold_of_group)
         return fold_of_group[inverse]
@@ -159,21 +193,23 @@ class GroupFolds(Folds):
         """
         if len(groups) < 2:
             raise DataError(
-                "all rows with weight are of one group, which cannot be held out; leave out the groups"
+                "all rows with weight are of one group, which cannot be held out; leave"
+                " out the groups"
             )
         if len(groups) < self.n_folds and self.is_default:
             return replace(self, n_folds=len(groups)).balanced(groups, n_rows)
         if len(groups) < self.n_folds:
             raise DataError(
-                f"the data have {len(groups)} groups of rows with weight, but {self} needs a group or more "
-                f"for each fold; use at most {len(groups)} folds"
+                f"the data have {len(groups)} groups of rows with weight, but {self}"
+                f" needs a group or more for each fold; use at most {len(groups)} folds"
             )
-        # cut by hashes alone, 46 % of data sets with 10 groups had an empty one of 5 folds
+        # cut by hashes alone, 46 % of data sets with 10 groups had an empty one of 5
+        # folds
         keys = _keys(groups)
         fold_of_group = np.empty(len(keys), np.int16)
         filled = [(0, fold) for fold in range(self.n_folds)]
-        # lexsort's last key comes first: by size, then by hash, so that the order in which groups came
-        # decides nothing
+        # lexsort's last key comes first: by size, then by hash, so that the order in
+        # which groups came decides nothing
         for group in np.lexsort((keys, _mixed(keys, self.seed), -n_rows)):
             rows, fold = filled[0]
             fold_of_group[group] = fold
@@ -187,17 +223,21 @@ def _keys(groups: AnyArray) -> NDArray[np.uint64]:
     if groups.dtype.kind in "biu":
         # integers below 0 wrap around; keys only need to differ
         return groups.astype(np.int64).view(np.uint64)
-    digests = [hashlib.blake2b(str(group).encode(), digest_size=8).digest() for group in groups]
+    digests = [
+        hashlib.blake2b(str(group).encode(), digest_size=8).digest() for group in groups
+    ]
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True)
 class TimeFolds(Folds):
-    """`sklearn.model_selection.TimeSeriesSplit(n_folds - 1)`, if `n_folds` divides the number of rows.
+    """`sklearn.model_selection.TimeSeriesSplit(n_folds - 1)`, if `n_folds` divides the
+    number of rows.
 
-    Folds are contiguous, and each is validated on after training on those before it. If their number does not
-    divide the rows, their sizes differ by at most one, where scikit-learn's first one takes what is left
-    over. The first fold is only trained on, so `n_folds` folds give `n_folds` - 1 splits.
+    Folds are contiguous, and each is validated on after training on those before it. If
+    their number does not divide the rows, their sizes differ by at most one, where
+    scikit-learn's first one takes what is left over. The first fold is only trained on,
+    so `n_folds` folds give `n_folds` - 1 splits.
 
     Attributes
     ----------
@@ -205,17 +245,24 @@ class TimeFolds(Folds):
         At least 2.
     """
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
-        return np.asarray(np.arange(start, stop, dtype=np.int64) * self.n_folds // max(1, n_samples))
+    def assign(
+        self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
+    ) -> IntArray:
+        return np.asarray(
+            np.arange(start, stop, dtype=np.int64) * self.n_folds // max(1, n_samples)
+        )
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
-        return [(tuple(range(held_out)), held_out) for held_out in range(1, self.n_folds)]
+        return [
+            (tuple(range(held_out)), held_out) for held_out in range(1, self.n_folds)
+        ]
 
 
 @dataclass(frozen=True)
 class PredefinedFolds(Folds):
-    """`sklearn.model_selection.PredefinedSplit`: each row's group is the number of its fold.
+    """`sklearn.model_selection.PredefinedSplit`: each row's group is the number of its
+    fold.
 
     Attributes
     ----------
@@ -223,22 +270,30 @@ class PredefinedFolds(Folds):
         Groups are 0 to `n_folds` - 1.
     """
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
+    def assign(
+        self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
+    ) -> IntArray:
         if groups is None:
-            raise DataError("the data have no fold numbers; name their array, or give them as `groups`")
+            raise DataError(
+                "the data have no fold numbers; name their array, or give them as"
+                " `groups`"
+            )
         folds = np.asarray(groups)
         wrong = ~np.isin(folds, np.arange(self.n_folds))
         if wrong.any():
-            row, last = int(np.argmax(wrong)), self.n_folds - 1
+            row = int(np.argmax(wrong))
+            last = self.n_folds - 1
             raise DataError(
-                f"the fold of row {start + row:_} is {folds[row]!r}; expected one from 0 to {last}"
+                f"the fold of row {start + row:_} is {folds[row]!r}; expected one from"
+                f" 0 to {last}"
             )
         return folds.astype(np.int64)
 
 
 @dataclass(frozen=True)
 class DatedFolds(PredefinedFolds):
-    """Like `TimeFolds`, for rows in any order: each row's group is the number of its fold, the earliest is 0.
+    """Like `TimeFolds`, for rows in any order: each row's group is the number of its
+    fold, the earliest is 0.
 
     Attributes
     ----------
@@ -251,36 +306,40 @@ class DatedFolds(PredefinedFolds):
         return TimeFolds(self.n_folds).splits
 
 
-# On noise with 20 columns and 60 rows, the folds' R² was 0.35 too high when they validated on these rows; now
-# 0.02.
+# On noise with 20 columns and 60 rows, the folds' R² was 0.35 too high when they
+# validated on these rows; now 0.02.
 @dataclass(frozen=True)
 class HeldInFolds(Folds):
-    """Folds in which some rows are held in: length scales are tuned on them, and no split validates on them.
+    """Folds in which some rows are held in: length scales are tuned on them, and no
+    split validates on them.
 
-    Length scales that were tuned on a row predict that row too well, so its error says little about new rows.
-    `hold_in` makes these folds.
+    Length scales that were tuned on a row predict that row too well, so its error says
+    little about new rows. `hold_in` makes these folds.
 
-    `n_folds`: one more than `base` has: the last fold is that of the rows held in. As many as `base` has
-      if its first fold is held in.
-    `base`: the folds of all other rows.
-    `n_samples`, `n_stretches`, `width`: the first `n_samples` rows are cut into `n_stretches` equal parts.
-      From a random place on, `width` consecutive rows of each part are held in. Rows that are appended later
-      are not. 0 stretches: the first fold of `base` is held in.
+    `n_folds`: one more than `base` has: the last fold is that of the rows held in. As
+    many as `base` has if its first fold is held in.
     """
 
+    #: The folds of all other rows.
     base: Folds = HashFolds()
+    #: The first `n_samples` rows are cut into `n_stretches` equal parts. From a random
+    #: place on, `width` consecutive rows of each part are held in. Rows that are
+    #: appended later are not. 0 stretches: the first fold of `base` is held in.
     n_samples: int = 0
     n_stretches: int = 0
     width: int = 0
     seed: int = 0
 
-    def assign(self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None) -> IntArray:
+    def assign(
+        self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
+    ) -> IntArray:
         folds = self.base.assign(start, stop, n_samples=n_samples, groups=groups)
         if not self.n_stretches:
             return folds
         rows = np.arange(start, stop, dtype=np.int64)
         inside = np.minimum(rows, self.n_samples - 1)
-        # the part of a row: the last one whose first row, part · n_samples // n_stretches, is not after it
+        # the part of a row: the last one whose first row, part · n_samples //
+        # n_stretches, is not after it
         parts = ((inside + 1) * self.n_stretches - 1) // self.n_samples
         first = self.stretch_starts(parts)
         held = (rows >= first) & (rows < first + self.width) & (rows < self.n_samples)
@@ -291,12 +350,15 @@ class HeldInFolds(Folds):
         begin = parts * self.n_samples // self.n_stretches
         end = (parts + 1) * self.n_samples // self.n_stretches
         room = (end - begin - self.width + 1).astype(np.uint64)
-        # another seed than the folds' own: else the place of a stretch and the folds of its rows would depend
+        # another seed than the folds' own: else the place of a stretch and the folds of
+        # its rows would depend
         return begin + _below(room, _mixed(parts.astype(np.uint64), self.seed + 1))
 
     @property
     def may_lack_rows(self) -> bool:
-        """True if rows are held in at random, since these may happen to be all rows of a fold."""
+        """True if rows are held in at random, since these may happen to be all rows of
+        a fold.
+        """
         return self.n_stretches > 0
 
     def is_held_in(self, fold_of_row: IntArray) -> BoolArray:
@@ -306,20 +368,28 @@ class HeldInFolds(Folds):
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
         if self.n_stretches:
-            return [((*trained, self.n_folds - 1), held_out) for trained, held_out in self.base.splits]
-        return [(trained, held_out) for trained, held_out in self.base.splits if held_out != 0]
+            return [
+                ((*trained, self.n_folds - 1), held_out)
+                for trained, held_out in self.base.splits
+            ]
+        return [
+            (trained, held_out)
+            for trained, held_out in self.base.splits
+            if held_out != 0
+        ]
 
 
 @dataclass(frozen=True)
 class SampledFolds(PredefinedFolds):
-    """Folds of a sample of rows, with the same splits as the folds of the whole dataset.
+    """Folds of a sample of rows, with the same splits as those of all rows.
 
-    `n_folds`: as many as `whole` has; the group of each sampled row is the number of its fold.
+    The group of a sampled row is the number of its fold in `whole`.
     """
 
     whole: Folds = HashFolds()
 
-    may_lack_rows = True  # the sample, which leaves out rows without weight, may have missed a fold
+    # the sample, which leaves out rows without weight, may have missed a fold
+    may_lack_rows = True
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
@@ -329,27 +399,37 @@ class SampledFolds(PredefinedFolds):
 def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
     """Return folds that hold some rows in, so that length scales can be tuned on them.
 
-    `folds`: with folds by hash, rows are held in at random. With groups, times and given folds the first
-      fold is held in, so that no group or time is both tuned and validated on.
-    `n_held_in`: how many rows are wanted. At most half of the rows are held in.
+    At most half of the rows are held in. With folds by hash these are about `n_held_in`
+    random rows. With groups, times and given folds it is the first fold, so that no
+    group or time is both tuned and validated on.
     """
     if isinstance(folds, HeldInFolds):
         return folds
     if not isinstance(folds, HashFolds):
         return HeldInFolds(folds.n_folds, folds)
-    # half of the rows tuned length scales as well as all did (airfoil, concrete, energy)
+    # half of the rows tuned length scales as well as all did (airfoil, concrete,
+    # energy)
     wanted = max(1, min(n_held_in, n_samples // 2))
-    # single rows of many may all lie in different chunks, so stretches of rows are held in instead
+    # single rows of many may all lie in different chunks, so stretches of rows are held
+    # in instead
     n_stretches = wanted if n_samples <= MANY_ROWS else STRETCHES
     width = -(-wanted // n_stretches)
-    return HeldInFolds(folds.n_folds + 1, folds, n_samples, n_stretches, width, folds.seed)
+    return HeldInFolds(
+        folds.n_folds + 1, folds, n_samples, n_stretches, width, folds.seed
+    )
 
 
 def folds_to_dict(folds: Folds) -> Summary:
-    """Return folds as JSON-able facts, without a table of groups, for `folds_from_dict`."""
+    """Return folds as JSON values for `folds_from_dict`, without a table of groups."""
     facts = {"kind": type(folds).__name__}
-    facts |= {field.name: getattr(folds, field.name) for field in fields(folds) if field.repr}
-    return {**facts, "base": folds_to_dict(folds.base)} if isinstance(folds, HeldInFolds) else facts
+    facts |= {
+        field.name: getattr(folds, field.name) for field in fields(folds) if field.repr
+    }
+    return (
+        {**facts, "base": folds_to_dict(folds.base)}
+        if isinstance(folds, HeldInFolds)
+        else facts
+    )
 
 
 def folds_words(facts: Facts) -> str:
@@ -367,25 +447,41 @@ def folds_words(facts: Facts) -> str:
 
 
 def folds_from_dict(facts: Facts) -> Folds:
-    """Return folds from the facts of `folds_to_dict`; raises InvalidParameterError for an unknown kind."""
+    """Return folds from `folds_to_dict`; raises InvalidParameterError if unknown."""
     kinds = {
         kind.__name__: kind
-        for kind in (HashFolds, GroupFolds, TimeFolds, DatedFolds, PredefinedFolds, HeldInFolds)
+        for kind in (
+            HashFolds,
+            GroupFolds,
+            TimeFolds,
+            DatedFolds,
+            PredefinedFolds,
+            HeldInFolds,
+        )
     }
     kind = kinds.get(facts["kind"])
     if kind is None:
-        raise InvalidParameterError(f"unknown folds {facts['kind']!r}; expected one of {sorted(kinds)}")
+        raise InvalidParameterError(
+            f"unknown folds {facts['kind']!r}; expected one of {sorted(kinds)}"
+        )
     values = {name: value for name, value in facts.items() if name != "kind"}
-    return kind(**values | ({"base": folds_from_dict(values["base"])} if "base" in values else {}))
+    return kind(
+        **values
+        | ({"base": folds_from_dict(values["base"])} if "base" in values else {})
+    )
 
 
 def find_folds(cv: int | Folds) -> Folds:
-    """Return folds as they are, and `HashFolds(cv)` for a number; raises InvalidParameterError for others."""
+    """Return folds as they are, and `HashFolds` for a number of folds.
+
+    Raises InvalidParameterError for other values.
+    """
     if isinstance(cv, Folds):
         return cv
     if isinstance(cv, bool) or not isinstance(cv, int | np.integer):
         raise InvalidParameterError(
-            f"`cv` is {cv!r}; expected a number of folds, HashFolds(…), GroupFolds(…) or TimeFolds(…)"
+            f"`cv` is {cv!r}; expected a number of folds, HashFolds(…), GroupFolds(…)"
+            " or TimeFolds(…)"
         )
     return HashFolds(int(cv))
 
@@ -393,22 +489,25 @@ def find_folds(cv: int | Folds) -> Folds:
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """Return the SplitMix64 numbers of keys (Steele, Lea & Flood 2014, fig. 17).
 
-    The stream starts at a number mixed from the seed. Streams that started at the seeds themselves would be
-    shifted copies of each other.
+    The stream starts at a number mixed from the seed. Streams that started at the seeds
+    themselves would be shifted copies of each other.
     """
     start = _finished(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))
     return _finished(keys * np.uint64(_GOLDEN) + start)
 
 
 def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    # the multipliers and shifts are those of Stafford's thirteenth mixer, in which each bit depends on all
-    # bits
+    # the multipliers and shifts are those of Stafford's thirteenth mixer, in which each
+    # bit depends on all bits
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-def _below(limits: NDArray[np.uint64] | np.uint64, hashes: NDArray[np.uint64]) -> IntArray:
+def _below(
+    limits: NDArray[np.uint64] | np.uint64, hashes: NDArray[np.uint64]
+) -> IntArray:
     """Return numbers from 0 to below each limit; the limits are below 2**32."""
-    # a product and a shift in place of a remainder, with a bias below limit / 2**32 (Lemire 2019, Sec. 3)
+    # a product and a shift in place of a remainder, with a bias below limit / 2**32
+    # (Lemire 2019, Sec. 3)
     return ((hashes >> np.uint64(32)) * limits >> np.uint64(32)).astype(np.int64)

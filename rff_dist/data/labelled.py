@@ -1,4 +1,9 @@
-"""Datasets with labels or groups next to their rows; classes as targets of -1 and +1; counts of labels."""
+"""Datasets with labels or groups next to their rows.
+
+Rows of any dataset get a group, by which they are held out together, or a label, which
+becomes targets of −1 and +1 for a ridge regression. Labels are counted first, in a pass
+that reads no X: a block may lack some classes.
+"""
 
 from __future__ import annotations
 
@@ -18,39 +23,48 @@ from rff_dist.numerics import exact_sums
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
 
-def _of_source(name: str) -> Any:
+def of_source(name: str) -> Any:
     """Return a member of a dataset that is the same member of its source."""
     return property(operator.attrgetter(f"source.{name}"))
 
 
-class ExtendedDataset(blocks.Dataset):
-    """A dataset whose rows are those of `source`, with something next to them from elsewhere.
+def source_of(dataset: blocks.Dataset) -> blocks.Dataset:
+    """Return the dataset whose rows others extend, as it is stored or in memory."""
+    while isinstance(dataset, ExtendedDataset):
+        dataset = dataset.source
+    return dataset
 
-    Where a cluster makes the source's rows in tasks of its own, the engine adds the rest with `addition`.
+
+class ExtendedDataset(blocks.Dataset):
+    """A dataset whose rows are those of `source`, with something next to them from
+    elsewhere.
+
+    Where a cluster makes the source's rows in tasks of its own, the engine adds the
+    rest with `addition`.
     """
 
     source: blocks.Dataset
 
-    url = _of_source("url")
-    attributes = _of_source("attributes")
-    reference = _of_source("reference")
-    feature_names = _of_source("feature_names")
-    missing_chunks = _of_source("missing_chunks")
-    version = _of_source("version")
-    n_samples = _of_source("n_samples")
-    n_features = _of_source("n_features")
-    dtype = _of_source("dtype")
-    chunk_rows = _of_source("chunk_rows")
-    edges = _of_source("edges")
-    is_lazy = _of_source("is_lazy")
-    client = _of_source("client")
-    can_travel = _of_source("can_travel")
-    check_unchanged = _of_source("check_unchanged")
+    url = of_source("url")
+    attributes = of_source("attributes")
+    reference = of_source("reference")
+    feature_names = of_source("feature_names")
+    missing_chunks = of_source("missing_chunks")
+    version = of_source("version")
+    n_samples = of_source("n_samples")
+    n_features = of_source("n_features")
+    dtype = of_source("dtype")
+    chunk_rows = of_source("chunk_rows")
+    edges = of_source("edges")
+    is_lazy = of_source("is_lazy")
+    client = of_source("client")
+    can_travel = of_source("can_travel")
+    check_unchanged = of_source("check_unchanged")
 
     @property
     @abstractmethod
     def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
-        """The function that completes the source's rows; it pickles without the source."""
+        """The function that completes rows; it pickles without the source."""
 
     @property
     def extends(self) -> tuple[blocks.Dataset, Callable[[blocks.Rows], blocks.Rows]]:
@@ -60,19 +74,33 @@ class ExtendedDataset(blocks.Dataset):
         return self.addition(self.source.read(block))
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
-        """Return the digest of the first rows and what belongs to them: see `prefix_digest`.
+        """Return the digest of the first rows and what belongs to them: see
+        `prefix_digest`.
 
         Weights that balance classes depend on all rows, so appended rows change it.
         """
         return None if self.is_lazy else memory.prefix_digest(self, n_samples)
 
 
-# -- groups ----------------------------------------------------------------------------------------
+class TargetsOfSource(ExtendedDataset):
+    """An extended dataset with the targets and weights of its source."""
+
+    target_names = of_source("target_names")
+    n_targets = of_source("n_targets")
+    one_dimensional = of_source("one_dimensional")
+    weighted = of_source("weighted")
+    read_weight = of_source("read_weight")
+    read_targets = of_source("read_targets")
+
+
+# -- groups
+# --------------------------------------------------------------------------------------
 
 
 def _read_groups(groups: columns.Column, block: blocks.Block) -> AnyArray:
     values = groups.read(block)
-    return values.astype(np.int64) if values.dtype.kind == "f" else values  # 3.0 is group 3
+    # 3.0 is group 3
+    return values.astype(np.int64) if values.dtype.kind == "f" else values
 
 
 def _with_groups(groups: columns.Column, rows: blocks.Rows) -> blocks.Rows:
@@ -80,23 +108,17 @@ def _with_groups(groups: columns.Column, rows: blocks.Rows) -> blocks.Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupedDataset(ExtendedDataset):
+class GroupedDataset(TargetsOfSource):
     """A dataset with a group for each row; rows of one group are held out together.
 
-    `groups`: the group of each row; whole floats count as integers.
     Raises DataError if the numbers of groups and rows differ.
     """
 
     source: blocks.Dataset
+    #: The group of each row; whole floats count as integers.
     groups: columns.Column
 
-    target_names = _of_source("target_names")
-    n_targets = _of_source("n_targets")
-    one_dimensional = _of_source("one_dimensional")
-    weighted = _of_source("weighted")
-    read_weight = _of_source("read_weight")
-    read_targets = _of_source("read_targets")
-    take = _of_source("take")
+    take = of_source("take")
 
     def __post_init__(self) -> None:
         memory.require_rows({"X": self.n_samples, "groups": self.groups.n_samples})
@@ -116,7 +138,8 @@ class GroupedDataset(ExtendedDataset):
         return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
-# -- labels ----------------------------------------------------------------------------------------
+# -- labels
+# --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,19 +149,29 @@ class _WithLabels:
     class_weight: FloatArray | None
 
     def __call__(self, rows: blocks.Rows) -> blocks.Rows:
-        codes, weight = self.read_codes(rows.block), rows.sample_weight
-        labelled = replace(rows, y=class_targets(codes, len(self.classes)), own_weight=None)
+        codes = self.read_codes(rows.block)
+        weight = rows.sample_weight
+        labelled = replace(
+            rows, y=class_targets(codes, len(self.classes)), own_weight=None
+        )
         if self.class_weight is None:
             return labelled
-        # weights that repeat rows are counted as observations by these, without the factors of classes
+        # weights that repeat rows are counted as observations by these, without the
+        # factors of classes
         before = np.ones(len(codes)) if weight is None else weight
-        return replace(labelled, sample_weight=self.weighted(codes, weight), own_weight=before)
+        return replace(
+            labelled, sample_weight=self.weighted(codes, weight), own_weight=before
+        )
 
     def read_codes(self, block: blocks.Block) -> IntArray:
-        """Return the labels of one block as positions in `classes`, shape (n_samples,)."""
-        return encode(self.labels.read(block), self.classes, np.arange(block.start, block.stop))
+        """Return the labels of a block as positions in `classes`."""
+        return encode(
+            self.labels.read(block), self.classes, np.arange(block.start, block.stop)
+        )
 
-    def weighted(self, codes: IntArray, sample_weight: FloatArray | None) -> FloatArray | None:
+    def weighted(
+        self, codes: IntArray, sample_weight: FloatArray | None
+    ) -> FloatArray | None:
         if self.class_weight is None:
             return sample_weight
         weights = self.class_weight[codes]
@@ -147,33 +180,37 @@ class _WithLabels:
 
 @dataclass(frozen=True, eq=False)
 class LabelledDataset(ExtendedDataset):
-    """A dataset whose targets are classes: +1 for a row's own class and -1 for the others.
+    """A dataset whose targets are classes: +1 for a row's own class and -1 for the
+    others.
 
-    Two classes make one column of y, which is +1 for the second class. More make a column for each.
+    Two classes make one column of y, which is +1 for the second class. More make a
+    column for each.
 
-    `source`: the rows. If it has targets, they are not used.
-    `labels`: the label of each row.
-    `classes`: array of shape (n_classes,). All labels, sorted, each once: `LabelCounts.classes`.
-    `class_weight`: float64 array of shape (n_classes,), or None. Factors of the weights of each class's rows,
-      see `class_weights`. None means 1.
-    Raises DataError if the numbers of labels and rows differ, or there are fewer than two classes; on
-      reading, if a label is not among the classes.
+    Raises DataError if the numbers of labels and rows differ, or there are fewer than
+    two classes; on reading, if a label is not among the classes.
     """
 
+    #: The rows. If it has targets, they are not used.
     source: blocks.Dataset
+    #: The label of each row.
     labels: columns.Column
+    #: Array of shape (n_classes,). All labels, sorted, each once:
+    #: `LabelCounts.classes`.
     classes: AnyArray
+    #: Shape (n_classes,). Factors of the weights of each class's rows, see
+    #: `class_weights`. None means 1.
     class_weight: FloatArray | None = None
 
     target_names = None  # the columns of y are classes, not columns of the data
-    read_groups = _of_source("read_groups")
+    read_groups = of_source("read_groups")
 
     def __post_init__(self) -> None:
         memory.require_rows({"X": self.n_samples, "y": self.labels.n_samples})
         if len(self.classes) < 2:
             raise DataError(
-                f"y holds {len(self.classes)} class ({', '.join(map(repr, self.classes.tolist()))}); "
-                "a classifier needs at least 2 classes"
+                f"y holds {len(self.classes)} class"
+                f" ({', '.join(map(repr, self.classes.tolist()))}); a classifier needs"
+                " at least 2 classes"
             )
 
     @property
@@ -211,7 +248,9 @@ class LabelledDataset(ExtendedDataset):
         return memory.Sample(X, class_targets(codes, len(self.classes)), weight)
 
     def fingerprint(self) -> str:
-        digest = hashlib.sha256("|".join([self.source.fingerprint(), self.labels.fingerprint()]).encode())
+        digest = hashlib.sha256(
+            "|".join([self.source.fingerprint(), self.labels.fingerprint()]).encode()
+        )
         digest.update(repr(self.classes.tolist()).encode())
         if self.class_weight is not None:
             digest.update(memory.as_bytes(self.class_weight))
@@ -219,37 +258,46 @@ class LabelledDataset(ExtendedDataset):
 
 
 def encode(labels: AnyArray, classes: AnyArray, rows: AnyArray) -> IntArray:
-    """Return labels as positions in `classes`: `sklearn.preprocessing.LabelEncoder.transform`.
+    """Return labels as positions in `classes`, which are sorted.
 
-    `labels`: array of shape (n,). As `Column.read` returns them.
-    `classes`: array of shape (n_classes,). Sorted, each once; text may be Python objects or NumPy's.
-    `rows`: int array of shape (n,). The labels' rows, for errors.
-    Raises DataError, with the first row whose label is not among the classes.
+    Like `sklearn.preprocessing.LabelEncoder.transform`; classes may be Python texts or
+    NumPy's, and `rows` are the labels' rows. Raises DataError, with the first row whose
+    label is not among the classes.
     """
-    known, sought = columns.check_values(np.asarray(classes), "classes", np.arange(len(classes))), labels
+    known = columns.check_values(
+        np.asarray(classes), "classes", np.arange(len(classes))
+    )
+    sought = labels
     if columns.is_text(known.dtype) != columns.is_text(labels.dtype):
-        kinds = ["text" if columns.is_text(dtype) else "numbers" for dtype in (labels.dtype, known.dtype)]
+        kinds = [
+            "text" if columns.is_text(dtype) else "numbers"
+            for dtype in (labels.dtype, known.dtype)
+        ]
         raise DataError(
-            f"y holds {kinds[0]} ({labels.dtype}), but the classes are {kinds[1]}: {_listed(classes)}; "
-            "give labels of the same kind"
+            f"y holds {kinds[0]} ({labels.dtype}), but the classes are {kinds[1]}:"
+            f" {_listed(classes)}; give labels of the same kind"
         )
     if known.dtype.kind != sought.dtype.kind and columns.is_text(known.dtype):
         # NumPy does not search text of fixed width among text of variable width
-        known, sought = known.astype(columns.TEXT), sought.astype(columns.TEXT)
+        known = known.astype(columns.TEXT)
+        sought = sought.astype(columns.TEXT)
     # labels beyond the last class point to it, and are found to differ
     codes = np.minimum(np.searchsorted(known, sought), len(known) - 1)
     equal = known[codes] == sought
     if not equal.all():
         at = int(np.argmin(equal))
         raise DataError(
-            f"y is {labels[at : at + 1].tolist()[0]!r} in row {rows[at]:_}, which is not among the "
-            f"{len(classes)} classes: {_listed(classes)}"
+            f"y is {labels[at : at + 1].tolist()[0]!r} in row {rows[at]:_}, which is"
+            f" not among the {len(classes)} classes: {_listed(classes)}"
         )
     return codes.astype(np.int64, copy=False)
 
 
 def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
-    """`sklearn.preprocessing.LabelBinarizer(neg_label=-1)` on codes: for two classes a single column."""
+    """Like `sklearn.preprocessing.LabelBinarizer(neg_label=-1)`, on codes.
+
+    Two classes make a single column.
+    """
     if n_classes == 2:
         return np.where(codes == 1, 1.0, -1.0)[:, np.newaxis]
     targets = np.full((len(codes), n_classes), -1.0)
@@ -257,33 +305,39 @@ def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
     return targets
 
 
-# -- counts ----------------------------------------------------------------------------------------
+# -- counts
+# --------------------------------------------------------------------------------------
 
 
 @frozen(eq=False)
 class LabelCounts:
-    """The labels seen so far, and the rows and weight of each; `+` does not round.
+    """The labels seen so far, and the rows and weight of each; `+` does not round."""
 
-    `labels`: array of shape (n_classes,). Sorted, each once; text of variable width as NumPy's StringDType.
-    `n_samples`: int64 array of shape (n_classes,). Rows of each label.
-    `weight`: ExactSum of shape (n_classes,). The sum of each label's weights.
-    `whole`: whether the rows have weights, all of them whole numbers, which may repeat rows.
-    """
-
+    #: Array of shape (n_classes,). Sorted, each once; text of variable width as NumPy's
+    #: StringDType.
     labels: AnyArray
+    #: Rows of each label; shape (n_classes,).
     n_samples: IntArray
+    #: The sum of each label's weights; shape (n_classes,).
     weight: exact_sums.ExactSum
+    #: Whether the rows have weights, all of them whole numbers, which may repeat rows.
     whole: bool = False
 
     def __add__(self, other: LabelCounts) -> LabelCounts:
         labels = np.unique(np.concatenate([self.labels, other.labels]))
-        left, right = (part._placed(labels, np.searchsorted(labels, part.labels)) for part in (self, other))
-        weight, whole = left.weight + right.weight, self.whole and other.whole
+        left, right = (
+            part._placed(labels, np.searchsorted(labels, part.labels))
+            for part in (self, other)
+        )
+        weight = left.weight + right.weight
+        whole = self.whole and other.whole
         return LabelCounts(labels, left.n_samples + right.n_samples, weight, whole)
 
     def among(self, classes: AnyArray) -> LabelCounts:
-        """Return the counts of given classes, sorted, of which some may have no rows yet."""
-        return self._placed(classes, encode(self.labels, classes, np.arange(len(self.labels))))
+        """Return the counts of sorted classes, some perhaps without rows."""
+        return self._placed(
+            classes, encode(self.labels, classes, np.arange(len(self.labels)))
+        )
 
     def _placed(self, labels: AnyArray, places: IndexArray | IntArray) -> LabelCounts:
         """Return these counts at their places among more labels, whose counts are 0."""
@@ -292,43 +346,54 @@ class LabelCounts:
         digits = np.zeros((len(self.weight.digits), len(labels)), np.int64)
         # columns of zeros keep the digits in canonical form
         digits[:, places] = self.weight.digits
-        return LabelCounts(labels, n_samples, exact_sums.ExactSum(self.weight.lowest, digits), self.whole)
+        return LabelCounts(
+            labels,
+            n_samples,
+            exact_sums.ExactSum(self.weight.lowest, digits),
+            self.whole,
+        )
 
     @property
     def classes(self) -> AnyArray:
-        """The labels as scikit-learn takes them: text of variable width as Python objects."""
-        return self.labels.astype(object) if self.labels.dtype.kind == "T" else self.labels
+        """The labels as scikit-learn takes them: text of variable width as objects."""
+        return (
+            self.labels.astype(object) if self.labels.dtype.kind == "T" else self.labels
+        )
 
 
-def count_block(labels: AnyArray, sample_weight: FloatArray | None, first_row: int = 0) -> LabelCounts:
-    """Count the labels of one block.
+def count_block(
+    labels: AnyArray, sample_weight: FloatArray | None, first_row: int = 0
+) -> LabelCounts:
+    """Count the labels of one block; without weights each row counts 1.
 
-    `labels`: array of shape (n_samples,).
-    `sample_weight`: float64 array of shape (n_samples,), or None. None means 1 for each row.
-    `first_row`: of the block, for errors.
-    Raises DataError if a weight is negative, NaN or infinite.
+    Raises DataError, with the row, if a weight is negative, NaN or infinite.
     """
     distinct, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     n_samples = counts.astype(np.int64)
     if sample_weight is None:
-        return LabelCounts(distinct, n_samples, exact_sums.ExactSum.of(n_samples.astype(np.float64)))
+        return LabelCounts(
+            distinct, n_samples, exact_sums.ExactSum.of(n_samples.astype(np.float64))
+        )
     usable = np.isfinite(sample_weight) & (sample_weight >= 0)
     if not usable.all():
         at = int(np.argmin(usable))
         where = f"sample_weight is {sample_weight[at]} in row {first_row + at:_}"
         raise DataError(f"{where}; weights must be finite and not negative")
     weight = exact_sums.ExactSum.by_group(sample_weight, codes, len(distinct))
-    return LabelCounts(distinct, n_samples, weight, bool((sample_weight == np.rint(sample_weight)).all()))
+    return LabelCounts(
+        distinct,
+        n_samples,
+        weight,
+        bool((sample_weight == np.rint(sample_weight)).all()),
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class LabelReader(blocks.BlockFunction[None, LabelCounts]):
-    """The block function of a counting pass: it reads labels and weights, but no X.
-
-    `source`: the dataset with the weights; None means 1 for each row.
-    """
+    """The block function of a counting pass: it reads labels and weights, but no X."""
 
     labels: columns.Column
+    #: The dataset with the weights; None means 1 for each row.
     source: blocks.Dataset | None
 
     def begin(self, block: blocks.Block, _: None) -> Callable[[], LabelCounts]:
@@ -336,15 +401,16 @@ class LabelReader(blocks.BlockFunction[None, LabelCounts]):
         return partial(count_block, self.labels.read(block), weight, block.start)
 
 
-def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelCounts) -> FloatArray | None:
-    """Like `sklearn.utils.class_weight.compute_class_weight`, return each class's weight; None: all are 1.
+def class_weights(
+    class_weight: str | Mapping[Any, float] | None, counts: LabelCounts
+) -> FloatArray | None:
+    """Like `sklearn.utils.class_weight.compute_class_weight`, weight classes.
 
-    `class_weight`: "balanced", mapping of label to float, or None. "balanced" makes all classes weigh the
-      same and keeps the total: total weight / (n_classes · the class's weight), as in scikit-learn. Classes
-      that are not in a mapping weigh 1.
-    Returns float64 array of shape (n_classes,), or None.
-    Raises InvalidParameterError if it is something else, has a label that the data do not have, or a weight
-      is negative or not finite; DataError if a class cannot be balanced since all its rows have weight 0.
+    "balanced" makes all classes weigh the same and keeps the total: total weight /
+    (n_classes · the class's weight). Classes that are not in a mapping weigh 1. None
+    returns None: all weigh 1. Raises InvalidParameterError if it is something else, has
+    a label that the data do not have, or a weight is negative or not finite; DataError
+    if a class cannot be balanced since all its rows have weight 0.
     """
     if class_weight is None:
         return None
@@ -353,22 +419,26 @@ def class_weights(class_weight: str | Mapping[Any, float] | None, counts: LabelC
         if (weight == 0).any():
             empty = counts.classes[weight == 0].tolist()
             raise DataError(
-                f"all rows of the class {empty[0]!r} have sample_weight 0, so class_weight='balanced' has no "
-                "finite weight for it; drop these rows"
+                f"all rows of the class {empty[0]!r} have sample_weight 0, so"
+                " class_weight='balanced' has no finite weight for it; drop these rows"
             )
         return np.asarray(weight.sum() / (len(weight) * weight))
     if not isinstance(class_weight, Mapping):
         raise InvalidParameterError(
-            f"`class_weight` is {class_weight!r}; expected 'balanced', a mapping of label to weight, or None"
+            f"`class_weight` is {class_weight!r}; expected 'balanced', a mapping of"
+            " label to weight, or None"
         )
     classes = counts.classes.tolist()
     if unknown := [label for label in class_weight if label not in classes]:
         problem = f"`class_weight` has the label {unknown[0]!r}, which no row has"
-        raise InvalidParameterError(f"{problem}; the labels are {_listed(counts.classes)}")
+        raise InvalidParameterError(
+            f"{problem}; the labels are {_listed(counts.classes)}"
+        )
     weights = np.array([class_weight.get(label, 1.0) for label in classes], np.float64)
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise InvalidParameterError(
-            f"`class_weight` is {dict(class_weight)}; expected weights that are finite and not negative"
+            f"`class_weight` is {dict(class_weight)}; expected weights that are finite"
+            " and not negative"
         )
     return weights
 

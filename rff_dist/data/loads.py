@@ -1,8 +1,9 @@
 """Loads of a versioned dataset: which rows came together, and when.
 
-A load is what one append brought. The manifest lists where each load ends, in the order of the rows. A
-deletion that keeps the order moves the ends up. Any other deletion puts the newest rows in the places of
-older ones, and from then on they belong to those loads.
+A load is the rows of one append. The manifest lists the row at which each load ends, in
+the order of the rows. A deletion that keeps the order makes these numbers smaller. Any
+other deletion moves the newest rows to the places of deleted ones, and from then on
+they belong to the loads of those places.
 """
 
 import bisect
@@ -12,53 +13,66 @@ from typing import Any
 
 from rff_dist.typing import Facts, IntArray, frozen
 
-LOADS = "loads"  # the member of the manifest that lists where each load ends and when it came
-MOST_LOADS = 4096  # that the manifest lists
+# the member of the manifest that lists where each load ends and when it came
+LOADS = "loads"
+# The manifest lists only the newest, so that it stays small, as each commit writes it
+# and each opening reads it. The rows of older loads stay; a window that begins among
+# them is refused.
+MOST_LOADS = 4096
 
 
 @frozen
 class Load:
-    """Rows that came together, from the end of the load before.
+    """Rows that came together, from the end of the load before."""
 
-    `stop`: the row after the last one.
-    `written`: when they came; None if that was not recorded.
-    """
-
+    #: One more than the number of its last row.
     stop: int
+    #: When they came; None if that was not recorded.
     written: datetime | None
 
 
 def read_loads(manifest: Facts, n_samples: int) -> list[Load]:
-    """Return a dataset's loads from its manifest; all rows are one load if none were recorded."""
+    """Return a dataset's loads from its manifest, or one load of all rows."""
     entries = manifest.get(LOADS)
     if entries is None:
         return [Load(n_samples, None)]
-    return [Load(stop, None if when is None else datetime.fromisoformat(when)) for stop, when in entries]
+    return [
+        Load(stop, None if when is None else datetime.fromisoformat(when))
+        for stop, when in entries
+    ]
 
 
 def describe_loads(loads: Sequence[Load]) -> list[list[Any]]:
     """Return the manifest's entry for loads, the newest `MOST_LOADS`."""
-    return [
-        [load.stop, None if load.written is None else load.written.isoformat(timespec="seconds")]
-        for load in loads[-MOST_LOADS:]
-    ]
+    entries: list[list[Any]] = []
+    for load in loads[-MOST_LOADS:]:
+        when = load.written
+        entries.append([load.stop, when and when.isoformat(timespec="seconds")])
+    return entries
 
 
 def with_load(loads: Sequence[Load], n_after: int) -> list[Load]:
     """Return loads with one more, of the rows up to `n_after`, unless that is empty."""
-    new = [Load(n_after, datetime.now(UTC))] if not loads or n_after > loads[-1].stop else []
-    return [*loads, *new]
+    if loads and n_after <= loads[-1].stop:
+        return [*loads]
+    return [*loads, Load(n_after, datetime.now(UTC))]
 
 
-def without_deleted(loads: Sequence[Load], gone: IntArray, *, keep_order: bool) -> list[Load]:
-    """Return the loads after a deletion, without those that have no row left.
+def without_deleted(
+    loads: Sequence[Load], deleted: IntArray, *, keep_order: bool
+) -> list[Load]:
+    """Return the loads after rows, of ascending numbers `deleted`, were deleted.
 
-    `gone`: numbers of the deleted rows, ascending.
+    Loads without a row are dropped.
     """
-    left: list[Load] = []
-    n_after = loads[-1].stop - len(gone)
+    remaining: list[Load] = []
+    n_after = loads[-1].stop - len(deleted)
+    start = 0
     for load in loads:
-        stop = load.stop - bisect.bisect_left(gone, load.stop) if keep_order else min(load.stop, n_after)
-        if stop > (left[-1].stop if left else 0):
-            left.append(Load(stop, load.written))
-    return left
+        stop = min(load.stop, n_after)
+        if keep_order:
+            stop = load.stop - bisect.bisect_left(deleted, load.stop)
+        if stop > start:
+            remaining.append(Load(stop, load.written))
+            start = stop
+    return remaining

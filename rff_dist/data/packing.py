@@ -1,4 +1,8 @@
-"""Values as JSON and the arrays that it refers to: numbers, arrays, dataclasses of this package; no code."""
+"""Values as JSON and the arrays that it refers to, in place of pickles.
+
+Numbers, arrays and dataclasses of this package are packed. Unpacking runs no code of a
+file, unlike pickle.
+"""
 
 import logging
 import sys
@@ -14,7 +18,7 @@ KINDS = "biuf"  # of arrays
 
 
 def pack(value: Any) -> tuple[Any, list[np.ndarray]] | None:
-    """Return a value as JSON and the arrays that this refers to; None if it holds anything else."""
+    """Return a value as JSON and the arrays that it refers to, or None."""
     arrays: list[np.ndarray] = []
     try:
         return _tree(value, arrays), arrays
@@ -24,28 +28,47 @@ def pack(value: Any) -> tuple[Any, list[np.ndarray]] | None:
 
 
 def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
-    # NumPy's str_ is a str and its float64 a float, so NumPy's scalars are told apart first.
-    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, np.generic)):
+    # NumPy's str_ is a str and its float64 a float, so NumPy's scalars are told apart
+    # first.
+    if value is None or (
+        isinstance(value, bool | int | str) and not isinstance(value, np.generic)
+    ):
         return value
-    if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in KINDS:
-        arrays.append(np.ascontiguousarray(value).reshape(np.shape(value)))  # else 0-d arrays become 1-d
+    if (
+        isinstance(value, np.ndarray | np.generic)
+        and np.asarray(value).dtype.kind in KINDS
+    ):
+        # else 0-d arrays become 1-d
+        arrays.append(np.ascontiguousarray(value).reshape(np.shape(value)))
         return {"scalar" if isinstance(value, np.generic) else "array": len(arrays) - 1}
     if isinstance(value, float):  # JSON has no NaN and no infinity.
         return {"float": value.hex()}
     if isinstance(value, tuple | list):
         return {type(value).__name__: [_tree(element, arrays) for element in value]}
     if is_dataclass(value) and not isinstance(value, type):
-        members = {item.name: _tree(getattr(value, item.name), arrays) for item in fields(value) if item.init}
-        return {"class": f"{type(value).__module__}:{type(value).__qualname__}", "members": members}
+        members = {
+            item.name: _tree(getattr(value, item.name), arrays)
+            for item in fields(value)
+            if item.init
+        }
+        return {
+            "class": f"{type(value).__module__}:{type(value).__qualname__}",
+            "members": members,
+        }
     raise TypeError(f"a {type(value).__name__} is no number, array or dataclass")
 
 
 def unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return the value that `pack` took apart; raises LookupError, TypeError or ValueError if it is none."""
+    """Return the value that `pack` took apart.
+
+    Raises LookupError, TypeError or ValueError if it is none.
+    """
     if not isinstance(tree, dict):
         return tree
     if "class" in tree:
-        members = {name: unpack(member, arrays) for name, member in tree["members"].items()}
+        members = {
+            name: unpack(member, arrays) for name, member in tree["members"].items()
+        }
         return _class_of(tree["class"])(**members)
     [(kind, content)] = tree.items()
     match kind:
@@ -62,9 +85,13 @@ def unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
 
 
 def _class_of(name: str) -> type:
-    """Return a dataclass of this package by name; only loaded modules are searched, none is imported."""
+    """Return a dataclass of this package by name; no module is imported for it."""
     module, _, path = name.partition(":")
     kind = getattr(sys.modules.get(module), path, None)
-    if not module.startswith("rff_dist.") or not isinstance(kind, type) or not is_dataclass(kind):
+    if (
+        not module.startswith("rff_dist.")
+        or not isinstance(kind, type)
+        or not is_dataclass(kind)
+    ):
         raise ValueError(f"{name!r} is no dataclass of this package")
     return kind

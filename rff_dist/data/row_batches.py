@@ -1,4 +1,4 @@
-"""Batches of rows to be stored: what each array must be, and the batches of Dask collections."""
+"""Batches of rows that are to be stored: checks of their arrays, and those of Dask."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,36 +18,43 @@ type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
 def can_hold(stored: AnyDType, values: AnyDType) -> bool:
-    """Equivalent to `numpy.can_cast(values, stored)` for numbers; text and numbers do not hold each other."""
+    """Like `numpy.can_cast(values, stored)`; text never becomes numbers."""
     if columns.is_text(stored) or columns.is_text(values):
         return columns.is_text(stored) and columns.is_text(values)
     return np.can_cast(values, stored, "safe")
 
 
-def fit(values: np.ndarray, shape: tuple[int, ...], dtype: AnyDType, name: str, label: str) -> np.ndarray:
-    """Return values in the dtype of a stored array.
+def fit(
+    values: np.ndarray, shape: tuple[int, ...], dtype: AnyDType, name: str, label: str
+) -> np.ndarray:
+    """Return values in the dtype of a stored array; `name` and `label` name the two.
 
-    `name`, `label`: names of the values and of the array, for errors.
-    Raises DataError if the values have another shape, or the array does not hold them without rounding.
+    Raises DataError if the values have another shape, or the array does not hold them
+    without rounding.
     """
     if values.shape != shape:
-        raise DataError(f"{name} has shape {values.shape}; expected {shape}, as in {label}")
-    if not can_hold(dtype, values.dtype):
-        kinds = ["text" if columns.is_text(kind) else str(kind) for kind in (values.dtype, dtype)]
         raise DataError(
-            f"{name} is {kinds[0]}, but {label} holds {kinds[1]}; expected a type that converts without "
-            "rounding. Convert the values first"
+            f"{name} has shape {values.shape}; expected {shape}, as in {label}"
+        )
+    if not can_hold(dtype, values.dtype):
+        kinds = [
+            "text" if columns.is_text(kind) else str(kind)
+            for kind in (values.dtype, dtype)
+        ]
+        raise DataError(
+            f"{name} is {kinds[0]}, but {label} holds {kinds[1]}; expected a type that"
+            " converts without rounding. Convert the values first"
         )
     return values.astype(dtype, copy=False)
 
 
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
-    """Check a batch's arrays and return them by name: y as float64 or labels, weights as float64."""
+    """Check a batch's arrays and return them by name; weights become float64."""
     parts = batch if isinstance(batch, tuple) else (batch,)
     if len(parts) > len(_PREPARE):
         raise DataError(
-            f"a batch of {len(parts)} arrays at row {first_row}; expected at most {len(_PREPARE)}: "
-            f"{', '.join(_PREPARE)}"
+            f"a batch of {len(parts)} arrays at row {first_row}; expected at most"
+            f" {len(_PREPARE)}: {', '.join(_PREPARE)}"
         )
     return {
         name: prepare(np.asarray(part), first_row)
@@ -68,8 +75,10 @@ def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
 
 
 def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
-    """Return integers, booleans or text, text with variable width, since later batches may be wider."""
-    labels = columns.check_values(values, name, np.arange(first_row, first_row + values.size))
+    """Return integers, booleans or text, of variable width for later batches."""
+    labels = columns.check_values(
+        values, name, np.arange(first_row, first_row + values.size)
+    )
     return labels.astype(columns.TEXT) if columns.is_text(labels.dtype) else labels
 
 
@@ -85,20 +94,28 @@ _PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 
 def column_names(values: Any) -> list[str] | None:
-    """Return the column names of a frame or a series; None for other values, or if a name is not text."""
+    """Return the names of the columns of a frame or a series, or None."""
     # A Dask array has a `name` too, but it names the array's graph.
-    if not hasattr(values, "columns") and not (hasattr(values, "name") and hasattr(values, "to_frame")):
+    if not hasattr(values, "columns") and not (
+        hasattr(values, "name") and hasattr(values, "to_frame")
+    ):
         return None
     names = list(values.columns) if hasattr(values, "columns") else [values.name]
-    return [str(name) for name in names] if all(isinstance(name, str) for name in names) else None
+    return (
+        [str(name) for name in names]
+        if all(isinstance(name, str) for name in names)
+        else None
+    )
 
 
-# -- Dask collections ------------------------------------------------------------------------------
+# -- Dask collections
+# ------------------------------------------------------------------------------
 
 
 def lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
-    """Compute a Dask collection one block of rows at a time, with the matching rows of the other parts."""
-    n_blocks, names = _row_blocks(parts[0]), ("X", "y", "sample_weight", "groups", "ids")
+    """Compute a Dask collection by blocks, with the same rows of other parts."""
+    n_blocks = _row_blocks(parts[0])
+    names = ("X", "y", "sample_weight", "groups", "ids")
     for name, part in zip(names, parts, strict=True):
         if is_lazy(part) and _row_blocks(part) != n_blocks:
             raise DataError(
@@ -106,14 +123,20 @@ def lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
                 "expected as many. Rechunk them alike"
             )
     start = 0
-    whole = [part if part is None or is_lazy(part) else np.asarray(part) for part in parts]
+    whole = [
+        part if part is None or is_lazy(part) else np.asarray(part) for part in parts
+    ]
     for i in range(n_blocks):
         X = np.asarray(_block(whole[0], i))
         rows = slice(start, start + len(X))
         yield X, *(None if part is None else _rows(part, i, rows) for part in whole[1:])
         start = rows.stop
-    given = {name: part for name, part in zip(names, whole, strict=True) if part is not None}
-    memory.require_rows({name: start if is_lazy(part) else len(part) for name, part in given.items()})
+    given = {
+        name: part for name, part in zip(names, whole, strict=True) if part is not None
+    }
+    memory.require_rows(
+        {name: start if is_lazy(part) else len(part) for name, part in given.items()}
+    )
 
 
 def is_lazy(part: Any) -> bool:
@@ -126,9 +149,15 @@ def _rows(part: Any, i: int, rows: slice) -> np.ndarray:
 
 
 def _row_blocks(collection: Any) -> int:
-    return int(collection.numblocks[0] if hasattr(collection, "numblocks") else collection.npartitions)
+    return int(
+        collection.numblocks[0]
+        if hasattr(collection, "numblocks")
+        else collection.npartitions
+    )
 
 
 def _block(collection: Any, i: int) -> Any:
-    blocks = collection.blocks if hasattr(collection, "blocks") else collection.partitions
+    blocks = (
+        collection.blocks if hasattr(collection, "blocks") else collection.partitions
+    )
     return dask_collections.compute(blocks[i])[0]

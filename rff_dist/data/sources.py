@@ -1,4 +1,4 @@
-"""Where the rows of a dataset came from, so that it takes the rows of each source only once."""
+"""Where the rows of a dataset came from, so that each source is ingested only once."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,26 +7,33 @@ from dataclasses import field
 from rff_dist.typing import Facts, Summary, frozen
 
 SOURCES = "sources"  # the attribute of a dataset that lists what was ingested
-TABLE = "table"  # member of a source that a dataset follows: its `format`, `id` and `version`, …
+# member of a source that a dataset follows: its `format`, `id` and `version`, …
+TABLE = "table"
 _FORGOTTEN = "forgotten name, SHA-256 "
 
 
 @frozen
-class Source:
-    """Where rows came from. A dataset remembers its sources and takes the rows of each only once.
+class Provenance:
+    """Where rows came from.
 
-    `name`: a file's path, for example.
-    `sha256`: digest of the content, by which a source is recognised.
-    `facts`: further JSON values to keep in the dataset's attribute `sources`.
+    A dataset remembers its sources and takes the rows of each only once.
     """
 
+    #: A file's path, for example.
     name: str
+    #: Digest of the content, by which a source is recognised.
     sha256: str
+    #: Further JSON values to keep in the dataset's attribute `sources`.
     facts: Facts = field(default_factory=dict)
 
     def to_dict(self, n_samples: int) -> Summary:
         """Return the entry of this source in the dataset's attribute `sources`."""
-        return {"name": self.name, "sha256": self.sha256, "n_samples": n_samples, **self.facts}
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "n_samples": n_samples,
+            **self.facts,
+        }
 
 
 def is_named(source: Facts, name: str) -> bool:
@@ -37,17 +44,21 @@ def is_named(source: Facts, name: str) -> bool:
 def without_name(source: Facts) -> Facts:
     """Return a stored source with a digest in place of its name.
 
-    People read the names of files (`info`, `data log`, the list of `forget`), so a dataset keeps them until
-    rows are forgotten: a file may be named after the person who asked for it. `--append` compares digests as
-    well, so it still skips the files that it knows, and an error about one that has grown names the file that
-    was given. Whoever guesses a name can compare it.
+    People read the names of files (`info`, `data log`, the list of `forget`), so a
+    dataset keeps them until rows are forgotten: a file may be named after the person
+    who asked for it. `--append` compares digests as well, so it still skips the files
+    that it knows, and an error about one that has grown names the file that was given.
+    Whoever guesses a name can compare it.
     """
     name = str(source.get("name"))
-    return {**source, "name": name if name.startswith(_FORGOTTEN) else _digest_of_name(name)}
+    return {
+        **source,
+        "name": name if name.startswith(_FORGOTTEN) else _digest_of_name(name),
+    }
 
 
 def is_forgotten(sources: Sequence[Facts], name: str) -> bool:
-    """Return whether rows were forgotten since a source was ingested, so that it may still hold them."""
+    """Return whether rows of a source were forgotten, which it may still contain."""
     return any(source.get("name") == _digest_of_name(name) for source in sources)
 
 
@@ -58,7 +69,11 @@ def _digest_of_name(name: str) -> str:
 def known_sources(attributes: Facts) -> list[Facts]:
     """Return the sources that a dataset's attributes list."""
     sources = attributes.get(SOURCES)
-    return [source for source in sources if isinstance(source, Mapping)] if isinstance(sources, list) else []
+    return (
+        [source for source in sources if isinstance(source, Mapping)]
+        if isinstance(sources, list)
+        else []
+    )
 
 
 def known_digests(attributes: Facts) -> set[str]:
@@ -67,6 +82,10 @@ def known_digests(attributes: Facts) -> set[str]:
 
 
 def followed_table(attributes: Facts) -> Summary | None:
-    """Return `format`, `id` and `version` of the lakehouse table that a dataset follows; None without one."""
+    """Return `format`, `id` and `version` of the table that a dataset follows."""
     found = [source[TABLE] for source in known_sources(attributes) if TABLE in source]
-    return {name: found[0][name] for name in ("format", "id", "version")} if found else None
+    return (
+        {name: found[0][name] for name in ("format", "id", "version")}
+        if found
+        else None
+    )

@@ -1,4 +1,7 @@
-"""Datasets and DataArrays of xarray as grids, and results as DataArrays; xarray is not imported before."""
+"""Datasets and DataArrays of xarray as grids, and results as DataArrays.
+
+xarray is imported only if its objects are used.
+"""
 
 import logging
 import math
@@ -14,17 +17,16 @@ from rff_dist.errors import DataError
 from rff_dist.typing import AnyArray, Summary
 
 _log = logging.getLogger(__name__)
-_INPUTS = ("band", "variable")  # dimensions that rioxarray, and `to_dataarray`, make of inputs
+# dimensions that rioxarray, and `to_dataarray`, make of inputs
+_INPUTS = ("band", "variable")
 
 
 @dataclass(frozen=True, eq=False)
 class XarrayVariable(grids.Variable):
-    """A DataArray, which xarray reads and decodes.
-
-    `marks`: values that mean a missing cell, which xarray shows as they are.
-    """
+    """A DataArray, which xarray reads and decodes."""
 
     array: Any
+    #: Values that mean a missing cell, which xarray shows as they are.
     marks: AnyArray
 
     def read(self, region: grids.Slices) -> AnyArray:
@@ -38,7 +40,7 @@ class XarrayVariable(grids.Variable):
 
 
 def is_xarray(value: object) -> bool:
-    """Return whether `value` is a Dataset or DataArray of xarray, without importing it."""
+    """Return whether a value is of xarray, without importing it."""
     return type(value).__module__.partition(".")[0] == "xarray"
 
 
@@ -51,10 +53,10 @@ def open_xarray(
 ) -> grids.GridDataset:
     """Return the cells of xarray's objects as a dataset.
 
-    `X`: Dataset whose variables are the inputs, or DataArray; see `_as_variables`.
-    `y`: DataArray, or Dataset with a variable for each target; with `inputs` the name of one.
-    `inputs`: names of X's variables and coordinates, if not all variables are inputs.
-    `expected`: names of a fitted model's inputs.
+    X is a Dataset whose variables are the inputs, or a DataArray, see `_as_variables`;
+    y a DataArray, or a Dataset with a variable for each target, or the name of a
+    variable of X (then `inputs` must name the inputs). `expected` are the inputs' names
+    in a fitted model.
     Raises DataError if coordinates or reference systems of the parts differ.
     """
     y = X[y] if isinstance(y, str) else y
@@ -63,8 +65,9 @@ def open_xarray(
         if other is not None:
             if not is_xarray(other):
                 raise DataError(
-                    f"`{name}` is a {type(other).__name__}, and X of xarray is a grid with the dimensions "
-                    f"{[*X.sizes]}; expected a DataArray. For a table of rows pass X.values"
+                    f"`{name}` is a {type(other).__name__}, and X of xarray is a grid"
+                    f" with the dimensions {[*X.sizes]}; expected a DataArray. For a"
+                    " table of rows pass X.values"
                 )
             _check_coordinates(X, other, name)
     X = _as_variables(X, y, expected) if hasattr(X, "to_dataset") else X
@@ -74,21 +77,35 @@ def open_xarray(
         return _xarray_variable(name, variables[name]) if name in variables else None
 
     named = [str(name) for name in X.data_vars] if inputs is None else inputs
-    targets = [] if y is None else list(y.data_vars.values()) if hasattr(y, "data_vars") else [y]
-    weight = None if sample_weight is None else _xarray_variable("sample_weight", sample_weight)
+    targets: list[Any] = []
+    if hasattr(y, "data_vars"):
+        targets = list(y.data_vars.values())
+    elif y is not None:
+        targets = [y]
+    weight = None
+    if sample_weight is not None:
+        weight = _xarray_variable("sample_weight", sample_weight)
     dataset = grids.grid_of(
-        grids.columns_of(named, find), [_xarray_variable(str(t.name or "y"), t) for t in targets], weight
+        grids.columns_of(named, find),
+        [_xarray_variable(str(t.name or "y"), t) for t in targets],
+        weight,
     )
-    parts, mappings = [X, *others.values()], grids.mappings_of(dataset.variables)
+    parts = [X, *others.values()]
+    mappings = grids.mappings_of(dataset.variables)
     coordinates = (part.coords for part in parts if part is not None)
-    found = [part[name].attrs for part in coordinates for name in sorted(mappings & set(part))]
+    found = [
+        part[name].attrs
+        for part in coordinates
+        for name in sorted(mappings & set(part))
+    ]
     return replace(dataset, reference=grids.reference_of(found))
 
 
 def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
-    """Return a DataArray as a Dataset of its inputs: one, or one for each place along one dimension.
+    """Return a DataArray as a Dataset of one input, or of those along one dimension.
 
-    That dimension is the one that y lacks, whose labels are the expected inputs, or that is called "band".
+    That dimension is the one that y lacks, whose labels are the expected inputs, or
+    that is called "band".
     """
     names = {dim: _names_along(X, dim) for dim in X.dims}
     if y is not None:
@@ -99,8 +116,9 @@ def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
     if len(found) != 1:
         if len(expected) > 1 or (y is None and X.ndim == 2 and not expected):
             _log.warning(
-                "X is a DataArray, read as one input on a grid with the dimensions %s. For a table of rows "
-                "pass X.values, for several inputs a Dataset (xarray's `to_dataset`)",
+                "X is a DataArray, read as one input on a grid with the dimensions %s."
+                " For a table of rows pass X.values, for several inputs a Dataset"
+                " (xarray's `to_dataset`)",
                 [*X.dims],
             )
         return X.to_dataset(name=X.name or "x0")
@@ -108,47 +126,61 @@ def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
     import xarray
 
     along = [name for name, coordinate in X.coords.items() if dim in coordinate.dims]
-    parts = {name: X.drop_vars(along).isel({dim: i}) for i, name in enumerate(names[dim])}
+    parts = {
+        name: X.drop_vars(along).isel({dim: i}) for i, name in enumerate(names[dim])
+    }
     ordered = expected if set(expected) == set(parts) else parts
     return xarray.Dataset({name: parts[name] for name in ordered})
 
 
 def _names_along(X: Any, dim: Any) -> list[str]:
-    """Return the names of inputs along a dimension: its labels, or its name and their numbers."""
+    """Return the names of inputs along a dimension: labels, or name and number."""
     labels = X[dim].values.tolist()
     return [label if isinstance(label, str) else f"{dim}_{label}" for label in labels]
 
 
 def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset:
-    """Return rows of a grid whose groups are the values of a DataArray of some of its dimensions.
+    """Group rows of a grid by the values of a DataArray of some of its dimensions.
 
-    Raises DataError if it has other dimensions, or other coordinates than a grid of xarray.
+    Raises DataError if it has other dimensions, or other coordinates than a grid of
+    xarray.
     """
     sizes = dict(zip(dataset.grid.dims, dataset.grid.shape, strict=True))
     for known in dataset.variables:
         if isinstance(known, XarrayVariable):
             _check_coordinates(known.array, groups, "groups")
     if not groups.sizes.items() <= sizes.items():
-        raise DataError(f"`groups` is of {dict(groups.sizes)} cells; expected some dimensions of {sizes}")
+        raise DataError(
+            f"`groups` is of {dict(groups.sizes)} cells; expected some dimensions of"
+            f" {sizes}"
+        )
     variable = _xarray_variable("groups", groups)
-    return dataset.cut((variable, np.unique(grids.read_whole(variable))[1:]))
+    labels = np.unique(grids.read_whole(variable))
+    boundaries = labels[1:]  # the first group begins at the start
+    return dataset.cut((variable, boundaries))
 
 
 def values_of(array: Any, region: grids.Slices) -> AnyArray:
-    """Return the values of a region of a DataArray or Variable; those of a time as days since 1970."""
+    """Return values of a region of a DataArray; those of a time as days since 1970."""
     values = np.asarray(array[region].values)
     if values.dtype.kind != "M":
         return values
-    days: NDArray[np.float64] = (values - np.datetime64("1970-01-01")) / np.timedelta64(1, "D")
+    days: NDArray[np.float64] = (values - np.datetime64("1970-01-01")) / np.timedelta64(
+        1, "D"
+    )
     return days
 
 
 def facts_of(name: str, array: Any) -> Summary:
-    """Return what a `grids.Variable` says of a DataArray or Variable; raises DataError without numbers."""
+    """Return the fields of a `grids.Variable` for a DataArray; raises DataError.
+
+    Its values must be numbers or times.
+    """
     if array.dtype.kind not in "biufM":
         raise DataError(
-            f"{name!r} has dtype {array.dtype}; expected numbers or times. Convert it first: labels "
-            "to whole numbers, times of another calendar with xarray's `convert_calendar`"
+            f"{name!r} has dtype {array.dtype}; expected numbers or times. Convert it"
+            " first: labels to whole numbers, times of another calendar with xarray's"
+            " `convert_calendar`"
         )
     is_time = array.dtype.kind == "M"
     return {
@@ -162,54 +194,83 @@ def facts_of(name: str, array: Any) -> Summary:
 
 
 def _xarray_variable(name: str, array: Any) -> XarrayVariable:
-    facts, stored = facts_of(name, array), array.encoding.get("chunks", array.shape)
+    facts = facts_of(name, array)
+    stored = array.encoding.get("chunks", array.shape)
     if array.chunks is not None:
         stored = [lengths[0] for lengths in array.chunks]
-    # What xarray masked itself is no longer among the attributes. Marks are stored values.
-    fill = array.encoding.get("fill_value") or None
-    if any(np.any(array.encoding.get(key) == fill) for key in ("_FillValue", "missing_value")):
-        fill = None
-    marks = grids.marks_of(array.attrs, array.dtype, fill)
-    is_doubtful = len(marks) > len(grids.marks_of(array.attrs, array.dtype))
+    marks, doubtful_fill = _missing_marks(array)
     if marks.size:
+        # marks are stored values, and xarray shows unpacked ones
         marks *= array.encoding.get("scale_factor", 1)
         marks += array.encoding.get("add_offset", 0)
         facts |= {"dtype": np.result_type(array.dtype, np.float32), "may_miss": True}
     return XarrayVariable(
         **facts,
-        chunks=tuple(stored) if stored is not None and len(stored) == array.ndim else facts["shape"],
+        chunks=(
+            tuple(stored)
+            if stored is not None and len(stored) == array.ndim
+            else facts["shape"]
+        ),
         attributes=array.encoding | array.attrs,
         can_travel=False,
-        fill=fill if is_doubtful else None,
+        fill=doubtful_fill,
         array=array,
         marks=marks,
     )
 
 
+def _missing_marks(array: Any) -> tuple[AnyArray, Any]:
+    """Return the marks that xarray left in the values, and the fill value if doubtful.
+
+    Format 3 of Zarr gives each array a fill value, which xarray does not take for a
+    mark. 0 is the default, and no mark either; another one may mark missing cells, as
+    GDAL's do, or be a value.
+    """
+    marks_by_attributes = grids.marks_of(array.attrs, array.dtype)
+    fill_value = array.encoding.get("fill_value")
+    if not fill_value:
+        return marks_by_attributes, None
+    # the marks that xarray masked have moved from the attributes to the encoding
+    for key in ("_FillValue", "missing_value"):
+        if np.any(array.encoding.get(key) == fill_value):
+            return marks_by_attributes, None
+    marks = grids.marks_of(array.attrs, array.dtype, fill_value)
+    is_named = len(marks) == len(marks_by_attributes)
+    return marks, None if is_named else fill_value
+
+
 def _check_coordinates(X: Any, other: Any, name: str) -> None:
     for key in set(X.coords) & set(other.coords) & set(X.dims):
-        here, there = X.coords[key], other.coords[key]
+        here = X.coords[key]
+        there = other.coords[key]
         if not np.array_equal(here.values, there.values):
             raise DataError(
-                f"`{name}` has other coordinates along {key!r} than X: {len(there)} from {there.values[0]} "
-                f"to {there.values[-1]}, and X {len(here)} from {here.values[0]} to {here.values[-1]}. Align "
-                "them, with xarray's `align`, `reindex_like` or `interp_like`"
+                f"`{name}` has other coordinates along {key!r} than X: {len(there)}"
+                f" from {there.values[0]} to {there.values[-1]}, and X {len(here)} from"
+                f" {here.values[0]} to {here.values[-1]}. Align them, with xarray's"
+                " `align`, `reindex_like` or `interp_like`"
             )
 
 
 def to_xarray(dataset: grids.GridDataset, values: AnyArray, X: Any, name: str) -> Any:
-    """Return a value of each row as a DataArray on the grid of X, NaN where there is no row."""
+    """Return a value of each row as a DataArray on the grid of X, else NaN."""
     import xarray
 
-    grid, tail = dataset.grid, values.shape[1:]
+    grid = dataset.grid
+    tail = values.shape[1:]
     values = values if values.dtype.kind == "f" else values.astype(np.float64)
     cells = np.full((*grid.shape, *tail), np.nan, values.dtype)
     for number in np.flatnonzero(dataset.cells_of).tolist():
-        region, (first, stop) = grid.region(number), dataset.edges[number : number + 2]
+        region = grid.region(number)
+        (first, stop) = dataset.edges[number : number + 2]
         rows = dataset.read(blocks.Block(number, first, stop))
-        piece = np.full((math.prod(cells[region].shape[: len(region)]), *tail), np.nan, values.dtype)
+        piece = np.full(
+            (math.prod(cells[region].shape[: len(region)]), *tail), np.nan, values.dtype
+        )
         piece[rows.cells] = values[first:stop]
         cells[region] = piece.reshape(cells[region].shape)
     dims = [*grid.dims, *(["column"] if tail else [])]
-    coordinates = {key: c for key, c in X.coords.items() if set(c.dims) <= set(grid.dims)}
+    coordinates = {
+        key: c for key, c in X.coords.items() if set(c.dims) <= set(grid.dims)
+    }
     return xarray.DataArray(cells, coordinates, dims, name)

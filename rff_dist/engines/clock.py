@@ -1,24 +1,26 @@
-"""Where the time of a job went, and how near its products came to the processor's limit."""
+"""Where a job's time went, and how near its products came to the processor's limit.
+
+Events go in, and the seconds of each part of the job come out: of passes, and of what
+is done between them. A stopwatch around each step would count a pass within a step
+twice, and would not know about starting and stopping.
+"""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import field
 
-from rff_dist.engines import progress, protocol
+from rff_dist.engines import events
 from rff_dist.products import choice
 from rff_dist.typing import Facts, Summary, frozen
 
 
 @frozen
 class Times:
-    """Where the time of a job went.
+    """Where the time of a job went."""
 
-    `seconds`: seconds by phase; "total" may be one of the keys.
-    `products`: how features were multiplied, see `Clock.times`; None where there was little to multiply.
-    """
-
+    #: By part; "total" may be one of them.
     seconds: Mapping[str, float] = field(default_factory=dict)
+    #: How features were multiplied, see `Clock.times`; None with little to multiply.
     products: Facts | None = None
 
 
@@ -34,95 +36,78 @@ def products_words(products: Facts | None) -> str:
     """Say how features were multiplied; "" where that is not known."""
     if products is None:
         return ""
+    text = f"by {products['by']}"
     share = products["share_of_limit"]
-    return f"by {products['by']}" + ("" if share is None else f", at {share:.0%} of the processor's limit")
+    if share is not None:
+        text += f", at {share:.0%} of the processor's limit"
+    return text
 
 
 class Clock:
-    """Time a whole job in parts: its passes, what is done between them, and what comes before and after.
+    """Time a whole job in parts: an observer of passes, and of what is between them.
 
-    `since`: when the job began, by `time.perf_counter`; now by default.
+    One part is at work at any time. The job began at `since`, by `time.perf_counter`,
+    with the part "start"; by default it begins now.
     """
 
     def __init__(self, since: float | None = None) -> None:
-        self._start = time.perf_counter() if since is None else since
         self._parts: dict[str, float] = {}
-        self._label: str | None = None
-        self._since = self._start
-        self._work: list[tuple[progress.Work, int, int]] = []
-        self._resumed = False
+        #: The part at work, and since when.
+        self._part = "start"
+        self._since = time.perf_counter() if since is None else since
+        #: What was multiplied.
+        self._work: list[events.Work] = []
+        self._is_resumed = False
         self._times: Times | None = None
 
-    @contextmanager
-    def watching(self, engine: protocol.Engine) -> Iterator[None]:
-        """Time the passes of an engine while the context lasts."""
+    def begin(self, part: str) -> None:
+        """Count the time from now on as a part."""
+        now = time.perf_counter()
+        self._add(self._part, now - self._since)
+        self._part = part
+        self._since = now
 
-        def observe(event: progress.Event) -> None:
-            if self._label == "compare":
-                return  # passes and solutions of other models are part of the comparison
-            if isinstance(event, progress.Work):
-                self._work.append((event, max(1, engine.n_workers), engine.n_threads))
-            else:
-                self._observe(event)
+    def _add(self, part: str, seconds: float) -> None:
+        self._parts[part] = self._parts.get(part, 0.0) + seconds
 
-        if not self._parts:
-            self.rest("start")
-        with engine.observed_by(observe):
-            yield
-        self.end()  # closing the engine belongs to no part
-
-    def _observe(self, event: progress.Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         match event:
-            case progress.Remark(label="choose" | "tune") if self._label is None:
+            case events.StepStarted(label="publish"):
+                self.begin("other")
+            case events.StepStarted(label="baselines" as part):
+                self.begin(part)
+            case _ if self._part == "compare":
+                # passes and solutions of other models are part of the comparison
+                return
+            case events.Remark(label="choose" | "tune") if self._part == "other":
                 self.begin("choose")
-            case progress.Remark(label="compare"):
-                self.begin("compare")
-            case progress.Remark(label="solve") if self._label != "solve":
-                self.begin("solve")
-            case progress.PassStarted() if self._label == "choose":
-                self.end()
-            case progress.PassFinished():
-                self.add(event.label, event.seconds)
-                self._since += event.seconds  # passes within a part are not counted twice
-            case progress.PassResumed():
-                self._resumed = True
-
-    def begin(self, label: str) -> None:
-        """Count the time from now on as a part of the job, until another begins or it ends."""
-        if self._parts:
-            self.end()
-        else:
-            self.rest("start")
-        self._label, self._since = label, time.perf_counter()
-
-    def end(self) -> None:
-        """End the part that began last, if there is one."""
-        if self._label is not None:
-            self.add(self._label, time.perf_counter() - self._since)
-            self._label = None
-
-    def add(self, label: str, seconds: float) -> None:
-        """Add seconds to a part of the job."""
-        self._parts[label] = self._parts.get(label, 0.0) + seconds
-
-    def rest(self, label: str) -> None:
-        """Count all time until now that no part has as one."""
-        self.end()
-        self.add(label, time.perf_counter() - self._start - sum(self._parts.values()))
+            case events.Remark(label="compare" | "solve" as part):
+                self.begin(part)
+            case events.PassStarted() if self._part == "choose":
+                self.begin("other")
+            case events.PassFinished():
+                self._add(event.label, event.seconds)
+                # they do not count as the part at work, too
+                self._since += event.seconds
+            case events.PassResumed():
+                self._is_resumed = True
+            case events.Work():
+                self._work.append(event)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of all parts, which add up to "total"; "other" is what no part has."""
-        self.end()
-        total = time.perf_counter() - self._start
-        other = max(0.0, total - sum(self._parts.values()))
-        return {**self._parts, "other": other, "total": total}
+        """Return the seconds of all parts, of the rest as "other", and the "total"."""
+        self.begin("other")
+        parts = dict(self._parts)
+        other = max(0.0, parts.pop("other", 0.0))
+        return {**parts, "other": other, "total": sum(self._parts.values())}
 
     def times(self) -> Times:
-        """Return the seconds, and how features were multiplied; both as at the first call, for all faces.
+        """Return the seconds, and how features were multiplied, as of the first call.
 
-        In `products`, `by` names the fastest way to multiply on this machine. `share_of_limit` is the time
-        that all threads would take for the products at that way's rate, which is measured here for a third of
-        a second, as a share of the time of their passes; None for a job that resumed a stopped one.
+        In `products`, `by` names the fastest way to multiply on this machine.
+        `share_of_limit` is the time that all threads would take for the products at
+        that way's rate, which is measured here for a third of a second, as a share of
+        the time of their passes; None for a job that resumed a stopped one.
         """
         if self._times is None:
             products = self._products()
@@ -130,14 +115,22 @@ class Clock:
         return self._times
 
     def _products(self) -> Summary | None:
-        taken = sum(self._parts.get(label, 0.0) for label in {work.label for work, *_ in self._work})
-        if sum(work.operations for work, *_ in self._work) < choice.WORTH_MEASURING or not taken:
+        labels = {work.label for work in self._work}
+        seconds = sum(self._parts.get(label, 0.0) for label in labels)
+        n_operations = sum(work.operations for work in self._work)
+        if n_operations < choice.WORTH_MEASURING or not seconds:
             return None
-        ways, least = [], 0.0
-        for work, n_workers, n_threads in self._work:
-            operations = work.operations / n_workers if work.fixed_point else 0.0
+
+        names = []
+        fewest_seconds = 0.0
+        for work in self._work:
+            operations = work.operations / work.n_workers if work.fixed_point else 0.0
             rate = choice.rate_for(work.n_components, operations)
-            ways.append(rate.products.name)
-            least += work.operations / (1e9 * rate.gflops * n_workers * n_threads)
-        by = " and ".join(dict.fromkeys(ways))
-        return {"by": by, "share_of_limit": None if self._resumed else least / taken}
+            names.append(rate.products.name)
+            fewest_seconds += work.operations / (
+                1e9 * rate.gflops * work.n_workers * work.n_threads
+            )
+        return {
+            "by": " and ".join(dict.fromkeys(names)),
+            "share_of_limit": None if self._is_resumed else fewest_seconds / seconds,
+        }

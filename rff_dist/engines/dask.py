@@ -1,38 +1,37 @@
 """The Dask engine: the serial engine's answer, on many processes and machines.
 
-How a pass runs
-    The client hands out runs of consecutive blocks, long ones first. Each run is a task: it adds up its
-    blocks, and then adds the worker's total so far, which is the result of the worker's run before. When no
-    block is left, the totals of two workers at a time are merged. The last total comes to the client
-    straight from its worker or, if that is out of reach, by way of the scheduler in pieces of 32 MiB. So each
-    worker's total travels once; totals of workers that do not reach each other are added by the client.
-    State and functions are results of tasks too, with their bytes inside the task: when their last holder
-    dies, the scheduler makes them again, which it cannot do for scattered data.
+Functions, states and blocks go in; the sum over all blocks comes out, bit for bit that
+of `serial.py`. `Client.map` and a reduction would lack four things:
+
 How waiting is bounded
-    A task of Dask that waits for data asks for them without end. So tasks fetch totals themselves, and
-    functions and states travel pickled. Every few seconds the client looks at what each worker does: silent
-    ones are restarted, and those that cannot begin their tasks are left out, with a warning.
+    A task of Dask that waits for data asks for them without end. So tasks fetch totals
+    themselves, and functions and states travel pickled. Every few seconds the client
+    looks at what each worker does: silent ones are restarted, and those that cannot
+    begin their tasks are left out, with a warning.
 How each block counts once
-    Workers keep no sums besides the results of tasks. A total is a task's result, and the client knows which
-    blocks are in it. When a total dies with its worker, its blocks are handed out again, to all workers.
+    Workers keep no sums besides the results of tasks. A total is a task's result, and
+    the client knows which blocks are in it. When a total dies with its worker, its
+    blocks are handed out again, to all workers (`dask_pass.py`).
+How state survives workers
+    State and functions are results of tasks too, with their bytes inside the task: when
+    their last holder dies, the scheduler makes them again, which it cannot do for
+    scattered data. Each worker compares their digests with those of the client.
 Who may connect
-    Whoever connects to a Dask port can run code. The embedded cluster listens on the loopback interface only
-    and accepts only its own temporary certificates. A scheduler elsewhere must be reached by TLS, unless the
-    caller insists otherwise.
+    Whoever connects to a Dask port can run code. The embedded cluster listens on the
+    loopback interface only and accepts only its own temporary certificates. A scheduler
+    elsewhere must be reached by TLS, unless the caller insists otherwise.
 """
 
-# mypy: allow-untyped-calls
+# mypy: allow-untyped-calls, disable-error-code="no-any-return"
 
 import contextlib
-import logging
 import operator
-import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import dask.config
 import distributed
@@ -43,7 +42,7 @@ from rff_dist.engines import (
     dask_cluster,
     dask_pass,
     dask_workers,
-    progress,
+    events,
     protocol,
     resuming,
     serial,
@@ -54,18 +53,11 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.partitions import PartitionTasks
 from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
 from rff_dist.errors import InvalidParameterError, StorageError
-from rff_dist.lazy import require
-from rff_dist.typing import PathLike
-
-logger = logging.getLogger(__name__)
-
-
-# ------------------------------------------------------------------------------------------- the engine
 
 
 @dataclass(frozen=True, eq=False)
-class _Placed[S](Broadcast[S]):
-    """State on the workers of one engine."""
+class _PlacedState[S](Broadcast[S]):
+    """State on the workers of one engine, as the result of a task."""
 
     future: Any
 
@@ -78,9 +70,10 @@ class DaskEngine(Engine):
     Parameters
     ----------
     scheduler : str, optional
-        Address of an existing scheduler, "tcp://127.0.0.1:8786" or "tls://host:8786". Without it, and
-        without `client`, a local cluster starts, on the loopback interface only.
-        Scripts that start one need the `if __name__ == "__main__":` guard of multiprocessing.
+        Address of an existing scheduler, "tcp://127.0.0.1:8786" or "tls://host:8786".
+        Without it, and without `client`, a local cluster starts, on the loopback
+        interface only. Scripts that start one need the `if __name__ == "__main__":`
+        guard of multiprocessing.
     client : distributed.Client, optional
         A client to use; it stays open when the engine is closed.
     cluster : a cluster of Dask, optional
@@ -88,11 +81,13 @@ class DaskEngine(Engine):
     n_workers, threads_per_worker : int, optional
         Size of the embedded cluster; all CPUs are used by default.
     memory_limit : int or str, optional
-        Bytes ("4 GiB") per worker of the embedded cluster; equal shares of the memory by default.
+        Bytes ("4 GiB") per worker of the embedded cluster; equal shares of the memory
+        by default.
     observers : iterable of callables
-        Called with the events of `rff_dist.engines.progress`.
+        Called with the events of `rff_dist.engines.events`.
     insecure : bool
-        Allow a scheduler beyond this machine without TLS. Anyone who reaches it can run code on it.
+        Allow a scheduler beyond this machine without TLS. Anyone who reaches it can run
+        code on it.
     security : distributed.Security, optional
         Certificates for "tls://". An embedded cluster makes temporary ones by default.
     patience : float
@@ -109,8 +104,9 @@ class DaskEngine(Engine):
 
     Examples
     --------
-    >>> engine = DaskEngine("tcp://127.0.0.1:8786")                             # doctest: +SKIP
-    >>> engine.map_reduce(count_rows, blocks, None, combine=operator.add)       # doctest: +SKIP
+    >>> engine = DaskEngine("tcp://127.0.0.1:8786")  # doctest: +SKIP
+    >>> total = operator.add
+    >>> engine.map_reduce(count_rows, blocks, None, combine=total)  # doctest: +SKIP
     """
 
     in_process = False
@@ -124,7 +120,7 @@ class DaskEngine(Engine):
         n_workers: int | None = None,
         threads_per_worker: int | None = None,
         memory_limit: int | str | None = None,
-        observers: progress.Observers = (),
+        observers: events.Observers = (),
         insecure: bool = False,
         security: distributed.Security | None = None,
         patience: float = 60.0,
@@ -135,34 +131,44 @@ class DaskEngine(Engine):
             "memory_limit": memory_limit,
         }
         dask_cluster.check_parameters(scheduler, client, size=size, security=security)
-        own = Cluster(n_workers=n_workers, n_threads=threads_per_worker, memory=memory_limit)
         self.observers = tuple(observers)
         self._topic = f"rff_dist-{uuid.uuid4().hex}"
-        self._cluster: Any | None = None
         self._passes: dict[str, dask_pass.Pass] = {}
         self._owns_client = client is None
         self._patience = patience
-        #: Connects again to a scheduler given by address; None for other clusters.
+        #: The cluster that ends with this engine, if there is one.
+        self._cluster: Any | None = None
+        #: Connects again to a scheduler given by address.
         self._dial: Callable[[], distributed.Client] | None = None
-        # What was begun ends again if the rest of the start fails or is interrupted.
-        with contextlib.ExitStack() as begun:
+        # What was started ends again if the rest fails or is interrupted.
+        with contextlib.ExitStack() as started:
             if client is not None:
                 dask_collections.check_client(client)
             elif scheduler is not None:
                 address = dask_cluster.checked_address(scheduler, insecure=insecure)
                 self._dial = partial(dask_cluster.connect, address, security)
-                client = begun.enter_context(self._dial())
+                client = started.enter_context(self._dial())
             else:
                 if cluster is None:
-                    cluster = dask_cluster.start_cluster(own, security=security)
+                    sizes = Cluster(
+                        n_workers=n_workers,
+                        n_threads=threads_per_worker,
+                        memory=memory_limit,
+                    )
+                    cluster = dask_cluster.start_cluster(sizes, security=security)
                 self._cluster = cluster
-                begun.callback(self._cluster.close)
-                options = {"set_as_default": False, "timeout": dask_cluster.CONNECT_S}
-                client = begun.enter_context(distributed.Client(self._cluster, **options))
+                started.callback(cluster.close)
+                client = started.enter_context(
+                    distributed.Client(
+                        cluster,
+                        set_as_default=False,
+                        timeout=dask_cluster.CONNECT_S,
+                    )
+                )
             self._join(client)
             if self._cluster is not None:
-                self._workers.ask(lambda: self._client.register_plugin(worker.SayOnce()))
-            begun.pop_all()
+                self._workers.ask(partial(client.register_plugin, worker.SayOnce()))
+            started.pop_all()
 
     def _join(self, client: distributed.Client) -> None:
         self._client = client
@@ -171,7 +177,7 @@ class DaskEngine(Engine):
 
     @property
     def _workers(self) -> dask_workers.Workers:
-        """The cluster's workers, by a new client if the scheduler went away: it may be back by now."""
+        """The cluster's workers; by a new client if the old scheduler is gone."""
         if self._dial is not None and self._client.status != "running":
             with contextlib.suppress(OSError):
                 self._client.close()
@@ -180,8 +186,9 @@ class DaskEngine(Engine):
 
     def __reduce__(self) -> NoReturn:
         raise InvalidParameterError(
-            "a DaskEngine cannot be sent to another process; leave `engine` out of what goes there. A task "
-            "then works on its own, or makes DaskEngine(client=distributed.get_client())"
+            "a DaskEngine cannot be sent to another process; leave `engine` out of what"
+            " goes there. A task then works on its own, or makes"
+            " DaskEngine(client=distributed.get_client())"
         )
 
     @property
@@ -194,8 +201,12 @@ class DaskEngine(Engine):
 
     @property
     def worker_memory(self) -> int | None:
-        workers = self._workers.facts().values()
-        return min((int(w["memory_limit"]) for w in workers if w.get("memory_limit")), default=None)
+        limits = [
+            int(facts["memory_limit"])
+            for facts in self._workers.facts().values()
+            if facts.get("memory_limit")
+        ]
+        return min(limits, default=None)
 
     @property
     def client(self) -> distributed.Client:
@@ -208,7 +219,9 @@ class DaskEngine(Engine):
         return self._joined.address
 
     def ask_workers(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """Return what a function returns, or raises, on each worker, by address; only of those that answer.
+        """Run a function on each worker; return what it returns or raises, by address.
+
+        Workers that do not answer are left out.
 
         Raises
         ------
@@ -217,51 +230,14 @@ class DaskEngine(Engine):
         """
         return self._workers.run(function)
 
-    def describe_workers(self) -> list[dask_cluster.WorkerFacts]:
-        """Ask every worker how it was started, and compare its versions with those here.
-
-        Raises
-        ------
-        ClusterError
-            With a table, if all workers have other versions.
-        """
-        answers = self.ask_workers(dask_cluster.make_fact_reader())
-        facts = self._workers.facts()
-        answered = [address for address in facts if isinstance(answers.get(address), dict)]
-        limits = [int(facts[address]["memory_limit"] or 0) for address in answered]
-        pairs = zip(answered, limits, strict=True)
-        return [dask_cluster.WorkerFacts(at, memory_limit=limit, **answers[at]) for at, limit in pairs]
-
-    @contextlib.contextmanager
-    def performance_report(self, path: PathLike) -> Iterator[None]:
-        """Write Dask's performance report of the work inside, even if it fails, to a local HTML file.
-
-        Raises
-        ------
-        MissingDependencyError
-            Before anything runs, if bokeh is not installed here.
-        """
-        why = "Dask's performance report needs the package bokeh"
-        require("bokeh", why, "report", ", here and where the scheduler runs")
-        with self._client.as_current():
-            report = distributed.performance_report(filename=os.fspath(path))
-            self._workers.ask(report.__aenter__)
-            try:
-                yield
-            finally:
-                try:
-                    self._workers.ask(partial(report.__aexit__, None, None, None))
-                except Exception as error:
-                    # The report must not hide the result of the work, or its error.
-                    logger.warning("there is no performance report: %s: %s", type(error).__name__, error)
-
-    # Not `client.scatter`: what it places is lost with the workers that hold it, and a task runs again.
+    # Not `client.scatter`: what it places is lost with the workers that hold it, and a
+    # task runs again.
     def broadcast[S](self, state: S) -> Broadcast[S]:
         placed = self._place(state)
         if protocol.state_digests(placed.state):
             try:
                 with dask_collections.place_for_others(), self._workers.errors():
-                    _check_everywhere(self._client, self._workers, placed.future)
+                    self._check_everywhere(placed.future)
             except BaseException:
                 placed.future.release()
                 raise
@@ -278,51 +254,81 @@ class DaskEngine(Engine):
     ) -> T:
         """Reduce `function(block, state)` over all blocks on the workers.
 
-        See `rff_dist.engines.protocol.Engine.map_reduce` for the contract. Where `function` is a `BlockTask`
-        whose source `is_lazy`, the cluster computes the source's collections and the rows never
-        pass through the client.
+        See `rff_dist.engines.protocol.Engine.map_reduce` for the contract. Where
+        `function` is a `BlockTask` whose source `is_lazy`, the cluster computes the
+        source's collections and the rows never pass through the client.
         """
         serial.check_blocks(blocks, label)
         self._check_reach(function)
-        number = uuid.uuid4().hex
         source, compute = worker.take_apart(function)
         self._check_persisted(source)
         shared = state.state if isinstance(state, Broadcast) else state
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
-        about = partial(protocol.describe_pass, function, shared)
-        task = worker.PassTask(compute, combine, self._topic, number, label, kept)
+        number = uuid.uuid4().hex
+        definition = worker.PassDefinition(
+            compute, combine, self._topic, number, label, kept
+        )
         # Here, so that what cannot travel is refused before the pass is announced.
-        pickled = worker.pickle_value(task, "function")
+        pickled = worker.pickle_value(definition, "function")
+        about = partial(protocol.describe_pass, function, shared)
         with (
             dask_collections.place_for_others(),
-            progress.announce_pass(self.observers, label, blocks, about) as announce,
+            events.announce_pass(self.observers, label, blocks, about) as announce,
             self._workers.errors(),
         ):
-            if (trace := tracing.parent(len(blocks))) is not None:
-                task = replace(task, trace=trace)
-                pickled = worker.pickle_value(task, "function")
+            trace = tracing.parent(len(blocks))
+            if trace is not None:
+                definition = replace(definition, trace=trace)
+                pickled = worker.pickle_value(definition, "function")
             placed = self._place(state)
-            job = self._send("function", worker.place_beside, placed.future, pickled)
-            partitions = None if source is None else PartitionTasks(self._client, source, blocks)
-            tasks = dask_pass.Tasks(self._client, task, job, placed.future, partitions)
-            running = self._passes[number] = dask_pass.Pass(self._workers, blocks, tasks=tasks)
+            placed_definition = self._send(
+                "function", worker.place_beside, placed.future, pickled
+            )
+            partitions = None
+            if source is not None:
+                partitions = PartitionTasks(self._client, source, blocks)
+            running = dask_pass.Pass(
+                self._workers,
+                blocks,
+                client=self._client,
+                definition=definition,
+                placed_definition=placed_definition,
+                placed_state=placed.future,
+                partitions=partitions,
+            )
+            self._passes[number] = running
             serial.announce_resumed(announce, label, blocks, running.parts)
-            # It keeps the total in place of the sums of runs, so that each pass of a job leaves one file.
-            keeper = None if kept is None else resuming.Keeper(kept, 0, share=resuming.SHARE / 3)
             try:
-                for event in running.events():
-                    announce(event)
-                total = cast("T", running.result())
-                if keeper is not None:
-                    keeper.note(len(blocks), total, last=True)
-                return total
+                return self._finish(running, announce, len(blocks), kept)
             finally:
                 del self._passes[number]
-                # Release futures by hand: the frames of an exception in flight would keep them alive.
+                # Release futures by hand: the frames of an exception in flight would
+                # keep them alive.
                 running.release()
-                job.release()
+                placed_definition.release()
                 if placed is not state:
                     placed.future.release()
+
+    def _finish(
+        self,
+        running: dask_pass.Pass,
+        announce: events.Announcer,
+        n_blocks: int,
+        kept: resuming.KeptPass | None,
+    ) -> Any:
+        """Run a pass to its end, and keep its total in place of the sums of runs.
+
+        So each pass of a job leaves one file.
+        """
+        keeper = None
+        if kept is not None:
+            keeper = resuming.Keeper(kept, 0, share=resuming.SHARE / 3)
+        for event in running.sum_up():
+            announce(event)
+        total = running.result()
+        if keeper is not None:
+            keeper.note(n_blocks, total, last=True)
+        return total
 
     def close(self) -> None:
         self._dial = None
@@ -333,23 +339,27 @@ class DaskEngine(Engine):
             with contextlib.suppress(OSError):
                 self._client.close()
         if self._cluster is not None:
-            self._cluster.close()  # its nannies kill what does not end: 4 s with frozen workers
+            # its nannies kill what does not end: 4 s with frozen workers
+            self._cluster.close()
 
-    # -- state and functions ---------------------------------------------------------------------------
+    # -- state and functions
 
-    def _place[S](self, state: S | Broadcast[S]) -> _Placed[S]:
-        if (
-            isinstance(state, _Placed)
-            and state.future.client is self._client  # another client's scheduler has gone away
-            and state.future.status != "cancelled"
-        ):
-            return state
+    def _place[S](self, state: S | Broadcast[S]) -> _PlacedState[S]:
+        """Send state to the workers, unless they have it."""
+        if isinstance(state, _PlacedState):
+            # otherwise the scheduler has gone away since
+            is_there = state.future.client is self._client
+            if is_there and state.future.status != "cancelled":
+                return state
         value: S = state.state if isinstance(state, Broadcast) else state
-        pickled, digests = worker.pickle_value(value, "state"), protocol.state_digests(value)
-        return _Placed(value, self._send("state", worker.Parcel, pickled, digests))
+        pickled = worker.pickle_value(value, "state")
+        digests = protocol.state_digests(value)
+        return _PlacedState(value, self._send("state", worker.Parcel, pickled, digests))
 
-    def _send(self, name: str, make: Callable[..., worker.Parcel], *parts: Any) -> dask_pass.Future:
-        """Make a value the result of a task, which the scheduler can run again, unlike a scatter."""
+    def _send(
+        self, name: str, make: Callable[..., worker.Parcel], *parts: Any
+    ) -> dask_pass.Future:
+        """Make a value the result of a task, which the scheduler can run again."""
         with (
             self._workers.errors(),
             # The value is inside the task on purpose.
@@ -359,54 +369,63 @@ class DaskEngine(Engine):
                 make, *parts, key=f"{name}-{uuid.uuid4().hex}", **self._workers.where()
             )
 
+    def _check_everywhere(self, state: dask_pass.Future) -> None:
+        """Raise BroadcastError if a worker has a state with other digests."""
+        # Tasks are bound to their worker, so that large state goes from worker to
+        # worker and stays there. Their results are not gathered, because that would
+        # wait without end for a worker that died.
+        checks = {
+            address: self._client.submit(
+                worker.check_state, state, workers=[address], pure=False
+            )
+            for address in self._workers.look()
+        }
+        try:
+            while checks:
+                present = self._workers.current()
+                for address, check in list(checks.items()):
+                    error = check.exception() if check.status == "error" else None
+                    if error is not None:
+                        raise error
+                    if check.done() or address not in present:
+                        # A worker that left has nothing to check; one that comes checks
+                        # in its first task.
+                        del checks[address]
+                if checks:
+                    time.sleep(0.01)
+        finally:
+            for check in checks.values():
+                check.release()
+
     def _note(self, event: tuple[float, tuple[Any, ...]]) -> None:
+        """Hand a worker's report to its pass."""
         number, address, timings = event[1]
-        if (running := self._passes.get(number)) is not None:
+        running = self._passes.get(number)
+        if running is not None:
             running.note(address, timings)
 
     def _check_reach(self, function: object) -> None:
-        """Raise StorageError if data or output are in this process's memory, out of the workers' reach."""
+        """Raise StorageError if data or output are in this process's memory."""
         if self.address.startswith("inproc://"):
             return
         output = function.output if isinstance(function, WriteTask) else None
         for place in (source_of(function), output):
             if place is not None and (place.url or "").startswith("memory://"):
                 raise StorageError(
-                    f"{place.url} is in the memory of this process, which the workers of the cluster at "
-                    f"{self.address} cannot reach; expected a folder or an object store. "
-                    "Write it there, or use the serial engine"
+                    f"{place.url} is in the memory of this process, which the workers"
+                    f" of the cluster at {self.address} cannot reach; expected a folder"
+                    " or an object store. Write it there, or use the serial engine"
                 )
 
     def _check_persisted(self, source: Any) -> None:
         """Refuse Dask collections of which another cluster holds parts."""
         client = None if source is None else source.client
-        if client is not None and (address := client.scheduler.address) != self.address:
+        if client is None:
+            return
+        address = client.scheduler.address
+        if address != self.address:
             raise InvalidParameterError(
-                f"parts of the data are persisted on the cluster at {address}, but the engine works on the "
-                f"one at {self.address}; leave `engine` out, or give DaskEngine(client=…) with the client of "
-                "the data"
+                f"parts of the data are persisted on the cluster at {address}, but the"
+                f" engine works on the one at {self.address}; leave `engine` out, or"
+                " give DaskEngine(client=…) with the client of the data"
             )
-
-
-def _check_everywhere(
-    client: distributed.Client, workers: dask_workers.Workers, state: dask_pass.Future
-) -> None:
-    """Raise BroadcastError if a worker holds a state with other digests than the client."""
-    # Tasks are bound to their worker, so that large state goes from worker to worker and stays there. Their
-    # results are not gathered, because that would wait without end for a worker that died.
-    check_on = partial(client.submit, worker.check_state, state, pure=False)
-    checks = {address: check_on(workers=[address]) for address in workers.look()}
-    try:
-        while checks:
-            present = workers.current()
-            for address, check in list(checks.items()):
-                if check.status == "error":
-                    raise cast("BaseException", check.exception())
-                if check.done() or address not in present:
-                    # A worker that left has nothing to check; one that comes checks in its first task.
-                    del checks[address]
-            if checks:
-                time.sleep(0.01)
-    finally:
-        for check in checks.values():
-            check.release()

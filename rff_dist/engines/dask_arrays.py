@@ -1,10 +1,14 @@
-"""Dask arrays and frames as a dataset that the Dask engine reads where they are."""
+"""Dask arrays and frames as a dataset, whose rows stay on the cluster that has them.
+
+A chunk size may be unknown, columns may be split, y may be chunked otherwise than X:
+here all get the chunks of X's rows, so that a partition is X, y and weights of the same
+rows. The Dask engine computes partitions in its own tasks (`partitions.py`).
+"""
 
 # mypy: allow-untyped-calls
 
 import copy
 import hashlib
-import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import partial
@@ -17,24 +21,31 @@ from dask.delayed import delayed
 
 from rff_dist.data import blocks, dask_collections, memory
 from rff_dist.engines.partitions import Partitions
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, warn
 from rff_dist.typing import AnyDType
 
 
 class DaskArrayDataset(memory.ArraysDataset):
-    """Dask arrays or frames as a dataset: the cluster computes the rows of each block where they are used.
+    """Dask arrays or frames as a dataset, computed by the cluster where they are used.
 
     Chunk sizes that are unknown are computed, in one pass over everything given.
 
-    `X`: dask array of shape (n_samples, n_features), or dask frame. Inputs. Split along its columns, it is
-      rechunked with a warning.
-    `y`: dask or NumPy array of shape (n_samples,) or (n_samples, n_targets), or dask series or frame.
-      Targets; cast to float64.
-    `sample_weight`: dask or NumPy array of shape (n_samples,), or dask series. Weights; cast to float64.
-    `client`: what computes sizes and single rows, in place of Dask's default.
-    `feature_names`, `target_names`: columns of X and y, where these are frames.
-    Raises DataError if shapes do not belong together, there are no rows or columns, or values are not real
-      numbers.
+    Parameters
+    ----------
+    X : dask array of shape (n_samples, n_features), or dask frame
+        Inputs. Split along its columns, it is rechunked with a warning.
+    y : array of shape (n_samples,) or (n_samples, n_targets), series or frame, optional
+        Targets, of Dask or NumPy; cast to float64.
+    sample_weight : array of shape (n_samples,) or series, optional
+        Weights, of Dask or NumPy; cast to float64.
+    client : distributed.Client, optional
+        What computes sizes and single rows, in place of Dask's default.
+
+    Raises
+    ------
+    DataError
+        If shapes do not belong together, there are no rows or columns, or values are
+        not real numbers.
     """
 
     url = None
@@ -42,26 +53,30 @@ class DaskArrayDataset(memory.ArraysDataset):
     version = None
     is_lazy = True
 
-    def __init__(self, X: Any, y: Any = None, sample_weight: Any = None, *, client: Any = None) -> None:
+    def __init__(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *, client: Any = None
+    ) -> None:
         self._compute = partial(dask_collections.compute, client=client)
         self.feature_names = _column_names(X)
         self.target_names = _column_names(y)
-        parts = {"X": X, "y": y, "sample_weight": sample_weight}
-        arrays = {name: _as_dask_array(part) for name, part in parts.items() if part is not None}
+        arrays = {}
+        for name, part in (("X", X), ("y", y), ("sample_weight", sample_weight)):
+            if part is not None:
+                arrays[name] = _as_dask_array(part)
         arrays = memory.check_parts(_known_chunks(arrays, self._compute))
         X = arrays["X"]
         if not X.shape[0]:
             raise DataError(f"X has shape {X.shape}; expected at least one row")
         if X.numblocks[1] > 1:
-            warnings.warn(
-                f"X is split into {X.numblocks[1]} pieces along its columns; it is rechunked to whole rows, "
-                "which moves data between workers. Store it in chunks of whole rows",
-                UserWarning,
-                stacklevel=2,
+            warn(
+                f"X is split into {X.numblocks[1]} pieces along its columns; it is"
+                " rechunked to whole rows, which moves data between workers. Store it"
+                " in chunks of whole rows",
             )
             X = X.rechunk({1: -1})
         rows = X.chunks[0]
-        self.X, self.y = X, _float_rows(arrays.get("y"), rows)
+        self.X = X
+        self.y = _float_rows(arrays.get("y"), rows)
         self.sample_weight = _float_rows(arrays.get("sample_weight"), rows)
         self._edges = [0, *accumulate(rows)]
         #: The partitions of the block that was read last.
@@ -85,27 +100,31 @@ class DaskArrayDataset(memory.ArraysDataset):
         return dask_collections.client_of(self._arrays)
 
     def partitions(self, start: int, stop: int) -> range:
-        """Return the partitions that hold some rows, by position."""
-        return range(bisect_right(self._edges, start) - 1, bisect_left(self._edges, stop))
+        """Return the partitions with rows `start:stop`, by position."""
+        return range(
+            bisect_right(self._edges, start) - 1, bisect_left(self._edges, stop)
+        )
 
     def rows_of(self, partition: int) -> tuple[Any, Any, Any]:
-        """Return X, y and weights of a partition as Dask arrays, or None for those that are missing."""
-        X, y, weight = (None if array is None else array.blocks[partition] for array in self._arrays)
+        """Return X, y and weights of a partition as Dask arrays, or None."""
+        X, y, weight = (
+            None if array is None else array.blocks[partition] for array in self._arrays
+        )
         return X, y, weight
 
     def edges_of(self, partitions: range) -> list[int]:
-        """Return the first row of each of some partitions, and the row after the last one."""
+        """Return the first row of each partition, and the row after the last one."""
         return self._edges[partitions.start : partitions.stop + 1]
 
     def read(self, block: blocks.Block) -> blocks.Rows:
         numbers = self.partitions(block.start, block.stop)
-        # A partition may hold many blocks, and is computed for the first of them.
-        read = {i: part for i, part in self._read.items() if i in numbers}
-        missing = [i for i in numbers if i not in read]
+        # A partition may have many blocks, and is computed for the first of them.
+        missing = [i for i in numbers if i not in self._read]
         computed = self._compute(*(part for i in missing for part in self.rows_of(i)))
-        read |= dict(zip(missing, batched(computed, 3), strict=True))
-        self._read = read
-        return Partitions(self.edges_of(numbers), [part for i in numbers for part in read[i]]).read(block)
+        known = self._read | dict(zip(missing, batched(computed, 3), strict=True))
+        self._read = {i: known[i] for i in numbers}
+        arrays = [part for parts in self._read.values() for part in parts]
+        return Partitions(self.edges_of(numbers), arrays).read(block)
 
     def read_weight(self, block: blocks.Block) -> Any:
         if self.sample_weight is None:
@@ -122,16 +141,21 @@ class DaskArrayDataset(memory.ArraysDataset):
         return rows
 
     def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
-        X, y, sample_weight = (None if array is None else array[indices] for array in self._arrays)
+        X, y, sample_weight = (
+            None if array is None else array[indices] for array in self._arrays
+        )
         X, y, sample_weight = self._compute(X, y, sample_weight)
         return X, y, sample_weight
 
     def fingerprint(self) -> str:
-        facts = [None if a is None else (a.name, a.shape, a.chunks, str(a.dtype)) for a in self._arrays]
+        facts = [
+            None if a is None else (a.name, a.shape, a.chunks, str(a.dtype))
+            for a in self._arrays
+        ]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def prefix_fingerprint(self, n_samples: int) -> None:
-        """Return None: only computing the first rows would tell whether they are the same."""
+        """Return None: only computing the first rows would show whether they differ."""
 
     def can_travel(self) -> bool:
         return True
@@ -152,29 +176,43 @@ def _column_names(value: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _known_chunks(arrays: dict[str, Any], compute: Callable[..., Any]) -> dict[str, Any]:
-    """Compute the row chunks that are unknown, all in one pass, without changing the caller's arrays."""
+def _known_chunks(
+    arrays: dict[str, Any], compute: Callable[..., Any]
+) -> dict[str, Any]:
+    """Compute the row chunks that are unknown, in one pass, in copies of the arrays."""
+    unknown = {}
     for name, array in arrays.items():
         if any(np.isnan(length) for length in array.shape[1:]):
-            raise DataError(f"{name} has shape {array.shape}; only the number of rows may be unknown")
-    unknown = {name: a for name, a in arrays.items() if a.ndim and np.isnan(a.chunks[0]).any()}
+            raise DataError(
+                f"{name} has shape {array.shape}; only the number of rows may be"
+                " unknown"
+            )
+        if array.ndim and np.isnan(array.chunks[0]).any():
+            unknown[name] = array
     if not unknown:
         return arrays
+
     count = delayed(len, pure=True)
-    pieces = {
-        name: a.to_delayed(optimize_graph=False).reshape(a.numblocks[0], -1)[:, 0]
-        for name, a in unknown.items()
-    }
-    counts = {name: [count(piece) for piece in some] for name, some in pieces.items()}
+    counts = {}
+    for name, array in unknown.items():
+        pieces = array.to_delayed(optimize_graph=False)
+        first_columns = pieces.reshape(array.numblocks[0], -1)[:, 0]
+        counts[name] = [count(piece) for piece in first_columns]
     (lengths,) = compute(counts)
     known = dict(arrays)
-    for name, a in unknown.items():
-        chunks = (tuple(lengths[name]), *a.chunks[1:])
-        known[name] = dask.array.Array(a.dask, a.name, chunks=chunks, dtype=a.dtype, meta=a._meta)
+    for name, array in unknown.items():
+        known[name] = dask.array.Array(
+            array.dask,
+            array.name,
+            chunks=(tuple(lengths[name]), *array.chunks[1:]),
+            dtype=array.dtype,
+            meta=array._meta,
+        )
     return known
 
 
 def _float_rows(array: Any, rows: tuple[int, ...]) -> Any:
+    """Return an array with the row chunks `rows`, and one chunk of columns."""
     if array is None:
         return None
     if array.ndim == 2:

@@ -1,4 +1,9 @@
-"""Dask clusters: their addresses and certificates, embedded clusters, and facts about workers."""
+"""Starts, requests and reaches Dask clusters, and compares the workers' versions.
+
+Dask's own classes do most of it. Added is what a job of hours needs: embedded clusters
+that restart workers without end, listen on loopback with TLS only, and do not die of
+Ctrl-C before their client; and answers within seconds from hosts that do not answer.
+"""
 
 # mypy: allow-untyped-calls
 
@@ -11,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from typing import Any, cast
@@ -31,25 +36,29 @@ from rff_dist.errors import (
     MissingDependencyError,
     RFFDistError,
 )
-from rff_dist.typing import Summary, frozen
+from rff_dist.typing import Summary
 
 #: Seconds to wait for a scheduler's answer.
 CONNECT_S = 6.0
-#: Seconds to wait for the first worker of a requested cluster: machines may have to start for it.
+#: Seconds to wait for the first worker of a requested cluster: machines may have to
+#: start for it.
 REQUEST_S = 900.0
 #: Seconds within which the scheduler of an embedded cluster starts.
 START_S = 2.0
-#: How often a worker that dies while it starts is started again, and the seconds between.
-RESTARTS, RESTART_S = 20, 0.5
+#: How many times a worker that dies while it starts is started again, and the seconds
+#: between.
+RESTARTS = 20
+RESTART_S = 0.5
 #: Packages, besides Python itself, whose versions decide the bits.
 SAME_PACKAGES = ["rff_dist", "numpy", "scipy"]
+_SCHEMES = ("tcp", "tls", "ws", "wss")
 
 
 class _QuietNanny(distributed.Nanny):
-    """A nanny that leaves this process's environment as it is, and does not give up its worker.
+    """A nanny that does not change this environment, and does not give up its worker.
 
-    Dask's own nanny sets OMP_NUM_THREADS=1 and more in the *client's* environment whenever a worker starts,
-    and later child processes inherit them.
+    Dask's own nanny sets OMP_NUM_THREADS=1 and more in the *client's* environment
+    whenever a worker starts, and later child processes inherit them.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -67,7 +76,8 @@ class _QuietNanny(distributed.Nanny):
         for _ in range(RESTARTS):
             if self.status is not distributed.Status.running:
                 return self.process.status
-            with contextlib.suppress(Exception):  # the nanny has logged what the worker died of
+            # the nanny has logged what the worker died of
+            with contextlib.suppress(Exception):
                 if await self.process.start() is distributed.Status.running:
                     return distributed.Status.running
             await asyncio.sleep(RESTART_S)
@@ -83,7 +93,9 @@ def check_parameters(
 ) -> None:
     """Raise InvalidParameterError where parameters of an engine exclude each other."""
     if scheduler is not None and client is not None:
-        raise InvalidParameterError("`scheduler` and `client` were both given; give one of them")
+        raise InvalidParameterError(
+            "`scheduler` and `client` were both given; give one of them"
+        )
     sizes = [name for name, value in size.items() if value is not None]
     if sizes and (scheduler is not None or client is not None):
         raise InvalidParameterError(
@@ -91,7 +103,9 @@ def check_parameters(
             "but an existing one was given; leave them out"
         )
     if security is not None and client is not None:
-        raise InvalidParameterError("`security` belongs to the `client` given; leave it out")
+        raise InvalidParameterError(
+            "`security` belongs to the `client` given; leave it out"
+        )
     for name in set(sizes) - {"memory_limit"}:
         checks.check_count(size[name], name)
 
@@ -99,40 +113,41 @@ def check_parameters(
 def checked_address(address: Any, *, insecure: bool) -> str:
     """Return the address as scheme://host:port, with port 8786 by default.
 
-    Raises InvalidParameterError if it is no address; ClusterError if it leads over a network without TLS,
-      where anyone in between could take over this process, and `insecure` does not allow that.
+    Raises InvalidParameterError if it is no address. Raises ClusterError if it leads
+    over a network without TLS, where anyone in between could take over this process,
+    and `insecure` does not allow that.
     """
     if not isinstance(address, str):
         kind = type(address).__name__
-        raise InvalidParameterError(f"`scheduler` is an address, not a {kind}; a Client is given as `client`")
-    scheme, separator, rest = address.partition("://")
-    if not separator:
-        scheme, rest = "tcp", address
-    if scheme not in ("tcp", "tls", "ws", "wss"):
         raise InvalidParameterError(
-            f"`scheduler`={address!r} is not an address; expected tcp://host:port or tls://host:port"
+            f"`scheduler` is an address, not a {kind}; a Client is given as `client`"
         )
+    if "://" not in address:
+        address = f"tcp://{address}"
+    scheme, _, rest = address.partition("://")
     try:
         host, port = parse_host_port(rest, 8786)
+        if not host or not 0 < port < 65_536 or scheme not in _SCHEMES:
+            raise ValueError(f"scheme {scheme!r}, host {host!r} and port {port}")
     except ValueError as error:
-        raise InvalidParameterError(f"`scheduler`={address!r} is no address: {error}") from error
-    if not host or not 0 < port < 65_536:
         raise InvalidParameterError(
-            f"`scheduler`={address!r} is no address: host {host!r} and port {port}; "
-            "expected a host and a port in [1, 65535]"
-        )
+            f"`scheduler`={address!r} is no address: {error}; expected tcp://host:port"
+            " or tls://host:port, with a port in [1, 65535]"
+        ) from error
     if scheme in ("tcp", "ws") and not is_loopback(host) and not insecure:
         raise ClusterError(
-            f"the scheduler {address} is reached over the network without TLS, and anyone who reaches it "
-            "can run code there and here; use tls:// with RFF_DIST_TLS_CA, "
-            "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY, or `insecure=True` on a network that you trust"
+            f"the scheduler {address} is reached over the network without TLS, and"
+            " anyone who reaches it can run code there and here; use tls:// with"
+            " RFF_DIST_TLS_CA, RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY, or"
+            " `insecure=True` on a network that you trust"
         )
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def connect(address: str, security: distributed.Security | None) -> distributed.Client:
     """Connect to a scheduler, or raise ClusterError."""
-    # Checked here, because a client without certificates takes 12 s more to close what it never opened.
+    # Checked here, because a client without certificates takes 12 s more to close what
+    # it never opened.
     arguments = (security or distributed.Security()).get_connection_args("client")
     if arguments["ssl_context"] is None and address.startswith(("tls://", "wss://")):
         raise ClusterError(
@@ -140,31 +155,32 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
             "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files"
         )
     try:
-        # `Client` itself would wait for ever where the listener is frozen or no scheduler.
-        with ThreadPoolExecutor(1) as apart:  # in another thread, since this one may have an event loop
-            apart.submit(asyncio.run, _greet(address, arguments)).result()  # within CONNECT_S, see `_greet`
-        return distributed.Client(address, security=security, timeout=CONNECT_S, set_as_default=False)
+        # `Client` itself would wait for ever where the listener is frozen or no
+        # scheduler. In another thread, since this one may have an event loop.
+        greeting = identify(address, arguments, seconds=CONNECT_S)
+        with ThreadPoolExecutor(1) as other_thread:
+            identity = other_thread.submit(asyncio.run, greeting).result()
+        if identity["type"] != "Scheduler":
+            raise ConnectionError(f"it is a Dask {identity['type'].lower()}")
+        return distributed.Client(
+            address, security=security, timeout=CONNECT_S, set_as_default=False
+        )
     except OSError as error:
         raise ClusterUnavailableError(
-            f"no scheduler answers at {address} within {CONNECT_S:g} s: {error}; "
-            "check the address, or start one with `dask scheduler --host 127.0.0.1`"
+            f"no scheduler answers at {address} within {CONNECT_S:g} s:"
+            f" {str(error) or type(error).__name__}; check the address, or start one"
+            " with `dask scheduler --host 127.0.0.1`"
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ClusterError(f"cannot connect to {address}: {error}; check its certificates") from error
+        raise ClusterError(
+            f"cannot connect to {address}: {error}; check its certificates"
+        ) from error
 
 
-async def _greet(address: str, arguments: dict[str, Any]) -> None:
-    """Raise OSError unless a scheduler answers within `CONNECT_S`."""
-    try:
-        identity = await identify(address, arguments, seconds=CONNECT_S)
-    except TimeoutError:
-        raise TimeoutError(f"no Dask scheduler answers there within {CONNECT_S:g} s") from None
-    if identity["type"] != "Scheduler":
-        raise ConnectionError(f"it is a Dask {identity['type'].lower()}")
-
-
-async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-    """Return the identity of the Dask process at an address; raises OSError if none answers in time."""
+async def identify(
+    address: str, arguments: dict[str, Any], *, seconds: float
+) -> dict[str, Any]:
+    """Return what the Dask process at an address is, or raise OSError in time."""
     remote = rpc(address, timeout=seconds, connection_args=arguments)
     try:
         async with asyncio.timeout(seconds):
@@ -173,35 +189,42 @@ async def identify(address: str, arguments: dict[str, Any], *, seconds: float) -
         await remote.close_rpc()
 
 
-# Whoever connects to a Dask port runs code, and all users of a machine reach loopback. TLS adds 0.08 s to a
-# start, and 1.3 % to a pass.
+# Whoever connects to a Dask port runs code, and all users of a machine reach loopback.
+# TLS adds 0.08 s to a start, and 1.3 % to a pass.
 def tls_security(files: TLSFiles) -> distributed.Security:
-    """Return certificates in Dask's form, for a client and for all parts of an embedded cluster."""
-    roles = "client", "scheduler", "worker"
-    pair = {f"tls_{role}_{name}": getattr(files, name) for role in roles for name in ("cert", "key")}
-    return distributed.Security(tls_ca_file=files.ca, require_encryption=True, **pair)
+    """Return certificates in Dask's form, for clients, schedulers and workers."""
+    certificates = {}
+    for role in ("client", "scheduler", "worker"):
+        certificates[f"tls_{role}_cert"] = files.cert
+        certificates[f"tls_{role}_key"] = files.key
+    return distributed.Security(
+        tls_ca_file=files.ca, require_encryption=True, **certificates
+    )
 
 
 class _PatientCluster(distributed.LocalCluster):
-    """A local cluster that waits for workers which its nannies start again, however slowly."""
+    """A local cluster that waits for workers which start again, however slowly."""
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        # Dask's own gives up a nanny, and with it perhaps the last worker, if its worker is not back in 15 s.
+        # Dask's own gives up a nanny, and with it perhaps the last worker, if its
+        # worker is not back in 15 s.
         with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}):
             super()._update_worker_status(op, msg)
 
 
 @contextlib.contextmanager
 def spare_children_ctrl_c() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach. A terminal sends it to all, and each prints a traceback.
+    """Start processes that Ctrl-C does not reach: each would print a traceback.
 
-    Threads and processes that start here inherit that the signal is blocked, and this thread gets it
-    afterwards. If it were ignored meanwhile, another thread could take it, and it would be lost.
+    Threads and processes that start here inherit that the signal is blocked, and this
+    thread gets it afterwards. If it were ignored meanwhile, another thread could take
+    it, and it would be lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # Otherwise the tracker starts with the first child, and unblocks the signal in the thread that starts it.
+    # Otherwise the tracker starts with the first child, and unblocks the signal in the
+    # thread that starts it.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -210,7 +233,8 @@ def spare_children_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-# By default each process of a cluster looks at itself 50 and 100 times a second, which takes 2 % of a core.
+# By default each process of a cluster looks at itself 50 and 100 times a second, which
+# takes 2 % of a core.
 _WATCH_LESS = {
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "5s",
@@ -219,7 +243,9 @@ _WATCH_LESS = {
 }
 
 
-def start_cluster(size: Cluster, *, security: distributed.Security | None) -> distributed.LocalCluster:
+def start_cluster(
+    size: Cluster, *, security: distributed.Security | None
+) -> distributed.LocalCluster:
     """Start an embedded cluster, or raise ClusterError."""
     n_workers, threads_per_worker = size.size()
     # Made in two steps, because an interrupted one is to be closed.
@@ -236,33 +262,42 @@ def start_cluster(size: Cluster, *, security: distributed.Security | None) -> di
                 # None would mean port 8787, and a warning where that is taken.
                 dashboard_address="127.0.0.1:0",
                 worker_dashboard_address=None,
-                # Bokeh's pages, where it is installed, take a second and 20 MiB; Dask's /metrics stays.
+                # Bokeh's pages, where it is installed, take a second and 20 MiB; Dask's
+                # /metrics stays.
                 scheduler_kwargs={"dashboard": False},
-                # Whoever connects can run code, and loopback is open to all users of a machine. The temporary
-                # certificates are in memory only, and cost 0.08 s at the start and 1.3 % of a pass.
+                # Whoever connects can run code, and loopback is open to all users of a
+                # machine. The temporary certificates are in memory only, and cost 0.08
+                # s at the start and 1.3 % of a pass.
                 security=security or distributed.Security.temporary(),
-                # Warnings tell of restarts and full memory, which a pass survives; errors are still logged.
+                # Warnings tell of restarts and full memory, which a pass survives;
+                # errors are still logged.
                 silence_logs=logging.ERROR,
             )
         return cluster
     except BaseException as error:
-        if getattr(cluster, "status", None) in (distributed.Status.starting, distributed.Status.running):
+        began = (distributed.Status.starting, distributed.Status.running)
+        if getattr(cluster, "status", None) in began:
             cluster.sync(_close_begun, cluster)
             cluster.close()
         if not isinstance(error, Exception):
             raise
         raise ClusterError(
-            f"an embedded cluster of {n_workers} workers with {threads_per_worker} threads did not start: "
-            f"{type(error).__name__}: {error}; {_start_advice()}"
+            f"an embedded cluster of {n_workers} workers with {threads_per_worker}"
+            f" threads did not start: {type(error).__name__}: {error};"
+            f" {_start_advice()}"
         ) from error
 
 
 async def _close_begun(cluster: distributed.LocalCluster) -> None:
-    """Close the workers of a cluster whose start was interrupted, which it does not count as its own yet."""
+    """Close the workers of a cluster whose start was interrupted.
+
+    It does not count them as its own yet.
+    """
     try:
         async with asyncio.timeout(START_S):
             await cluster._start()
-    except TimeoutError:  # the interrupt has cancelled the start, which would be under way for ever
+    except TimeoutError:
+        # the interrupt has cancelled the start, which would be under way for ever
         cluster.status = distributed.Status.failed
     for nanny in cluster._created:
         await nanny.close()
@@ -271,121 +306,108 @@ async def _close_begun(cluster: distributed.LocalCluster) -> None:
 def _start_advice() -> str:
     if multiprocessing.current_process().daemon:
         return (
-            "this process is daemonic, like Dask's workers and those of pools, and may start no others. Work "
-            "in it (`serial`, or SerialEngine), or give the scheduler of a cluster"
+            "this process is daemonic, like Dask's workers and those of pools, and may"
+            " start no others. Work in it (`serial`, or SerialEngine), or give the"
+            " scheduler of a cluster"
         )
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and not os.path.exists(script):
         return (
-            f"each worker imports the script, but {script} is no file. Save the script to a file, or work in "
-            "this process (`serial`, or SerialEngine)"
+            f"each worker imports the script, but {script} is no file. Save the script"
+            " to a file, or work in this process (`serial`, or SerialEngine)"
         )
     return (
-        'in a script, put the work under `if __name__ == "__main__":`, because each worker imports the script'
+        'in a script, put the work under `if __name__ == "__main__":`, because each'
+        " worker imports the script"
     )
 
 
 def request_cluster(wanted: Cluster) -> Any:
-    """Return the cluster that `wanted` requests from a Dask Gateway or makes by a class, with its workers.
+    """Return a new cluster of a Dask Gateway or of a class, once it has a worker.
 
     Close it after use.
 
-    Raises InvalidParameterError if there is no such class of clusters, or its file of arguments does not
-      suit; MissingDependencyError if its package is not installed; ClusterUnavailableError if the cluster
-      or its first worker does not start; ClusterError if its scheduler must not be used.
+    Raises
+    ------
+    InvalidParameterError
+        If there is no such class of clusters, or its file of arguments is invalid.
+    MissingDependencyError
+        If its package is not installed.
+    ClusterUnavailableError
+        If the cluster or its first worker does not start.
+    ClusterError
+        If its scheduler must not be used.
     """
-    name, file = str(wanted.cluster), wanted.cluster_config
-    arguments = {} if file is None else fields.read_toml("cluster_config", file)
+    arguments: Summary = {}
+    if wanted.cluster_config is not None:
+        arguments = fields.read_toml("cluster_config", wanted.cluster_config)
+    name = str(wanted.cluster)
     if name.startswith("gateway:"):
         arguments = {"address": name.removeprefix("gateway:"), **arguments}
         name = "dask_gateway.GatewayCluster"
-    package, _, attribute = name.rpartition(".")
+    kind = _class_of_clusters(name)
+    cluster: Any = None
     try:
-        kind = getattr(importlib.import_module(package), attribute)
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            f"`cluster` is {wanted.cluster!r}, but there is no module {error.name}; install its "
-            "package, such as rff_dist[gateway]"
-        ) from error
-    except (AttributeError, ValueError):
-        kind = None
-    # Nothing else is called: options may come from a form that others fill in.
-    if not isinstance(kind, type) or not all(hasattr(kind, name) for name in ("adapt", "scale", "close")):
-        raise InvalidParameterError(
-            f"`cluster` is {wanted.cluster!r}; expected gateway:ADDRESS or the name of a class of Dask's "
-            "clusters, such as dask_kubernetes.operator.KubeCluster"
-        )
-    made: Any = None
-    try:
-        made = kind(**arguments)
-        if wanted.min_workers is not None:
-            made.adapt(minimum=wanted.min_workers, maximum=wanted.n_workers)
-        elif wanted.n_workers is not None:
-            made.scale(wanted.n_workers)
-        if made.scheduler_address.startswith("tcp://"):
-            checked_address(made.scheduler_address, insecure=wanted.insecure)
-        with distributed.Client(made, set_as_default=False) as client:
+        cluster = kind(**arguments)
+        if wanted.n_workers is not None:
+            cluster.scale(wanted.n_workers)
+        if cluster.scheduler_address.startswith("tcp://"):
+            checked_address(cluster.scheduler_address, insecure=wanted.insecure)
+        with distributed.Client(cluster, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=REQUEST_S)
-        return made
+        return cluster
     except BaseException as error:
-        if made is not None:
-            made.close()
+        if cluster is not None:
+            cluster.close()
         if not isinstance(error, Exception) or isinstance(error, RFFDistError):
             raise
         raise ClusterUnavailableError(
-            f"the cluster {wanted.cluster} did not start: {type(error).__name__}: {error}; check its address "
-            "and the arguments in `cluster_config`"
+            f"the cluster {wanted.cluster} did not start: {type(error).__name__}:"
+            f" {error}; check its address and the arguments in `cluster_config`"
         ) from error
 
 
-@frozen
-class WorkerFacts:
-    """How a worker was started.
-
-    `n_threads`: threads that a block may use.
-    `n_cpus`: cores that its process may use.
-    `memory`: bytes of its machine, or of its container.
-    `memory_limit`: bytes that it may use; 0 without a limit.
-    """
-
-    address: str
-    host: str
-    n_threads: int
-    n_cpus: int
-    memory: int
-    memory_limit: int
-
-
-def make_fact_reader() -> Callable[..., dict[str, Any]]:
-    """Return the function that workers run to report their host, threads, CPUs and memory."""
-
-    def facts(dask_worker: Any) -> Summary:
-        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
-        import socket
-
-        from dask.system import CPU_COUNT
-        from distributed.system import MEMORY_LIMIT
-
-        return {
-            "host": socket.gethostname(),
-            "n_threads": dask_worker.state.nthreads,
-            "n_cpus": CPU_COUNT,
-            "memory": MEMORY_LIMIT,
-        }
-
-    return facts
+def _class_of_clusters(name: str) -> Any:
+    package, _, attribute = name.rpartition(".")
+    kind = None
+    if package:
+        try:
+            kind = getattr(importlib.import_module(package), attribute, None)
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(
+                f"`cluster` is {name!r}, but there is no module {error.name}; install"
+                " its package, such as rff_dist[gateway]"
+            ) from error
+    # Nothing else is called: options may come from a form that others fill in.
+    if not (
+        isinstance(kind, type) and hasattr(kind, "adapt") and hasattr(kind, "scale")
+    ):
+        raise InvalidParameterError(
+            f"`cluster` is {name!r}; expected gateway:ADDRESS or the name of a class of"
+            " Dask's clusters, such as dask_kubernetes.operator.KubeCluster"
+        )
+    return kind
 
 
 def compare_versions(
     client: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any]]
 ) -> tuple[set[str], str]:
-    """Return the workers that run other versions than the client, and a message with a table of them."""
+    """Return the workers with other versions than the client, and a message."""
     names = ("python", *SAME_PACKAGES)
-    machines = (client, *workers.values())
-    here, *there = (tuple(facts["packages"].get(name) or "none" for name in names) for facts in machines)
-    wrong = [(worker, *versions) for worker, versions in zip(workers, there, strict=True) if versions != here]
-    table = asciitable(("where", *names), [("client", *here), *wrong])
-    return {worker for worker, *_ in wrong}, (
-        f"{len(wrong)} workers run other versions than the client, so their bits may differ: they are left "
-        f"out. Install the same versions on both sides:\n{table}"
+
+    def versions_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(facts["packages"].get(name) or "none" for name in names)
+
+    here = versions_of(client)
+    rows = [("client", *here)]
+    for worker, facts in workers.items():
+        versions = versions_of(facts)
+        if versions != here:
+            rows.append((worker, *versions))
+    table = asciitable(("where", *names), rows)
+    message = (
+        f"{len(rows) - 1} workers run other versions than the client, so their bits may"
+        " differ: they are left out. Install the same versions on both"
+        f" sides:\n{table}"
     )
+    return {worker for worker, *_ in rows[1:]}, message

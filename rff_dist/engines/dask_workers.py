@@ -1,5 +1,11 @@
-# mypy: allow-untyped-calls
-"""The workers of a cluster as the client sees them, and the errors when they or the scheduler are gone."""
+"""The workers of a cluster as its client sees them: who is there, and who can work.
+
+Dask's own `nthreads` knows neither which workers have other versions, nor which are
+frozen or cannot begin their tasks. And what Dask raises when the scheduler is gone
+depends on the moment: here it is always ClusterLostError.
+"""
+
+# mypy: allow-untyped-calls, disable-error-code="no-any-return"
 
 import asyncio
 import logging
@@ -8,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import distributed
 from distributed.client import ClosedClientError
@@ -29,48 +35,64 @@ ANSWER_S = 30.0
 FORGET_S = 3.0
 #: Seconds within which new workers must tell their versions.
 VERSIONS_S = 5.0
-#: Seconds after which a silent worker counts as frozen, and seconds between two looks for such workers.
-SILENT_S, WATCH_S = 30.0, 5.0
-#: Seconds after which a worker that does none of its tasks is left out, and seconds until it is tried again.
-#: It may be waiting for the function or the state of a pass, of which 25 MB/s bring 1 GB in time.
-STUCK_S, LEFT_OUT_S = 40.0, 600.0
+#: Seconds after which a silent worker counts as frozen, and seconds between two looks
+#: for such workers.
+SILENT_S = 30.0
+WATCH_S = 5.0
+#: Seconds after which a worker that does none of its tasks is left out, and seconds
+#: until it is tried again. It may be waiting for the function or the state of a pass,
+#: of which 25 MB/s bring 1 GB in time.
+STUCK_S = 40.0
+LEFT_OUT_S = 600.0
 
 
 class Workers:
-    """The workers of a client's cluster that have the client's versions; others are left out.
+    """The workers of a cluster that have the client's versions and can work.
 
-    `patience`: seconds that a pass waits while there is no worker at all.
+    A pass waits up to `patience` seconds while there is no worker at all.
     """
 
     def __init__(self, client: distributed.Client, *, patience: float) -> None:
-        self._client, self._patience = client, patience
+        self._client = client
+        self._patience = patience
         self._threads: dict[str, int] = {}
-        self._looked_at = self._seen_at = self._watched_at = time.monotonic()
+        now = time.monotonic()
+        #: When the scheduler was asked, had any worker, and was asked about idle ones.
+        self._looked_at = now
+        self._had_workers_at = now
+        self._watched_at = now
         self._looking: Future[dict[str, int]] | None = None
         self._same_versions: set[str] = set()
         self._other_versions: set[str] = set()
-        #: Since when each worker has been as it is: when it was last seen, or why it does nothing.
+        #: Since when each worker has been as it is: when it was last seen, or why it
+        #: does nothing.
         self._since: dict[tuple[str, object], float] = {}
         #: Why workers are left out, and until when.
         self._left_out: dict[str, tuple[str, float]] = {}
 
     @property
+    def _scheduler(self) -> Any:
+        return self._client.scheduler
+
+    @property
     def address(self) -> str:
         """The scheduler's address."""
-        scheduler = self._client.scheduler
-        return str(scheduler.address) if scheduler is not None else "(closed)"
+        scheduler = self._scheduler
+        return "(closed)" if scheduler is None else str(scheduler.address)
 
     def current(self) -> dict[str, int]:
-        """Return threads by worker address, as the scheduler last told them; it is asked every `POLL_S`.
+        """Return threads by worker address, as of the scheduler's last answer.
 
-        This does not wait for the answer, which takes a second when the scheduler is busy.
+        It is asked every `POLL_S`. This does not wait for the answer, which takes a
+        second when the scheduler is busy.
         """
         if not self._threads:
             return self.look()
         looking = self._looking  # another thread may take in the answer, too
         if looking is None and time.monotonic() - self._looked_at > POLL_S:
-            loop = cast("Any", self._client.loop).asyncio_loop
-            self._looking = looking = asyncio.run_coroutine_threadsafe(self._look(), loop)
+            loop: Any = self._client.loop
+            looking = asyncio.run_coroutine_threadsafe(self._look(), loop.asyncio_loop)
+            self._looking = looking
         if looking is not None and looking.done():
             self._looking = None
             with self.errors(talking=True):
@@ -78,57 +100,72 @@ class Workers:
         return self._threads
 
     def look(self) -> dict[str, int]:
-        """Ask for threads by worker address; raise ClusterError if all workers have other versions."""
+        """Ask for threads by worker address, or raise ClusterError if none fits."""
         self._looking = None  # an answer that a pass before did not wait for
         with self.errors(talking=True):
-            return cast("dict[str, int]", self._client.sync(self._look))
+            return self._client.sync(self._look)
 
     async def _look(self) -> dict[str, int]:
         if time.monotonic() - self._watched_at > WATCH_S:
             await self._watch()
         threads = dict(await self._answer(self._client.nthreads))
         self._other_versions &= threads.keys()
-        if new := threads.keys() - self._same_versions - self._other_versions:
-            packages = dask_cluster.SAME_PACKAGES
-            message = {"op": "versions", "packages": packages}
-            ask = partial(cast("Any", self._client.scheduler).broadcast, msg=message, on_error="ignore")
-            versions = await self._tell(ask, list(new))
-            here = distributed.versions.get_versions(packages=packages)
-            wrong, table = dask_cluster.compare_versions(here, versions)
-            self._other_versions |= wrong
-            self._same_versions |= versions.keys() - wrong
-            if wrong and not self._same_versions:
-                raise ClusterError(table)
-            if wrong:
-                logger.warning("%s", table)
-        # Workers that told nothing are asked again at the next look.
+        new = threads.keys() - self._same_versions - self._other_versions
+        if new:
+            await self._compare_versions(list(new))
+        # Workers that did not answer are asked again at the next look.
         fit = self._same_versions - self._left_out.keys()
         self._threads = {worker: n for worker, n in threads.items() if worker in fit}
         self._looked_at = time.monotonic()
         if self._threads:
-            self._seen_at = self._looked_at
+            self._had_workers_at = self._looked_at
         return self._threads
 
-    async def _tell(self, ask: Callable[..., Any], workers: list[str]) -> dict[str, Any]:
-        """Return what `ask(workers=[worker])` finds out from those workers that answer within `VERSIONS_S`.
+    async def _compare_versions(self, workers: list[str]) -> None:
+        packages = dask_cluster.SAME_PACKAGES
+        ask = partial(
+            self._scheduler.broadcast,
+            msg={"op": "versions", "packages": packages},
+            on_error="ignore",
+        )
+        versions = await self._ask_each(ask, workers)
+        here = distributed.versions.get_versions(packages=packages)
+        wrong, table = dask_cluster.compare_versions(here, versions)
+        self._other_versions |= wrong
+        self._same_versions |= versions.keys() - wrong
+        if wrong and not self._same_versions:
+            raise ClusterError(table)
+        if wrong:
+            logger.warning("%s", table)
 
-        Each is asked alone: the scheduler answers when all have, and waits without end for a frozen one.
+    async def _ask_each(
+        self, ask: Callable[..., Any], workers: list[str]
+    ) -> dict[str, Any]:
+        """Return the answers of those workers that answer within `VERSIONS_S`.
+
+        Each is asked alone: the scheduler answers when all have, and waits without end
+        for a frozen one.
         """
 
-        async def tell(worker: str) -> Any:
-            with suppress(TimeoutError):  # a scheduler that is silent itself is lost at the next look
+        async def ask_one(worker: str) -> Any:
+            # a scheduler that is silent itself is lost at the next look
+            with suppress(TimeoutError):
                 return await asyncio.wait_for(ask(workers=[worker]), VERSIONS_S)
             return {}
 
         with self.errors(talking=True):
-            answers = await asyncio.gather(*map(tell, workers))
-        return {worker: answer for one in answers for worker, answer in one.items()}
+            answers = await asyncio.gather(*map(ask_one, workers))
+        return {
+            worker: answer
+            for answer_of in answers
+            for worker, answer in answer_of.items()
+        }
 
     def where(self) -> dict[str, Any]:
-        """Return options of Dask that keep tasks from workers that are left out, if there are any.
+        """Return options of Dask that keep tasks from workers that are left out.
 
-        Others may not reach those, or they lack packages. Where all workers die, Dask would not give a task
-        with such options to new ones.
+        Others may not reach those, or they lack packages. There are no options if no
+        worker is left out: Dask would not give a task that has some to new workers.
         """
         if not self._threads:
             self.look()
@@ -137,25 +174,28 @@ class Workers:
         return {"workers": list(self._threads), "allow_other_workers": True}
 
     def run(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """Run a function on each worker; return its result or error by the address of each that answers."""
+        """Run a function on each worker; return results or errors by address."""
         workers = list(self.look())
+        if not workers:
+            return {}
         ask = partial(self._client.run, function, on_error="return")
-        return cast("dict[str, Any]", self._client.sync(self._tell, ask, workers)) if workers else {}
+        return self._client.sync(self._ask_each, ask, workers)
 
     async def _answer(self, call: Callable[[], Any]) -> Any:
-        """Await a method of the client, in the client's thread, for at most `ANSWER_S`."""
+        """Await a method of the client, in its thread, for at most `ANSWER_S`."""
         with self.errors(talking=True):
             async with asyncio.timeout(ANSWER_S):
                 return await call()
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Call a method of the client; raise ClusterLostError if it takes longer than `ANSWER_S`."""
+        """Call a method of the client, or raise ClusterLostError after `ANSWER_S`."""
         return self._client.sync(self._answer, call)
 
     def forget(self, topic: str) -> None:
-        """Remove a topic from the scheduler, which would keep its last events as long as it runs."""
+        """Remove a topic from the scheduler, which would keep its last events."""
 
-        # Nested, so that it is pickled by value and runs where rff_dist cannot be imported.
+        # Nested, so that it is pickled by value and runs where rff_dist cannot be
+        # imported.
         async def remove(dask_scheduler: Any) -> None:
             topics = dask_scheduler._broker._topics
             for _ in range(100):
@@ -165,82 +205,117 @@ class Workers:
 
         async def ask() -> None:
             async with asyncio.timeout(FORGET_S):
-                await cast("Any", self._client.run_on_scheduler(remove))
+                removal: Any = self._client.run_on_scheduler(remove)
+                await removal
 
         self._client.unsubscribe_topic(topic)
         try:
             self._client.sync(ask)
         except Exception as error:
-            # A scheduler that is frozen or gone must not hide the result of the work, or its error.
-            logger.info("the topic %s stays on the scheduler: %s: %s", topic, type(error).__name__, error)
+            # A scheduler that is frozen or gone must not hide the result of the work,
+            # or its error.
+            logger.info(
+                "the topic %s stays on the scheduler: %s: %s",
+                topic,
+                type(error).__name__,
+                error,
+            )
 
     def facts(self) -> Summary:
         """Return what the scheduler knows of each worker, by address."""
-        identity = self.ask(lambda: cast("Any", self._client.scheduler).identity(n_workers=-1))
-        return cast("dict[str, Any]", identity["workers"])
+        return self._client.sync(self._facts)
+
+    async def _facts(self) -> Summary:
+        identify = partial(self._scheduler.identity, n_workers=-1)
+        return (await self._answer(identify))["workers"]
 
     async def _watch(self) -> None:
-        """Restart silent workers, which the scheduler gives up after 5 min only, and leave out stuck ones."""
+        """Restart silent workers, and leave out stuck ones.
+
+        The scheduler itself gives up silent ones after 5 min.
+        """
         now = time.monotonic()
-        if now - self._watched_at > SILENT_S:  # no one looked between two passes, or while this process slept
+        # no one looked between two passes, or while this process slept
+        if now - self._watched_at > SILENT_S:
             self._since = {}
         self._watched_at = now
-        scheduler = cast("Any", self._client.scheduler)
-        workers = (await self._answer(partial(scheduler.identity, n_workers=-1)))["workers"]
-        seen = [(worker, facts["last_seen"]) for worker, facts in workers.items()]
-        states = [*seen, *((worker, why_idle(facts)) for worker, facts in workers.items())]
+        workers = await self._facts()
+        last_seen = [(worker, facts["last_seen"]) for worker, facts in workers.items()]
+        reasons = [(worker, why_idle(facts)) for worker, facts in workers.items()]
+        states = [*last_seen, *reasons]
         self._since = {state: self._since.get(state, now) for state in states}
-        limit = max(SILENT_S, 5 * heartbeat_interval(len(workers)))
-        silent = [state[0] for state in seen if now - self._since[state] > limit]
-        left_out = {worker: out for worker, out in self._left_out.items() if worker in workers}
-        self._left_out = {worker: (why, until) for worker, (why, until) in left_out.items() if until > now}
-        for worker, why in self._since:
-            if isinstance(why, str) and now - self._since[worker, why] > STUCK_S:
+        self._left_out = {
+            worker: (reason, until)
+            for worker, (reason, until) in self._left_out.items()
+            if worker in workers and until > now
+        }
+        for worker, reason in reasons:
+            if reason is not None and now - self._since[worker, reason] > STUCK_S:
                 if worker not in self._left_out:
-                    logger.warning("worker %s %s: left out for %g s", worker, why, LEFT_OUT_S)
-                self._left_out[worker] = why, now + LEFT_OUT_S
+                    logger.warning(
+                        "worker %s %s: left out for %g s", worker, reason, LEFT_OUT_S
+                    )
+                self._left_out[worker] = reason, now + LEFT_OUT_S
+
+        limit = max(SILENT_S, 5 * heartbeat_interval(len(workers)))
+        silent = [state[0] for state in last_seen if now - self._since[state] > limit]
         if silent:
             logger.warning(
-                "%s said nothing for %g s: restarted, or left out without a nanny; the blocks run again",
+                "%s said nothing for %g s: restarted, or left out without a nanny; the"
+                " blocks run again",
                 ", ".join(silent),
                 SILENT_S,
             )
             # Workers without a nanny are removed, and so are those with a silent nanny.
-            restart = partial(scheduler.restart_workers, workers=silent, timeout=10, wait_for_workers=False)
-            await self._answer(partial(restart, on_error="return", stimulus_id="rff_dist-silent-workers"))
+            restart = partial(
+                self._scheduler.restart_workers,
+                workers=silent,
+                timeout=10,
+                wait_for_workers=False,
+                on_error="return",
+                stimulus_id="rff_dist-silent-workers",
+            )
+            await self._answer(restart)
 
     def check_patience(self) -> None:
-        """Raise ClusterLostError if there has been no worker for too long, or if all are left out."""
-        waited = time.monotonic() - self._seen_at
+        """Raise ClusterLostError if workers are missing too long, or all left out."""
+        waited = time.monotonic() - self._had_workers_at
         if not self._threads and self._left_out:
-            workers, reasons = list(self._left_out), {why for why, _ in self._left_out.values()}
+            workers = list(self._left_out)
+            reasons = {reason for reason, _ in self._left_out.values()}
             more = f" and {len(workers) - 5} more" if len(workers) > 5 else ""
             raise ClusterLostError(
-                f"no worker of the cluster at {self.address} can go on: {', '.join(workers[:5])}{more} "
-                f"{' or '.join(reasons)}; the pass has no result"
+                f"no worker of the cluster at {self.address} can go on:"
+                f" {', '.join(workers[:5])}{more} {' or '.join(reasons)}; the pass has"
+                " no result"
             )
         if not self._threads and waited > self._patience:
             raise ClusterLostError(
-                f"the cluster at {self.address} has had no worker for {waited:.0f} s "
-                f"(`patience`={self._patience:g}); the pass has no result. Start workers "
-                f"(`dask worker {self.address}`) and repeat it"
+                f"the cluster at {self.address} has had no worker for {waited:.0f} s"
+                f" (`patience`={self._patience:g}); the pass has no result. Start"
+                f" workers (`dask worker {self.address}`) and repeat it"
             )
 
     @contextmanager
     def errors(self, *, talking: bool = False) -> Iterator[None]:
-        """Turn what distributed raises when it has lost its scheduler into ClusterLostError.
+        """Raise ClusterLostError for what distributed raises without its scheduler.
 
-        `talking`: whether the work inside only talks to the cluster, so that any OSError is the connection's.
+        Work that is `talking` only talks to the cluster, so that any OSError is the
+        connection's.
         """
         if self._client.status == "closed":
-            raise ClusterLostError("the engine's Dask client is closed; make a new engine")
+            raise ClusterLostError(
+                "the engine's Dask client is closed; make a new engine"
+            )
         try:
             yield
         except RFFDistError:
             raise
         except (CancelledError, CommClosedError, ClosedClientError, OSError) as error:
-            # The status of a client that was cut off from the network is "running" too, so `talking` decides.
-            if isinstance(error, OSError) and self._client.status == "running" and not talking:
+            # The status of a client that was cut off from the network is "running" too,
+            # so `talking` decides.
+            is_connected = self._client.status == "running" and not talking
+            if isinstance(error, OSError) and is_connected:
                 raise  # an error of the work itself, of reading data say
             what = f"went away: {type(error).__name__}: {error}"
             if isinstance(error, TimeoutError):
@@ -252,18 +327,22 @@ class Workers:
 
 
 def why_idle(facts: Facts) -> str | None:
-    """Return why a worker does nothing though there are tasks for it; None if it works, or there are none.
+    """Return why a worker does nothing though there are tasks for it; None otherwise.
 
-    `facts`: what the scheduler knows of it, from its heartbeats.
+    The scheduler knows these facts from the worker's heartbeats.
     """
     tasks = facts["metrics"].get("task_counts", {})
-    if any(tasks.get(state) for state in ("executing", "long-running", "cancelled", "resumed")):
-        return None
+    for state in ("executing", "long-running", "cancelled", "resumed"):
+        if tasks.get(state):
+            return None
     if facts["status"] == "paused":  # the scheduler then keeps its tasks back
-        return "cannot begin a task with full memory (give more by `dask worker --memory-limit`)"
+        return (
+            "cannot begin a task with full memory (give more by `dask worker"
+            " --memory-limit`)"
+        )
     if tasks.get("waiting"):
         return (
-            "cannot fetch data from other workers (open the workers' ports to one another, which "
-            "`dask worker --worker-port` sets, or look at their logs)"
+            "cannot fetch data from other workers (open the workers' ports to one"
+            " another, which `dask worker --worker-port` sets, or look at their logs)"
         )
     return None

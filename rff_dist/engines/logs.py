@@ -1,30 +1,36 @@
-"""Logs for machines: one JSON object per line, with the run, the pass and the block that it is about.
+"""Logs for machines: one JSON object per line, with its run, pass and block.
 
-`RFF_DIST_LOG=json`, or `rff-dist … --log-format json`, turns them on. Every line has `time` (UTC), `level`,
-`logger` and `message`, `run` where there is one, and in a trace `trace_id` and `span_id`. Events have more:
+`RFF_DIST_LOG=json`, or `rff-dist … --log-format json`, turns them on. Every line has
+`time` (UTC), `level`, `logger` and `message`, `run` where there is one, and in a trace
+`trace_id` and `span_id`. Events have more:
 
-=============  =====================================================================================
+=============  =========================================================================
 event          and its members
-=============  =====================================================================================
+=============  =========================================================================
 pass started   pass, n_blocks, rows
 pass resumed   pass, kept (rows whose sums are there), rows
-block done     pass, block (its index), seconds, waited (of these, for rows), worker, start, stop, rows
-pass finished  pass, seconds, waiting (the share of blocks' time that went into waiting for their rows)
-pass failed    pass, seconds, error
-job started    job; of the same also "job finished" with seconds, and "job failed" with seconds and kind
+block done     pass, block (its index), seconds, waited (of these, for rows), worker,
+               start, stop, rows
+pass finished  pass, seconds, waiting (the share of blocks' time that went into waiting
+               for their rows)
+pass failed    pass, seconds, error, kind
+job started    job; of the same also "job finished" with seconds, and "job failed" with
+               seconds, error and kind
+step started   step
 remark         pass, text
 rounds         pass, limit, done
-work           pass, operations, n_components, fixed_point
-=============  =====================================================================================
+work           pass, operations, n_components, fixed_point, n_workers, n_threads
+=============  =========================================================================
 
-The lines are records of Python's own logging below the logger `rff_dist`, so a program may send them
-elsewhere with `JSONFormatter`. User names, passwords and queries in URLs are left out.
+The lines are records of Python's own logging below the logger `rff_dist`, so a program
+may send them elsewhere with `JSONFormatter`. User names, passwords and queries in URLs
+are left out.
 """
 
 import json
 import logging
+import math
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -44,13 +50,12 @@ _run: ContextVar[str | None] = ContextVar("run", default=None)
 
 
 def log_format(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the format that the environment asks for.
-
-    Raises InvalidParameterError if it is none of `FORMATS`.
-    """
+    """Return the format in the environment, or raise InvalidParameterError."""
     name = environment.get(LOG_VARIABLE) or "text"
     if name not in FORMATS:
-        raise InvalidParameterError(f"{LOG_VARIABLE} is {name!r}; expected one of {', '.join(FORMATS)}")
+        raise InvalidParameterError(
+            f"{LOG_VARIABLE} is {name!r}; expected one of {', '.join(FORMATS)}"
+        )
     return name
 
 
@@ -60,14 +65,16 @@ def of_run(run: str) -> AbstractContextManager[None]:
 
 
 class JSONFormatter(logging.Formatter):
-    """Format a record as a JSON object; the items of its mapping `event` become members."""
+    """Format a record as a JSON object; its mapping `event` becomes members."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
         members = dict(getattr(record, "event", {}))
         if record.exc_info and record.exc_info[0] is not None:
             members["traceback"] = self.formatException(record.exc_info)
-        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(
+            timespec="milliseconds"
+        )
         line = {
             "time": moment.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -77,40 +84,50 @@ class JSONFormatter(logging.Formatter):
             **members,
             "message": record.getMessage(),
         }
-        known = {name: _plain(value) for name, value in line.items() if value is not None}
-        return json.dumps(known, ensure_ascii=False)
+        present = {
+            name: _plain(value) for name, value in line.items() if value is not None
+        }
+        return json.dumps(present, ensure_ascii=False)
 
 
 def json_line(level: str, message: str, *, members: Facts | None = None) -> str:
     """Return one line of the log, without an end of line."""
-    record = {"name": "rff_dist", "levelname": level, "msg": message, "event": members or {}}
+    record = {
+        "name": "rff_dist",
+        "levelname": level,
+        "msg": message,
+        "event": members or {},
+    }
     return JSONFormatter().format(logging.makeLogRecord(record))
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value without secrets; NaN and infinity, which JSON does not have, as text."""
-    if isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf")):
+    """Return a JSON value without secrets; text for NaN and infinity."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
         return value
     return without_secrets(str(value))
 
 
-def are_json() -> bool:
-    """Tell whether the package's log goes to JSON lines."""
-    return any(isinstance(h.formatter, JSONFormatter) for h in logging.getLogger("rff_dist").handlers)
-
-
 @contextmanager
 def json_lines(stream: TextIO | None = None, *, debug: bool = False) -> Iterator[None]:
-    """Write the package's log as JSON lines while the context lasts: passes, warnings and errors.
+    """Write the package's log as JSON lines while the context lasts.
 
-    `stream`: where to; standard error by default.
-    `debug`: whether to write all other records too.
+    Only events, warnings and errors are written, unless `debug` is set. They go to
+    standard error by default.
     """
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+
+    def is_written(record: logging.LogRecord) -> bool:
+        return debug or record.levelno >= logging.WARNING or hasattr(record, "event")
+
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(JSONFormatter())
-    handler.addFilter(lambda record: debug or record.levelno >= logging.WARNING or hasattr(record, "event"))
+    handler.addFilter(is_written)
     logger = logging.getLogger("rff_dist")
-    propagate, logger.propagate = logger.propagate, False  # the root logger would write every line once more
+    # the root logger would write every line once more
+    propagate = logger.propagate
+    logger.propagate = False
     try:
         with log_to(handler, logging.DEBUG):
             yield

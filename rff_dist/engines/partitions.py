@@ -1,10 +1,14 @@
-"""The partitions of Dask collections: each is computed once in a pass, and blocks are cut from it there."""
+"""The partitions of Dask collections, from which a pass cuts its blocks on the workers.
+
+A partition may have many blocks, and a block rows of two partitions.
+Each is computed once in a pass, as a task that the runs with its rows share.
+"""
 
 # mypy: allow-untyped-calls
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import batched, groupby, pairwise, takewhile
+from itertools import batched, groupby, pairwise
 from typing import Any
 
 import distributed
@@ -17,77 +21,89 @@ from rff_dist.typing import AnyArray, frozen
 
 @frozen
 class Partitions:
-    """Consecutive partitions that are computed, as the source of a `BlockTask`.
+    """Consecutive partitions that are computed, as the source of a `BlockTask`."""
 
-    `edges`: the first row of each, and the row after the last one.
-    `arrays`: X, y and weights of the first partition, of the second, and so on.
-    """
-
+    #: The first row of each, and the row after the last one.
     edges: Sequence[int]
+    #: X, y and weights of the first partition, of the second, and so on.
     arrays: Sequence[Any]
 
     def read(self, block: Block) -> Rows:
-        """Return the rows of a block; DataError if a partition has other rows than its chunk sizes say."""
+        """Return a block's rows; DataError if a partition lacks rows, or has more."""
         pieces: list[list[AnyArray]] = [[], [], []]
-        for (first, stop), parts in zip(pairwise(self.edges), batched(self.arrays, 3), strict=True):
+        partitions = batched(self.arrays, 3)
+        for first, stop in pairwise(self.edges):
+            parts = next(partitions)
             if len(parts[0]) != stop - first:
                 raise DataError(
-                    f"the partition of rows {first}:{stop} has {len(parts[0])} rows; expected as many as its "
-                    "chunk sizes say. Correct them, or leave them unknown"
+                    f"the partition of rows {first}:{stop} has {len(parts[0])} rows;"
+                    " expected as many as its chunk sizes say. Correct them, or leave"
+                    " them unknown"
                 )
             if stop <= block.start or block.stop <= first:
                 continue
             rows = slice(max(block.start - first, 0), block.stop - first)
-            for some, part in zip(pieces, parts, strict=True):
+            for pieces_of_one, part in zip(pieces, parts, strict=True):
                 if part is not None:
-                    some.append(part[rows])
-        X, y, weight = (_joined(some) if some else None for some in pieces)
+                    pieces_of_one.append(part[rows])
+        X, y, weight = map(_joined, pieces)
         assert X is not None
         return Rows(block, X, y, weight)
 
 
-def _joined(pieces: list[AnyArray]) -> AnyArray:
-    # Frames have contiguous columns, which BLAS would sum in another order, with other bits.
-    return np.ascontiguousarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+def _joined(pieces: list[AnyArray]) -> AnyArray | None:
+    if not pieces:
+        return None
+    array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    # Frames have contiguous columns, which BLAS would sum in another order, with other
+    # bits.
+    return np.ascontiguousarray(array)
 
 
 class PartitionTasks:
-    """The partitions of a pass as results of tasks, each made once for all runs that need it.
+    """The partitions of a `DaskArrayDataset` as tasks, each made once for all runs."""
 
-    `source`: the `DaskArrayDataset`.
-    """
-
-    def __init__(self, client: distributed.Client, source: Any, blocks: Sequence[Block]) -> None:
-        self._client, self._source = client, source
+    def __init__(
+        self, client: distributed.Client, source: Any, blocks: Sequence[Block]
+    ) -> None:
+        self._client = client
+        self._source = source
         needed = [source.partitions(block.start, block.stop) for block in blocks]
-        #: The partition that each block begins in. Blocks that begin in the same one make a run.
-        self._first = [numbers[0] for numbers in needed]
-        #: How many runs still need each partition, and the tasks of those that a later run needs.
+        #: The partition in which each block begins; blocks with the same make a run.
+        self._first = [numbers.start for numbers in needed]
+        #: How many runs still need each partition.
         self._n_uses: Counter[int] = Counter()
-        self._tasks: dict[int, tuple[Any, ...]] = {}
-        for first, run in groupby(needed, lambda numbers: numbers[0]):
+        #: X, y and weights of the partitions that a later run needs, as futures.
+        self._futures: dict[int, tuple[Any, ...]] = {}
+        for first, run in groupby(needed, lambda numbers: numbers.start):
             *_, last = run
             self._n_uses.update(range(first, last.stop))
 
     def run_length(self, positions: range) -> int:
         """Return how many of some blocks belong to the run of the first one."""
-        first = self._first[positions[0]]
-        return len(list(takewhile(lambda position: self._first[position] == first, positions)))
+        starts = self._first[positions.start : positions.stop]
+        return starts.count(starts[0])  # they are sorted
 
-    def of_run(self, run: Sequence[Block], where: Mapping[str, Any]) -> tuple[list[int], list[Any]]:
-        """Return what `Partitions` needs, with futures in place of arrays. `where`: see `Workers.where`."""
+    def of_run(
+        self, run: Sequence[Block], where: Mapping[str, Any]
+    ) -> tuple[list[int], list[Any]]:
+        """Return the edges and arrays of a run's `Partitions`, as futures.
+
+        `Workers.where` says where they may be computed.
+        """
         numbers = self._source.partitions(run[0].start, run[-1].stop)
-        missing = [i for i in numbers if i not in self._tasks]
+        missing = [i for i in numbers if i not in self._futures]
         collections = [part for i in missing for part in self._source.rows_of(i)]
         futures = self._client.compute(collections, **where)
-        self._tasks |= dict(zip(missing, batched(futures, 3), strict=True))
-        arrays = [part for i in numbers for part in self._tasks[i]]
+        self._futures |= dict(zip(missing, batched(futures, 3), strict=True))
+        arrays = [part for i in numbers for part in self._futures[i]]
         for i in numbers:
             self._n_uses[i] -= 1
-            if self._n_uses[i] < 1:  # a run that is given out again makes its partitions again
-                del self._tasks[i]
+            # a run that is given out again makes its partitions again
+            if self._n_uses[i] < 1:
+                del self._futures[i]
         return self._source.edges_of(numbers), arrays
 
     def release(self) -> None:
         """Let the cluster forget the partitions."""
-        self._tasks.clear()
+        self._futures.clear()

@@ -1,4 +1,8 @@
-"""The protocol of engines: passes over blocks that give the same bits, whatever an engine runs on."""
+"""The protocol of engines: a function and blocks go in, the combined results come out.
+
+Every engine gives the same bits, whatever it runs on. So algorithms call `map_reduce`,
+`map_write` and `broadcast`, and are independent of threads and Dask.
+"""
 
 import operator
 from abc import ABC, abstractmethod
@@ -13,13 +17,13 @@ import numpy as np
 
 from rff_dist import contexts
 from rff_dist.data.blocks import Block, BlockFunction, Dataset
-from rff_dist.engines import progress, resuming
+from rff_dist.engines import events, resuming
 from rff_dist.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
 class Broadcast[S]:
-    """State that every worker has. Give it to passes in place of the state itself."""
+    """State that every worker has; passes take it in place of the state itself."""
 
     state: S
 
@@ -27,36 +31,42 @@ class Broadcast[S]:
 class RegionWriter(Protocol):
     """An output of rows, block by block.
 
-    It must be picklable, and `write` must be idempotent: a block whose worker was killed is written again.
+    It must pickle, and allow `write` to be repeated: a block whose worker was killed is
+    written again.
     """
 
     @property
     def url(self) -> str | None:
-        """Where the rows are stored; None if they are not."""
+        """Where the rows are stored, if they are."""
 
     def write(self, block: Block, array: np.ndarray, /) -> None:
         """Write `array`, of shape (block.n_samples, ...), to the block's rows."""
 
 
-# The engine whose passes keep their sums, and where. Threads that share an engine have a ledger each.
-_keeping: ContextVar[tuple[Any, resuming.Ledger | None]] = ContextVar("_keeping", default=(None, None))
+# An engine, and the ledger for the sums of its passes. Threads that share an engine
+# have a ledger each.
+_keeping: ContextVar[tuple[Any, resuming.Ledger | None]] = ContextVar(
+    "_keeping", default=(None, None)
+)
 
 
 class Engine(ABC):
     """Run passes over blocks. Every implementation returns the same bits.
 
-    Three rules hold for the functions given to an engine, and make any retry harmless: they are pure,
-    they do not change their arguments, and they pickle (closures and lambdas do, by cloudpickle).
-
-    `observers`: called with every event of `rff_dist.engines.progress`, from the thread that runs the pass.
+    Three rules for functions make any retry harmless: they are pure, they do not change
+    their arguments, and they pickle (closures and lambdas do, by cloudpickle). The one
+    argument that may change is the total of earlier blocks, to which a `BlockTask` that
+    `adds` adds its result. A retry begins from a total that the failure did not touch.
     """
 
-    observers: tuple[progress.Observer, ...]
+    #: Called with every event of `rff_dist.engines.events`, from the thread that runs
+    #: the pass.
+    observers: tuple[events.Observer, ...]
 
     @final
     @property
     def ledger(self) -> resuming.Ledger | None:
-        """Where the sums of passes are kept that this thread makes, see `keeping`."""
+        """Where this thread's passes keep their sums, see `keeping`."""
         engine, ledger = _keeping.get()
         return ledger if engine is self else None
 
@@ -74,26 +84,36 @@ class Engine(ABC):
 
     @final
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # scikit-learn's `clone` copies parameters deeply; an engine, its cluster and observers are shared.
+        # scikit-learn's `clone` copies parameters deeply; an engine, its cluster and
+        # observers are shared.
         return self
 
     @final
+    def tell(self, event: events.Event) -> None:
+        """Hand an event between passes to the observers."""
+        events.Announcer(self.observers)(event)
+
+    @final
     @contextmanager
-    def observed_by(self, *observers: progress.Observer) -> Iterator[None]:
-        """Tell more observers of passes while the context lasts."""
+    def observed_by(self, *observers: events.Observer) -> Iterator[None]:
+        """Send events of passes to these observers too while the context lasts."""
         self.observers = (*self.observers, *observers)
         try:
             yield
         finally:
-            # threads that share an engine, such as joblib's, need not end in the order in which they began
-            self.observers = tuple(observer for observer in self.observers if observer not in observers)
+            # threads that share an engine, such as joblib's, need not end in the order
+            # in which they began
+            self.observers = tuple(
+                observer for observer in self.observers if observer not in observers
+            )
 
     @final
     @contextmanager
     def keeping(self, ledger: resuming.Ledger | None) -> Iterator[None]:
-        """Keep the sums of passes in a ledger, and go on from those that are there.
+        """Store the sums of passes in a ledger, and continue from those it has already.
 
-        One process that goes on from the sums of several workers holds two more results meanwhile.
+        If the stored sums come from several workers, a serial engine that adds them up
+        needs memory for two more results.
         """
         with contexts.setting(_keeping, (self, ledger)):
             yield
@@ -101,32 +121,30 @@ class Engine(ABC):
     @property
     @abstractmethod
     def n_workers(self) -> int:
-        """Processes that run blocks: the number of blocks accumulating at one time."""
+        """The number of processes that run blocks, each one block at a time."""
 
     @property
     @abstractmethod
     def n_threads(self) -> int:
-        """Threads that each block may use; the block function sees them by `using_threads`."""
+        """The number of threads per block, which functions take by `using_threads`."""
 
     @property
     @abstractmethod
     def worker_memory(self) -> int | None:
-        """Bytes that the smallest worker may use; None where nothing limits it but the machine."""
+        """Bytes that the smallest worker may use; None for all of its machine."""
 
     @property
     @abstractmethod
     def in_process(self) -> bool:
-        """Whether blocks run in the caller's own process, and share its memory."""
+        """Whether blocks run in the caller's process, and share its memory."""
 
     @abstractmethod
     def broadcast[S](self, state: S) -> Broadcast[S]:
-        """Give `state` to every worker, and check that each of them holds the same.
+        """Give `state` to every worker, and check that each has the same.
 
-        Whatever in `state` has a method `digest()` (the state, its members or attributes) must have
-        the same digest on every worker, also on those that join later.
-
-        Raises BroadcastError if a worker holds another digest than the caller; names the worker and both
-          digests.
+        All in `state` that has a method `digest()` (the state, its members or
+        attributes) must have the same digest on every worker, also on those that join
+        later. Raises BroadcastError, with the worker and both digests, if not.
         """
 
     @abstractmethod
@@ -139,22 +157,38 @@ class Engine(ABC):
         combine: Callable[[T, T], T] = operator.add,
         label: str = "pass",
     ) -> T:
-        """Like `functools.reduce(combine, (function(block, state) for block in blocks))`.
+        """Return the results of all blocks, combined.
 
-        Results are combined in any order and grouping; see `combine` for what that asks of it.
+        Like `functools.reduce(combine, (function(block, state) for block in blocks))`,
+        but in any order and grouping. A worker gets blocks in runs of consecutive
+        ones. It has at most three results in memory: its total so far, the total of its
+        present run, and the sum of both; and the result of one block, unless `function`
+        is a `BlockTask` that `adds`.
 
-        A worker holds at most three results: its total so far, the total of the run at work, and the sum of
-        both. It also holds the result of one block, unless `function` is a `BlockTask` that `adds`.
+        Parameters
+        ----------
+        function : callable
+            Pure. On an engine with threads it may use those of `using_threads`.
+        blocks : sequence of Block
+            At least one.
+        state
+            What every call gets. Broadcast it first if several passes share it.
+        combine : callable
+            Associative and commutative to the bit, as sums of integers are; it changes
+            neither argument. By default `+`.
+        label : str
+            The pass's name in events and messages.
 
-        `function`: pure. On an engine with threads it may use those of `using_threads`.
-        `blocks`: at least one.
-        `state`: what every call gets. Broadcast it first if several passes share it.
-        `combine`: associative and commutative to the bit, as sums of integers are; it changes neither
-          argument. By default `+`.
-        `label`: the pass's name in events and messages.
-        Raises PlanError if there are no blocks; ClusterLostError if the cluster went away; BlockError, which
-          names the rows, if `function` raised or killed its worker again and again. Errors of this package
-          (DataError, StorageError, ...) keep their type and get a note with the rows.
+        Raises
+        ------
+        PlanError
+            If there are no blocks.
+        ClusterLostError
+            If the cluster went away.
+        BlockError
+            With the rows, if `function` raised or killed its worker again and again.
+            Errors of this package (DataError, StorageError, ...) keep their type and
+            get a note with the rows.
         """
 
     @final
@@ -167,28 +201,28 @@ class Engine(ABC):
         *,
         label: str = "pass",
     ) -> int:
-        """Write `function(block, state)`, one row per row of the block, to `output`; O(1) memory per worker.
+        """Write `function(block, state)`, a row per row of the block, to `output`.
 
-        Returns `n_samples`: rows written.
-        Raises PlanError, BlockError, ClusterLostError as for `map_reduce`.
+        Takes O(1) memory per worker. Returns the number of rows written; raises as
+        `map_reduce`.
         """
         return self.map_reduce(WriteTask(function, output), blocks, state, label=label)
 
 
 @dataclass(frozen=True)
 class WriteTask[S](BlockFunction[S, int]):
-    """Write what a function makes of a block; return the rows written."""
+    """Write a function's result for a block; return the number of rows."""
 
     function: Callable[[Block, S], np.ndarray]
     output: RegionWriter
 
     @property
     def source(self) -> Dataset | None:  # type: ignore[override]
-        """The dataset that the function reads; None if it reads none."""
+        """The dataset that the function reads, if any."""
         return source_of(self.function)
 
     def content_key(self) -> None:
-        """Return None: the output itself, not a ledger, tells which rows are written."""
+        """Return None: the output, not a ledger, shows which rows are written."""
 
     def begin(self, block: Block, state: S) -> Callable[[], int]:
         finish = begin_block(self.function, block, state)
@@ -196,70 +230,79 @@ class WriteTask[S](BlockFunction[S, int]):
 
 
 def source_of(function: object) -> Dataset | None:
-    """Return the dataset whose blocks a function reads."""
+    """Return the dataset that a function reads, if any."""
     return function.source if isinstance(function, BlockFunction) else None
 
 
 def describe_pass(function: object, state: object) -> dict[str, Any]:
-    """Return what a pass's span tells: `row_bytes`, the digests in its state, and D if it has features."""
+    """Return attributes of a pass's span: `row_bytes`, the state's digests, and D."""
+    row_bytes = 0
+    source = source_of(function)
+    if source is not None:
+        n_floats = source.n_targets + source.weighted
+        row_bytes = source.n_features * source.dtype.itemsize + 8 * n_floats
     parts = [value for _, value in _with_digests(state, "state")]
     widths = [part.n_components for part in parts if hasattr(part, "n_components")]
-    digests = [str(part.digest()) for part in parts]
-    n_components = widths[0] if widths else None
-    return {"row_bytes": bytes_per_row(function), "digest": digests or None, "n_components": n_components}
-
-
-def bytes_per_row(function: object) -> int:
-    """Return the bytes of a row of the data in memory; 0 where blocks read no data."""
-    source = source_of(function)
-    if source is None:
-        return 0
-    return int(source.n_features * source.dtype.itemsize + 8 * (source.n_targets + source.weighted))
+    return {
+        "row_bytes": row_bytes,
+        "digest": [str(part.digest()) for part in parts] or None,
+        "n_components": widths[0] if widths else None,
+    }
 
 
 def state_digests(state: object) -> dict[str, str]:
-    """Return the digests of all in `state` that has a method `digest()`: itself, members or their attributes.
+    """Return the digests of all in `state` that has a method `digest()`, by place.
 
-    They are given by place: "state[0].feature_map", for example.
+    A place is "state[0].feature_map", for example.
     """
-    return {place: str(value.digest()) for place, value in _with_digests(state, "state")}
+    return {
+        place: str(value.digest()) for place, value in _with_digests(state, "state")
+    }
 
 
 def _with_digests(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield what has a digest: a value, or its members, with its place."""
     if isinstance(value, type):
         return
     if callable(getattr(value, "digest", None)):
         yield place, value
         return
+
+    members: dict[str, Any]
     if isinstance(value, Mapping):
-        members = [(f"{place}[{key!r}]", member) for key, member in value.items()]
+        members = {f"[{key!r}]": member for key, member in value.items()}
     elif isinstance(value, list | tuple):
-        members = [(f"{place}[{i}]", member) for i, member in enumerate(value)]
+        members = {f"[{i}]": member for i, member in enumerate(value)}
     elif is_dataclass(value):
-        members = [(f"{place}.{name}", getattr(value, name)) for name in value.__dataclass_fields__]
+        names = value.__dataclass_fields__
+        members = {f".{name}": getattr(value, name) for name in names}
     else:
-        members = [
-            (f"{place}.{name}", member)
+        # Of other objects only the attributes, not what is in those.
+        members = {
+            f".{name}": member
             for name, member in getattr(value, "__dict__", {}).items()
             if callable(getattr(member, "digest", None))
-        ]
-    for name, member in members:
-        yield from _with_digests(member, name)
+        }
+    for name, member in members.items():
+        yield from _with_digests(member, place + name)
 
 
-def begin_block[S, T](function: Callable[[Block, S], T], block: Block, state: S) -> Callable[..., T]:
-    """Begin a block, and return the call that finishes it. A `BlockFunction` reads its rows here."""
+def begin_block[S, T](
+    function: Callable[[Block, S], T], block: Block, state: S
+) -> Callable[..., T]:
+    """Read a block's rows, and return the call that does the rest."""
     if isinstance(function, BlockFunction):
         return function.begin(block, state)
     return partial(function, block, state)
 
 
 def write_rows(output: RegionWriter, block: Block, array: np.ndarray) -> int:
-    """Write a block's rows and return their number; DataError unless `array` has as many rows."""
+    """Write a block's rows and return their number; DataError if `array` has others."""
     if np.shape(array)[:1] != (block.n_samples,):
         raise DataError(
-            f"an array of shape {np.shape(array)} cannot be written to rows {block.start}:{block.stop}; "
-            f"its first dimension must be {block.n_samples}"
+            f"an array of shape {np.shape(array)} cannot be written to rows"
+            f" {block.start}:{block.stop}; its first dimension must be"
+            f" {block.n_samples}"
         )
     output.write(block, array)
     return block.n_samples

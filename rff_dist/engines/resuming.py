@@ -1,9 +1,10 @@
-"""What a pass keeps of its sums in a ledger, so that a job that was stopped goes on where it was.
+"""What a pass keeps of its sums in a ledger, so that a stopped job goes on from there.
 
-The name of a pass is a digest of all that its result depends on: the function, its state, the stored rows and
-the blocks. Whoever computes a run keeps the sums of its first blocks now and then, in place of those that
-it kept before. Sums are exact, so those that are kept and those of the other blocks add up to the bits of an
-undisturbed pass.
+A pass is named by a digest of all that its result depends on: the function, its state,
+the stored rows and the blocks. A run is consecutive blocks that one task sums; who
+computes it keeps the sums of its first
+blocks now and then, in place of those that it kept before. Sums are exact, so the kept
+ones and those of the other blocks add up to the bits of an undisturbed pass.
 """
 
 from __future__ import annotations
@@ -26,50 +27,54 @@ from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
 
-#: Share of the time of summing that keeping the sums may take. A pass over 200,000 rows at D = 2,048 then
-#: takes 1.9 % more CPU time; killed half-way, it repeats 9 %.
+#: Share of the time of summing that keeping the sums may take. A pass over 200,000 rows
+#: at D = 2,048 then takes 1.9 % more CPU time; killed half-way, it repeats 9 %.
 SHARE = 0.03
-#: Where `SHARE` allows it, a run keeps sums whenever `LEAST_SHARE` of its time so far is not kept yet, and so
-#: less often the longer it is; but at least every `LONGEST_S` seconds.
-LEAST_SHARE, LONGEST_S = 1 / 20, 120.0
-#: Runs that passes on several workers are cut into at most, next to the short ones at the end: each leaves a
-#: file.
+#: Where `SHARE` allows it, a run keeps sums whenever `LEAST_SHARE` of its time so far
+#: is not kept yet, and so less often the longer it is; but at least every `LONGEST_S`
+#: seconds.
+LEAST_SHARE = 1 / 20
+LONGEST_S = 120.0
+#: Runs that passes on several workers are cut into at most, next to the short ones at
+#: the end: each leaves a file.
 MOST_RUNS = 64
 
 
 def most_kept(n_blocks: int, n_workers: int, *, separate: bool) -> int:
     """Return how many sums a pass keeps at most.
 
-    `separate`: whether workers are other processes, which keep the sums of each run. A single process keeps
-      one sum of all its blocks, and two while the next one is written.
+    Workers in separate processes keep the sums of each run. A single process keeps one
+    sum of all its blocks, and two while the next one is written.
     """
     if not separate:
         return min(n_blocks, 2)
-    # Guided self-scheduling on W workers: the blocks left fall by a factor of e with every 2W runs.
+    # Guided self-scheduling on W workers: the blocks left fall by a factor of e with
+    # every 2W runs.
     short = 2 * n_workers * (1.0 + math.log(max(1.0, n_blocks / (2 * n_workers))))
     return min(n_blocks, MOST_RUNS + math.ceil(short)) + n_workers
 
 
 class Ledger(Protocol):
-    """Where sums of passes are kept; `rff_dist.storage.ledger` has one that writes files.
+    """Where sums of passes are kept; `rff_dist.storage.ledger` has one that writes
+    files.
 
     It pickles, and several processes may use it at a time.
     """
 
     def spans(self, name: str) -> list[range]:
-        """Return the stretches of blocks of a pass, by position, whose sums are kept."""
+        """Return the stretches of blocks, by position, whose sums are kept."""
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of consecutive blocks; None where they are gone or damaged."""
+        """Return the sums of some blocks; None where they are gone or damaged."""
 
     def put(self, name: str, span: range, total: Any) -> None:
-        """Keep the sums of consecutive blocks, in place of those of fewer of them, if there is room."""
+        """Keep the sums of some blocks in place of those of fewer, if there is room."""
 
     def seconds(self, total: Any) -> float:
-        """Estimate how many seconds keeping some sums takes; infinite where they cannot be kept."""
+        """Estimate the seconds to keep some sums; infinite where that is impossible."""
 
     def output(self, name: str) -> Any:
-        """Return where to write the rows of a writing pass until it is finished; None if nowhere."""
+        """Return where to write the rows of an unfinished writing pass, if anywhere."""
 
 
 @frozen
@@ -81,15 +86,21 @@ class KeptPass:
 
     def cut(self, positions: range) -> list[tuple[range, bool]]:
         """Cut consecutive blocks into parts, each with whether its sums are kept."""
-        spans = [span for span in self.ledger.spans(self.name) if span]
+        spans = self.ledger.spans(self.name)
         parts: list[tuple[range, bool]] = []
-        at = positions.start
-        while at < positions.stop:
-            here = [span.stop for span in spans if span.start == at and span.stop <= positions.stop]
-            later = [span.start for span in spans if at < span.start < positions.stop]
-            stop = max(here, default=min(later, default=positions.stop))
-            parts.append((range(at, stop), bool(here)))
-            at = stop
+        start = positions.start
+        while start < positions.stop:
+            # Of the sums that begin here, the longest; else up to where the next begin.
+            kept_stops = []
+            next_starts = [positions.stop]
+            for span in spans:
+                if span.start == start < span.stop <= positions.stop:
+                    kept_stops.append(span.stop)
+                elif span and start < span.start:
+                    next_starts.append(span.start)
+            stop = max(kept_stops) if kept_stops else min(next_starts)
+            parts.append((range(start, stop), bool(kept_stops)))
+            start = stop
         return parts
 
     def find(self, span: range) -> tuple[Any] | None:
@@ -100,43 +111,53 @@ class KeptPass:
 class Keeper:
     """Keep the sums of a run's first blocks, now and then.
 
-    This takes a share of the run's time, judged by what keeping took before. So large sums are kept seldom.
+    This takes a share of the run's time, judged by what keeping took before. So large
+    sums are kept seldom.
     """
 
     def __init__(self, kept: KeptPass, first: int, *, share: float = SHARE) -> None:
-        self._kept, self._first, self._share = kept, first, share
-        self._begun = self._at = time.perf_counter()
+        self._kept = kept
+        self._first = first
+        self._share = share
+        self._begun = time.perf_counter()
+        self._kept_at = self._begun
 
     def note(self, stop: int, total: Any, *, last: bool) -> None:
         """Keep the sums of the blocks before position `stop`, if it is time for that.
 
-        `last`: whether the run ends here.
+        It is the `last` time if the run ends here.
         """
         now = time.perf_counter()
-        least = self._kept.ledger.seconds(total) / self._share
+        interval = self._kept.ledger.seconds(total) / self._share
         if not last:
-            least = max(least, min(LONGEST_S, LEAST_SHARE * (now - self._begun)))
-        if now - self._at < least:
+            interval = max(interval, min(LONGEST_S, LEAST_SHARE * (now - self._begun)))
+        if now - self._kept_at < interval:
             return
         self._kept.ledger.put(self._kept.name, range(self._first, stop), total)
-        self._at = time.perf_counter()
+        self._kept_at = time.perf_counter()
 
 
-# -- names -----------------------------------------------------------------------------------------
+# -- names
 
 
 def keep_pass(
-    ledger: Ledger | None, function: Any, blocks: Sequence[Block], state: Any, combine: Any
+    ledger: Ledger | None,
+    function: Any,
+    blocks: Sequence[Block],
+    state: Any,
+    combine: Any,
 ) -> KeptPass | None:
-    """Return the `KeptPass` that stores a pass's sums; None without a ledger or a name for the pass."""
+    """Return where to keep a pass's sums; None without a ledger, or without a name."""
     if ledger is None or not isinstance(function, BlockFunction):
         return None
     name = name_pass(function, blocks, state, combine)
     return None if name is None else KeptPass(ledger, name)
 
 
-def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any = None) -> str | None:
-    """Return a digest of all that the result of a pass depends on; None if a part of it is unknown."""
+def name_pass(
+    function: Any, blocks: Sequence[Block], state: Any, combine: Any = None
+) -> str | None:
+    """Return a digest of all that a pass depends on; None if a part is unknown."""
     hasher = hashlib.sha256()
     try:
         for value in (version("rff_dist"), np.__version__, function, state, combine):
@@ -149,7 +170,7 @@ def name_pass(function: Any, blocks: Sequence[Block], state: Any, combine: Any =
 
 
 class _UnknownError(Exception):
-    """A part of a pass has nothing by which its content can be told from another's."""
+    """A part of a pass has nothing that identifies its content."""
 
 
 def _describe(value: Any, hasher: hashlib._Hash) -> None:
@@ -160,9 +181,12 @@ def _describe(value: Any, hasher: hashlib._Hash) -> None:
         _describe_all([_known(content_key(), value)], hasher)
     elif isinstance(value, Enum):
         hasher.update(value.name.encode())
-    elif value is None or isinstance(value, bool | int | float | str | bytes | np.dtype | range):
+    elif isinstance(value, bool | int | float | str | bytes | np.dtype | range | None):
         hasher.update(repr(value).encode())
-    elif isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind in "biufcU":
+    elif (
+        isinstance(value, np.ndarray | np.generic)
+        and np.asarray(value).dtype.kind in "biufcU"
+    ):
         array = np.ascontiguousarray(value)
         hasher.update(f"{array.dtype.str}{array.shape}".encode())
         hasher.update(array.reshape(-1).view(np.uint8))
@@ -179,8 +203,10 @@ def _describe(value: Any, hasher: hashlib._Hash) -> None:
     elif is_dataclass(value) and not isinstance(value, type):
         _describe_all([getattr(value, member.name) for member in fields(value)], hasher)
     else:
-        name = getattr(value, "__qualname__", "<")  # it is in that of a lambda, a closure or a local class
-        hasher.update(_known(None if "<" in name else f"{value.__module__}.{name}", value).encode())
+        # Names of lambdas, closures and local classes have a "<" and say too little.
+        name = getattr(value, "__qualname__", "<")
+        content = None if "<" in name else f"{value.__module__}.{name}"
+        hasher.update(_known(content, value).encode())
     hasher.update(b">")
 
 
@@ -191,5 +217,8 @@ def _describe_all(values: Iterable[Any], hasher: hashlib._Hash) -> None:
 
 def _known[T](content: T | None, value: object) -> T:
     if content is None:
-        raise _UnknownError(f"a {type(value).__name__} has neither a `content_key` nor a name in a module")
+        raise _UnknownError(
+            f"a {type(value).__name__} has neither a `content_key` nor a name in a"
+            " module"
+        )
     return content

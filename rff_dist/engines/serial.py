@@ -1,4 +1,10 @@
-"""The serial engine: the specification of every other engine."""
+"""The serial engine: one block after another, in this process.
+
+It is the specification of every other engine: `Reduction` is also what a worker of the
+Dask engine does with a run. A plain loop would lack that the next block is read while
+one is worked on, that no more results are in memory than planned, and that an error
+names its rows.
+"""
 
 import contextlib
 import itertools
@@ -6,28 +12,28 @@ import math
 import operator
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
 from rff_dist import checks
 from rff_dist.data.blocks import Block, BlockTask
-from rff_dist.engines import progress, protocol, resuming
+from rff_dist.engines import events, protocol, resuming
 from rff_dist.errors import BlockError, PlanError, RFFDistError
 from rff_dist.numerics import machine
 from rff_dist.typing import frozen
 
 
 class SerialEngine(protocol.Engine):
-    """Run blocks one after another in this process: the specification of every other engine.
+    """Run blocks one after another in this process.
 
     Parameters
     ----------
     n_threads : int, optional
         Threads that a block may use; all CPUs of this process by default.
     observers : iterable of callables
-        Called with the events of `rff_dist.engines.progress`.
+        Called with the events of `rff_dist.engines.events`.
 
     Raises
     ------
@@ -36,11 +42,10 @@ class SerialEngine(protocol.Engine):
 
     Examples
     --------
-    >>> import operator
     >>> from rff_dist.data.blocks import cut_blocks
     >>> blocks = cut_blocks(1_000, 10, rows_per_block=300)
     >>> engine = SerialEngine(n_threads=1)
-    >>> engine.map_reduce(lambda block, power: block.n_samples**power, blocks, 2, combine=operator.add)
+    >>> engine.map_reduce(lambda block, power: block.n_samples**power, blocks, 2)
     280000
     """
 
@@ -48,9 +53,12 @@ class SerialEngine(protocol.Engine):
     worker_memory = None
     in_process = True
 
-    def __init__(self, n_threads: int | None = None, *, observers: progress.Observers = ()) -> None:
-        chosen = machine.available_cores() if n_threads is None else n_threads
-        self._n_threads = checks.check_count(chosen, "n_threads")
+    def __init__(
+        self, n_threads: int | None = None, *, observers: events.Observers = ()
+    ) -> None:
+        if n_threads is None:
+            n_threads = machine.available_cores()
+        self._n_threads = checks.check_count(n_threads, "n_threads")
         self.observers = tuple(observers)
 
     def __repr__(self) -> str:
@@ -75,14 +83,15 @@ class SerialEngine(protocol.Engine):
         check_blocks(blocks, label)
         shared: S = state.state if isinstance(state, protocol.Broadcast) else state
         kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
-        threads = machine.using_threads(self.n_threads)
         about = partial(protocol.describe_pass, function, shared)
-        with progress.announce_pass(self.observers, label, blocks, about) as announce, threads:
+        with (
+            events.announce_pass(self.observers, label, blocks, about) as announce,
+            machine.using_threads(self.n_threads),
+        ):
 
             def done(block: Block, seconds: float, waited: float) -> None:
-                announce(progress.BlockDone(label, block, seconds, "serial", waited))
+                announce(events.BlockDone(label, block, seconds, "serial", waited))
 
-            failed = None
             reduction = Reduction(function, shared, combine, done)
             try:
                 if kept is None:
@@ -91,8 +100,9 @@ class SerialEngine(protocol.Engine):
                 announce_resumed(announce, label, blocks, parts)
                 return _run_kept(reduction, blocks, kept, parts)
             except BlockFailed as error:
-                failed = error
-            raise failure_of(failed)
+                failure = error
+            # Out here, so that the error has no context.
+            raise failure_of(failure)
 
     def close(self) -> None:
         """Do nothing: this engine holds no resource."""
@@ -104,37 +114,41 @@ def _run_kept[T](
     kept: resuming.KeptPass,
     parts: Sequence[tuple[range, bool]],
 ) -> T:
-    """Reduce all blocks in their order, without computing the parts whose sums are kept."""
+    """Reduce all blocks in their order, without computing parts whose sums are kept."""
     total: list[T] = []  # of all blocks so far
     keeper = resuming.Keeper(kept, 0)
     for span, is_kept in parts:
-        some = blocks[span.start : span.stop]
+        blocks_of_part = blocks[span.start : span.stop]
         sums = kept.find(span) if is_kept else None
         if sums is None:
-            reduction.run(some, total=total, keeper=keeper, first=span.start)
-        else:
-            total[:] = [reduction.combine(total[0], sums[0])] if total else sums
-            del sums
-            for block in some:
-                reduction.done(block, math.nan, 0.0)
+            reduction.run(blocks_of_part, total=total, keeper=keeper, first=span.start)
+            continue
+        total[:] = [reduction.combine(total[0], sums[0])] if total else sums
+        del sums
+        for block in blocks_of_part:
+            reduction.done(block, math.nan, 0.0)
     keeper.note(len(blocks), total[0], last=True)
     return total[0]
 
 
 def announce_resumed(
-    announce: progress.Announcer, label: str, blocks: Sequence[Block], parts: Sequence[tuple[range, bool]]
+    announce: events.Announcer,
+    label: str,
+    blocks: Sequence[Block],
+    parts: Sequence[tuple[range, bool]],
 ) -> None:
     """Announce how many rows of a pass have kept sums, if there are any."""
-    n_kept = sum(blocks[i].n_samples for span, is_kept in parts if is_kept for i in span)
+    n_kept = 0
+    for span, is_kept in parts:
+        if is_kept:
+            n_kept += sum(blocks[i].n_samples for i in span)
     if n_kept:
-        announce(progress.PassResumed(label, n_kept, sum(block.n_samples for block in blocks)))
+        n_samples = sum(block.n_samples for block in blocks)
+        announce(events.PassResumed(label, n_kept, n_samples))
 
 
 class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
-    """Carry the error of a block, as its cause, from where the block ran.
-
-    `worker`: where it ran; None for this process.
-    """
+    """Carry the error of a block, as its cause, from the worker or this process."""
 
     def __init__(self, block: Block, worker: str | None = None) -> None:
         super().__init__(block, worker)
@@ -144,14 +158,12 @@ class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never se
 
 @frozen
 class Reduction[S, T]:
-    """How blocks are reduced one after another, while the next one is read.
-
-    `done`: called after each block with the seconds that it took, and those of them that it waited for rows.
-    """
+    """How blocks are reduced one after another, while the next one is read."""
 
     function: Callable[[Block, S], T]
     state: S
     combine: Callable[[T, T], T]
+    #: Called after each block with its seconds, and those that it waited for its rows.
     done: Callable[[Block, float, float], object]
 
     def run(
@@ -162,21 +174,22 @@ class Reduction[S, T]:
         keeper: resuming.Keeper | None = None,
         first: int = 0,
     ) -> T:
-        """Reduce a run of blocks.
+        """Reduce a run of blocks that begins at position `first` of the pass.
 
-        `total`: a list that holds the total of the blocks before, and in the end that of these too; empty
-          before the first block.
-        `keeper`: notes the total after each block but the last.
-        `first`: position of the first block in the pass.
-        Raises BlockFailed from what `function` raised.
+        The list `total` has the total of the blocks before, or nothing; in the end it
+        has that of these too. `keeper` notes the total after each block but the last.
+        Raises BlockFailed from the error of `function`.
         """
         adds = isinstance(self.function, BlockTask) and self.function.adds
         total = [] if total is None else total
         # Closed at once if a block fails, so that the thread that reads ahead ends.
-        with contextlib.closing(_begin_ahead(self.function, blocks, self.state)) as begun:
+        with contextlib.closing(
+            _begin_ahead(self.function, blocks, self.state)
+        ) as begun:
             for stop, (block, begin) in enumerate(begun, first + 1):
                 start = time.perf_counter()
-                # Names that outlived the merge would keep one more result, or block, in memory.
+                # A name that outlives the merge keeps one more result, or block, in
+                # memory.
                 try:
                     finish = begin()
                     waited = time.perf_counter() - start
@@ -185,7 +198,9 @@ class Reduction[S, T]:
                 except Exception as error:
                     raise BlockFailed(block) from error
                 seconds = time.perf_counter() - start
-                total[:] = result if adds or not total else [self.combine(total[0], result[0])]
+                if total and not adds:
+                    result = [self.combine(total[0], result[0])]
+                total[:] = result
                 del result
                 self.done(block, seconds, waited)
                 if keeper is not None and stop < first + len(blocks):
@@ -197,31 +212,40 @@ class Reduction[S, T]:
 def _begin_ahead[S, T](
     function: Callable[[Block, S], T], blocks: Sequence[Block], state: S
 ) -> Generator[tuple[Block, Callable[[], Callable[..., T]]]]:
-    """Yield each block with a call that waits for its rows, and returns the call that finishes it.
+    """Yield each block with a call that waits for its rows.
 
-    Meanwhile another thread reads the next one.
+    That call returns another one, which does the rest. Meanwhile another thread reads
+    the next block.
     """
     if len(blocks) == 1:  # starting a thread takes longer than predicting a row
         yield blocks[0], partial(protocol.begin_block, function, blocks[0], state)
         return
-    context = copy_context()  # the reader sees the number of threads of `using_threads` too
+    # so that the reader has the number of threads of `using_threads` too
+    context = copy_context()
     with ThreadPoolExecutor(1, "rff-dist-reader") as reader:
-        coming = reader.submit(context.run, protocol.begin_block, function, blocks[0], state)
-        for block, following in itertools.zip_longest(blocks, blocks[1:]):
-            begun = coming
-            if following is not None:
-                coming = reader.submit(context.run, protocol.begin_block, function, following, state)
-            yield block, begun.result  # storage bounds its reading
+
+        def read(block: Block) -> Future[Callable[..., T]]:
+            return reader.submit(
+                context.run, protocol.begin_block, function, block, state
+            )
+
+        next_reading = read(blocks[0])
+        for block, next_block in itertools.zip_longest(blocks, blocks[1:]):
+            reading = next_reading
+            if next_block is not None:
+                next_reading = read(next_block)
+            yield block, reading.result  # storage bounds its reading
 
 
 def failure_of(failed: BlockFailed) -> BaseException:
-    """Return what to raise for a failed block: its own error with a note, or a BlockError."""
-    block, cause = failed.block, failed.__cause__ or failed
+    """Return a failed block's own error with a note, or a BlockError."""
+    name = name_block(failed.block)
+    cause = failed.__cause__ or failed
     if isinstance(cause, RFFDistError):
         where = "" if failed.worker is None else f" on worker {failed.worker}"
-        cause.add_note(f"raised in {name_block(block)}{where}")
+        cause.add_note(f"raised in {name}{where}")
         return cause
-    error = block_error(name_block(block), cause)
+    error = block_error(name, cause)
     error.__cause__ = cause
     return error
 
@@ -232,7 +256,7 @@ def name_block(block: Block) -> str:
 
 
 def block_error(name: str, error: BaseException) -> BlockError:
-    """Return a BlockError for an `error` of the named blocks that is not one of this package's."""
+    """Return a BlockError for the error of another package."""
     return BlockError(
         f"{name} failed with {type(error).__name__}: {error}; "
         "the pass has no result. Look at the cause above, and at these rows of the data"
@@ -243,5 +267,6 @@ def check_blocks(blocks: Sequence[Block], label: str) -> None:
     """Raise PlanError if there is no block."""
     if not blocks:
         raise PlanError(
-            f"no blocks to work on in {label!r}: 0 given, at least 1 expected; is the data empty?"
+            f"no blocks to work on in {label!r}: 0 given, at least 1 expected; is the"
+            " data empty?"
         )

@@ -1,8 +1,9 @@
-"""Spans and rates by OpenTelemetry: of a job, its steps, their passes, and runs of blocks on workers.
+"""Spans and rates by OpenTelemetry: of a job, its steps, their passes, and runs of
+blocks on workers.
 
-A process sends them if its environment has OTEL_EXPORTER_OTLP_ENDPOINT, or if its program has configured
-OpenTelemetry's SDK. Otherwise nothing of OpenTelemetry is imported. A worker that sends them joins the trace
-of the pass that it works for.
+A process sends them if its environment has OTEL_EXPORTER_OTLP_ENDPOINT, or if its
+program has configured OpenTelemetry's SDK. Otherwise nothing of OpenTelemetry is
+imported. A worker that sends them joins the trace of the pass that it works for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-#: Spans that the tasks of a pass get, about: each `n_blocks / MOST_SPANS`-th task has one.
+#: Spans that the tasks of a pass get, about: each `n_blocks / MOST_SPANS`-th task has
+#: one.
 MOST_SPANS = 100
 _UNITS = {"rows_per_second": "{row}/s", "bytes_per_second": "By/s", "storage_wait": "1"}
 
@@ -51,15 +53,25 @@ def _sinks() -> _Sinks | None:
 
 @cache
 def _own() -> _Sinks | None:
-    """Return what sends to the endpoint; not the program's, which may configure its own later."""
+    """Return what sends to the endpoint; not the program's, which may configure its own
+    later.
+    """
     try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
+            OTLPMetricExporter,
+        )
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter,
+        )
         from opentelemetry.sdk import metrics, resources, trace
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        logger.warning("%s is set, but nothing is traced: %s; pip install rff_dist[otel]", ENDPOINT, error)
+        logger.warning(
+            "%s is set, but nothing is traced: %s; pip install rff_dist[otel]",
+            ENDPOINT,
+            error,
+        )
         return None
     name = os.environ.get("OTEL_SERVICE_NAME", "rff_dist")
     resource = resources.Resource.create({"service.name": name})
@@ -72,18 +84,26 @@ def _own() -> _Sinks | None:
 @lru_cache(2)
 def _sinks_of(tracers: TracerProvider, meters: MeterProvider) -> _Sinks:
     meter = meters.get_meter("rff_dist")
-    gauges = {name: meter.create_gauge(f"rff_dist.{name}", unit) for name, unit in _UNITS.items()}
+    gauges = {
+        name: meter.create_gauge(f"rff_dist.{name}", unit)
+        for name, unit in _UNITS.items()
+    }
     return tracers.get_tracer("rff_dist"), gauges
 
 
 @contextmanager
 def span(name: str, /, **attributes: Any) -> Iterator[None]:
-    """Trace what happens in the context; an error that leaves it gives the span its kind."""
+    """Trace what happens in the context; an error that leaves it gives the span its
+    kind.
+    """
     if (sinks := _sinks()) is None:
         yield
         return
     with sinks[0].start_as_current_span(
-        name, attributes=_named(attributes), record_exception=False, set_status_on_exception=False
+        name,
+        attributes=_named(attributes),
+        record_exception=False,
+        set_status_on_exception=False,
     ):
         try:
             yield
@@ -93,7 +113,11 @@ def span(name: str, /, **attributes: Any) -> Iterator[None]:
 
 
 def _named(attributes: Facts) -> dict[str, Any]:
-    return {f"rff_dist.{name}": value for name, value in attributes.items() if value is not None}
+    return {
+        f"rff_dist.{name}": value
+        for name, value in attributes.items()
+        if value is not None
+    }
 
 
 def note(**attributes: Any) -> None:
@@ -137,14 +161,18 @@ def ids() -> dict[str, str]:
     context = None if trace is None else trace.get_current_span().get_span_context()
     if context is None or not context.is_valid:
         return {}
-    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+    return {
+        "trace_id": f"{context.trace_id:032x}",
+        "span_id": f"{context.span_id:016x}",
+    }
 
 
-# -- on workers ------------------------------------------------------------------------------------
+# -- on workers
+# ------------------------------------------------------------------------------------
 
 
 @frozen
-class Parent:
+class ParentSpan:
     """The span of a pass, as its tasks get it.
 
     `carrier`: W3C's headers, `traceparent` among them.
@@ -173,12 +201,14 @@ class Parent:
             context.detach(token)
 
 
-def parent(n_blocks: int) -> Parent | None:
-    """Return the span at work, for the tasks of a pass over so many blocks; None if there is none."""
+def parent(n_blocks: int) -> ParentSpan | None:
+    """Return the span at work, for the tasks of a pass over so many blocks; None if
+    there is none.
+    """
     if not ids():
         return None
     from opentelemetry import propagate
 
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    return Parent(carrier, max(1, n_blocks // MOST_SPANS))
+    return ParentSpan(carrier, max(1, n_blocks // MOST_SPANS))

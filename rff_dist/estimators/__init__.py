@@ -1,1 +1,3 @@
-"""scikit-learn's face: estimators that take arrays in memory, and datasets of any size."""
+"""scikit-learn's face: estimators that take arrays in memory, and datasets of any
+size.
+"""

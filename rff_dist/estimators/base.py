@@ -1,12 +1,13 @@
-"""Base classes of the estimators: the parameters that they share, and the attributes once they are fitted."""
+"""Base classes of the estimators: the parameters that they share, and the attributes
+once they are fitted.
+"""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -19,23 +20,24 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.data import columns
 from rff_dist.data.blocks import Block, Dataset, Rows
-from rff_dist.engines import protocol
+from rff_dist.engines import events, protocol
 from rff_dist.engines.clock import Clock, Times
-from rff_dist.engines.progress import LogObserver, RichProgress
+from rff_dist.engines.progress_bar import RichProgress
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.estimators import inputs
+from rff_dist.estimators import categories, inputs, panel
 from rff_dist.features import draw, kinds, maps, nystrom
+from rff_dist.features.levels import joined
 from rff_dist.fields import values_of
 from rff_dist.fitting import options, predicting
 from rff_dist.frequencies import designs
-from rff_dist.kernels import base, stationary
-from rff_dist.kernels.names import kernel_text, shortened_text
-from rff_dist.ridge import describe, effects, models
+from rff_dist.kernels import base
+from rff_dist.recipes import model_rows, recipes
+from rff_dist.ridge import effects, models
 from rff_dist.statistics import inspection, passes, ridge_statistics
-from rff_dist.text import number, some
 from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike
 
-#: Where the manual is, for links in notebooks: the address of the site that `make manual` builds.
+#: Where the manual is, for links in notebooks: the address of the site that `make
+#: manual` builds.
 MANUAL_VARIABLE = "RFF_DIST_MANUAL"
 
 # The names of results on a grid, by the label of their pass.
@@ -51,29 +53,37 @@ _FOREIGN = {
 
 
 class RowsEstimator(BaseEstimator, ABC):
-    """An estimator whose methods take rows in memory (dense or sparse), stored rows and Dask collections."""
+    """An estimator whose methods take rows in memory (dense or sparse), stored rows and
+    Dask collections.
+    """
 
     engine: protocol.Engine | None = None
     verbose: int = 0
     #: Where the time of the fit and of rows added to it went; None for a loaded model.
     _times: Times | None = None
+    #: How a fit's frame became inputs, where no card of a model says it.
+    _recipe: Facts | None = None
 
     def __new__(cls, *_: Any, **parameters: Any) -> Self:
         for name in sorted(parameters.keys() & _FOREIGN.keys()):
-            raise TypeError(f"{cls.__name__} has no parameter {name!r}; give {_FOREIGN[name]}")
+            raise TypeError(
+                f"{cls.__name__} has no parameter {name!r}; give {_FOREIGN[name]}"
+            )
         return object.__new__(cls)
 
     _doc_link_module = "rff_dist"
 
     @property
     def _doc_link_template(self) -> str:
-        """The address of an estimator's page in the manual, if the environment says where the manual is."""
+        """The address of an estimator's page in the manual, if the environment says
+        where the manual is.
+        """
         manual = os.environ.get(MANUAL_VARIABLE, "").rstrip("/")
         anchor = "{estimator_module}.{estimator_name}"
         return manual and f"{manual}/reference/estimators.html#{anchor}"
 
     @abstractmethod
-    def _chosen(self) -> dict[str, str]:
+    def _choices(self) -> dict[str, str]:
         """Return what the fit chose, in words."""
 
     @property
@@ -83,13 +93,15 @@ class RowsEstimator(BaseEstimator, ABC):
             check_is_fitted(self)
         except NotFittedError:
             return {}
-        if self._times is None:
-            return self._chosen()
-        seconds = self._times.seconds["total"]
-        return {**self._chosen(), "seconds": f"{seconds:.2g}" if seconds < 10 else f"{seconds:,.0f}"}
+        facts = self._choices()
+        if self._times is not None:
+            seconds = self._times.seconds["total"]
+            facts["seconds"] = f"{seconds:.2g}" if seconds < 10 else f"{seconds:,.0f}"
+        return facts
 
     def summary(self) -> str:
-        """Return what the fit chose, as text to print; candidates that were compared come with their errors.
+        """Return what the fit chose, as text to print; candidates that were compared
+        come with their errors.
 
         Returns
         -------
@@ -103,36 +115,61 @@ class RowsEstimator(BaseEstimator, ABC):
         """
         check_is_fitted(self)
         card = getattr(vars(self).get("_fitted"), "card", {})
-        parts = [type(self).__name__, as_text(self._panel), candidates_text(card)]
+        parts = [
+            type(self).__name__,
+            panel.as_text(self._panel),
+            panel.candidates_text(card),
+        ]
         return "\n".join(filter(None, parts))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = super().__repr__(N_CHAR_MAX)
-        return f"{text}\n{as_text(panel)}" if (panel := self._panel) else text
+        if facts := self._panel:
+            text += f"\n{panel.as_text(facts)}"
+        return text
 
     def _html_repr(self) -> str:
         box: str = estimator_html_repr(self)
-        return f"{box}{as_html(panel)}" if (panel := self._panel) else box
+        if facts := self._panel:
+            box += panel.as_html(facts)
+        return box
 
     @property
     def _names(self) -> list[str]:
         """The names of the inputs' columns; x0, x1, … if they have none."""
+        recipe = recipes.recipe_of(inputs.facts_of(self))
+        if recipe is not None:  # inputs are what it makes of the columns
+            return recipe.names
         names = getattr(self, "feature_names_in_", None)
-        return [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
+        if names is None:
+            return [f"x{i}" for i in range(self.n_features_in_)]
+        return list(names)
 
     @contextmanager
-    def _passes(self, dataset: Dataset | None, clock: Clock) -> Iterator[protocol.Engine]:
-        """Yield the engine of a fit. Its passes are timed and logged, and with `verbose` they are shown.
+    def _engine_of_fit(
+        self, dataset: Dataset | None, clock: Clock
+    ) -> Iterator[protocol.Engine]:
+        """Yield the engine of a fit.
+
+        Its passes are timed, and with `verbose` they are shown.
 
         Raises InvalidParameterError if `verbose` is not an integer of at least 0.
         """
-        name, verbose = type(self).__name__, cast("object", self.verbose)
+        name = type(self).__name__
+        verbose = cast("object", self.verbose)
         if not isinstance(verbose, int | np.integer) or verbose < 0:
-            raise InvalidParameterError(f"`verbose` is {verbose!r}; expected 0, or 1 to show the progress")
-        with inputs.suitable_engine(self.engine, dataset) as engine, ExitStack() as stack:
-            stack.enter_context(clock.watching(engine))
-            if self.engine is None:  # others were made with the observers that they are to have
-                stack.enter_context(engine.observed_by(LogObserver()))
+            raise InvalidParameterError(
+                f"`verbose` is {verbose!r}; expected 0, or 1 to show the progress"
+            )
+        with (
+            inputs.suitable_engine(self.engine, dataset) as engine,
+            ExitStack() as stack,
+        ):
+            clock.begin("other")
+            stack.enter_context(engine.observed_by(clock))
+            # others were made with the observers that they are to have
+            if self.engine is None:
+                stack.enter_context(engine.observed_by(events.log))
             progress = stack.enter_context(RichProgress(name=name)) if verbose else None
             if progress is not None:
                 stack.enter_context(engine.observed_by(progress))
@@ -151,9 +188,11 @@ class RowsEstimator(BaseEstimator, ABC):
         width: int | None,
         dtype: Any,
     ) -> Any:
-        """Apply a function of rows and a state to X: lazily for a Dask collection, else in memory.
+        """Apply a function of rows and a state to X: lazily for a Dask collection, else
+        in memory.
 
-        `width`: the result's number of columns; None for a result of shape (n_samples,).
+        `width`: the result's number of columns; None for a result of shape
+        (n_samples,).
         """
         dataset: Any = inputs.as_dataset(self, X, reset=False, supervised=False)
         # lazily, chunk by chunk in Dask's own graph: no pass of an engine is made
@@ -161,8 +200,11 @@ class RowsEstimator(BaseEstimator, ABC):
             compute_chunk = partial(_compute_chunk, compute, state)
             return inputs.map_rows(dataset.X, compute_chunk, width=width, dtype=dtype)
         with inputs.suitable_engine(self.engine, dataset) as engine:
-            source = dataset.without_targets()
-            values = predicting.rows_in_memory(source, compute, state, engine=engine, label=label)
+            levels = recipes.levels_of(inputs.facts_of(self))
+            source = model_rows.with_codes_of(levels, dataset.without_targets())
+            values = predicting.rows_in_memory(
+                source, compute, state, engine=engine, label=label
+            )
         return inputs.on_grid(X, dataset, values, _VARIABLES.get(label, label))
 
     def __sklearn_tags__(self) -> Any:
@@ -171,7 +213,9 @@ class RowsEstimator(BaseEstimator, ABC):
         return tags
 
 
-def _compute_chunk[S](compute: Callable[[Rows, S], AnyArray], state: S, X: AnyArray) -> AnyArray:
+def _compute_chunk[S](
+    compute: Callable[[Rows, S], AnyArray], state: S, X: AnyArray
+) -> AnyArray:
     return compute(Rows(Block(0, 0, len(X)), X), state)
 
 
@@ -179,11 +223,13 @@ def _compute_chunk[S](compute: Callable[[Rows, S], AnyArray], state: S, X: AnyAr
 class FeatureEstimator(RowsEstimator):
     """An estimator on random features, which keeps its fitted model as `_fitted`.
 
-    Its parameters are the fields of a dataclass, whose `__init__` stores them as they are.
+    Its parameters are the fields of a dataclass, whose `__init__` stores them as they
+    are.
     """
 
     _: KW_ONLY
-    # scikit-learn's clone wants parameters back as they were given, so nothing is checked before `fit`
+    # scikit-learn's clone wants parameters back as they were given, so nothing is
+    # checked before `fit`
     kernel: str | base.Kernel = "gaussian"
     length_scale: Any = "auto"
     n_components: Any = "auto"
@@ -191,10 +237,12 @@ class FeatureEstimator(RowsEstimator):
     design: str | designs.Design = "auto"
     precision: str = "standard"
     standardize: bool | str = False
+    categorical_features: Any = categories.FROM_DTYPE
     random_state: Any = None
     engine: protocol.Engine | None = None
     verbose: int = 0
-    # without a default: that it is missing from vars() is how scikit-learn learns that nothing is fitted
+    # without a default: that it is missing from vars() is how scikit-learn learns that
+    # nothing is fitted
     _fitted: Any = field(init=False)
 
     @property
@@ -205,7 +253,9 @@ class FeatureEstimator(RowsEstimator):
 
     @property
     def kernel_(self) -> base.Kernel | None:
-        """The kernel in use, with its length scales; None if the features were made of given frequencies."""
+        """The kernel in use, with its length scales; None if the features were made of
+        given frequencies.
+        """
         return kinds.kernel_of(self.feature_map_)
 
     @property
@@ -222,32 +272,46 @@ class FeatureEstimator(RowsEstimator):
         return "_fitted" in vars(self)
 
     if not TYPE_CHECKING:  # a checker would then take any name for an attribute
-        # Python asks here if an attribute is missing, or its property raised AttributeError
+        # Python asks here if an attribute is missing, or its property raised
+        # AttributeError
         def __getattr__(self, name: str) -> Any:
             if name.endswith("_") and not self.__sklearn_is_fitted__():
                 kind = type(self).__name__
-                raise AttributeError(f"{kind!r} object has no attribute {name!r} before it is fitted")
+                raise AttributeError(
+                    f"{kind!r} object has no attribute {name!r} before it is fitted"
+                )
             return object.__getattribute__(self, name)
 
     def _with_model(self, model: Any) -> Self:
         """Keep a model that another fit, perhaps another process, has made."""
         self._keep(model)
         self.n_features_in_ = model.feature_map.n_features
+        recipe = recipes.recipe_of(model.card)
         if names := model.card.get("feature_names"):
             self.feature_names_in_ = np.asarray(names, object)
+        elif recipe is not None:  # of an array, in whose place columns count
+            self.n_features_in_ = len(recipe.inputs) + len(recipe.left_out)
         return self
 
     def _with_names(self, model: Any) -> Any:
-        """Return the model with a frame's column names, which the arrays made of it have lost."""
-        if not hasattr(self, "feature_names_in_"):
+        """Return the model with a frame's column names, which the arrays made of it
+        have lost.
+        """
+        if not hasattr(self, "feature_names_in_") or recipes.RECIPE in model.card:
             return model
-        return replace(model, card={**model.card, "feature_names": self.feature_names_in_.tolist()})
+        return replace(
+            model, card={**model.card, "feature_names": self.feature_names_in_.tolist()}
+        )
 
     def _features(self, n_components: Any) -> dict[str, Any]:
-        """Check the parameters that say which features are drawn, and return them as library options."""
+        """Check the parameters that say which features are drawn, and return them as
+        library options.
+        """
         inspection.check_standardize(self.standardize)
-        kernel, length_scale = self.kernel, self.length_scale
-        if not isinstance(kernel, str) or kernel != "auto":  # the fit compares several kernels for "auto"
+        kernel = self.kernel
+        length_scale = self.length_scale
+        # the fit compares several kernels for "auto"
+        if not isinstance(kernel, str) or kernel != "auto":
             kernel, length_scale = inputs.choose_kernel(kernel, length_scale)
         return {
             "kernel": kernel,
@@ -261,7 +325,9 @@ class FeatureEstimator(RowsEstimator):
 
 @dataclass(repr=False, eq=False)
 class RandomFeatureEstimator(FeatureEstimator, ABC):
-    """An estimator whose fitted model is a `RidgeModel`; see `RFFRidge` for parameters and attributes."""
+    """An estimator whose fitted model is a `RidgeModel`; see `RFFRidge` for parameters
+    and attributes.
+    """
 
     kernel: str | base.Kernel = "auto"
     _: KW_ONLY
@@ -272,7 +338,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     standardize: bool | str = "auto"
     fit_intercept: bool = True
     sample_weight_kind: str = "precision"
-    effort: int = 3
+    effort: int = 2
     time_limit: float | None = None
     _fitted: models.RidgeModel = field(init=False)
 
@@ -283,7 +349,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     def model_(self) -> models.RidgeModel:
         """The trained model, ready to be stored."""
         if self._pending is not None:
-            # the sums stay pending until they are solved: a failing solve must not lose rows
+            # the sums stay pending until they are solved: a failing solve must not lose
+            # rows
             self._fitted = self._solve_again(self._pending)
             self._pending = None
         return self._fitted
@@ -297,24 +364,46 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         return statistics
 
     @abstractmethod
-    def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> models.RidgeModel:
+    def _solve_again(
+        self, statistics: ridge_statistics.RidgeStatistics
+    ) -> models.RidgeModel:
         """Return the model of these sums, which hold rows that were added."""
 
     def _require_sums(self) -> None:
         """Raise StatisticsError if the model has no sums to which rows can be added."""
         if not hasattr(self, "statistics_"):
-            raise StatisticsError(f"no rows can be added: {self.model_.why_no_statistics}")
+            raise StatisticsError(
+                f"no rows can be added: {self.model_.why_no_statistics}"
+            )
 
     def _add(self, dataset: Dataset, clock: Clock) -> None:
         """Add a dataset's rows to the sums."""
         before = {} if self._times is None else self._times.seconds
-        with self._passes(dataset, clock) as engine:
-            added = passes.accumulate(dataset, self.feature_map_, engine=engine, spec=self.statistics_.spec)
+        feature_map = self.feature_map_
+        model_rows.warn_of_levels(feature_map, dataset)
+        of_rows = model_rows.features_for(feature_map, dataset)
+        with self._engine_of_fit(dataset, clock) as engine:
+            added = passes.accumulate(
+                dataset, of_rows, engine=engine, spec=self.statistics_.spec
+            )
         # nothing is solved here, so that many calls of partial_fit pay for one solution
         self._pending = self.statistics_ + added
+        levels = joined(feature_map.levels, of_rows.levels)
+        if levels != feature_map.levels:
+            card = self._fitted.card
+            self._fitted = replace(
+                self._fitted,
+                feature_map=feature_map.with_levels(levels),
+                card={**card, **model_rows.recipe_with(levels, card)},
+            )
         assert self._times is not None  # of this call; what is shown is of all of them
         now = self._times.seconds
-        self._times = Times({name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}})
+        self._times = Times(
+            {
+                name: before.get(name, 0.0) + now.get(name, 0.0)
+                for name in {**before, **now}
+            }
+        )
 
     def _alpha_to_refit(self) -> options.Alpha | None:
         """Return how alpha is chosen after rows were added; None keeps it.
@@ -328,7 +417,9 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @abstractmethod
     def _per_target(self, values: NDArray[np.float64]) -> Any:
-        """Return an array whose first axis is targets in the shape that the estimator shows it in."""
+        """Return an array whose first axis is targets in the shape that the estimator
+        shows it in.
+        """
 
     @property
     def feature_coef_(self) -> Any:
@@ -351,10 +442,17 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         return self._per_target(self._slopes()[1])
 
     def _slopes(self) -> tuple[FloatArray, FloatArray]:
+        if self.model_.feature_map.levels:
+            columns = sorted(self.model_.feature_map.levels)
+            raise AttributeError(
+                f"no coefficient per input: categories, columns {columns} counted from"
+                " 0, have one per level; `effects_` of a linear kernel has them by name"
+            )
         if not effects.has_slopes(self.model_):
             raise AttributeError(
-                f"no coefficient per input: the kernel {self.kernel_} has one per random feature, in "
-                "`feature_coef_`. Rank inputs with sklearn.inspection.permutation_importance"
+                f"no coefficient per input: the kernel {self.kernel_} has one per"
+                " random feature, in `feature_coef_`. Rank inputs with"
+                " sklearn.inspection.permutation_importance"
             )
         return effects.slopes(self.model_)
 
@@ -383,14 +481,20 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @property
     def mapped_columns_(self) -> tuple[int, ...]:
-        """The columns of the inputs that are not only standardised, but mapped: by ranks, or otherwise."""
+        """The columns of the inputs that are not only standardised, but mapped: by
+        ranks, or otherwise.
+        """
         standardizer = self.feature_map_.standardizer
         return () if standardizer is None else standardizer.mapped_columns
 
-    def report(self, path: PathLike, X: Any, y: Any = None, *, intended_use: str | None = None) -> Path:
-        """Write a page about the model: its errors on test rows, its choices, and which columns matter.
+    def report(
+        self, path: PathLike, X: Any, y: Any = None, *, intended_use: str | None = None
+    ) -> Path:
+        """Write a page about the model: its errors on test rows, its choices, and which
+        columns matter.
 
-        It is the page that `rff-dist fit --report` writes, as one HTML file without links to other hosts.
+        It is the page that `rff-dist fit --report` writes, as one HTML file without
+        links to other hosts.
 
         Parameters
         ----------
@@ -421,20 +525,28 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         check_is_fitted(self)
         rows, labels = self._test_data(X, y)
         with inputs.suitable_engine(self.engine, rows) as engine:
-            place, times, model = type(self).__name__, self._times or Times(), self.model_
+            place = type(self).__name__
+            times = self._times or Times()
+            model = self.model_
             if intended_use is not None:
                 model = model.with_card(about={"intended_use": intended_use})
-            return write_report(rows, labels, model, path, place=place, times=times, engine=engine)
+            return write_report(
+                rows, labels, model, path, place=place, times=times, engine=engine
+            )
 
     @abstractmethod
     def _test_data(self, X: Any, y: Any) -> tuple[Dataset, columns.Column | None]:
         """Return rows with their targets, or rows and their labels, checked."""
 
-    def _chosen(self) -> dict[str, str]:
-        return model_facts(self._fitted, self._names)
+    def _choices(self) -> dict[str, str]:
+        return panel.model_facts(self._fitted, self._names)
 
-    def _options(self, *, sample_weight_kind: str | None = None) -> options.RidgeOptions:
-        """Check the parameters that all of these have, and return them as options of a fit."""
+    def _options(
+        self, *, sample_weight_kind: str | None = None
+    ) -> options.RidgeOptions:
+        """Check the parameters that all of these have, and return them as options of a
+        fit.
+        """
         fit_intercept = inputs.check_flag(self.fit_intercept, "fit_intercept")
         inputs.check_cv(self.cv)
         return options.RidgeOptions(
@@ -445,106 +557,23 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         )
 
     def _of_scores(
-        self, X: Any, finish: Callable[[FloatArray], AnyArray], *, width: int | None, dtype: Any
+        self,
+        X: Any,
+        finish: Callable[[FloatArray], AnyArray],
+        *,
+        width: int | None,
+        dtype: Any,
     ) -> Any:
-        """Apply `finish` to the model's linear predictions, which have shape (n_rows, n_targets)."""
+        """Apply `finish` to the model's linear predictions, which have shape (n_rows,
+        n_targets).
+        """
         compute = partial(_finished_scores, finish)
-        return self._map(X, compute, self.model_.linear, label="predict", width=width, dtype=dtype)
+        return self._map(
+            X, compute, self.model_.linear, label="predict", width=width, dtype=dtype
+        )
 
 
 def _finished_scores(
     finish: Callable[[FloatArray], AnyArray], rows: Rows, model: predicting.LinearModel
 ) -> AnyArray:
     return finish(predicting.predict_rows(rows, model))
-
-
-# -- what a fitted estimator chose, in words -------------------------------------------------------
-
-
-SHOWN = 6  # length scales of columns, and targets
-
-_STYLE = "border-collapse:collapse;font-size:90%;margin:0.5em 0"
-_CELL = "text-align:left;padding:0.15em 1em 0.15em 0;vertical-align:top;white-space:normal"
-
-
-def kernel_facts(kernel: base.Kernel | None, names: Sequence[str]) -> dict[str, str]:
-    """Return a kernel and its length scales, those of columns by name and the shortest first."""
-    if kernel is None:
-        return {"kernel": "given frequencies"}
-    scales = {}
-    for factor in (factor for term in kernel.terms() for factor in term.factors):
-        inner = factor.kernel if isinstance(factor, base.OnColumns) else factor
-        columns_used = [names[i] for i in factor.columns] if isinstance(factor, base.OnColumns) else names
-        scale = stationary.own_length_scale(inner)
-        if scale is not None:
-            scales[inner] = _scales_words(scale, columns_used)
-    text = "; ".join(f"{inner_kernel.name}: {words}" for inner_kernel, words in scales.items())
-    if len(scales) == 1:
-        (text,) = scales.values()
-    return {"kernel": shortened_text(kernel_text(kernel)), **({"length scale": text} if text else {})}
-
-
-def _scales_words(scales: float | Sequence[float], names: Sequence[str]) -> str:
-    if isinstance(scales, float):
-        return number(scales)
-    ranked = sorted(zip(scales, names, strict=True), key=lambda pair: pair[0])
-    shown = ", ".join(f"{name} {number(scale)}" for scale, name in ranked[:SHOWN])
-    return shown + (f", … ({len(ranked)} columns, shortest first)" if len(ranked) > SHOWN else "")
-
-
-def features_facts(feature_map: maps.FeatureMap, names: Sequence[str]) -> dict[str, str]:
-    """Return the kernel, how many columns are mapped, and how many features of which kind approximate it."""
-    spec, standardizer = feature_map.spec, feature_map.standardizer
-    mapped = () if standardizer is None else standardizer.mapped_columns
-    drawn = "" if spec is None else f", {spec.design.name}"
-    words = f"{feature_map.n_components:,} {kinds.kind_of(feature_map)}{drawn}"
-    return {
-        **kernel_facts(kinds.kernel_of(feature_map), names),
-        **({"mapped columns": f"{len(mapped)} of {feature_map.n_features}"} if mapped else {}),
-        "features": words,
-    }
-
-
-def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str]:
-    """Return what was chosen for a regression or a classifier, and the error that it was chosen by."""
-    card, alphas = model.card, model.plain_alpha
-    facts = {
-        **features_facts(model.feature_map, names),
-        "alpha": some(alphas if isinstance(alphas, list) else [alphas]),
-        "rows": number(card.get("n_samples")),
-    }
-    if (estimate := describe.estimate_of(card)) is not None:
-        is_squared = card.get("classifier", {}).get("loss", "squared") == "squared"
-        by = "cross-validation" if is_squared else "cross-validation (squared loss)"
-        facts[by] = describe.errors_text(estimate, card.get("target_names"))
-    if candidates := card.get("candidates"):
-        facts["candidates tried"] = str(describe.n_candidates(candidates))
-    return facts
-
-
-def as_text(facts: Mapping[str, str]) -> str:
-    """Return the panel as lines of text."""
-    width = max(map(len, facts))
-    return "\n".join(["Chosen", *(f"  {name:<{width}}  {value}" for name, value in facts.items())])
-
-
-def as_html(facts: Mapping[str, str]) -> str:
-    """Return the panel as a table, with the colours of the page that it is on."""
-    rows = "".join(
-        f'<tr><th style="{_CELL};font-weight:normal;opacity:0.7">{escape(name)}</th>'
-        f'<td style="{_CELL}">{escape(value)}</td></tr>'
-        for name, value in facts.items()
-    )
-    return f'<table style="{_STYLE}"><caption style="{_CELL}"><b>Chosen</b></caption>{rows}</table>'
-
-
-def candidates_text(card: Facts) -> str:
-    """Return the best candidates on a model's card as a table, with their cross-validated R²; else ""."""
-    ranked = describe.ranked_candidates(card.get("candidates", []))
-    if not ranked:
-        return ""
-    cells = [describe.CANDIDATE_CELLS, *map(describe.candidate_cells, ranked[:SHOWN])]
-    rows = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(["Best candidates, by cross-validation", *(f"  {line.rstrip()}" for line in lines)])

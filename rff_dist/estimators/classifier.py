@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
@@ -20,12 +19,12 @@ from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks, columns, grids, labelled, xarrays
 from rff_dist.engines.clock import Clock
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import InvalidParameterError, warn
 from rff_dist.estimators import base, inputs, values
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.numerics import exact_sums
 from rff_dist.ridge import models
-from rff_dist.ridge.fit import refit
+from rff_dist.ridge.refit import refit
 from rff_dist.statistics import ridge_statistics
 from rff_dist.storage.columns import as_column
 from rff_dist.typing import AnyArray, FloatArray
@@ -33,14 +32,18 @@ from rff_dist.typing import AnyArray, FloatArray
 
 def _has_probabilities(estimator: RFFClassifier) -> bool:
     if estimator.loss == "squared_hinge":
-        raise AttributeError("the squared hinge has no probabilities; use loss='logistic' or loss='squared'")
+        raise AttributeError(
+            "the squared hinge has no probabilities; use loss='logistic' or"
+            " loss='squared'"
+        )
     return True
 
 
 def _sums_add_up(estimator: RFFClassifier) -> bool:
     if estimator.loss != "squared":
         raise AttributeError(
-            f"loss={estimator.loss!r} needs all rows in each pass, so none can be added; use loss='squared'"
+            f"loss={estimator.loss!r} needs all rows in each pass, so none can be"
+            " added; use loss='squared'"
         )
     return True
 
@@ -49,46 +52,56 @@ def _sorted(classes: Any) -> AnyArray:
     """Return labels sorted, each once, as a fit to rows with these labels has them."""
     # by the counting that a fit does, so that both have the same dtype and order
     column = as_column(np.asarray(classes), name="classes")
-    return labelled.count_block(column.read(blocks.Block(0, 0, column.n_samples)), None).classes
+    return labelled.count_block(
+        column.read(blocks.Block(0, 0, column.n_samples)), None
+    ).classes
 
 
 @dataclass(repr=False, eq=False)
 class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
-    """Classification in random Fourier or Nyström features: ridge, logistic regression or kernel SVM.
+    """Classification in random Fourier or Nyström features: ridge, logistic regression
+    or kernel SVM.
 
-    Ridge regression on targets of −1 and +1 costs as much as `RFFRidge`, and chooses in the same way: kernel,
-    length scales, features and alpha by the cross-validated squared errors of targets. The other losses start
-    from its solution and take 10 to 30 more cheap passes, of O(n_samples · n_components · n_features) each.
-    All have the same bits on one thread, many threads or a cluster, and memory does not grow with the rows.
+    Ridge regression on targets of −1 and +1 costs as much as `RFFRidge`, and chooses in
+    the same way: kernel, length scales, features and alpha by the cross-validated
+    squared errors of targets. From 1,000 rows on, length scales per column are
+    tuned by the log loss of rows left out in turn, in place of the evidence. The
+    other losses start from its solution and take 10 to 30 more cheap passes, of
+    O(n_samples · n_components · n_features) each. All have the same bits on one
+    thread, many threads or a cluster, and memory does not grow with the rows.
 
     Parameters
     ----------
-    kernel, length_scale, n_components, cv, features, design, precision, standardize, fit_intercept,
-    random_state, effort, time_limit, verbose
+    kernel, length_scale, n_components, cv, features, design, precision, standardize,
+    categorical_features, fit_intercept, random_state, effort, time_limit, verbose
         As in `RFFRidge`.
     engine
         As in `RFFRidge`.
     sample_weight_kind : {"auto", "precision", "frequency"}, default="auto"
-        What sample weights mean, see `RFFRidge`: "auto" takes whole numbers as repetitions of their rows, and
-        other weights as precisions. A factor on all precisions does not change probabilities either.
-    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float, default="auto"
-        The penalty. The objectives are Σ w·(y − f)² + alpha‖W‖² for ridge, Σ w·max(0, 1 − y·f)² + alpha‖W‖²
-        for the squared hinge, and −Σ w·log p + ½·alpha‖W‖² for the logistic loss. Alpha is chosen as in
-        `RFFRidge`, for ridge on the targets. The squared hinge uses this choice as it is; the logistic loss
-        uses it times the mean of p·(1 − p), but at least times 1/8, so that it has as many degrees of
-        freedom. One number is used as it is: 1/alpha is the C of scikit-learn's LogisticRegression,
-        1/(2·alpha) that of LinearSVC.
+        What sample weights mean, see `RFFRidge`: "auto" takes whole numbers as
+        repetitions of their rows, and other weights as precisions. A factor on all
+        precisions does not change probabilities either.
+    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float,
+    default="auto"
+        The penalty. The objectives are Σ w·(y − f)² + alpha‖W‖² for ridge, Σ w·max(0, 1
+        − y·f)² + alpha‖W‖² for the squared hinge, and −Σ w·log p + ½·alpha‖W‖² for the
+        logistic loss. Alpha is chosen as in `RFFRidge`, for ridge on the targets. The
+        squared hinge uses this choice as it is; the logistic loss uses it times the
+        mean of p·(1 − p), but at least times 1/8, so that it has as many degrees of
+        freedom. One number is used as it is: 1/alpha is the C of scikit-learn's
+        LogisticRegression, 1/(2·alpha) that of LinearSVC.
     loss : {"squared", "logistic", "squared_hinge"}, default="squared"
-        "squared" is the fastest. Its probabilities are a sigmoid (a softmax for more than two classes) that
-        is fitted to leave-one-out scores. "logistic" is multinomial logistic regression, with probabilities
-        of its own. "squared_hinge" is the kernel support vector machine, one class against the rest, without
+        "squared" is the fastest. Its probabilities are a sigmoid (a softmax for more
+        than two classes) that is fitted to leave-one-out scores. "logistic" is
+        multinomial logistic regression, with probabilities of its own. "squared_hinge"
+        is the kernel support vector machine, one class against the rest, without
         probabilities.
     class_weight : "balanced", dict or None, default=None
-        Factors on the weights of each class's rows, as in scikit-learn. Probabilities are those of the
-        reweighted rows.
+        Factors on the weights of each class's rows, as in scikit-learn. Probabilities
+        are those of the reweighted rows.
     tol : float, default=1e-6
-        "logistic" and "squared_hinge" stop when the objective is about this close to its minimum, relative to
-        the loss of scores of 0.
+        "logistic" and "squared_hinge" stop when the objective is about this close to
+        its minimum, relative to the loss of scores of 0.
     max_iter : int, default=100
         The largest number of steps of these losses; each is one pass, rarely two.
 
@@ -96,35 +109,42 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     ----------
     classes_ : array of shape (n_classes,)
         The labels, sorted.
-    feature_coef_ : float64 array of shape (1, n_components) or (n_classes, n_components)
-        Weights of the random features; a single row for two classes. With the squared loss, the scores
-        Z·feature_coef_' + feature_intercept_ are calibrated before they decide anything.
+    feature_coef_ : float64 array of shape (1, n_components) or (n_classes,
+    n_components)
+        Weights of the random features; a single row for two classes. With the squared
+        loss, the scores Z·feature_coef_' + feature_intercept_ are calibrated before
+        they decide anything.
     feature_intercept_ : float64 array of shape (1,) or (n_classes,)
         Added to all scores, before their calibration.
     coef_, intercept_
-        The same scores are X·coef_' + intercept_; only with a linear kernel whose inputs are not mapped.
+        The same scores are X·coef_' + intercept_; only with a linear kernel whose
+        inputs are not mapped.
     n_iter_ : int
         Steps that minimised the loss; 1 for the squared loss, which is solved at once.
-    alpha_, kernel_, features_, length_scale_, n_components_, mapped_columns_, feature_map_, model_,
-    n_features_in_
+    alpha_, kernel_, features_, length_scale_, n_components_, mapped_columns_,
+    feature_map_, model_, n_features_in_
         As in `RFFRidge`.
     selection_, statistics_
         As in `RFFRidge`, of ridge on the targets.
     estimate_ : dict or None
-        Estimates for new rows, by cross-validation: `accuracy` and `log_loss`, each with its
-        `…_standard_error`. They are of ridge on the targets, whatever the loss is. None without folds.
+        Estimates for new rows, by cross-validation: `accuracy` and `log_loss`, each
+        with its `…_standard_error`. They are of ridge on the targets, whatever the loss
+        is. None without folds.
 
     Notes
     -----
-    For every loss, `predict` returns the class of the largest probability, which is also the class of the
-    largest decision. With the squared loss it may not be the class of the largest score: the calibration has
-    an offset for each class, so that a class between others, or a rare one, gets the rows that it should.
+    For every loss, `predict` returns the class of the largest probability, which is
+    also the class of the largest decision. With the squared loss it may not be the
+    class of the largest score: the calibration has an offset for each class, so that a
+    class between others, or a rare one, gets the rows that it should.
 
-    There is `partial_fit` for the squared loss only: the others need all rows in each pass.
+    There is `partial_fit` for the squared loss only: the others need all rows in each
+    pass.
 
     References
     ----------
-    Rahimi & Recht (2007); Platt (1999); Böhning (1992) for the curvature of multinomial logistic regression.
+    Rahimi & Recht (2007); Platt (1999); Böhning (1992) for the curvature of multinomial
+    logistic regression.
 
     Examples
     --------
@@ -147,10 +167,13 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     max_iter: int = classification.LossOptions.max_iter
     sample_weight_kind: str = "auto"
     classes_: AnyArray = field(init=False)
-    #: Rows for the calibration of probabilities; None if `partial_fit` did not begin with the first rows.
+    #: Rows for the calibration of probabilities; None if `partial_fit` did not begin
+    #: with the first rows.
     _rows: classification.CalibrationRows | None = field(init=False)
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None
+    ) -> Self:
         """Fit from scratch.
 
         Parameters
@@ -158,8 +181,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
             Of shape (n_samples, n_features).
         y : array-like, series, Dask or Zarr array of shape (n_samples,), or str
-            Labels: integers, booleans, text or whole floats. For a dataset, path or URL: the name of an array
-            in its group, by default "y".
+            Labels: integers, booleans, text or whole floats. For a dataset, path or
+            URL: the name of an array in its group, by default "y".
         sample_weight : array-like of shape (n_samples,), optional
             Not negative; a weight of 0 leaves the row out. See `sample_weight_kind`.
         groups : array-like of shape (n_samples,) or str, optional
@@ -170,7 +193,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         InvalidParameterError
             If a parameter is out of range.
         DataError
-            If values are not finite, shapes do not fit, or fewer than two classes have rows with weight.
+            If values are not finite, shapes do not fit, or fewer than two classes have
+            rows with weight.
         PlanError
             If the job needs more memory than there is.
 
@@ -184,29 +208,48 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return self
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, groups: Any, *, classes: AnyArray | None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        groups: Any,
+        *,
+        classes: AnyArray | None,
     ) -> labelled.LabelledDataset:
-        """Fit from scratch, and return the rows; `classes` if some of them may have no rows yet."""
-        clock, automatic = Clock(), self.sample_weight_kind == "auto"
+        """Fit from scratch, and return the rows; `classes` if some of them may have no
+        rows yet.
+        """
+        clock = Clock()
+        automatic = self.sample_weight_kind == "auto"
         options, losses = self._checked_options()
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=True)
-        with self._passes(source, clock) as engine:
+        with self._engine_of_fit(source, clock) as engine:
             cv, rows = inputs.as_folds(options, self.cv, source, y, groups)
             # the model keeps them as JSON, which takes no numbers of NumPy
             losses = replace(losses, tol=float(self.tol), max_iter=int(self.max_iter))
             options = replace(options, cv=cv)
             dataset, options = classification.label_rows(
-                rows, labels, options, losses, classes=classes, whole_weights_repeat=automatic, engine=engine
+                rows,
+                labels,
+                options,
+                losses,
+                classes=classes,
+                whole_weights_repeat=automatic,
+                engine=engine,
             )
             trained = classification.fit(dataset, options, losses, engine=engine)
         self._keep(self._with_names(trained.model))
         return labelled.LabelledDataset(source, labels, self.classes_, self._factors())
 
     def _checked_options(self) -> tuple[RidgeOptions, classification.LossOptions]:
-        """Return the parameters as the library takes them; a parameter that was set wrongly fails now."""
+        """Return the parameters as the library takes them; a parameter that was set
+        wrongly fails now.
+        """
         automatic = self.sample_weight_kind == "auto"
         options = self._options(sample_weight_kind="precision" if automatic else None)
-        return options, classification.LossOptions(self.loss, self.class_weight, self.tol, self.max_iter)
+        return options, classification.LossOptions(
+            self.loss, self.class_weight, self.tol, self.max_iter
+        )
 
     def _factors(self) -> FloatArray | None:
         """Return the factors of each class's weights that were given by label."""
@@ -214,18 +257,23 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             return None
         # factors given by label, unlike "balanced" ones, do not depend on counts
         none = exact_sums.ExactSum.zeros((len(self.classes_),))
-        counts = labelled.LabelCounts(self.classes_, np.zeros(len(self.classes_), np.int64), none)
+        counts = labelled.LabelCounts(
+            self.classes_, np.zeros(len(self.classes_), np.int64), none
+        )
         return labelled.class_weights(self.class_weight, counts)
 
     @available_if(_sums_add_up)  # type: ignore[untyped-decorator]
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None
+    ) -> Self:
         """Add rows to the exact sums of the squared loss; see `RFFRidge.partial_fit`.
 
-        The first call fits: it chooses what is left open, and needs rows of two classes. Later calls add rows
-        of any of the classes, and the coefficients are those of one fit with the same features and alpha.
-        Probabilities are calibrated on the rows of all calls, or on a sample of 10,000, which the estimator
-        keeps meanwhile; stored models do not hold it. After `fit`, or for a loaded model, no former rows are
-        there, and the calibration stays as it is.
+        The first call fits: it chooses what is left open, and needs rows of two
+        classes. Later calls add rows of any of the classes, and the coefficients are
+        those of one fit with the same features and alpha. Probabilities are calibrated
+        on the rows of all calls, or on a sample of 10,000, which the estimator keeps
+        meanwhile; stored models do not hold it. After `fit`, or for a loaded model, no
+        former rows are there, and the calibration stays as it is.
 
         Parameters
         ----------
@@ -237,51 +285,67 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         Raises
         ------
         InvalidParameterError
-            If `classes` are missing in the first call or differ later, or `class_weight` is "balanced".
+            If `classes` are missing in the first call or differ later, or
+            `class_weight` is "balanced".
         DataError
-            If values are not finite, shapes do not fit, a label is not among the classes, or the first call
-            has rows of one class.
+            If values are not finite, shapes do not fit, a label is not among the
+            classes, or the first call has rows of one class.
         StatisticsError
             If the model was loaded without its sums.
         """
         if isinstance(self.class_weight, str):
             raise InvalidParameterError(
-                f"`class_weight` is {self.class_weight!r}, but the rows to come may have other shares of the "
-                "classes; give a weight for each class, or None"
+                f"`class_weight` is {self.class_weight!r}, but the rows to come may"
+                " have other shares of the classes; give a weight for each class, or"
+                " None"
             )
         if not self.__sklearn_is_fitted__():
             if classes is None:
                 raise InvalidParameterError(
-                    "`classes` is None in the first call of partial_fit; give all labels that will come"
+                    "`classes` is None in the first call of partial_fit; give all"
+                    " labels that will come"
                 )
             first = self._fit(X, y, sample_weight, None, classes=_sorted(classes))
             self._rows = classification.CalibrationRows.of(first)
             return self
         if classes is not None and not np.array_equal(_sorted(classes), self.classes_):
             raise InvalidParameterError(
-                f"`classes` is {list(classes)}; expected {self.classes_.tolist()}, as in the first call"
+                f"`classes` is {list(classes)}; expected {self.classes_.tolist()}, as"
+                " in the first call"
             )
         fitted_loss = self._fitted.card["classifier"]["loss"]
         if self.loss != fitted_loss:
             raise InvalidParameterError(
-                f"`loss` is {self.loss!r}, but the model was fitted by {fitted_loss!r}, which has other "
-                "coefficients and probabilities; call `fit` with all rows"
+                f"`loss` is {self.loss!r}, but the model was fitted by {fitted_loss!r},"
+                " which has other coefficients and probabilities; call `fit` with all"
+                " rows"
             )
         clock = Clock()
         self._require_sums()
         self._checked_options()
-        source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
+        source, labels = inputs.as_labelled(
+            self, X, y, sample_weight, reset=False, adds_levels=True
+        )
         rows = labelled.LabelledDataset(source, labels, self.classes_, self._factors())
         self._add(rows, clock)
-        self._rows = None if self._rows is None else classification.CalibrationRows.of(rows, self._rows)
+        self._rows = (
+            None
+            if self._rows is None
+            else classification.CalibrationRows.of(rows, self._rows)
+        )
         return self
 
-    def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> models.RidgeModel:
+    def _solve_again(
+        self, statistics: ridge_statistics.RidgeStatistics
+    ) -> models.RidgeModel:
         alpha = self._alpha_to_refit()
-        again = refit(self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept)
+        again = refit(
+            self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept
+        )
         facts = {**self._fitted.card["classifier"], "ridge_alpha": again.alpha}
         if self._rows is not None:  # else the model keeps its own calibration
-            rows, factors = self._rows, self._factors()
+            rows = self._rows
+            factors = self._factors()
             calibration = classification.calibrate_rows(
                 rows.X, rows.targets, rows.weights, again, class_weight=factors
             )
@@ -291,19 +355,21 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     def decision_function(self, X: Any) -> Any:
         """Return the decision values, O(n_samples · n_components · n_features).
 
-        Log odds for two classes, else log probabilities up to a constant per row. Scores for the squared
-        hinge, and for the squared loss if alpha is so small that there are no probabilities.
+        Log odds for two classes, else log probabilities up to a constant per row.
+        Scores for the squared hinge, and for the squared loss if alpha is so small that
+        there are no probabilities.
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
+        dataset, path or URL
             Of shape (n_samples, n_features).
 
         Returns
         -------
         float64 array of shape (n_samples,) or (n_samples, n_classes)
-            For two classes the value of the second, which is predicted if it is above 0. A lazy Dask array
-            for a Dask collection, else a NumPy array in memory.
+            For two classes the value of the second, which is predicted if it is above
+            0. A lazy Dask array for a Dask collection, else a NumPy array in memory.
 
         Raises
         ------
@@ -313,17 +379,22 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        # one number per row for two classes, as scikit-learn's decision functions have it
+        # one number per row for two classes, as scikit-learn's decision functions have
+        # it
         width = None if len(self.classes_) == 2 else len(self.classes_)
-        return self._of_scores(X, partial(_decisions, self._calibration), width=width, dtype=np.float64)
+        return self._of_scores(
+            X, partial(_decisions, self._calibration), width=width, dtype=np.float64
+        )
 
     def predict(self, X: Any) -> Any:
         """Return the class of each row, shape (n_samples,); see `decision_function`.
 
-        On a grid of xarray classes in words are numbers, whose words are in the attribute `flag_meanings`.
+        On a grid of xarray classes in words are numbers, whose words are in the
+        attribute `flag_meanings`.
         """
         check_is_fitted(self)
-        classes, flags = self.classes_, {}
+        classes = self.classes_
+        flags = {}
         if xarrays.is_xarray(X) and classes.dtype.kind in "OUT":
             flags = grids.flags_of({i: str(label) for i, label in enumerate(classes)})
             classes = np.arange(len(classes))
@@ -333,7 +404,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
-        """Return the probability of each class, shape (n_samples, n_classes), in the order of `classes_`.
+        """Return the probability of each class, shape (n_samples, n_classes), in the
+        order of `classes_`.
 
         Parameters
         ----------
@@ -345,20 +417,25 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         NotFittedError
             Before `fit`.
         SolveError
-            If alpha was so small that leave-one-out scores of the training rows are unknown.
+            If alpha was so small that leave-one-out scores of the training rows are
+            unknown.
         """
         # of the logarithms, which stay finite where a probability rounds to 0
         return np.exp(self.predict_log_proba(X))
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithm of `predict_proba`, which is finite even where a probability rounds to 0."""
+        """Return the logarithm of `predict_proba`, which is finite even where a
+        probability rounds to 0.
+        """
         check_is_fitted(self)
         calibration = self._calibration
         if calibration is None:
             raise class_prediction.no_probabilities(self.model_)
         width = len(self.classes_)
-        return self._of_scores(X, calibration.log_probabilities, width=width, dtype=np.float64)
+        return self._of_scores(
+            X, calibration.log_probabilities, width=width, dtype=np.float64
+        )
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the (weighted) share of rows whose class is predicted correctly.
@@ -381,9 +458,13 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
         with inputs.suitable_engine(self.engine, source) as engine:
             dataset = labelled.LabelledDataset(source, labels, self.classes_)
-            return class_prediction.evaluate(dataset, self.model_, engine=engine).accuracy
+            return class_prediction.evaluate(
+                dataset, self.model_, engine=engine
+            ).accuracy
 
-    def _test_data(self, X: Any, y: Any) -> tuple[blocks.Dataset, columns.Column | None]:
+    def _test_data(
+        self, X: Any, y: Any
+    ) -> tuple[blocks.Dataset, columns.Column | None]:
         return inputs.as_labelled(self, X, y, reset=False)
 
     @property
@@ -400,25 +481,32 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return values
 
     def _keep(self, model: models.RidgeModel) -> None:
-        self._fitted, self._pending, self._rows = model, None, None
+        self._fitted = model
+        self._pending = None
+        self._rows = None
         self.classes_ = class_prediction.read_classes(model)
 
     def _warn_of_early_stop(self) -> None:
         minimum = self._fitted.card["classifier"]["minimum"]
         if minimum is not None and not minimum["converged"]:
-            warnings.warn(
-                f"loss={self.loss!r} stopped after {minimum['n_iterations']} steps above its minimum by "
-                f"about {minimum['excess'] / minimum['reference']:.1e} of the loss of scores of 0; expected "
-                f"tol={self.tol:g}. Raise `max_iter` ({self.max_iter}), `tol` or `alpha`",
+            warn(
+                f"loss={self.loss!r} stopped after {minimum['n_iterations']} steps"
+                " above its minimum by about"
+                f" {minimum['excess'] / minimum['reference']:.1e} of the loss of scores"
+                f" of 0; expected tol={self.tol:g}. Raise `max_iter` ({self.max_iter}),"
+                " `tol` or `alpha`",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
 
-def _labels(classes: AnyArray, calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> AnyArray:
+def _labels(
+    classes: AnyArray, calibration: ScoreCalibration | None, scores: NDArray[np.float64]
+) -> AnyArray:
     return np.asarray(classes[class_prediction.decide(scores, calibration)])
 
 
-def _decisions(calibration: ScoreCalibration | None, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _decisions(
+    calibration: ScoreCalibration | None, scores: NDArray[np.float64]
+) -> NDArray[np.float64]:
     values = class_prediction.decisions(scores, calibration)
     return values[:, 0] if values.shape[1] == 1 else values

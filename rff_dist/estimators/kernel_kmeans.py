@@ -1,6 +1,6 @@
 """Kernel k-means with the exact kernel, for few rows."""
 
-import warnings
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -13,11 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.checks import check_count, check_name
 from rff_dist.data import blocks
-from rff_dist.engines import protocol
+from rff_dist.engines import events, protocol
 from rff_dist.engines.clock import Clock
-from rff_dist.engines.progress import Announcer, Remark
-from rff_dist.errors import DataError, InvalidParameterError, PlanError
-from rff_dist.estimators import base
+from rff_dist.errors import DataError, InvalidParameterError, PlanError, warn
+from rff_dist.estimators import base, categories, panel
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.estimators.values import validated, validated_weights
 from rff_dist.features import draw, feature_options, maps
@@ -27,43 +26,51 @@ from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import exact
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.numerics import machine
+from rff_dist.recipes.recipes import RECIPE
 from rff_dist.statistics import inspection
 from rff_dist.text import human_bytes, number
 from rff_dist.typing import FloatArray, IndexArray
 
 N_INIT = 10
-_STRIP_BYTES = 2**22  # of kernel values made at once: there is memory for one Gram matrix, not for two
+# kernel values that are computed at once: memory is checked for one Gram matrix only
+_STRIP_BYTES = 2**22
 
 
 @dataclass(repr=False, eq=False)
-class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, base.RowsEstimator):
+class KernelKMeans(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, base.RowsEstimator
+):
     """Kernel k-means by the whole Gram matrix: exact, for thousands of rows.
 
-    Minimises Σ w·‖φ(x) − c‖², with c the mean of the row's cluster in the kernel's feature space, and finds
-    clusters that no plane separates, such as rings. It takes 8 · n_samples² bytes, and
-    O(n_samples² · n_clusters) per iteration. For more rows use `RFFKMeans`, which approximates this.
+    Minimises Σ w·‖φ(x) − c‖², with c the mean of the row's cluster in the kernel's
+    feature space, and finds clusters that no plane separates, such as rings. It takes 8
+    · n_samples² bytes, and O(n_samples² · n_clusters) per iteration. For more rows use
+    `RFFKMeans`, which approximates this.
 
     Parameters
     ----------
     n_clusters : int, default=8
     kernel : str, Kernel or "precomputed", default="gaussian"
-        A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
-        `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales that are given here are kept.
-        "precomputed" expects Gram matrices instead of rows: of shape (n_samples, n_samples) for `fit`,
-        (n_rows, n_samples) for `predict`.
+        A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
+        see `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales that
+        are given here are kept. "precomputed" expects Gram matrices instead of rows: of
+        shape (n_samples, n_samples) for `fit`, (n_rows, n_samples) for `predict`.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The length scale, in units of the (standardised) inputs; "auto" is the median distance between
-        rows of a seeded sample. Clusters that are not convex need less: about the width of a cluster. A
-        precomputed kernel has none.
+        The length scale, in units of the (standardised) inputs; "auto" is the median
+        distance between rows of a seeded sample. Clusters that are not convex need
+        less: about the width of a cluster. A precomputed kernel has none.
     n_init : int or "auto", default="auto"
-        The number of starts; the start of least inertia is kept. "auto" is 10, or 1 if `init` is an array.
+        The number of starts; the one of smallest inertia is kept. "auto" is 10, or 1 if
+        `init` is an array.
     init : "k-means++" or int array of shape (n_clusters,), default="k-means++"
-        How each start begins: greedy k-means++ in feature space; or the numbers of the rows that are the
-        first centres.
+        How each start begins: greedy k-means++ in feature space; or the numbers of the
+        rows that are the first centres.
     max_iter : int, default=300
         The largest number of iterations of each start.
     standardize : {"auto", "rank"} or bool, default=False
         How the inputs are prepared, see `RFFKMeans`; not for precomputed kernels.
+    categorical_features : "from_dtype", list, array or None, default="from_dtype"
+        Which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
         The seed of starts and of the sample.
     verbose : int, default=0
@@ -74,21 +81,26 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     labels_ : int32 array of shape (n_samples,)
         The cluster of each row: the one with the nearest centre, the lowest of equals.
     inertia_ : float
-        Σ w · squared distance of the rows to their nearest centres, in units of the kernel.
+        Σ w · squared distance of the rows to their nearest centres, in units of the
+        kernel.
     n_iter_ : int
         The number of assignments in the start that was kept.
     objectives_ : tuple of float
-        The inertia of each partition of that start, about its own means; it never rises.
+        The inertia of each partition of that start, about its own means; it never
+        rises.
     kernel_ : Kernel or None
         The kernel with its length scale; None if it is precomputed.
     n_features_in_ : int
         Columns of the inputs.
+    feature_names_in_ : array of str
+        Their names; only if they have some.
 
     Notes
     -----
-    Iterations stop when no row changes its cluster. An empty cluster takes the row that is farthest from its
-    own centre (of several, the first); several empty clusters take the farthest rows in turn. Rows are sorted
-    first, so that neither their order nor weights instead of repeated rows change the starts.
+    Iterations stop when no row changes its cluster. An empty cluster takes the row that
+    is farthest from its own centre (of several, the first); several empty clusters take
+    the farthest rows in turn. Rows are sorted first, so that the starts depend neither
+    on the order of the rows nor on whether a row has a weight of 3 or is there 3 times.
 
     References
     ----------
@@ -114,6 +126,7 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     init: Any = "k-means++"
     max_iter: int = 300
     standardize: bool | str = False
+    categorical_features: Any = categories.FROM_DTYPE
     random_state: Any = None
     verbose: int = 0
     kernel_: Kernel | None = field(init=False)
@@ -124,7 +137,8 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         Parameters
         ----------
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
-            Of shape (n_samples, n_features); or a symmetric Gram matrix for kernel="precomputed".
+            Of shape (n_samples, n_features); or a symmetric Gram matrix for
+            kernel="precomputed".
         y : ignored
             For scikit-learn's pipelines.
         sample_weight : array-like of shape (n_samples,), optional
@@ -135,21 +149,25 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         InvalidParameterError
             If a parameter is out of range.
         DataError
-            If values are not finite, there are fewer rows than clusters, or a Gram is not symmetric.
+            If values are not finite, there are fewer rows than clusters, or a Gram is
+            not symmetric.
         PlanError
             If the Gram matrix would need more memory than there is.
         """
         clock = Clock()
         self._check_parameters()
         seed = draw.seed_from_random_state(self.random_state)
-        with self._passes(None, clock) as engine:
+        with self._engine_of_fit(None, clock) as engine:
             if _is_precomputed(self.kernel):
                 gram, weights = self._precomputed(X, sample_weight)
                 order = np.arange(len(gram))
             else:
-                gram, weights, order = self._compare(X, sample_weight, seed, engine)
+                gram, weights, order = self._gram_of_rows(
+                    X, sample_weight, seed, engine
+                )
             starts = self._starts(gram, weights, order, seed)
-            Announcer(engine.observers)(Remark("cluster", f"{len(order):,} rows, {len(starts)} starts"))
+            words = f"{len(order):,} rows, {len(starts)} starts"
+            engine.tell(events.Remark("cluster", words))
             limits = values_of(self, "n_clusters", "max_iter")
             kept = exact.cluster(gram, weights, starts[0], **limits)
             for labels in starts[1:]:
@@ -164,14 +182,21 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         self.objectives_ = kept.objectives
         self.n_iter_ = len(kept.objectives)
         self._n_features_out = self.n_clusters
-        moving = f"rows still changed clusters after max_iter={self.max_iter} iterations; raise `max_iter`"
-        warn_of_clusters(kept.n_filled, self.n_clusters, "" if kept.converged else moving)
+        still_moving = (
+            f"rows still changed clusters after max_iter={self.max_iter} iterations;"
+            " raise `max_iter`"
+        )
+        warn_of_clusters(
+            kept.n_filled, self.n_clusters, "" if kept.converged else still_moving
+        )
         return self
 
-    def _chosen(self) -> dict[str, str]:
-        precomputed = {"kernel": "precomputed"}
+    def _choices(self) -> dict[str, str]:
+        kernel = {"kernel": "precomputed"}
+        if self.kernel_ is not None:
+            kernel = panel.kernel_facts(self.kernel_, self._names)
         return {
-            **(precomputed if self.kernel_ is None else base.kernel_facts(self.kernel_, self._names)),
+            **kernel,
             "inertia": number(self.inertia_),
             "iterations": f"{self.n_iter_:,}",
         }
@@ -180,7 +205,8 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         for name in ("n_clusters", "max_iter"):
             check_count(getattr(self, name), name)
         inspection.check_standardize(self.standardize)
-        n_init = check_count(starts_of(self.n_init, auto=1), "n_init")
+        # "auto" counts as one start here, so that it is allowed with given rows
+        n_init = check_count(n_starts_of(self.n_init, auto=1), "n_init")
         if isinstance(self.init, str):
             check_name(self.init, ("k-means++",), "init", also=", or row numbers")
         elif n_init > 1:
@@ -189,52 +215,68 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             )
 
     def _precomputed(self, X: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray]:
+        """Return a given Gram, checked, and the weights of its rows."""
         gram = _as_gram(self, X, reset=True)
+        self._recipe = None
         if gram.shape[0] != gram.shape[1]:
-            raise DataError(f"a precomputed Gram has shape {gram.shape}; expected a square matrix")
+            raise DataError(
+                f"a precomputed Gram has shape {gram.shape}; expected a square matrix"
+            )
         skew = np.abs(gram - gram.T)
         row, column = np.unravel_index(skew.argmax(), skew.shape)
-        # some 16 times float32's rounding of the largest entry
+        # about 16 times the rounding error of the largest entry in float32
         if skew[row, column] > 1e-6 * np.abs(gram).max():
             raise DataError(
-                f"a precomputed Gram is not symmetric: k[{row}, {column}] is {gram[row, column]:g} and "
-                f"k[{column}, {row}] {gram[column, row]:g}; give k(x, y) = k(y, x)"
+                f"a precomputed Gram is not symmetric: k[{row}, {column}] is"
+                f" {gram[row, column]:g} and k[{column}, {row}] {gram[column, row]:g};"
+                " give k(x, y) = k(y, x)"
             )
         self._check_size(len(gram))
         self.kernel_ = None
         return gram, validated_weights(sample_weight, gram)
 
-    def _compare(
+    def _gram_of_rows(
         self, X: Any, sample_weight: Any, seed: int, engine: protocol.Engine
     ) -> tuple[FloatArray, FloatArray, IndexArray]:
-        """Return the Gram and the weights of the rows in sorted order, and that order."""
+        """Compute the Gram of the rows in sorted order.
+
+        Returns it, the weights in this order, and the order.
+        """
         feature_options.check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
-        dataset = as_dataset(self, X, None, sample_weight, reset=True, supervised=False).without_targets()
+        dataset = as_dataset(
+            self, X, None, sample_weight, reset=True, supervised=False
+        ).without_targets()
         self._check_size(dataset.n_samples)
         prepared = prepare(dataset, standardize=self.standardize, engine=engine)
         self._standardizer = prepared.standardizer
         kernel.check_columns(dataset.n_features)
         self.kernel_ = draw.resolve_kernel(prepared.inputs(seed), kernel, length_scale)
+        self._recipe = dataset.attributes.get(RECIPE)
         inputs, weights = _read(dataset, self._standardizer)
-        order = np.lexsort(inputs.T[::-1])  # so that starts do not depend on the order of the rows
+        # so that starts do not depend on the order of the rows
+        order = np.lexsort(inputs.T[::-1])
         self._rows = inputs[order]
         gram = np.empty((len(inputs), len(inputs)))
-        for strip, values in self._strips(self._rows):
+        for strip, values in self._kernel_strips(self._rows):
             gram[strip] = values
         return gram, weights[order], order
 
     def _check_size(self, n_samples: int) -> None:
         kmeans_starts.check_enough(n_samples, self.n_clusters)
-        needed, limit = 8 * n_samples**2, machine.available_memory()
+        needed = 8 * n_samples**2
+        limit = machine.available_memory()
         if needed > limit:
             raise PlanError(
-                f"the Gram matrix of {n_samples:_} rows needs {human_bytes(needed)} and there are "
-                f"{human_bytes(limit)}; use RFFKMeans, which needs none"
+                f"the Gram matrix of {n_samples:_} rows needs {human_bytes(needed)} and"
+                f" there are {human_bytes(limit)}; use RFFKMeans, which needs none"
             )
 
-    def _strips(self, inputs: FloatArray) -> Any:
-        """Yield slices of rows and their kernel values with the clustered rows, 4 MiB at a time."""
+    def _kernel_strips(self, inputs: FloatArray) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield slices of rows, and their kernel values with the clustered rows.
+
+        Each slice has 4 MiB of values.
+        """
         assert self.kernel_ is not None
         step = max(1, _STRIP_BYTES // (8 * len(self._rows)))
         for first in range(0, len(inputs), step):
@@ -242,7 +284,8 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
             values = self.kernel_.gram(inputs[strip], self._rows)
             if not np.isfinite(values).all():
                 raise DataError(
-                    f"{self.kernel_} overflows on these rows; standardise them, or scale them down"
+                    f"{self.kernel_} overflows on these rows; standardise them, or"
+                    " scale them down"
                 )
             yield strip, values
 
@@ -251,30 +294,45 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
     ) -> list[IndexArray]:
         """Return the first labels of each start."""
         if isinstance(self.init, str):
-            n_init = starts_of(self.n_init, auto=N_INIT)
-            choose = partial(exact.choose_rows, gram, weights, self.n_clusters, seed=seed)
-            return [exact.labels_from_rows(gram, weights, choose(start=start)) for start in range(n_init)]
-        init, n_samples = np.asarray(self.init), len(order)
+            n_init = n_starts_of(self.n_init, auto=N_INIT)
+            choose = partial(
+                exact.choose_rows, gram, weights, self.n_clusters, seed=seed
+            )
+            return [
+                exact.labels_from_rows(gram, weights, choose(start=start))
+                for start in range(n_init)
+            ]
+        init = np.asarray(self.init)
+        n_samples = len(order)
         if init.shape != (self.n_clusters,) or init.dtype.kind not in "iu":
             raise InvalidParameterError(
-                f"`init` has shape {init.shape} and dtype {init.dtype}; expected 'k-means++', or the numbers "
-                f"of n_clusters={self.n_clusters} rows"
+                f"`init` has shape {init.shape} and dtype {init.dtype}; expected"
+                f" 'k-means++', or the numbers of n_clusters={self.n_clusters} rows"
             )
-        if init.min() < 0 or init.max() >= n_samples or len(np.unique(init)) < len(init):
+        if (
+            init.min() < 0
+            or init.max() >= n_samples
+            or len(np.unique(init)) < len(init)
+        ):
             raise InvalidParameterError(
-                f"`init` is {init[:10].tolist()}; expected row numbers, each once, from 0 to {n_samples - 1}"
+                f"`init` is {init[:10].tolist()}; expected row numbers, each once, from"
+                f" 0 to {n_samples - 1}"
             )
-        # where each row went when rows were sorted
-        return [exact.labels_from_rows(gram, weights, np.argsort(order)[init])]
+        # `init` counts rows as they were given; the Gram has them in sorted order
+        sorted_place = np.argsort(order)
+        return [exact.labels_from_rows(gram, weights, sorted_place[init])]
 
     def predict(self, X: Any) -> NDArray[np.int32]:
-        """Return the cluster of each row, O(n_rows · n_samples · (n_features + n_clusters)).
+        """Return the cluster of each row.
+
+        Takes O(n_rows · n_samples · (n_features + n_clusters)).
 
         Parameters
         ----------
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
-            Of shape (n_rows, n_features); or, for kernel="precomputed", the kernel values between these rows
-            and the clustered ones, of shape (n_rows, n_samples).
+            Of shape (n_rows, n_features); or, for kernel="precomputed", the kernel
+            values between these rows and the clustered ones, of shape (n_rows,
+            n_samples).
 
         Returns
         -------
@@ -291,13 +349,17 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         check_is_fitted(self)
         if self.kernel_ is None:
             return self._kept.nearest(_as_gram(self, X, reset=False)).astype(np.int32)
-        labels = [self._kept.nearest(values) for _, values in self._strips(self._new_rows(X))]
+        labels = [
+            self._kept.nearest(values)
+            for _, values in self._kernel_strips(self._new_rows(X))
+        ]
         return np.concatenate(labels).astype(np.int32)
 
     def transform(self, X: Any) -> FloatArray:
         """Return the distances of each row to all centres, shape (n_rows, n_clusters).
 
-        A cluster without rows is infinitely far. Inputs and errors are those of `predict`.
+        A cluster without rows is infinitely far. Inputs and errors are those of
+        `predict`.
 
         Raises
         ------
@@ -307,13 +369,14 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         check_is_fitted(self)
         if self.kernel_ is None:
             raise InvalidParameterError(
-                "`kernel` is 'precomputed'; distances need k(x, x) of each row, which its kernel values with "
-                "the clustered rows do not tell. Use `predict`"
+                "`kernel` is 'precomputed'; distances need k(x, x) of each row, which"
+                " its kernel values with the clustered rows do not tell. Use `predict`"
             )
         inputs = self._new_rows(X)
         squared = [
-            self._kept.scores(values) + self.kernel_.diagonal(inputs[strip])[:, np.newaxis]
-            for strip, values in self._strips(inputs)
+            self._kept.scores(values)
+            + self.kernel_.diagonal(inputs[strip])[:, np.newaxis]
+            for strip, values in self._kernel_strips(inputs)
         ]
         return np.sqrt(np.maximum(np.concatenate(squared), 0.0))
 
@@ -327,23 +390,28 @@ class KernelKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMix
         return tags
 
 
-def starts_of(n_init: Any, *, auto: int) -> Any:
+def n_starts_of(n_init: Any, *, auto: int) -> Any:
     """Return the given number of starts; `auto` if that is "auto"."""
     if not isinstance(n_init, str):
         return n_init
     if n_init != "auto":
-        raise InvalidParameterError(f"`n_init` is {n_init!r}; expected 'auto' or an integer of at least 1")
+        raise InvalidParameterError(
+            f"`n_init` is {n_init!r}; expected 'auto' or an integer of at least 1"
+        )
     return auto
 
 
-def warn_of_clusters(n_filled: int, n_clusters: int, moving: str) -> None:
-    """Warn, in scikit-learn's words, if fewer clusters than asked for have rows; and of `moving`, if any."""
+def warn_of_clusters(n_filled: int, n_clusters: int, still_moving: str) -> None:
+    """Warn if fewer than `n_clusters` have rows, in scikit-learn's words.
+
+    `still_moving` is a second warning, for a fit that did not converge, or "".
+    """
     few = (
-        f"Number of distinct clusters ({n_filled}) found smaller than n_clusters ({n_clusters}). "
-        "Possibly due to duplicate points in X."
+        f"Number of distinct clusters ({n_filled}) found smaller than n_clusters"
+        f" ({n_clusters}). Possibly due to duplicate points in X."
     )
-    for problem in filter(None, [few if n_filled < n_clusters else "", moving]):
-        warnings.warn(problem, ConvergenceWarning, stacklevel=3)  # the line that called `fit`
+    for problem in filter(None, [few if n_filled < n_clusters else "", still_moving]):
+        warn(problem, ConvergenceWarning)
 
 
 def _is_precomputed(kernel: object) -> bool:
@@ -355,9 +423,13 @@ def _as_gram(estimator: KernelKMeans, X: Any, *, reset: bool) -> FloatArray:
     return np.asarray(gram.toarray() if hasattr(gram, "toarray") else gram)
 
 
-def _read(dataset: blocks.Dataset, standardizer: maps.Standardizer | None) -> tuple[FloatArray, FloatArray]:
+def _read(
+    dataset: blocks.Dataset, standardizer: maps.Standardizer | None
+) -> tuple[FloatArray, FloatArray]:
     """Return all rows, standardised, and their weights."""
     rows = dataset.read(blocks.Block(0, 0, dataset.n_samples))
-    inputs = np.asarray(rows.X, np.float64) if standardizer is None else standardizer(rows.X)
+    inputs = (
+        np.asarray(rows.X, np.float64) if standardizer is None else standardizer(rows.X)
+    )
     blocks.check_finite(replace(rows, y=None, sample_weight=None), inputs)
     return inputs, rows.weights

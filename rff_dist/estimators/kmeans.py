@@ -10,84 +10,112 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.checks import check_count
 from rff_dist.engines.clock import Clock
-from rff_dist.estimators import base, inputs, kernel_kmeans
+from rff_dist.estimators import base, inputs, kernel_kmeans, panel
 from rff_dist.features import feature_options
 from rff_dist.fields import values_of
-from rff_dist.kmeans import cluster_options, lloyd_pass, starts
+from rff_dist.kmeans import cluster_options, lloyd_pass, shapes, starts
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.text import number
 
 
 @dataclass(repr=False, eq=False)
-class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, base.FeatureEstimator):
-    """Kernel k-means through random Fourier or Nyström features, in passes that never store them.
+class RFFKMeans(
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    ClusterMixin,
+    base.FeatureEstimator,
+):
+    """Kernel k-means through random Fourier or Nyström features, in passes that never
+    store them.
 
-    Minimises Σ w·‖z(x) − c‖² over `n_clusters` centres c. This approaches kernel k-means as `n_components`
-    grows, and finds clusters that no plane separates, such as rings. Each Lloyd pass costs
-    O(n_samples · n_components · (n_features + n_clusters)) per start, and memory does not grow with the rows.
-    Sums are exact, so labels and centres have the same bits on one thread, many threads or a cluster.
+    Minimises Σ w·‖z(x) − c‖² over `n_clusters` centres c. This approaches kernel
+    k-means as `n_components` grows, and finds clusters that no plane separates, such as
+    rings. Each Lloyd pass costs O(n_samples · n_components · (n_features + n_clusters))
+    per start, and memory does not grow with the rows. Sums are exact, so labels and
+    centres have the same bits on one thread, many threads or a cluster.
 
     Parameters
     ----------
-    n_clusters : int, default=8
+    n_clusters : int or "auto", default=8
+        "auto" is a number from 2 to 16: the one after which a further cluster cuts most
+        links between neighbours of 1,000 rows; of given features that of the largest
+        silhouette.
     kernel : str or Kernel, default="gaussian"
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
-        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
-        Length scales that are given here are kept.
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or
+        a Kernel object. Length scales that are given here are kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The length scale, in units of the (standardised) inputs; "auto" is the median distance between
-        rows of a seeded sample. Clusters that are not convex need less: about the width of a cluster.
+        The length scale, in units of the (standardised) inputs. "auto" clusters up to
+        5,000 rows in degree-normalised Nyström features of six length scales, and by
+        plain k-means. The partition that cuts the smallest share of the links between
+        neighbours decides `features`, `n_components` (at most so many), `n_principal`
+        and `normalize`. If any of `kernel`, `features`, `design`, `precision`,
+        `n_principal` or `normalize` is given, or `init` is an array, or a column holds
+        categories, it is the median distance between rows, which suits round clusters.
     n_components : int, default=1024
-        D, the number of components of Z. The error of the kernel falls as 1/√D, and the cost grows as D. An
-        even number makes pairs of cosines and sines, an odd one cosines with random phases, which have more
-        variance. With Nyström features it is the number of centres; data with fewer distinct rows use all of
-        them, and the kernel is then exact.
+        D, the number of components of Z. The error of the kernel falls as 1/√D, and the
+        cost grows as D. An even number makes pairs of cosines and sines, an odd one
+        cosines with random phases, which have more variance. With Nyström features it
+        is the number of centres; data with fewer distinct rows use all of them, and the
+        kernel is then exact.
     n_init : int or "auto", default="auto"
-        The number of starts, which share each pass; the start of least inertia is kept. "auto" is 1.
+        The number of starts, which share each pass; the start of least inertia is kept.
+        "auto" is 1.
     init : {"k-means||", "k-means++"} or array, default="k-means||"
-        How centres begin. "k-means||" draws candidates from all rows in three passes, "k-means++" takes a
-        sample of 4,096 rows; of so few rows all distinct ones are candidates. Among the candidates, k-means++
-        and local search choose the centres. An array gives centres as rows of inputs, of shape
-        (n_clusters, n_features), or in Z, of shape (n_clusters, n_components or `n_principal`).
+        How centres begin. "k-means||" draws candidates from all rows in three passes,
+        "k-means++" takes a sample of 4,096 rows; of so few rows all distinct ones are
+        candidates. Among the candidates, k-means++ and local search choose the centres.
+        An array gives centres as rows of inputs, of shape (n_clusters, n_features), or
+        in Z, of shape (n_clusters, n_components or `n_principal`).
     max_iter : int, default=300
         The largest number of Lloyd passes.
     tol : float, default=1e-4
-        A start stops when the sum of its centres' squared shifts is at most this share of the mean variance
-        of Z's columns; with 0, when no label changes.
+        A start stops when the sum of its centres' squared shifts is at most this share
+        of the mean variance of Z's columns; with 0, when no label changes.
     n_principal : int or None, default=None
-        Cluster in the scores on that many leading kernel principal components (see `RFFPCA`), instead of all
-        features. This takes one more pass of O(n_samples · n_components²), and makes the others cheaper.
+        Cluster in the scores on that many leading kernel principal components (see
+        `RFFPCA`), instead of all features. This takes one more pass of O(n_samples ·
+        n_components²), and makes the others cheaper.
     normalize : {None, "degree"}, default=None
-        "degree" uses the principal components of degree-normalised features, see `RFFPCA`. This is spectral
-        clustering if `n_principal` is one less than the number of clusters and `length_scale` is below the
-        gaps between them. Use Nyström features with it: Fourier features blur the degrees of a narrow kernel.
+        "degree" uses the principal components of degree-normalised features, see
+        `RFFPCA`. This is spectral clustering if `n_principal` is one less than the
+        number of clusters and `length_scale` is below the gaps between them; rows are
+        scaled to norm 1 (Ng, Jordan & Weiss 2001). Use Nyström features with it:
+        Fourier features blur the degrees of a narrow kernel.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
-        Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel. Whitening
-        them costs O(n_components²) more per row and pass.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design, default="auto"
+        Fourier features do not depend on the data; Nyström features are kernel values
+        at rows of the data, by RULE uniform (the default), dense (without isolated
+        rows), k-means++ or rpcholesky, and work with any kernel. Whitening them costs
+        O(n_components²) more per row and pass.
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design,
+    default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
-        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
-        "high" to float32.
+        How Fourier features are rounded: "standard" to 15 bits, so that products are
+        summed exactly and fast; "high" to float32.
     standardize : {"auto", "rank"} or bool, default=False
-        How the inputs are prepared. False leaves them as they are, as scikit-learn does: if units differ,
-        columns of large values then decide most. True, "rank" and "auto" are as in `RFFRidge`.
+        How the inputs are prepared. False leaves them as they are, as scikit-learn
+        does: if units differ, columns of large values then decide most. True, "rank"
+        and "auto" are as in `RFFRidge`.
+    categorical_features : "from_dtype", list, array or None, default="from_dtype"
+        Which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
         The seed of frequencies, samples and starts.
     engine : Engine or None, default=None
-        What runs the passes. None is this process, or, for data out of memory, the current Dask client if
-        there is one.
+        What runs the passes. None is this process, or, for data out of memory, the
+        current Dask client if there is one.
     verbose : int, default=0
-        1 shows the progress of the fit as a bar on standard error; as lines in notebooks and pipes.
+        1 shows the progress of the fit as a bar on standard error; as lines in
+        notebooks and pipes.
 
     Attributes
     ----------
     feature_centers_ : float64 array of shape (n_clusters, n_components)
         The centres, in Z; `n_principal` columns if that is given.
     labels_ : int32 array of shape (n_samples,)
-        The cluster of each row; only after a fit to data in memory. For other data use `predict`.
+        The cluster of each row; only after a fit to data in memory. For other data use
+        `predict`.
     inertia_ : float
         Σ w·‖z − c‖², with c the nearest centre of each row, in units of the kernel.
     n_iter_ : int
@@ -95,26 +123,33 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     length_scale_ : float or tuple of float
         The length scale in use.
     kernel_ : Kernel or None
-        The kernel in use, with its length scales; None if the features were made of given frequencies.
+        The kernel in use, with its length scales; None if the features were made of
+        given frequencies.
     features_ : str
         The kind of features in use, "fourier" or "nystrom".
     feature_map_ : FeatureMap
         The features, with the standardizer of the inputs.
     clusters_ : Clusters
-        All of this, with the inertia of each pass and each start, and the weight of each cluster.
+        All of this, with the inertia of each pass and each start, and the weight of
+        each cluster.
+    shape_ : str
+        What length_scale="auto" chose and how clear it is; "" if nothing was chosen.
     n_features_in_ : int
         Columns of the inputs.
+    feature_names_in_ : array of str
+        Their names; only if they have some.
 
     Notes
     -----
-    Ties go to the lowest cluster. An empty cluster moves to the row that is farthest from its own centre (of
-    several, the first); several empty clusters take the farthest rows in turn.
+    Ties go to the lowest cluster. An empty cluster moves to the row that is farthest
+    from its own centre (of several, the first); several empty clusters take the
+    farthest rows in turn.
 
     References
     ----------
-    Dhillon, Guan & Kulis (2004), kernel k-means; Chitta, Jin & Jain (2012), in random Fourier features;
-    Bahmani et al. (2012), k-means||; Lattanzi & Sohler (2019), local search; von Luxburg (2007), spectral
-    clustering.
+    Dhillon, Guan & Kulis (2004), kernel k-means; Chitta, Jin & Jain (2012), in random
+    Fourier features; Bahmani et al. (2012), k-means||; Lattanzi & Sohler (2019), local
+    search; von Luxburg (2007), spectral clustering.
 
     Examples
     --------
@@ -123,12 +158,13 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
     >>> angles = np.linspace(0, 2 * np.pi, 200, endpoint=False)
     >>> ring = np.column_stack([np.cos(angles), np.sin(angles)])
     >>> X = np.vstack([0.2 * ring, 2 * ring])
-    >>> labels = RFFKMeans(2, length_scale=0.7, n_init=10, random_state=0).fit_predict(X)
+    >>> model = RFFKMeans(2, random_state=0)
+    >>> labels = model.fit_predict(X)
     >>> bool((labels[:200] == labels[0]).all() and (labels[200:] != labels[0]).all())
     True
     """
 
-    n_clusters: int = 8
+    n_clusters: Any = 8
     _: KW_ONLY
     n_components: int = 1024
     n_init: Any = "auto"
@@ -145,7 +181,8 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
+        dataset, path or URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.
@@ -159,30 +196,47 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         DataError
             If values are not finite, or there are fewer rows than clusters.
         """
-        clock, (space, lloyd) = Clock(), self._options()
-        dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
-        with self._passes(dataset, clock) as engine:
+        clock = Clock()
+        space, lloyd = self._options()
+        dataset = inputs.as_dataset(
+            self, X, None, sample_weight, reset=True, supervised=False
+        )
+        with self._engine_of_fit(dataset, clock) as engine:
             clusters = kmeans.fit(dataset, space, lloyd, engine=engine)
             if hasattr(self, "labels_"):  # those of an earlier fit
                 del self.labels_
-            # one label per row: for data out of memory an array of their length would be made unasked
+            # one label per row, which may be too many for data that are out of memory
             if inputs.is_in_memory(X):
-                self.labels_ = kmeans_labels.label_in_memory(dataset, clusters, engine=engine)
+                self.labels_ = kmeans_labels.label_in_memory(
+                    dataset, clusters, engine=engine
+                )
         self._keep(self._with_names(clusters))
-        moving = f"the centres still moved after max_iter={self.max_iter} passes; raise `max_iter` or `tol`"
+        still_moving = (
+            f"the centres still moved after max_iter={self.max_iter} passes; raise"
+            " `max_iter` or `tol`"
+        )
         kernel_kmeans.warn_of_clusters(
-            clusters.n_filled, clusters.n_clusters, "" if clusters.converged else moving
+            clusters.n_filled,
+            clusters.n_clusters,
+            "" if clusters.converged else still_moving,
         )
         return self
 
-    def _options(self) -> tuple[cluster_options.ClusterSpace, cluster_options.LloydOptions]:
+    def _options(
+        self,
+    ) -> tuple[cluster_options.ClusterSpace, cluster_options.LloydOptions]:
         """Return the parameters as the library takes them, checked."""
-        # before `_features`, which chooses the map by it
+        # first, because `_features` chooses pairs or phases by this number
         feature_options.check_width(self.n_components, "phases", self.features)
-        n_init = kernel_kmeans.starts_of(self.n_init, auto=1)
-        features = {**self._features(self.n_components), **values_of(self, "n_principal", "normalize")}
+        n_init = kernel_kmeans.n_starts_of(self.n_init, auto=1)
+        features = {
+            **self._features(self.n_components),
+            **values_of(self, "n_principal", "normalize"),
+        }
         space = cluster_options.ClusterSpace(**features)
-        n_clusters = check_count(self.n_clusters, "n_clusters")
+        n_clusters = self.n_clusters
+        if not isinstance(n_clusters, str):
+            n_clusters = check_count(n_clusters, "n_clusters")
         others = values_of(self, "init", "max_iter", "tol")
         return space, cluster_options.LloydOptions(
             n_clusters=n_clusters, n_init=n_init, seed=space.seed, **others
@@ -195,10 +249,12 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self.n_iter_ = clusters.n_iter
         self._n_features_out = clusters.n_clusters
 
-    def _chosen(self) -> dict[str, str]:
+    def _choices(self) -> dict[str, str]:
         clusters = self._fitted
+        shape = clusters.card.get(shapes.SHAPE)
         return {
-            **base.features_facts(clusters.feature_map, self._names),
+            **panel.features_facts(clusters.feature_map, self._names),
+            **({} if shape is None else {"shape": shape["sentence"]}),
             "clusters": f"{clusters.n_filled:,}",
             "inertia": number(clusters.inertia),
             "passes": f"{clusters.n_iter:,}",
@@ -210,18 +266,21 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         return self.labels_ if hasattr(self, "labels_") else self.predict(X)
 
     def predict(self, X: Any) -> Any:
-        """Return the cluster of each row: the one with the nearest centre, the lowest of equals.
+        """Return the cluster of each row.
+
+        It is the one with the nearest centre; of equals, the lowest.
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
+        dataset, path or URL
             Of shape (n_samples, n_features).
 
         Returns
         -------
         labels : int32 array of shape (n_samples,)
-            A lazy Dask array for a Dask collection, else in memory; `rff_dist.kmeans.labels.write_labels`
-            writes them to Zarr.
+            A lazy Dask array for a Dask collection, else in memory;
+            `rff_dist.kmeans.labels.write_labels` writes them to Zarr.
 
         Raises
         ------
@@ -232,24 +291,39 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         """
         check_is_fitted(self)
         clusters = self._fitted
-        return self._map(X, lloyd_pass.label_rows, clusters.state, label="label", width=None, dtype=np.int32)
+        return self._map(
+            X,
+            lloyd_pass.label_rows,
+            clusters.state,
+            label="label",
+            width=None,
+            dtype=np.int32,
+        )
 
     def transform(self, X: Any) -> Any:
-        """Return the distances ‖z − c‖ of each row to all centres, shape (n_samples, n_clusters).
+        """Return the distances ‖z − c‖ of each row to all centres.
 
-        Inputs, laziness and errors are those of `predict`.
+        They are of shape (n_samples, n_clusters). Inputs, laziness and errors are those
+        of `predict`.
         """
         check_is_fitted(self)
-        clusters, compute = self._fitted, lloyd_pass.centre_distances
-        width = clusters.n_clusters
-        return self._map(X, compute, clusters.state, label="distances", width=width, dtype=np.float64)
+        clusters = self._fitted
+        return self._map(
+            X,
+            lloyd_pass.centre_distances,
+            clusters.state,
+            label="distances",
+            width=clusters.n_clusters,
+            dtype=np.float64,
+        )
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return −Σ w·‖z − c‖², with c the nearest centre of each row.
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
+        dataset, path or URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.
@@ -257,9 +331,16 @@ class RFFKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             Not negative.
         """
         check_is_fitted(self)
-        dataset = inputs.as_dataset(self, X, None, sample_weight, reset=False, supervised=False)
+        dataset = inputs.as_dataset(
+            self, X, None, sample_weight, reset=False, supervised=False
+        )
         with inputs.suitable_engine(self.engine, dataset) as engine:
             return -kmeans_labels.inertia_of(dataset, self._fitted, engine=engine)
+
+    @property
+    def shape_(self) -> str:
+        """What length_scale="auto" chose and how clear it is."""
+        return str(self._fitted.card.get(shapes.SHAPE, {}).get("sentence", ""))
 
     @property
     def clusters_(self) -> starts.Clusters:

@@ -1,4 +1,6 @@
-"""Models for MLflow: logged with their choices and errors, registered, served as its flavour `pyfunc`."""
+"""Models for MLflow: logged with their choices and errors, registered, served as its
+flavour `pyfunc`.
+"""
 
 import logging
 import os
@@ -17,7 +19,7 @@ from rff_dist.errors import InvalidParameterError, OutputExistsError
 from rff_dist.estimators import persistence
 from rff_dist.lazy import require
 from rff_dist.models import kinds, versions
-from rff_dist.recipes import recipes
+from rff_dist.recipes import encoders, recipes
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact, without_secrets
 from rff_dist.typing import FloatArray, PathLike, Summary
@@ -26,45 +28,54 @@ logger = logging.getLogger(__name__)
 
 #: The alias in MLflow's registry that follows a model's current version.
 ALIAS = "champion"
-#: Seconds that a job waits for MLflow, whose client by default tries again for four minutes.
+#: Seconds that a job waits for MLflow, whose client by default tries again for four
+#: minutes.
 WAIT_S = 120.0
 
 
 def save_mlflow(url: PathLike, folder: PathLike) -> Path:
-    """Write a stored model as a folder that `mlflow models serve` and `mlflow.pyfunc.load_model` read.
+    """Write a stored model as a folder that `mlflow models serve` and
+    `mlflow.pyfunc.load_model` read.
 
     `url`: of a model of any kind. For a registered model, its current version is taken.
-    Raises MissingDependencyError if MLflow is not installed; OutputExistsError if the folder exists;
-      StorageError if there is no model.
+      Raises MissingDependencyError if MLflow is not installed; OutputExistsError if the
+      folder exists; StorageError if there is no model.
     """
-    mlflow, place = _mlflow(), locations.local_path(folder)
+    mlflow = _mlflow()
+    place = locations.local_path(folder)
     output_places.refuse_inside(locations.parse_location(folder))
     if place.exists():
         raise OutputExistsError(f"{place} exists already; export to another folder")
     with TemporaryDirectory(prefix="rff_dist-") as temporary:
-        mlflow.pyfunc.save_model(path=str(place), **_flavour(kinds.read_any(url), Path(temporary)))
+        mlflow.pyfunc.save_model(
+            path=str(place), **_flavour(kinds.read_any(url), Path(temporary))
+        )
     return Path(folder)
 
 
 def log_mlflow(url: PathLike, *, name: str = "model") -> Any:
-    """Log a stored model to MLflow's active run: its choices, its errors, its lineage, and the model.
+    """Log a stored model to MLflow's active run: its choices, its errors, its lineage,
+    and the model.
 
-    Errors on test data are logged as test_rmse, test_accuracy and so on. The lineage of a registered model's
-    current version is the file lineage.json.
+    Errors on test data are logged as test_rmse, test_accuracy and so on. The lineage of
+    a registered model's current version is the file lineage.json.
 
     `name`: of the model in MLflow.
     Returns MLflow's ModelInfo.
-    Raises MissingDependencyError if MLflow is not installed; StorageError if there is no model.
+    Raises MissingDependencyError if MLflow is not installed; StorageError if there is
+    no model.
     """
     version = versions.RegisteredModel(url).current()
     return _log(kinds.read_any(url if version is None else version.url), version, name)
 
 
 def mirror(url: PathLike) -> None:
-    """Let MLflow's registry have a registered model's current version, under the alias `champion`.
+    """Let MLflow's registry have a registered model's current version, under the alias
+    `champion`.
 
-    A version that MLflow lacks is logged as a run and registered, under the name of the model's folder. What
-    goes wrong there is a warning, and the next call makes up for it.
+    A version that MLflow lacks is logged as a run and registered, under the name of the
+    model's folder. What goes wrong there is a warning, and the next call makes up for
+    it.
     """
     trouble = [f"no answer within {WAIT_S:g} s"]
 
@@ -80,25 +91,35 @@ def mirror(url: PathLike) -> None:
     thread.start()
     thread.join(WAIT_S)
     for why in trouble:
-        logger.warning("%s is not up to date in MLflow: %s", redact(str(url)), without_secrets(why))
+        logger.warning(
+            "%s is not up to date in MLflow: %s", redact(str(url)), without_secrets(why)
+        )
 
 
 def _mirror(model: versions.RegisteredModel) -> None:
     # MLflow prints addresses of runs, where `--json` has its document
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    mlflow, place = _mlflow(), redact(model.url)
-    name = model.location.path.removesuffix("/model").rpartition("/")[2]  # `auto` calls each one "model"
-    client, mine = mlflow.MlflowClient(), {"rff_dist.model": place}
+    mlflow = _mlflow()
+    place = redact(model.url)
+    # `auto` calls each one "model"
+    name = model.location.path.removesuffix("/model").rpartition("/")[2]
+    client = mlflow.MlflowClient()
+    mine = {"rff_dist.model": place}
     found = client.search_registered_models(f"name = '{name}'")
     if not found:
         client.create_registered_model(name, mine)
     elif not mine.items() <= found[0].tags.items():
         raise InvalidParameterError(
-            f"MLflow has another model {name!r}: its tag rff_dist.model is not {place!r}; rename that one"
+            f"MLflow has another model {name!r}: its tag rff_dist.model is not"
+            f" {place!r}; rename that one"
         )
     version = None
-    while version != (version := model.current()) and version is not None:  # others may publish meanwhile
-        tags = {"rff_dist.version": str(version.number), "rff_dist.digest": str(version.digest)}
+    # others may publish meanwhile
+    while version != (version := model.current()) and version is not None:
+        tags = {
+            "rff_dist.version": str(version.number),
+            "rff_dist.digest": str(version.digest),
+        }
         known = client.search_model_versions(f"name = '{name}'")
         same = next((one for one in known if tags.items() <= one.tags.items()), None)
         if same is None:
@@ -111,7 +132,13 @@ def _mirror(model: versions.RegisteredModel) -> None:
 def _log(model: kinds.AnyModel, version: versions.Version | None, name: str) -> Any:
     mlflow = _mlflow()
     chosen = {key: str(value) for key, value in kinds.chosen_of(model).items()}
-    mlflow.log_params({**chosen, "n_components": model.feature_map.n_components, "digest": model.digest()})
+    mlflow.log_params(
+        {
+            **chosen,
+            "n_components": model.feature_map.n_components,
+            "digest": model.digest(),
+        }
+    )
     if version is not None:
         mlflow.log_param("version", version.number)
         mlflow.log_dict(version.to_dict(), "lineage.json")
@@ -122,7 +149,9 @@ def _log(model: kinds.AnyModel, version: versions.Version | None, name: str) -> 
             values = np.atleast_1d(np.asarray(errors.get(key, []), np.float64))
             for target, value in enumerate(values.tolist()):
                 if np.isfinite(value):
-                    mlflow.log_metric(prefix + (key if len(values) == 1 else f"{key}_{target}"), value)
+                    mlflow.log_metric(
+                        prefix + (key if len(values) == 1 else f"{key}_{target}"), value
+                    )
     with TemporaryDirectory(prefix="rff_dist-") as temporary:
         return mlflow.pyfunc.log_model(name=name, **_flavour(model, Path(temporary)))
 
@@ -134,7 +163,9 @@ def _mlflow() -> Any:
 
 
 def _flavour(model: kinds.AnyModel, folder: Path) -> Summary:
-    """Return MLflow's arguments for a model: its stored form, and the module that reads it."""
+    """Return MLflow's arguments for a model: its stored form, and the module that reads
+    it.
+    """
     kinds.write_any(model, folder / "model")
     recipe = recipes.recipe_of(model.card)
     extra = "[skops]" if recipe is not None and recipe.transformer is not None else ""
@@ -149,23 +180,40 @@ def _flavour(model: kinds.AnyModel, folder: Path) -> Summary:
 
 
 def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
-    """Return MLflow's signature of a model, and an input example if the kinds of its columns are known.
+    """Return MLflow's signature of a model, and an input example if the kinds of its
+    columns are known.
 
-    A model holds no rows: the example has columns at their means, and texts at their first level.
+    A model holds no rows: the example has columns at their means, and texts at their
+    first level.
     """
-    models, schema = import_module("mlflow.models"), import_module("mlflow.types.schema")
+    models = import_module("mlflow.models")
+    schema = import_module("mlflow.types.schema")
     model = persistence.load_model(stored)
-    names = list(getattr(model, "feature_names_in_", ())) if recipe is None else recipe.inputs
-    # MLflow refuses integers for `double` and text for `datetime`. The model takes both and checks.
-    columns = [schema.ColSpec(schema.AnyType(), name) for name in names or [None] * model.n_features_in_]
+    names = (
+        list(getattr(model, "feature_names_in_", ()))
+        if recipe is None
+        else recipe.inputs
+    )
+    # MLflow refuses integers for `double` and text for `datetime`. The model takes both
+    # and checks.
+    columns = [
+        schema.ColSpec(schema.AnyType(), name)
+        for name in names or [None] * model.n_features_in_
+    ]
     signature = models.ModelSignature(inputs=schema.Schema(columns))
     if recipe is not None and recipe.transformer is not None:
         return {"signature": signature}
     standardizer = model.feature_map_.standardizer
-    means = np.zeros(model.n_features_in_) if standardizer is None else standardizer.mean
+    means = (
+        np.zeros(model.n_features_in_) if standardizer is None else standardizer.mean
+    )
     example: Any = means[np.newaxis]
     if names:
-        row = dict(zip(names, means, strict=True)) if recipe is None else _example(recipe, means)
+        row = (
+            dict(zip(names, means, strict=True))
+            if recipe is None
+            else _example(recipe, means)
+        )
         example = import_module("pandas").DataFrame([row])
     outputs = models.infer_signature(model_output=model.predict(example)).outputs
     signature = models.ModelSignature(inputs=signature.inputs, outputs=outputs)
@@ -173,13 +221,16 @@ def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
 
 
 def _example(recipe: recipes.Recipe, means: FloatArray) -> Summary:
-    """Return a row of a recipe's table; `means`: of the columns that it makes, of shape (n_features,)."""
-    row, start = dict[str, Any](), 0
+    """Return a row of a recipe's table; `means`: of the columns that it makes, of shape
+    (n_features,).
+    """
+    row = dict[str, Any]()
+    start = 0
     for encoder in recipe.columns:
         value: Any = means[start]
-        if isinstance(encoder, recipes.Date):
+        if isinstance(encoder, encoders.Date):
             value = datetime(2024, 1, 1)
-        elif isinstance(encoder, recipes.OneHot | recipes.TargetMeans):
+        elif isinstance(encoder, encoders.Category):
             value = next(iter(encoder.levels), "")
         row[encoder.column] = value
         start += len(encoder.names)
@@ -193,7 +244,9 @@ class _Predictor:
         self.model = persistence.load_model(path)
 
     def predict(self, inputs: Any, params: Any = None) -> Any:
-        """Return predictions for a frame with the model's inputs, or with the columns of its table."""
+        """Return predictions for a frame with the model's inputs, or with the columns
+        of its table.
+        """
         return self.model.predict(inputs)
 
 

@@ -1,4 +1,6 @@
-"""Fitted estimators on disk, with the pipeline before them: JSON and checksummed arrays, no pickle."""
+"""Fitted estimators on disk, with the pipeline before them: JSON and checksummed
+arrays, no pickle.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -25,25 +27,35 @@ _ESTIMATORS: dict[str, Any] = {
 
 
 def save_model(
-    model: ridge.RFFRidge | RFFClassifier | RFFKMeans | Pipeline | models.RidgeModel | starts.Clusters,
+    model: (
+        ridge.RFFRidge
+        | RFFClassifier
+        | RFFKMeans
+        | Pipeline
+        | models.RidgeModel
+        | starts.Clusters
+    ),
     url: PathLike,
     *,
     statistics: bool = True,
     overwrite: bool = False,
 ) -> None:
-    """Store a fitted model. Meanwhile, a reader sees the model that was there before, or none.
+    """Store a fitted model.
+
+    Meanwhile, a reader sees the model that was there before, or none.
 
     Parameters
     ----------
     model : RFFRidge, RFFClassifier, RFFKMeans, Pipeline, RidgeModel or Clusters
-        A fitted model. The last step of a Pipeline must be one of the estimators, after transformers of
-        scikit-learn. These are stored as the model's recipe, without pickle (extra `skops`), so that the
-        loaded model and `rff-dist predict` take the same tables as the pipeline.
+        A fitted model. The last step of a Pipeline must be one of the estimators, after
+        transformers of scikit-learn. These are stored as the model's recipe, without
+        pickle (extra `skops`), so that the loaded model and `rff-dist predict` take the
+        same tables as the pipeline.
     url : str or Path
         A local path, `memory://name` or a URL of an object store.
     statistics : bool
-        Whether to store the exact sums too, about 4 · n_components² bytes, so that the model can be updated.
-        Clusters have no such sums.
+        Whether to store the exact sums too, about 4 · n_components² bytes, so that the
+        model can be updated. Clusters have no such sums.
     overwrite : bool
         Whether an existing model may be replaced.
 
@@ -71,20 +83,33 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
-    model, recipe = _parts_of(model) if isinstance(model, Pipeline) else (model, None)
+    recipe = None
+    if isinstance(model, Pipeline):
+        model, recipe = _parts_of(model)
     fitted: Any = model
     facts: Summary = {}
     if isinstance(model, RFFKMeans | ridge.RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
-        fitted = model._fitted if isinstance(model, RFFKMeans) else model.model_  # with all rows that came
-        own = parameters.to_card(model.get_params(deep=False))
-        facts[parameters.PARAMETERS] = {**fitted.card.get(parameters.PARAMETERS, {}), **own}
+        if isinstance(model, RFFKMeans):
+            fitted = model._fitted
+        else:
+            fitted = model.model_  # solved with the rows that `partial_fit` added
+        facts[parameters.PARAMETERS] = {
+            **fitted.card.get(parameters.PARAMETERS, {}),
+            **parameters.to_card(model.get_params(deep=False)),
+        }
     if not isinstance(fitted, models.RidgeModel | starts.Clusters):
         raise InvalidParameterError(
-            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge, RFFClassifier or RFFKMeans, "
-            "or a Pipeline that ends with one"
+            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge,"
+            " RFFClassifier or RFFKMeans, or a Pipeline that ends with one"
         )
     if recipe is not None:
+        if (own := recipes.recipe_of(fitted.card)) is not None:
+            raise InvalidParameterError(
+                f"the model encodes columns itself ({own.words}) after the pipeline's"
+                " transformers, and a stored model has one recipe; encode all of them"
+                " in the pipeline, or fit the model to the table"
+            )
         facts |= {recipes.RECIPE: recipe.to_dict(), "feature_names": recipe.names}
     fitted = replace(fitted, card={**fitted.card, **facts})
     if not statistics and isinstance(fitted, models.RidgeModel):
@@ -93,16 +118,20 @@ def save_model(
 
 
 def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
-    """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted estimator.
+    """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted
+    estimator.
 
     Raises
     ------
     StorageError
-        If there is no model. It is an IntegrityError if the model is damaged, an UnsafeModelError for a
-        pickle, and a VersionError for the format of a newer release.
+        If there is no model. It is an IntegrityError if the model is damaged, an
+        UnsafeModelError for a pickle, and a VersionError for the format of a newer
+        release.
     """
     model: Any = read_any(url)
-    estimator: ridge.RFFRidge | RFFClassifier | RFFKMeans = _ESTIMATORS[kind_of(model)]()
+    estimator: ridge.RFFRidge | RFFClassifier | RFFKMeans = _ESTIMATORS[
+        kind_of(model)
+    ]()
     estimator.set_params(**parameters.from_card(model.card, estimator.get_params()))
     return estimator._with_model(model)
 
@@ -113,4 +142,6 @@ def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:
     if not any(step not in (None, "passthrough") for _, step in before):
         return last, None
     check_is_fitted(last)
-    return last, recipes.Recipe([transformer.transformer_of(pipeline[:-1], n_names=last.n_features_in_)])
+    return last, recipes.Recipe(
+        [transformer.transformer_of(pipeline[:-1], n_names=last.n_features_in_)]
+    )

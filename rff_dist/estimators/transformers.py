@@ -1,4 +1,4 @@
-"""Transformers of scikit-learn: random features, and kernel principal components through them."""
+"""scikit-learn transformers: random features, and kernel PCA by means of them."""
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -8,10 +8,10 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.engines import progress
+from rff_dist.engines import events
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators import base, inputs
+from rff_dist.estimators import base, categories, inputs, panel
 from rff_dist.features import draw, feature_options, kinds, nystrom
 from rff_dist.fields import values_of
 from rff_dist.fitting import predicting
@@ -19,16 +19,19 @@ from rff_dist.frequencies import designs
 from rff_dist.kernels.base import Kernel
 from rff_dist.pca import components
 from rff_dist.pca import fit as pca
+from rff_dist.recipes import recipes
 from rff_dist.statistics import inspection
 
 
 @dataclass(repr=False, eq=False)
 class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEstimator):
-    """Kernel PCA through random Fourier or Nyström features, by exact streamed statistics.
+    """Kernel PCA through random Fourier or Nyström features, by exact streamed
+    statistics.
 
-    The components are eigenvectors of the centred Z'Z, which one pass accumulates; the scores of new rows are
-    one product. Memory does not grow with the rows, since no Gram matrix of rows is made. The scores approach
-    those of scikit-learn's `KernelPCA`, up to signs, as `n_random_features` grows.
+    The components are eigenvectors of the centred Z'Z, which one pass accumulates; the
+    scores of new rows are one product. Memory does not grow with the rows, since no
+    Gram matrix of rows is made. The scores approach those of scikit-learn's
+    `KernelPCA`, up to signs, as `n_random_features` grows.
 
     Parameters
     ----------
@@ -36,66 +39,79 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         Principal components to keep, as in scikit-learn's PCA and KernelPCA; not D.
     kernel : str or Kernel, default="gaussian"
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
-        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
-        Length scales that are given here are kept.
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or
+        a Kernel object. Length scales that are given here are kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The length scale, in units of the (standardised) inputs; "auto" is the median distance between
-        rows of a seeded sample.
+        The length scale, in units of the (standardised) inputs; "auto" is the median
+        distance between rows of a seeded sample.
     n_random_features : int, default=2048
-        D, the number of components of Z (`n_components` of `RFFRidge` and `RFFSampler`). The error of the
-        kernel falls as 1/√D, and the cost grows as D². With Nyström features it is the number of centres;
-        data with fewer distinct rows use all of them, and the kernel is then exact.
+        D, the number of components of Z (`n_components` of `RFFRidge` and
+        `RFFSampler`). The error of the kernel falls as 1/√D, and the cost grows as D².
+        With Nyström features it is the number of centres; data with fewer distinct rows
+        use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
-        Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design, default="auto"
+        Fourier features do not depend on the data; Nyström features are kernel values
+        at rows of the data, by RULE uniform (the default), k-means++ or rpcholesky, and
+        work with any kernel.
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design,
+    default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
-        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
-        "high" to float32.
+        How Fourier features are rounded: "standard" to 15 bits, so that products are
+        summed exactly and fast; "high" to float32.
     standardize : {"auto", "rank"} or bool, default=False
-        How the inputs are prepared. False leaves them as they are, as scikit-learn does: if units differ,
-        columns of large values then decide most. True, "rank" and "auto" are as in `RFFRidge`.
+        How the inputs are prepared. False leaves them as they are, as scikit-learn
+        does: if units differ, columns of large values then decide most. True, "rank"
+        and "auto" are as in `RFFRidge`.
     normalize : {None, "degree"}, default=None
-        "degree" divides each row's features by its degree, the sum of its similarities to all rows. The
-        scores are then those of spectral clustering, nearly constant on clusters, and the variances are the
-        eigenvalues of D^(−1/2) K D^(−1/2) below the trivial one. This needs a kernel that is never negative,
-        and one more cheap pass. Degrees below a hundredth of their mean are raised to it,
-        see `n_floored_`. Use Nyström features for a narrow kernel: Fourier features blur degrees by about
-        n/√D, which is more than the degrees themselves.
+        "degree" divides each row's features by its degree, the sum of its similarities
+        to all rows. The scores are then those of spectral clustering, nearly constant
+        on clusters, and the variances are the eigenvalues of Δ^(−1/2) K Δ^(−1/2) below
+        the trivial one, with the degrees on the diagonal of Δ. This needs a kernel that
+        is never negative, and one more cheap pass. Degrees below a twentieth of the
+        mean degree are raised to a twentieth of the mean, see `n_floored_`. Use Nyström
+        features for a narrow kernel: the error of a degree by Fourier features is about
+        n/√D, which is more than the degree itself.
     whiten : bool, default=False
         Whether scores are divided by their standard deviations, to have variance 1.
+    categorical_features : "from_dtype", list, array or None, default="from_dtype"
+        Which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
         The seed of frequencies and samples.
     engine : Engine or None, default=None
-        What runs the passes. None is this process, or, for data out of memory, the current Dask client if
-        there is one.
+        What runs the passes. None is this process, or, for data out of memory, the
+        current Dask client if there is one.
     verbose : int, default=0
-        1 shows the progress of the fit as a bar on standard error; as lines in notebooks and pipes.
+        1 shows the progress of the fit as a bar on standard error; as lines in
+        notebooks and pipes.
 
     Attributes
     ----------
     feature_components_ : float64 array of shape (n_components_, D)
-        Directions in the space of Z; the largest coefficient of each, in absolute value, is positive.
+        Directions in the space of Z; the largest coefficient of each, in absolute
+        value, is positive.
     eigenvalues_ : float64 array of shape (n_components_,)
         The eigenvalues of the centred Z'Z, the largest first.
     explained_variance_ : float64 array of shape (n_components_,)
-        The variance of each score, with divisor n − 1 as in scikit-learn's PCA of Z. With `normalize` it is
-        the eigenvalue, that is the variance of the score if rows count by their degree.
+        The variance of each score, with divisor n − 1 as in scikit-learn's PCA of Z.
+        With `normalize` it is the eigenvalue, that is the variance of the score if rows
+        count by their degree.
     explained_variance_ratio_ : float64 array of shape (n_components_,)
-        Shares of the total variance in all D directions.
+        The share of each score in the total variance of all D directions.
     feature_mean_ : float64 array of shape (D,)
         The mean of the (normalised) features, which is subtracted from them.
     n_components_ : int
-        The number of components kept. If the rows have fewer directions than asked for, a warning says so.
+        The number of components kept. If the rows have fewer directions than asked for,
+        a warning says so.
     noise_floor_ : float
         Variances up to this value are rounding.
     n_floored_ : int
         The number of rows whose degree was below the floor; 0 without `normalize`.
     statistics_ : RidgeStatistics
-        The exact sums, without targets, from which all else was computed.
+        The exact sums, without targets, from which the components were computed.
     kernel_ : Kernel or None
-        The kernel in use, with its length scales; None if the features were made of given frequencies.
+        The kernel in use, with its length scales; None if the features were made of
+        given frequencies.
     features_ : str
         The kind of features in use, "fourier" or "nystrom".
     feature_map_ : FeatureMap
@@ -103,15 +119,19 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
     length_scale_ : float, tuple of float or None
         The length scale in use.
     projection_ : Projection
-        Computes the scores; `rff_dist.pca.fit.project` writes those of a large dataset to Zarr with it.
+        Computes the scores; `rff_dist.pca.fit.project` writes those of a large dataset
+        to Zarr with it.
     n_features_in_ : int
         Columns of the inputs.
+    feature_names_in_ : array of str
+        Their names; only if they have some.
 
     References
     ----------
-    Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eigenvalue problem;
-    Lopez-Paz et al. (2014), Randomized nonlinear component analysis, Sec. 3; von Luxburg (2007), A tutorial
-    on spectral clustering, for `normalize`.
+    Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel
+    eigenvalue problem; Lopez-Paz et al. (2014), Randomized nonlinear component
+    analysis, Sec. 3; von Luxburg (2007), A tutorial on spectral clustering, for
+    `normalize`.
 
     Examples
     --------
@@ -120,9 +140,16 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
     >>> angle = np.linspace(0, 2 * np.pi, 200, endpoint=False)
     >>> ring = np.column_stack([np.cos(angle), np.sin(angle)])
     >>> X = np.concatenate([ring, 3 * ring])  # two rings, which no straight line parts
-    >>> pca = RFFPCA(1, length_scale=0.4, features="nystrom", n_random_features=100, normalize="degree")
+    >>> pca = RFFPCA(
+    ...     1,
+    ...     length_scale=0.4,
+    ...     features="nystrom",
+    ...     n_random_features=100,
+    ...     normalize="degree",
+    ... )
     >>> scores = pca.set_params(random_state=0).fit_transform(X)[:, 0]
-    >>> bool(np.ptp(scores[:200]) < 0.01 and np.ptp(scores[200:]) < 0.01 and np.ptp(scores) > 2)
+    >>> inner, outer = scores[:200], scores[200:]
+    >>> bool(np.ptp(inner) < 0.01 and np.ptp(outer) < 0.01 and np.ptp(scores) > 2)
     True
     """
 
@@ -142,7 +169,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         y : ignored
             For scikit-learn's pipelines.
         sample_weight : array-like of shape (n_samples,), optional
-            How precise each row is, not negative. Left out for a dataset, which has its own.
+            How precise each row is, not negative. Left out for a dataset, which has its
+            own.
 
         Raises
         ------
@@ -157,16 +185,27 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         """
         clock = Clock()
         inputs.check_flag(self.whiten, "whiten")
-        features = feature_options.FeatureOptions(**self._features(self.n_random_features))
-        dataset = inputs.as_dataset(self, X, None, sample_weight, reset=True, supervised=False)
-        with self._passes(dataset, clock) as engine:
+        features = feature_options.FeatureOptions(
+            **self._features(self.n_random_features)
+        )
+        dataset = inputs.as_dataset(
+            self, X, None, sample_weight, reset=True, supervised=False
+        )
+        with self._engine_of_fit(dataset, clock) as engine:
             principal = pca.fit_components(
-                dataset, features, n_components=self.n_components, normalize=self.normalize, engine=engine
+                dataset,
+                features,
+                n_components=self.n_components,
+                normalize=self.normalize,
+                engine=engine,
             )
         self._keep(principal)
+        self._recipe = dataset.attributes.get(recipes.RECIPE)
         return self
 
     def _keep(self, fitted: pca.KernelComponents) -> None:
+        # `kernel_`, `features_`, `feature_map_` and `length_scale_` are properties of
+        # the base class, which reads them from `_fitted`
         principal = fitted.principal
         self._fitted = fitted
         self.statistics_ = fitted.statistics
@@ -179,9 +218,9 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         self.n_floored_ = fitted.n_floored
         self.projection_ = fitted.projection(whiten=bool(self.whiten))
 
-    def _chosen(self) -> dict[str, str]:
+    def _choices(self) -> dict[str, str]:
         return {
-            **base.features_facts(self.feature_map_, self._names),
+            **panel.features_facts(self.feature_map_, self._names),
             "components": f"{self.n_components_:,}",
             "explained variance": f"{self.explained_variance_ratio_.sum():.1%}",
         }
@@ -197,8 +236,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         Returns
         -------
         scores : float64 array of shape (n_samples, n_components_)
-            A lazy Dask array for a Dask collection, else a NumPy array in memory. To write the
-            scores of a large dataset to Zarr, use `rff_dist.pca.fit.project`.
+            A lazy Dask array for a Dask collection, else a NumPy array in memory. To
+            write the scores of a large dataset to Zarr, use `rff_dist.pca.fit.project`.
 
         Raises
         ------
@@ -208,12 +247,18 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        compute, width = components.project_rows, self.n_components_
-        return self._map(X, compute, self.projection_, label="project", width=width, dtype=np.float64)
+        return self._map(
+            X,
+            components.project_rows,
+            self.projection_,
+            label="project",
+            width=self.n_components_,
+            dtype=np.float64,
+        )
 
     @property
     def n_components_(self) -> int:
-        """Components kept."""
+        """The number of components that were kept."""
         return len(self.feature_components_)
 
     @property
@@ -222,39 +267,48 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         return self.n_components_
 
 
-# -- random Fourier features as a scikit-learn transformer -----------------------------------------
+# -- random Fourier features as a scikit-learn transformer
+# -----------------------------------------
 
 
 @dataclass(repr=False, eq=False)
 class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEstimator):
     """Approximate a kernel's feature map by random Fourier or Nyström features.
 
-    Inner products of the transformed rows approximate the kernel: Z @ Z.T ≈ k(X, X), with an error
-    that falls as 1/√n_components. For training on many rows use `RFFRidge`, which never holds Z.
+    Inner products of the transformed rows approximate the kernel: Z @ Z.T ≈ k(X, X),
+    with an error that falls as 1/√n_components. For training on many rows use
+    `RFFRidge`, which never holds Z.
 
     Parameters
     ----------
     kernel : str or Kernel, default="gaussian"
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
-        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or a Kernel object.
-        Length scales that are given here are kept.
+        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or
+        a Kernel object. Length scales that are given here are kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The length scale, in the inputs' units; "auto" is the median distance between rows of a
-        seeded sample.
+        The length scale, in the inputs' units; "auto" is the median distance between
+        rows of a seeded sample.
     n_components : int, default=2048
-        Columns of Z. An even number makes pairs of cosines and sines, an odd one cosines with random phases,
-        which have more variance. With Nyström features it is the number of centres; data with fewer distinct
-        rows use all of them, and the kernel is then exact.
+        Columns of Z. An even number makes pairs of cosines and sines, an odd one
+        cosines with random phases, which have more variance. With Nyström features it
+        is the number of centres; data with fewer distinct rows use all of them, and the
+        kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
-        Fourier features do not depend on the data; Nyström features are kernel values at rows of the data,
-        by RULE uniform (the default), k-means++ or rpcholesky, and work with any kernel.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design, default="auto"
-        How the frequencies of Fourier features are arranged. Orthogonal ones have less variance than "iid",
-        and need an isotropic kernel. Quasi-Monte Carlo works for any kernel, also the Laplacian, and is best
-        for few columns. "auto" is orthogonal if the kernel allows it, else "iid".
+        Fourier features do not depend on the data; Nyström features are kernel values
+        at rows of the data, by RULE uniform (the default), k-means++ or rpcholesky, and
+        work with any kernel.
+    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design,
+    default="auto"
+        How the frequencies of Fourier features are arranged. Orthogonal ones have less
+        variance than "iid", and need an isotropic kernel. Quasi-Monte Carlo works for
+        any kernel, also the Laplacian, and is best for few columns. "auto" is
+        orthogonal if the kernel allows it, else "iid".
     precision : {"standard", "high"}, default="standard"
-        How Fourier features are rounded: "standard" to 15 bits, so that products are summed exactly and fast;
-        "high" to float32, for ridge penalties so small that rounding shows.
+        How Fourier features are rounded: "standard" to 15 bits, so that products are
+        summed exactly and fast; "high" to float32, for ridge penalties so small that
+        rounding shows.
+    categorical_features : "from_dtype", list, array or None, default="from_dtype"
+        Which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
         The seed.
     verbose : int, default=0
@@ -267,11 +321,13 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
     features_ : str
         The kind of features in use, "fourier" or "nystrom".
     feature_map_ : FeatureMap
-        What `transform` applies.
+        The features that `transform` computes.
     length_scale_ : float or tuple of float
         The length scale in use.
     n_features_in_ : int
         Columns of the inputs.
+    feature_names_in_ : array of str
+        Their names; only if they have some.
 
     References
     ----------
@@ -281,7 +337,8 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
     --------
     >>> from rff_dist import Gaussian, RFFSampler
     >>> X = [[0.0, 0.0], [1.0, 1.0]]
-    >>> Z = RFFSampler(Gaussian(1.0), n_components=4096, random_state=0).fit_transform(X)
+    >>> sampler = RFFSampler(Gaussian(1.0), n_components=4096, random_state=0)
+    >>> Z = sampler.fit_transform(X)
     >>> Z.shape, abs((Z @ Z.T)[0, 1] - Gaussian(1.0)(X)[0, 1]) < 0.05
     ((2, 4096), np.True_)
     """
@@ -293,15 +350,19 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
     features: str | nystrom.Nystrom = "fourier"
     design: str | designs.Design = "auto"
     precision: str = "standard"
+    categorical_features: Any = categories.FROM_DTYPE
     random_state: Any = None
     verbose: int = 0
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Draw the features. X gives the number of columns, and the rows for the median heuristic.
+        """Draw the features.
+
+        X gives the number of columns, and the rows for the median heuristic.
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
+        dataset, path or URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.
@@ -314,47 +375,58 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         clock = Clock()
         if isinstance(self.length_scale, str) and self.length_scale == "evidence":
             raise InvalidParameterError(
-                "`length_scale` is 'evidence', which needs targets, and RFFSampler takes none; give it the "
-                "kernel that rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
+                "`length_scale` is 'evidence', which needs targets, and RFFSampler"
+                " takes none; give it the kernel that"
+                " rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
             )
         kernel, length_scale = inputs.choose_kernel(self.kernel, self.length_scale)
+        # "phases" allows any number; `map_for` takes pairs if it is even
         feature_options.check_n_components(self.n_components, "phases")
         dataset = inputs.as_dataset(self, X, reset=True, supervised=False)
-        described = feature_options.KernelFeatures(
+        options = feature_options.KernelFeatures(
             kernel=kernel,
             length_scale=length_scale,
             map=inputs.map_for(self.n_components),
             **values_of(self, "n_components", "features", "design", "precision"),
         )
         seed = draw.seed_from_random_state(self.random_state)
-        with self._passes(None, clock) as engine:
+        levels = recipes.levels_of(dataset.attributes)
+        with self._engine_of_fit(None, clock) as engine:
             ranges = None
-            # only then is a pass over all rows needed; a sample serves the median heuristic
+            # a kernel with open ends, such as Min(), needs the range of all rows; else
+            # a sample is enough, for the median heuristic
             if not kernel.is_bound:
-                ranges = inspection.input_range(inspection.inspect(dataset, engine=engine), None)
-            progress.Announcer(engine.observers)(progress.Remark("draw", f"{self.n_components:,} features"))
-            self.feature_map_ = draw.draw(draw.Inputs(dataset, None, seed, ranges), described)
-        self.kernel_, self.features_ = kinds.kernel_of(self.feature_map_), kinds.kind_of(self.feature_map_)
+                ranges = inspection.input_range(
+                    inspection.inspect(dataset, engine=engine), None
+                )
+            engine.tell(events.Remark("draw", f"{self.n_components:,} features"))
+            self.feature_map_ = draw.draw(
+                draw.Inputs(dataset, None, seed, ranges, levels=levels), options
+            )
+        self._recipe = dataset.attributes.get(recipes.RECIPE)
+        self.kernel_ = kinds.kernel_of(self.feature_map_)
+        self.features_ = kinds.kind_of(self.feature_map_)
         self.length_scale_ = kinds.length_scale_of(self.feature_map_)
         self._n_features_out = self.feature_map_.n_components
         return self
 
-    def _chosen(self) -> dict[str, str]:
-        return base.features_facts(self.feature_map_, self._names)
+    def _choices(self) -> dict[str, str]:
+        return panel.features_facts(self.feature_map_, self._names)
 
     def transform(self, X: Any) -> Any:
         """Return Z, O(n_samples · n_components · n_features).
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array, dataset, path or URL
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
+        dataset, path or URL
             Of shape (n_samples, n_features).
 
         Returns
         -------
         Z : array of shape (n_samples, n_components)
-            A lazy Dask array for a Dask collection, else a NumPy array in memory; float32 for float32
-            inputs, else float64.
+            A lazy Dask array for a Dask collection, else a NumPy array in memory;
+            float32 for float32 inputs, else float64.
 
         Raises
         ------
@@ -368,7 +440,9 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         dtype = np.float32 if dataset.dtype == np.float32 else np.float64
         if inputs.is_dask(X):
             transform = partial(self.feature_map_.transform, dtype=dtype)
-            return inputs.map_rows(dataset.X, transform, width=self.feature_map_.n_components, dtype=dtype)
+            return inputs.map_rows(
+                dataset.X, transform, width=self.feature_map_.n_components, dtype=dtype
+            )
         return predicting.transform_in_memory(dataset, self.feature_map_, dtype=dtype)
 
     def __sklearn_tags__(self) -> Any:

@@ -1,4 +1,10 @@
-"""Tune kernels on arrays or a dataset: length scales by the evidence, candidates by cross-validation."""
+"""Tune a kernel before a fit: its length scales by the evidence, or candidates by
+cross-validation.
+
+Rows go in as for an estimator; a kernel with its length scales, or a fitted `RFFRidge`
+with the errors of all candidates, comes out. `RFFRidge()` does both by itself; these
+functions are for those who want to see or change what is compared.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +19,7 @@ from rff_dist.features.length_scales import TUNING_ROWS, EvidenceSearch, TunedKe
 from rff_dist.fitting.prepare import prepare
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, names
+from rff_dist.recipes import recipes
 from rff_dist.ridge import choices, fit
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
 from rff_dist.statistics import inspection, passes
@@ -32,35 +39,40 @@ def tune_length_scales(
     random_state: int | np.random.Generator | np.random.RandomState | None = 0,
     sample_weight_kind: str = "precision",
 ) -> TunedKernel:
-    """Choose a kernel's length scales by the evidence (marginal likelihood) of a seeded sample of rows.
+    """Choose a kernel's length scales by the evidence (marginal likelihood) of a seeded
+    sample of rows.
 
-    One length scale per column shows which inputs matter (automatic relevance determination), and is often
-    worth more than any number of features. It takes seconds to a minute: O(n_samples · n_components²) for
-    each of about a hundred evaluations. Fit with the returned kernel and alpha: the evidence's alpha can be
-    far above GCV's, which is easily too small if a few rows are far off.
+    One length scale per column shows which inputs matter (automatic relevance
+    determination), and is often worth more than any number of features. It takes
+    seconds to a minute: O(n_samples · n_components²) for each of about a hundred
+    evaluations. Fit with the returned kernel and alpha: the evidence's alpha can be far
+    above GCV's, which is easily too small if a few rows are far off.
 
     Parameters
     ----------
     kernel : name or Kernel
-        A kernel with one length scale, such as Gaussian or Matern; its own one is replaced.
+        A kernel with one length scale, such as Gaussian or Matern; its own one is
+        replaced.
     X : array-like of shape (n_samples, n_features), dataset, path or URL
         Inputs.
     y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
-        Left out for a dataset, which has its own. Several targets share the length scales.
+        Left out for a dataset, which has its own. Several targets share the length
+        scales.
     sample_weight : array-like of shape (n_samples,), optional
         How much each row counts in the likelihood; rows of weight 0 do not count.
     per_feature : bool
         Whether each input column gets its own length scale, or all share one.
     standardize : {"auto", "rank"} or bool
-        How the inputs are prepared, as in `RFFRidge`, by a pass or two over all rows. The length scales are
-        in units of the prepared columns.
+        How the inputs are prepared, as in `RFFRidge`, by a pass or two over all rows.
+        The length scales are in units of the prepared columns.
     n_samples : int
         The largest number of rows of the sample.
     n_components : int
         Features that polish the length scales, an even number.
     n_starts : int, optional
-        The number of short searches, on up to 400 rows: from the median distance between rows, from
-        √n_features times that, and from random length scales. By default 2, or 12 from 16 columns on.
+        The number of short searches, on up to 400 rows: from the median distance
+        between rows, from √n_features times that, and from random length scales. By
+        default 2, or 12 from 16 columns on.
     random_state : int, Generator, RandomState or None
         The seed; None takes one from the operating system.
     sample_weight_kind : {"precision", "frequency"}, default="precision"
@@ -69,15 +81,16 @@ def tune_length_scales(
     Returns
     -------
     TunedKernel
-        Has `kernel`, `length_scale`, `alpha`, `noise_variance`, `log_evidence`, and `converged`: whether the
-        best search did.
+        Has `kernel`, `length_scale`, `alpha`, `noise_variance`, `log_evidence`, and
+        `converged`: whether the best search did.
 
     Raises
     ------
     InvalidParameterError
         If the kernel has no length scale, or several, or a parameter is out of range.
     DataError
-        If values are not finite, there are no targets, or the sample does not determine a length scale.
+        If values are not finite, there are no targets, or the sample does not determine
+        a length scale.
 
     References
     ----------
@@ -94,19 +107,28 @@ def tune_length_scales(
     >>> relevant, *others = tuned.length_scale
     >>> min(others) > 5 * relevant
     True
-    >>> model = RFFRidge(tuned.kernel, alpha=tuned.alpha, n_components=256, random_state=0).fit(X, y)
+    >>> model = RFFRidge(
+    ...     tuned.kernel, alpha=tuned.alpha, n_components=256, random_state=0
+    ... ).fit(X, y)
     """
     per_feature = inputs.check_flag(per_feature, "per_feature")
     inspection.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
-    chosen = names.find_kernel(kernel)
+    found = names.find_kernel(kernel)
     dataset = inputs.as_dataset(ridge.RFFRidge(), X, y, sample_weight, reset=True)
     standardizer = None
     if standardize:
-        standardizer = prepare(dataset, standardize=standardize, engine=serial.SerialEngine()).standardizer
-    seed, repeated = draw.seed_from_random_state(random_state), sample_weight_kind == "frequency"
-    seen = draw.Inputs(dataset, standardizer, seed, frequency_weights=repeated)
-    return draw.tune(seen, chosen, EvidenceSearch(per_feature, n_samples, n_components, n_starts))
+        standardizer = prepare(
+            dataset, standardize=standardize, engine=serial.SerialEngine()
+        ).standardizer
+    seed = draw.seed_from_random_state(random_state)
+    repeated = sample_weight_kind == "frequency"
+    levels = recipes.levels_of(dataset.attributes)
+    rows = draw.Inputs(
+        dataset, standardizer, seed, frequency_weights=repeated, levels=levels
+    )
+    search = EvidenceSearch(per_feature, n_samples, n_components, n_starts)
+    return draw.tune(rows, found, search)
 
 
 class RidgeParameters(TypedDict, total=False):
@@ -127,7 +149,10 @@ class RidgeParameters(TypedDict, total=False):
 
 #: Those that differ from the defaults of `RFFRidge`.
 _SHARED = RidgeParameters(
-    n_components=choices.DEFAULT_COMPONENTS, alpha="cv", features="fourier", precision="standard"
+    n_components=choices.DEFAULT_COMPONENTS,
+    alpha="cv",
+    features="fourier",
+    precision="standard",
 )
 
 
@@ -141,48 +166,53 @@ def tune_kernels(
     length_scales: Sequence[Any] | None = None,
     cv: Any = 5,
     **shared: Unpack[RidgeParameters],
-) -> tuple[ridge.RFFRidge, fit.Trained]:
-    """Choose kernel, length scale, alpha and number of components by exact cross-validation; fit the best.
+) -> tuple[ridge.RFFRidge, fit.FitResult]:
+    """Choose kernel, length scale, alpha and number of components by exact
+    cross-validation; fit the best.
 
-    After a cheap pass for means, the data are read once for all candidates, or several times if memory does
-    not hold all their sums. Each candidate takes O(n_samples · n_components²) for its sums,
-    O(n_splits · n_components³) for its table, and memory for the sums of every fold. The model comes from the
-    same sums.
+    After a cheap pass for means, the data are read once for all candidates, or several
+    times if memory does not hold all their sums. Each candidate takes O(n_samples ·
+    n_components²) for its sums, O(n_splits · n_components³) for its table, and memory
+    for the sums of every fold. The model comes from the same sums.
 
     Parameters
     ----------
     X, y, sample_weight, groups
         As in `RFFRidge.fit`.
     kernels : sequence of str or Kernel
-        Names, or texts such as "matern:nu=2.5". A kernel with one length scale is tried with each of
-        `length_scales`, which replace its own; sums, products and linear kernels are tried as they are.
+        Names, or texts such as "matern:nu=2.5". A kernel with one length scale is tried
+        with each of `length_scales`, which replace its own; sums, products and linear
+        kernels are tried as they are.
     length_scales : sequence, optional
-        Numbers, arrays of shape (n_features,), multiples of the median distance between rows such as "0.5x",
-        "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and 4 times the median, see
-        `rff_dist.ridge.candidates.make_candidates`.
+        Numbers, arrays of shape (n_features,), multiples of the median distance between
+        rows such as "0.5x", "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and
+        4 times the median, see `rff_dist.ridge.candidates.make_candidates`.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter or iterable of splits
         As in `RFFRidge`.
     design : str or Design
         As in `RFFRidge`.
     n_components : int or sequence of int, default=1024
-        D. Given several, each candidate takes its smallest within one standard error of its best, which costs
-        its tables only.
+        D. Given several, each candidate takes its smallest within one standard error of
+        its best, which costs its tables only.
     alpha : "cv", "cv-1se", float or sequence of float, default="cv"
         As in `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
         The seed, the same for all candidates.
     features, precision, standardize, fit_intercept, sample_weight_kind, engine, verbose
-        As in `RFFRidge`, but `features` are "fourier" and `precision` is "standard" by default.
+        As in `RFFRidge`, but `features` are "fourier" and `precision` is "standard" by
+        default.
 
     Returns
     -------
     model : RFFRidge
-        Fitted on all rows, with the parameters of the best candidate; its `selection_` is that candidate's
-        table. A clone of it fits the same model again, unless one of several numbers of components was odd,
-        which makes all features cosines with phases.
-    search : Trained
-        `rows` has a dict for each candidate (`pandas.DataFrame(search.rows)` shows them), `best` is the best
-        of them, and `n_readings` says how many times the data were read.
+        Fitted on all rows, with the parameters of the best candidate; its `selection_`
+        is that candidate's table. A clone of it fits the same model again, unless one
+        of several numbers of components was odd, which makes all features cosines with
+        phases.
+    search : FitResult
+        `rows` has a dict for each candidate (`pandas.DataFrame(search.rows)` shows
+        them), `best` is the best of them, and `n_readings` says how many times the data
+        were read.
 
     Raises
     ------
@@ -207,7 +237,9 @@ def tune_kernels(
     True
     """
     if unknown := shared.keys() - RidgeParameters.__annotations__.keys():
-        raise TypeError(f"tune_kernels() got an unexpected keyword argument {min(unknown)!r}")
+        raise TypeError(
+            f"tune_kernels() got an unexpected keyword argument {min(unknown)!r}"
+        )
     candidates = make_candidates(kernels, length_scales)
     inputs.check_cv(cv)
     shared = {**_SHARED, **shared}
@@ -217,14 +249,19 @@ def tune_kernels(
     options = estimator._options()
     dataset = inputs.as_dataset(estimator, X, y, sample_weight, reset=True)
     folds, dataset = inputs.as_folds(options, cv, dataset, y, groups)
-    with estimator._passes(dataset, clock.Clock()) as passing:
-        search = fit.fit(dataset, replace(options, cv=folds), candidates=candidates, engine=passing)
+    with estimator._engine_of_fit(dataset, clock.Clock()) as passing:
+        search = fit.fit(
+            dataset, replace(options, cv=folds), candidates=candidates, engine=passing
+        )
     search = replace(search, model=estimator._with_names(search.model))
     kernel = kinds.kernel_of(search.model.feature_map)
     assert kernel is not None  # the map was drawn just now
-    # a list of alphas would mean candidates, so those of several targets are chosen again by the same folds
-    own_alphas = isinstance(search.best["alpha"], list)
-    chosen = {"alpha": shared["alpha"], "cv": cv} if own_alphas else {"alpha": search.best["alpha"]}
-    estimator.set_params(kernel=kernel, n_components=search.best["n_components"], **chosen)
+    estimator.set_params(kernel=kernel, n_components=search.best["n_components"])
+    if isinstance(search.best["alpha"], list):
+        # a list of alphas would mean candidates, so those of several targets are chosen
+        # again by the same folds
+        estimator.set_params(alpha=shared["alpha"], cv=cv)
+    else:
+        estimator.set_params(alpha=search.best["alpha"])
     estimator._keep(search.model)
     return estimator, search

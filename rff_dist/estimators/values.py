@@ -1,6 +1,11 @@
-"""scikit-learn's checks of rows in memory; what they refuse is named by column and row."""
+"""scikit-learn's checks of rows in memory, with errors that name column and row.
 
-from collections.abc import Iterator
+X, y and weights go in; what scikit-learn's own checks return comes out. These checks
+say that there is a NaN or a text, but not where, and they ignore masks and take dates
+as nanoseconds.
+"""
+
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from typing import Any
 
@@ -10,32 +15,50 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, validate_da
 
 from rff_dist.checks import check_unmasked
 from rff_dist.errors import DataError, NotFiniteError
+from rff_dist.typing import FloatArray
+
+# Of the dtypes, float32 stays as it is and all others become the first. Frames have
+# contiguous columns, which BLAS would sum in another order, with other bits.
+CHECKS: dict[str, Any] = {
+    "accept_sparse": "csr",
+    "dtype": [np.float64, np.float32],
+    "order": "C",
+}
 
 # What to do about values of X, y and weights.
 _MISSING = {
-    "X": "fill such values, for example by sklearn.impute.SimpleImputer in a pipeline, or drop the rows"
+    "X": "fill such values, for example by the column's median, or drop the rows"
 }
 _TEXT = {
-    "X": "Encode texts, for example by sklearn.preprocessing.OneHotEncoder in a pipeline, or read the table "
-    "with `rff-dist ingest`",
+    "X": (
+        "Fit to a frame, whose columns of text are categories, or encode texts, for"
+        " example by sklearn.preprocessing.OneHotEncoder in a pipeline"
+    ),
     "y": "For classes take RFFClassifier",
 }
-_DATES = "Turn dates into days first, such as (dates - dates.min()).dt.days of a pandas column"
+_DATES = (
+    "Turn dates into days first, such as (dates - dates.min()).dt.days of a pandas"
+    " column"
+)
 
 
 def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -> Any:
     """Return X, or X and y, as `sklearn.utils.validation.validate_data` does.
 
-    Raises DataError if a value is no finite number, with its column and row; ValueError as scikit-learn does
-      if shapes do not fit.
+    DataError names the column and row of a value that is no finite number.
     """
     check_masks(X=X, y=y)
-    numbers = {"X": X, "y": y} if checks.get("y_numeric") and y is not None else {"X": X}
+    numbers = {"X": X}
+    if checks.get("y_numeric") and y is not None:
+        numbers["y"] = y
     for name, values in numbers.items():
         _refuse_dates(name, values)
     try:
         checked = validate_data(estimator, X, y, **checks)
-        return (checked[0], np.asarray(checked[1], np.float64)) if "y" in numbers else checked
+        if "y" in numbers:
+            rows, targets = checked
+            return rows, np.asarray(targets, np.float64)
+        return checked
     except (TypeError, ValueError):
         for name, values in numbers.items():
             _refuse_others(name, values)
@@ -43,25 +66,42 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -
 
 
 def validated_targets(estimator: Any, y: Any) -> Any:
-    """Return targets alone in float64, where a recipe has made X; raises as `validated`."""
+    """Return targets alone in float64, where a recipe has made X."""
     if y is None:
-        raise DataError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+        raise DataError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is"
+            " None"
+        )
     _refuse_dates("y", y)
     try:
-        return np.asarray(_check_y(y, multi_output=True, y_numeric=True, estimator=estimator), np.float64)
+        return np.asarray(
+            _check_y(y, multi_output=True, y_numeric=True, estimator=estimator),
+            np.float64,
+        )
     except (TypeError, ValueError):
         _refuse_others("y", y)
         raise
 
 
 def validated_weights(sample_weight: Any, X: Any) -> Any:
-    """Return weights of rows in float64; raises DataError if one is no finite number, with its row."""
+    """Return weights of rows in float64, checked."""
     check_masks(sample_weight=sample_weight)
     try:
-        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+        )
     except (TypeError, ValueError):
         _refuse_others("sample_weight", sample_weight)
         raise
+
+
+def check_encoded(X: FloatArray, sources: Sequence[str]) -> None:
+    """Check inputs that a recipe made; `sources`: the table's column of each of them.
+
+    NotFiniteError names the column and row of a value that is no finite number.
+    """
+    for row, column in np.argwhere(~np.isfinite(X))[:1]:
+        _refuse_value("X", X[row, column], int(row), sources[column])
 
 
 def check_masks(**arrays: Any) -> None:
@@ -71,7 +111,7 @@ def check_masks(**arrays: Any) -> None:
 
 
 def _columns(values: Any) -> Iterator[tuple[object, Any]]:
-    """Yield each column's name or number, and its values; those of a vector have none."""
+    """Yield the name or number of each column, None for a vector, and its values."""
     names = getattr(values, "column_names", getattr(values, "columns", None))
     if names is None:
         array = np.asarray(values)
@@ -87,10 +127,13 @@ def _refuse_dates(name: str, values: Any) -> None:
     if scipy.sparse.issparse(values):
         return
     for label, column in _columns(values):
-        first = np.asarray(column[:1])
-        if first.dtype.kind in "Mm" or isinstance(next(iter(first), None), date | timedelta):
+        head = np.asarray(column[:1])
+        first = next(iter(head), None)
+        if head.dtype.kind in "Mm" or isinstance(first, date | timedelta):
             where = "" if label is None else f": column {label!r}"
-            raise DataError(f"Input {name} contains dates{where}; expected numbers. {_DATES}")
+            raise DataError(
+                f"Input {name} contains dates{where}; expected numbers. {_DATES}"
+            )
 
 
 def _refuse_others(name: str, values: Any) -> None:
@@ -102,8 +145,10 @@ def _refuse_others(name: str, values: Any) -> None:
         return
     for label, column in _columns(values):
         array = np.asarray(column)
-        is_numeric = array.dtype.kind in "buifc"
-        for row in np.flatnonzero(~np.isfinite(array)) if is_numeric else range(len(array)):
+        suspects: Any = range(len(array))
+        if array.dtype.kind in "buifc":
+            suspects = np.flatnonzero(~np.isfinite(array))
+        for row in suspects:
             _refuse_value(name, array[row], int(row), label)
 
 
@@ -117,8 +162,14 @@ def _refuse_value(name: str, value: Any, row: int, column: object) -> None:
     except (TypeError, ValueError):
         if not isinstance(value, str):
             return  # scikit-learn has words for all else
-        problem = f"Input {name} contains text: {where} holds {value[:40]!r}; expected numbers"
+        problem = (
+            f"Input {name} contains text: {where} holds {value[:40]!r}; expected"
+            " numbers"
+        )
         raise DataError(". ".join(filter(None, [problem, _TEXT.get(name)]))) from None
     if not np.isfinite(number):
-        what, advice = "NaN" if np.isnan(number) else "infinity", _MISSING.get(name, "fill or drop such rows")
-        raise NotFiniteError(f"Input {name} contains {what}: {where}; {advice}") from None
+        what = "NaN" if np.isnan(number) else "infinity"
+        advice = _MISSING.get(name, "fill or drop such rows")
+        raise NotFiniteError(
+            f"Input {name} contains {what}: {where}; {advice}"
+        ) from None

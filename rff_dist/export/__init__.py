@@ -1,1 +1,3 @@
-"""Models for other programs: two arrays, one JSON document, and a reader that needs NumPy only."""
+"""Models for other programs: two arrays, one JSON document, and a reader that needs
+NumPy only.
+"""

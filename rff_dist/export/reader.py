@@ -1,11 +1,18 @@
 """Predict with an exported model; this file needs NumPy and nothing else.
 
 from reader import Model
-Model("folder").predict(rows)          # (n_rows, n_targets), or labels of a classifier
+Model("folder").predict(rows)    # (n_rows,), or (n_rows, n_targets) of several targets
+
+A classifier's predictions are labels. Numbers that are missing are filled if the model
+fills them. In a column of categories, text is the name of a level, None a missing one,
+and a number the place of a level in `levels` of model.json, from 0. Any level may be
+new.
 """
 
 import json
 import os
+import re
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -17,43 +24,120 @@ class Model:
     def __init__(self, folder: str) -> None:
         with open(os.path.join(folder, "model.json"), encoding="utf-8") as file:
             self.facts = json.load(file)
-        self.inner, self.outer = (np.load(os.path.join(folder, f"{name}.npy")) for name in ("inner", "outer"))
-
-    def scores(self, rows: Any) -> Any:
-        """Return f(x) = outer' · features(x) + intercept for rows of shape (n_rows, n_features)."""
-        x = self._prepared(np.asarray(rows, np.float64))
-        z = np.hstack([self._features(part, x) for part in self.facts["parts"]])
-        return z @ self.outer + self.facts["intercept"]
-
-    def _features(self, part: dict[str, Any], x: Any) -> Any:
-        if "kernel" in part:
-            return gram(part["kernel"], x, self.inner)
-        if "columns" in part:  # columns of the inputs; -1 takes the constant 1 behind them
-            return np.column_stack([x, np.ones(len(x))])[:, part["columns"]]
-        inner = self.inner[:, part["start"] : part["stop"]]
-        # float32 where the package has float32: the features then agree, but for a last bit
-        angles = (x @ inner[:-1]).astype(np.float32) + inner[-1].astype(np.float32)
-        pairs = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(len(x), -1)
-        z, unit = pairs if part["pairs"] else np.cos(angles), part["whole"]
-        return z.astype(np.float64) if unit is None else np.rint(z * np.float32(unit)) / 2.0**14
+        self.inner = np.load(os.path.join(folder, "inner.npy"))
+        self.outer = np.load(os.path.join(folder, "outer.npy"))
 
     def predict(self, rows: Any) -> Any:
         """Return predictions, or the labels of a classifier's most probable classes."""
-        scores, classes = self.scores(rows), self.facts["classes"]
+        scores = self.scores(rows)
+        classes = self.facts["classes"]
         if classes is None:
-            return scores
+            return scores[:, 0] if self.facts["one_dimensional"] else scores
         scores = scores * self.facts["slopes"] + self.facts["offsets"]
-        best = (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else scores.argmax(axis=1)
+        if scores.shape[1] == 1:  # of the second of two classes
+            best = (scores[:, 0] > 0).astype(int)
+        else:
+            best = scores.argmax(axis=1)
         return np.array(classes, self.facts["dtype"])[best]
 
-    def _prepared(self, x: Any) -> Any:
-        if x.ndim != 2 or x.shape[1] != self.facts["n_features"] or not np.isfinite(x).all():
-            raise ValueError(f"rows of shape {x.shape}; expected {self.facts['n_features']} finite columns")
-        done = (x - self.facts["mean"]) / self.facts["scale"]
+    def scores(self, rows: Any) -> Any:
+        """Return outer' · features(x) + intercept for rows of shape (n_rows,
+        n_features).
+        """
+        x = self._standardized(self._numbers(rows))
+        z = np.hstack([self._features(part, x) for part in self.facts["parts"]])
+        return z @ self.outer + self.facts["intercept"]
+
+    def _numbers(self, rows: Any) -> Any:
+        """Return rows with codes in place of the names of levels."""
+        levels = self.facts["levels"]
+        x = np.array(rows, object if levels else np.float64)
+        n_features = self.facts["n_features"]
+        if x.ndim != 2 or x.shape[1] != n_features:
+            raise ValueError(f"rows of shape {x.shape}; expected {n_features} columns")
+        for column, names in levels:
+            code_of = {name: code for code, name in enumerate(names)}
+            x[:, column] = [as_code(value, code_of) for value in x[:, column]]
+        x = x.astype(np.float64)
+        for column, value in self.facts["fills"]:
+            x[np.isnan(x[:, column]), column] = value
+        if not np.isfinite(x).all():
+            raise ValueError("rows with NaN or infinity; expected finite numbers")
+        return x
+
+    def _standardized(self, rows: Any) -> Any:
+        x = (rows - self.facts["mean"]) / self.facts["scale"]
         for part in self.facts["maps"]:
-            outputs = np.interp(x[:, part["column"]], part["inputs"], part["outputs"])
-            done[:, part["column"]] = outputs + part["slope"] * done[:, part["column"]]
-        return done.astype(np.float32).astype(np.float64)
+            j = part["column"]
+            curve = np.interp(rows[:, j], part["inputs"], part["outputs"])
+            x[:, j] = curve + part["slope"] * x[:, j]
+        return x.astype(np.float32).astype(np.float64)
+
+    def _features(self, part: dict[str, Any], x: Any) -> Any:
+        if "kernel" in part:
+            return mean_gram(part["kernel"], x, self.inner, self.facts["levels"])
+        if "columns" in part:
+            # columns of the inputs; -1 takes the constant 1 behind them
+            values = np.column_stack([x, np.ones(len(x))])[:, part["columns"]]
+            # marks of levels; -1 is that of no level
+            codes = np.array(part["codes"])
+            return np.where(codes >= 0, values == codes, values)
+        inner = self.inner[:, part["start"] : part["stop"]]
+        n_features = self.facts["n_features"]
+        # float32 where the package has float32, and sums in its order: the features
+        # then agree, but for a last bit
+        angles = (x @ inner[:n_features]).astype(np.float32)
+        inner = inner[n_features:].astype(np.float32)
+        turns = np.zeros_like(angles)
+        shrinks = np.ones_like(angles)
+        line = 1
+        for column, names in self.facts["levels"]:
+            # one line per level, one for those never seen, and the factors of these
+            codes = x[:, column]
+            is_known = (codes >= 0) & (codes < len(names))
+            places = np.where(is_known, codes, len(names)).astype(int)
+            turns += inner[line + places]
+            line += len(names) + 1
+            shrinks[~is_known] *= inner[line]
+            line += 1
+        angles = angles + turns + inner[0]
+        z = np.cos(angles)
+        if part["pairs"]:  # cosine and sine of each frequency
+            z = np.stack([z, np.sin(angles)], axis=-1).reshape(len(x), -1)
+            shrinks = np.repeat(shrinks, 2, axis=1)
+        if part["whole"] is None:
+            return z.astype(np.float64) * shrinks
+        # rounded to whole multiples of 2^-14
+        whole = np.rint(z * np.float32(part["whole"])).astype(np.float64)
+        return np.rint(whole * shrinks) / 2.0**14
+
+
+def as_code(value: Any, code_of: dict[str, int]) -> Any:
+    """Return the code of a level by its name; codes stay as they are."""
+    if value is None or value == "" or value != value:
+        value = "(missing)"
+    if not isinstance(value, str):
+        return value
+    # as the package writes them: accents composed, whole numbers without decimals
+    name = unicodedata.normalize("NFC", value)
+    name = re.sub(r"^(-?(?:0|[1-9][0-9]*))\.0+$", r"\1", name)
+    return code_of.get(name, len(code_of))
+
+
+def mean_gram(kernel: dict[str, Any], x: Any, y: Any, levels: Any) -> Any:
+    """Return k(x, y); of a level that was never seen, the mean over those that were."""
+    if not levels:
+        return gram(kernel, x, y)
+    (column, names), *others = levels
+    codes = x[:, [column]]
+    shares = ((codes < 0) | (codes >= len(names))) / max(1, len(names))
+    same_x = x.copy()
+    same_y = y.copy()
+    same_x[:, column] = same_y[:, column] = 0
+    apart = mean_gram(kernel, x, y, others)
+    if not shares.any():
+        return apart
+    return (1 - shares) * apart + shares * mean_gram(kernel, same_x, same_y, others)
 
 
 def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
@@ -64,26 +148,56 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
         return parts.sum(axis=0) if name == "sum" else parts.prod(axis=0)
     if name == "scaled":
         return kernel["weight"] * gram(kernel["kernel"], x, y)
+    is_code = np.isin(np.arange(x.shape[1]), kernel.get("categories", []))
     if name == "linear":
-        return x @ y.T
-    x, y = x / kernel["length_scale"], y / kernel["length_scale"]
+        matches = np.stack([(row == y)[:, is_code].sum(axis=1) for row in x])
+        return x[:, ~is_code] @ y[:, ~is_code].T + matches
     if name == "additive":
-        inner, n = {**kernel["kernel"], "length_scale": 1.0}, x.shape[1]
-        one = two = np.zeros((len(x), len(y)))
-        for j in range(n):
-            own = gram(inner, x[:, [j]] * n**0.5, y[:, [j]] * n**0.5)
-            # Σ_{i<j} k_i·k_j, each column's kernel times the sum of those before it
-            one, two = one + own, two + one * own
-        w = np.array([kernel["order_1"], kernel["order_2"], kernel["dense"]])
-        three = [one / n, two / (n * (n - 1) / 2) if n > 1 else one, gram(inner, x, y)]
-        return np.tensordot(w / w.sum(), three, axes=1)
+        return _additive(kernel, x, y, is_code)
+    # one-hot vectors of different levels differ by 1 in two places
+    step = 2.0 if name == "laplacian" else 2.0**0.5
+    scale = np.asarray(kernel["length_scale"])
     # differences: ‖x‖² − 2x'y + ‖y‖² would lose digits
+    apart = (np.where(is_code, step * (row != y), row - y) / scale for row in x)
     if name == "laplacian":
-        return np.exp(-np.stack([np.abs(row - y).sum(axis=1) for row in x]))
-    r = np.stack([np.sqrt(np.square(row - y).sum(axis=1)) for row in x])
+        return np.exp(-np.stack([np.abs(one).sum(axis=1) for one in apart]))
+    r = np.stack([np.sqrt(np.square(one).sum(axis=1)) for one in apart])
     if name == "gaussian":
         return np.exp(-0.5 * r**2)
     if name == "rational_quadratic":
         return (1 + r**2 / (2 * kernel["shape"])) ** -kernel["shape"]
-    s = r * np.sqrt(2 * kernel["nu"])  # Matérn
-    return {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + s**2 / 3}[kernel["nu"]] * np.exp(-s)
+    # Matérn
+    s = r * np.sqrt(2 * kernel["nu"])
+    polynomial = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + s**2 / 3}[kernel["nu"]]
+    return polynomial * np.exp(-s)
+
+
+def _additive(kernel: dict[str, Any], x: Any, y: Any, is_code: Any) -> Any:
+    """Return a weighted mean of the kernels of single columns, of pairs of columns, and
+    of all columns.
+    """
+    inner = {**kernel["kernel"], "categories": np.flatnonzero(is_code)}
+    n = x.shape[1]
+    scales = np.broadcast_to(kernel["length_scale"], n)
+    # one weight of each column, or one that they share
+    order_1 = np.array(kernel["order_1"])
+    of_columns = order_1 if order_1.ndim else np.full(n, order_1 / n)
+    singles = np.zeros((len(x), len(y)))
+    weighted = pairs = singles
+    for j in range(n):
+        own = {
+            **inner,
+            "length_scale": scales[j] / n**0.5,
+            "categories": np.flatnonzero(is_code[[j]]),
+        }
+        column = gram(own, x[:, [j]], y[:, [j]])
+        # Σ_{i<j} k_i·k_j, each column's kernel times the sum of those before it
+        pairs = pairs + singles * column
+        singles = singles + column
+        weighted = weighted + of_columns[j] * column
+    dense = gram({**inner, "length_scale": scales}, x, y)
+    if n == 1:
+        return dense
+    order_2 = kernel["order_2"] / (n * (n - 1) / 2)
+    total = of_columns.sum() + kernel["order_2"] + kernel["dense"]
+    return (weighted + order_2 * pairs + kernel["dense"] * dense) / total

@@ -1,165 +1,251 @@
-"""Write a model as two arrays and a JSON document, with a reader next to them."""
+"""Export a model to programs that have NumPy only.
+
+A ridge model goes in; a folder with two arrays, a JSON document and a short reader
+comes out. Without it, such a program would need this package, or a pickle.
+"""
 
 import json
 import os
-import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from rff_dist.classify import predict
-from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
-from rff_dist.features import composed, cosines, explicit, nystrom
+from rff_dist.errors import InvalidParameterError, OutputExistsError
+from rff_dist.features import composed, explicit, fourier, nystrom
+from rff_dist.features.levels import Levels
 from rff_dist.features.maps import FeatureMap
 from rff_dist.products import protocol
-from rff_dist.recipes import recipes
+from rff_dist.recipes import encoders, recipes
 from rff_dist.ridge import models
-from rff_dist.storage import locations, output_places
-from rff_dist.typing import FloatArray, PathLike, Summary, frozen
+from rff_dist.storage import commit, locations, output_places
+from rff_dist.typing import AnyArray, FloatArray, PathLike, Summary, frozen
 
-# what an export may hold, with its card and what Python makes of the reader
-_FILES = {"model.json", "inner.npy", "outer.npy", "reader.py", "README.md", "__pycache__"}
+# What an export consists of, with its card and what Python makes of the reader.
+_FILES = {
+    *("model.json", "inner.npy", "outer.npy", "reader.py"),
+    *("README.md", "__pycache__"),
+}
 _KERNELS = {
-    "gaussian", "laplacian", "matern", "rational_quadratic", "additive", "linear", "sum", "product", "scaled"
-}  # fmt: skip
+    *("gaussian", "laplacian", "matern", "rational_quadratic", "linear"),
+    *("additive", "sum", "product", "scaled"),
+}
 
 
 def export(
-    model: models.RidgeModel, folder: PathLike, *, encoded: bool = False, overwrite: bool = False
+    model: models.RidgeModel,
+    folder: PathLike,
+    *,
+    encoded: bool = False,
+    overwrite: bool = False,
 ) -> Path:
-    """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole or not at all.
+    """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole
+    or not at all.
 
-    `encoded`: see `describe`.
-    `overwrite`: whether the folder of an earlier export may be replaced.
-    Raises InvalidParameterError as `describe`; OutputExistsError if the
-      folder exists; StorageError if it cannot be written.
+    With `overwrite`, the folder of an earlier export may be replaced; for `encoded` see
+    `describe`.
     """
     place = locations.local_path(folder)
-    output_places.refuse_inside(locations.parse_location(folder))
+    location = locations.parse_location(folder)
+    output_places.refuse_inside(location)
     # a folder with other things in it is never replaced
-    if place.exists() and not (overwrite and place.is_dir() and _FILES.issuperset(os.listdir(place))):
+    is_export = place.is_dir() and _FILES.issuperset(os.listdir(place))
+    if place.exists() and not (overwrite and is_export):
         raise OutputExistsError(
-            f"{place} exists already; export to another folder, or replace an older export with `overwrite`"
+            f"{place} exists already; export to another folder, or replace an older"
+            " export with `overwrite`"
         )
-    slim = describe(model, encoded=encoded)
-    temporary = place.with_name(f".{place.name}.partial")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        np.save(temporary / "inner.npy", slim.inner)
-        np.save(temporary / "outer.npy", slim.outer)
+    exported = describe(model, encoded=encoded, reads_names=True)
+    output = commit.Place.choose(location, overwrite=True)
+    staged = Path(output.staged.path)
+    with (
+        locations.store_errors(f"the folder {place} cannot be written", ""),
+        output.publishing(),
+    ):
+        staged.mkdir(parents=True)
+        np.save(staged / "inner.npy", exported.inner)
+        np.save(staged / "outer.npy", exported.outer)
         # Python would write NaN, which is not JSON, and other readers refuse it
-        (temporary / "model.json").write_text(json.dumps(slim.facts, allow_nan=False, indent=1), "utf-8")
-        (temporary / "reader.py").write_bytes((files("rff_dist.export") / "reader.py").read_bytes())
-        # a folder cannot be replaced in one step: for a moment there is none, never half of one
-        if place.exists():
-            shutil.rmtree(place)
-        os.replace(temporary, place)
-    except OSError as error:
-        raise StorageError(f"the folder {place} cannot be written: {error}; choose another place") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        (staged / "model.json").write_text(
+            json.dumps(exported.facts, allow_nan=False, indent=1), "utf-8"
+        )
+        (staged / "reader.py").write_bytes(
+            (files("rff_dist.export") / "reader.py").read_bytes()
+        )
     return Path(folder)
 
 
 @frozen
-class Slim:
-    """A model as two arrays and a few facts: all that predicting needs.
+class ExportedModel:
+    """A model as two arrays and a few facts: all that predicting needs."""
 
-    `inner`: float64 array. Frequencies with phases in the last row, of shape (n_features + 1, n_frequencies);
-      or centres, of shape (n_components, n_features).
-    `outer`: float64 array of shape (n_components, n_targets). Coefficients of the unnormalised features.
-    `facts`: JSON values: how inputs are standardised, which features there are, and for a classifier its
-      classes and how scores become log odds.
-    """
-
+    #: Frequencies, phases, and of each column of categories its table of angles and
+    #: what is expected of unseen levels, of shape (n_features + 1 + Σ (n_levels + 2),
+    #: n_frequencies); or centres, of shape (n_components, n_features).
     inner: FloatArray
+    #: Coefficients of the unnormalised features, of shape (n_components, n_targets).
     outer: FloatArray
+    #: JSON values: how inputs are standardised, which features there are, and for a
+    #: classifier its classes and how scores become log odds.
     facts: Summary
 
 
-def describe(model: models.RidgeModel, *, encoded: bool) -> Slim:
+def describe(
+    model: models.RidgeModel, *, encoded: bool, reads_names: bool = False
+) -> ExportedModel:
     """Return what predicting with a model needs.
 
-    `encoded`: whether rows will be given as the model's recipe makes them of a table's. Readers apply none.
-    Raises InvalidParameterError if other programs cannot make the model's features, or its inputs.
+    Readers apply no recipe, but may read the names of levels: if the model has another
+    one, rows must be `encoded` as the recipe makes them of a table's. Raises
+    InvalidParameterError if other programs cannot make the model's features, or its
+    inputs.
     """
-    feature_map, card = model.feature_map, model.card
+    feature_map = model.feature_map
+    card = model.card
     recipe = recipes.recipe_of(card)
-    encoding = "" if recipe is None or recipe.is_plain else recipe.words
+    encoding = ""
+    fills = []
+    if recipe is not None:
+        changed = [
+            column
+            for column in recipe.columns
+            if not (reads_names and isinstance(column, encoders.Category))
+        ]
+        if not replace(recipe, columns=changed).is_plain:
+            encoding = recipe.words
     if encoding and not encoded:
         raise InvalidParameterError(
-            f"the model reads tables by a recipe, which exports do not apply ({encoding}); expected one of "
-            "plain numbers. Set `encoded` if rows will be given as the recipe makes them, or take "
-            "MLflow's format, which applies it"
+            "the model reads tables by a recipe, which exports do not apply"
+            f" ({encoding}); expected one of plain numbers. Set `encoded` if rows will"
+            " be given as the recipe makes them, or take MLflow's format, which"
+            " applies it"
         )
-    inner, parts = _inner(feature_map)
-    standardizer, n_features = feature_map.standardizer, feature_map.n_features
-    calibration = predict.calibration_of(model) if "classifier" in card else None
-    classes = predict.read_classes(model) if "classifier" in card else None
+    if recipe is not None and not encoded:
+        for place, column in enumerate(recipe.columns):
+            if isinstance(column, encoders.Number) and column.fill is not None:
+                fills.append([place, column.fill])
+    levels = recipes.levels_of(card)
+    inner, parts = _inner(feature_map, levels)
+    n_features = feature_map.n_features
     facts: Summary = {
         "format": 1,
         "parts": parts,
         "n_features": n_features,
         "encoding": encoding,
+        "fills": fills,
+        "one_dimensional": model.one_dimensional,
+        "levels": [[column, list(texts)] for column, texts in levels.items()],
         "feature_names": card.get("feature_names"),
         "target_names": card.get("target_names"),
-        "mean": [0.0] * n_features if standardizer is None else standardizer.mean.tolist(),
-        "scale": [1.0] * n_features if standardizer is None else standardizer.scale.tolist(),
-        "maps": [
-            {"column": m.column, "inputs": m.inputs.tolist(), "outputs": m.outputs.tolist(), "slope": m.slope}
-            for m in (() if standardizer is None else standardizer.maps)
-        ],
+        "mean": [0.0] * n_features,
+        "scale": [1.0] * n_features,
+        "maps": [],
         "intercept": model.linear.intercept.tolist(),
-        "classes": None if classes is None else classes.tolist(),
-        # of numbers: without it, whole numbers beyond 2^63 would lose digits
-        "dtype": None if classes is None or classes.dtype.kind == "O" else classes.dtype.str,
-        "slopes": 1.0 if calibration is None else calibration.slope,
-        "offsets": 0.0 if calibration is None else list(calibration.intercepts),
-        "has_probabilities": calibration is not None,
+        "classes": None,
+        "dtype": None,
+        "slopes": 1.0,
+        "offsets": 0.0,
+        "has_probabilities": False,
         "digest": model.digest(),
     }
+    standardizer = feature_map.standardizer
+    if standardizer is not None:
+        facts["mean"] = standardizer.mean.tolist()
+        facts["scale"] = standardizer.scale.tolist()
+        for column_map in standardizer.maps:
+            facts["maps"].append(
+                {
+                    "column": column_map.column,
+                    "inputs": column_map.inputs.tolist(),
+                    "outputs": column_map.outputs.tolist(),
+                    "slope": column_map.slope,
+                }
+            )
+    if "classifier" in card:
+        classes = predict.read_classes(model)
+        facts["classes"] = classes.tolist()
+        # of numbers: without it, whole numbers beyond 2^63 would lose digits
+        if classes.dtype.kind != "O":
+            facts["dtype"] = classes.dtype.str
+        calibration = predict.calibration_of(model)
+        if calibration is not None:
+            facts["slopes"] = calibration.slope
+            facts["offsets"] = list(calibration.intercepts)
+            facts["has_probabilities"] = True
     outer = model.linear.raw_coefficients
     if isinstance(feature_map, nystrom.NystromFeatureMap):
-        # The map's `fill` divides by a power of two; the reader does not, so the coefficients must.
+        # The map's `fill` divides by a power of two; the reader does not, so the
+        # coefficients must.
         outer = outer / feature_map.scales[0][1]
-    return Slim(inner, outer, facts)
+    return ExportedModel(inner, outer, facts)
 
 
-def _inner(feature_map: FeatureMap) -> tuple[FloatArray, list[Summary]]:
-    """Return the inner array, and what the reader must know about each part of the features."""
+def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Summary]]:
+    """Return the inner array, and what the reader must know of each part of Z."""
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         kernel = feature_map.kernel.to_dict()
         _check_kernel(kernel)
         return feature_map.centres.astype(np.float64), [{"kernel": kernel}]
-    maps = feature_map.parts if isinstance(feature_map, composed.ConcatenatedFeatureMap) else (feature_map,)
-    inner, parts = np.empty((feature_map.n_features + 1, 0)), []
+    maps: Sequence[FeatureMap] = (feature_map,)
+    if isinstance(feature_map, composed.ConcatenatedFeatureMap):
+        maps = feature_map.parts
+    drawn: list[FloatArray] = []
+    start = 0
+    parts: list[Summary] = []
     for part in maps:
         if isinstance(part, explicit.LinearFeatureMap):
-            parts.append({"columns": part.columns.tolist()})
-        elif isinstance(part, cosines.CosineFeatureMap):
-            # angles are linear in the inputs, so unit rows give the frequencies of any design
-            angles = part.angles_of_rows(np.eye(part.n_features, dtype=np.float32))
-            last = np.zeros(part.n_frequencies) if part.phases is None else part.phases
-            start, inner = inner.shape[1], np.hstack([inner, np.vstack([angles, last])])
-            whole = protocol.FIXED_POINT_ONE if part.fixed_point else None
-            ends = {"start": start, "stop": inner.shape[1]}
-            parts.append({**ends, "pairs": part.phases is None, "whole": whole})
+            codes = part.codes
+            if codes is None:
+                codes = np.full(part.n_components, -1)
+            parts.append({"columns": part.columns.tolist(), "codes": codes.tolist()})
+        elif isinstance(part, fourier.FourierFeatureMap):
+            drawn.append(_lines(part, levels))
+            stop = start + part.n_frequencies
+            parts.append(
+                {
+                    "start": start,
+                    "stop": stop,
+                    "pairs": part.phases is None,
+                    "whole": protocol.COSINE_ONE if part.fixed_point else None,
+                }
+            )
+            start = stop
         else:
             raise InvalidParameterError(
-                f"the model has features of the kind {part.kind!r}, which the reader cannot make; expected "
-                "Fourier, linear or Nyström features. Fit with another kernel, or `features`"
+                f"the model has features of the kind {part.kind!r}, which the reader"
+                " cannot make; expected Fourier, linear or Nyström features. Fit with"
+                " another kernel, or `features`"
             )
-    return inner, parts
+    return np.hstack(drawn) if drawn else np.empty((0, 0)), parts
+
+
+def _lines(part: fourier.FourierFeatureMap, levels: Levels) -> FloatArray:
+    """Return the lines of the inner array of a part, see `ExportedModel`."""
+    phases = np.zeros(part.n_frequencies) if part.phases is None else part.phases
+    lines: list[AnyArray] = [part.frequencies, phases]
+    tables = {table.column: table for table in part.tables}
+    for column, texts in levels.items():
+        if column in tables:
+            lines += [tables[column].angles, tables[column].expected]
+        else:  # the kernel does not see it
+            lines += [np.zeros((len(texts) + 1, part.n_frequencies))]
+            lines += [np.ones(part.n_frequencies)]
+    return np.vstack(lines).astype(np.float64)
 
 
 def _check_kernel(kernel: Summary) -> None:
     """Raise InvalidParameterError unless the reader can compute a kernel."""
-    for part in kernel.get("kernels", [kernel["kernel"]] if "kernel" in kernel else []):
+    parts = list(kernel.get("kernels", ()))
+    if "kernel" in kernel:
+        parts.append(kernel["kernel"])
+    for part in parts:
         _check_kernel(part)
     if kernel["name"] not in _KERNELS or kernel.get("nu", 0.5) not in (0.5, 1.5, 2.5):
         raise InvalidParameterError(
-            f"the kernel {kernel} cannot be exported; expected one of {sorted(_KERNELS)}, for Matérn with nu "
-            "0.5, 1.5 or 2.5. Fit with such a kernel, or with Fourier features"
+            f"the kernel {kernel} cannot be exported; expected one of"
+            f" {sorted(_KERNELS)}, for Matérn with nu 0.5, 1.5 or 2.5. Fit with such a"
+            " kernel, or with Fourier features"
         )

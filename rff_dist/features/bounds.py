@@ -1,15 +1,9 @@
-"""Is D large enough? Theory's bounds on the kernel estimate, and the exact variances of the maps.
+"""Theory's bounds on the kernel estimate, and the exact variances of the maps.
 
-There are three bounds, each for D components of independent frequencies of one shift-invariant kernel:
-
-=======================  =====================================================================
-`pointwise_error`        the error of one pair of points (Hoeffding)
-`pairwise_error`         the largest error over all pairs of n points (Hoeffding, union bound)
-`operator_norm_error`    ‖Z Z' - K‖ / ‖K‖ on n points, in expectation (matrix Bernstein)
-=======================  =====================================================================
-
-All are safe but loose, often by a factor of 10 to 100 in D: `rff_dist.approximation_error` measures the real
-error. The variances are exact.
+The bounds are for D components of independent frequencies of one shift-invariant
+kernel: `pointwise_error` for one pair of points, `pairwise_error` for all pairs of a
+finite set, `operator_norm_error` for their Gram matrix. They are safe but loose, often
+by a factor of 10 to 100 in D: `rff_dist.approximation_error` measures the real error.
 """
 
 import math
@@ -23,79 +17,80 @@ from rff_dist.errors import DataError
 from rff_dist.kernels import base
 from rff_dist.typing import frozen
 
-_REAL_MAPS = ("pairs", "phases")
+# c of Hoeffding's inequality, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c): pairs
+# average D/2 terms in [-1, 1], phases average D terms in [-2, 2]
+_HOEFFDING = {"pairs": 4, "phases": 8}
 
 
 def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> float:
-    """Return the error that a pair of points exceeds with a probability of at most `delta`.
+    """Return the error that one pair of points exceeds with a probability of at most
+    `delta`, √(c·log(2/δ)/D), for the map "pairs" (c = 4) or "phases" (c = 8).
 
-    Hoeffding's inequality, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c). Phases average D terms in [-2, 2],
-    so c = 8; pairs average D/2 terms in [-1, 1], so c = 4.
-
-    `map`: {"pairs", "phases"}.
-    Raises InvalidParameterError if a parameter is out of range.
     Source: Hoeffding (1963), Thm. 2; Rahimi & Recht (2007), Sec. 3.
 
     >>> round(pointwise_error(1024, delta=0.05), 3)
     0.12
     """
-    return _hoeffding(n_components, 2, delta, map)
+    return _hoeffding(n_components, 1, delta, map)
 
 
-def pairwise_error(n_components: int, *, n_points: int, delta: float, map: str = "pairs") -> float:
-    """Return the error that no pair of `n_points` points exceeds, except with a probability of `delta`.
+def pairwise_error(
+    n_components: int, *, n_points: int, delta: float, map: str = "pairs"
+) -> float:
+    """Return the error that no pair of `n_points` points exceeds, except with a
+    probability of at most `delta`: √(c·log(n(n-1)/δ)/D), by a union bound.
 
-    This is `pointwise_error` with a union bound over the pairs. With phases the n entries of the diagonal
-    count too; with pairs the diagonal is exact. The usual short form for phases, D ≥ (16/ε²)·log(n/δ), is
-    never less for δ ≤ 1/2.
-
-    `n_points`: at least 2.
-    `delta`: the probability with which the bound may fail, between 0 and 1.
-    Raises InvalidParameterError if a parameter is out of range.
+    With phases the n entries of the diagonal count too, n(n+1)/δ; with pairs the
+    diagonal is exact.
 
     >>> round(pairwise_error(6726, n_points=1000, delta=0.05), 4)
     0.1
     """
     n = check_count(n_points, "n_points", least=2)
-    return _hoeffding(n_components, n * (n - 1) if map == "pairs" else n * (n + 1), delta, map)
+    n_pairs = n * (n - 1) // 2
+    if map == "phases":
+        n_pairs += n
+    return _hoeffding(n_components, n_pairs, delta, map)
 
 
-def _hoeffding(n_components: int, tails: int, delta: float, map: str) -> float:
-    """Return the error that averages exceed in none of so many tails, except with a probability."""
-    check_name(map, _REAL_MAPS, "map")
-    rate = (4 if map == "pairs" else 8) * (math.log(tails) - math.log(check_share(delta, "delta")))
-    return math.sqrt(rate / check_count(n_components, "n_components"))
+def _hoeffding(n_components: int, n_pairs: int, delta: float, map: str) -> float:
+    check_name(map, _HOEFFDING, "map")
+    D = check_count(n_components, "n_components")
+    log_tails = math.log(2 * n_pairs) - math.log(check_share(delta, "delta"))
+    return math.sqrt(_HOEFFDING[map] * log_tails / D)
 
 
 def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -> float:
-    """Return the bound on E‖Z Z' - K‖ / ‖K‖, in the operator norm, with D components.
+    """Return the bound on E‖Z Z' - K‖ / ‖K‖ of n points, in the operator norm: ε + ε²
+    with ε² = 4·(n/‖K‖)·log(2n)/D, for both maps.
 
-    D ≥ (4/ε²)·(n/‖K‖)·log(2n) gives E‖Z Z' - K‖ ≤ (ε + ε²)·‖K‖. D is the same for both maps: matrix Bernstein
-    sums D matrices of norm at most 2n for phases, and D/2 of norm at most n for pairs. n/‖K‖, between 1 and
-    n, is small if few directions hold most of the kernel.
+    Matrix Bernstein sums D matrices of norm at most 2n for phases, and D/2 of norm at
+    most n for pairs. ‖K‖, the largest eigenvalue of K, is `gram_norm`.
 
-    `n_points`: n, at least 2.
-    `gram_norm`: ‖K‖, the largest eigenvalue of the Gram matrix of the points.
-    Raises InvalidParameterError if a parameter is out of range.
-    Source: Tropp (2015), An introduction to matrix concentration inequalities, Sec. 6.5.
+    Source: Tropp (2015), An introduction to matrix concentration inequalities, Sec.
+    6.5.
 
     >>> round(operator_norm_error(18116, n_points=1000, gram_norm=200.0), 4)
     0.1
     """
     n = check_count(n_points, "n_points", least=2)
-    rate = 4 * n / check_positive(gram_norm, "gram_norm") * math.log(2 * n)
-    epsilon = math.sqrt(rate / check_count(n_components, "n_components"))
+    D = check_count(n_components, "n_components")
+    norm = check_positive(gram_norm, "gram_norm")
+    epsilon = math.sqrt(4 * n / norm * math.log(2 * n) / D)
     return epsilon + epsilon**2
 
 
-# -- closed-form variances -------------------------------------------------------------------------
+# -- closed-form variances
+# -------------------------------------------------------------------------
 
 
 @frozen
 class MapVariances:
-    """The mean closed-form variances of the two real maps over pairs of points, times D.
+    """The mean closed-form variances of the two real maps over pairs of points, times
+    D.
 
-    Divided by D they are the mean squared errors of z(x)'z(y) with independent frequencies.
+    Divided by D they are the mean squared errors of z(x)'z(y) with independent
+    frequencies.
     """
 
     pairs: float
@@ -103,27 +98,33 @@ class MapVariances:
 
     @property
     def better(self) -> Literal["pairs", "phases"]:
-        """The map with the lower variance; pairs if they are equal, since their diagonal is exact."""
+        """The map with the lower variance; pairs if they are equal, since their
+        diagonal is exact.
+        """
         return "pairs" if self.pairs <= self.phases else "phases"
 
 
 def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
-    """Compare the maps by their mean closed-form variance over all pairs of different rows.
+    """Compare the maps by their mean closed-form variance over all pairs of different
+    rows.
 
-    With Δ = x - y the variance of z(x)'z(y) is (1/D)·[1 + k(2Δ) - 2k(Δ)²] for pairs, and (1/D)·[1 + k(2Δ)/2 -
-    k(Δ)²] for phases, with independent frequencies. Pairs have the lower one if k(Δ)² > k(2Δ)/2: always for
-    the Gaussian and the Laplacian.
+    With Δ = x - y the variance of z(x)'z(y) is (1/D)·[1 + k(2Δ) - 2k(Δ)²] for pairs,
+    and (1/D)·[1 + k(2Δ)/2 - k(Δ)²] for phases, with independent frequencies. Pairs have
+    the lower one if k(Δ)² > k(2Δ)/2: always for the Gaussian and the Laplacian.
 
-    Phases win if most rows are far apart and the kernel falls slowly (Cauchy, rational quadratic); else pairs
-    win. O(n_samples² · n_features).
+    Phases win if most rows are far apart and the kernel falls slowly (Cauchy, rational
+    quadratic); else pairs win. O(n_samples² · n_features).
 
-    `kernel`: shift-invariant, or a sum with such terms, which share the components in proportion to their
-      weights as in `draw_feature_map`. Linear, polynomial and min terms have the same features for both maps
-      and add nothing to either variance.
-    `X`: array-like of shape (n_samples, n_features). At least 2 rows; two rows with equal values are a pair
-      too.
+    `kernel`: shift-invariant, or a sum with such terms, which share the components in
+      proportion to their weights as in `draw_feature_map`. Linear, polynomial and min
+      terms have the same features for both maps and add nothing to either variance.
+    `X`: array-like of shape (n_samples, n_features). At least 2 rows; two rows with
+      equal values are a pair too.
+
     Returns `variances`: its `better` is the answer.
+
     Raises DataError if there are fewer than 2 rows.
+
     Source: Sutherland & Schneider (2015), eq. 3 and 5.
 
     >>> from rff_dist.kernels.stationary import Cauchy, Gaussian
@@ -133,7 +134,9 @@ def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
     """
     points = np.atleast_2d(np.asarray(X, np.float64))
     if len(points) < 2:
-        raise DataError(f"X has {len(points)} rows; the maps are compared over pairs of at least 2")
+        raise DataError(
+            f"X has {len(points)} rows; the maps are compared over pairs of at least 2"
+        )
     terms = [(term.weight, base.shift_invariant_term(term)) for term in kernel.terms()]
     invariant = [(weight, whole) for weight, whole in terms if whole is not None]
     above = np.triu_indices(len(points), 1)
@@ -144,5 +147,7 @@ def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
         # near Δ = 0 rounding may make a variance negative
         pairs = float(np.maximum(1 + twice - 2 * once**2, 0.0).mean())
         phases = float(np.maximum(1 + twice / 2 - once**2, 0.0).mean())
-        means = MapVariances(means.pairs + total * weight * pairs, means.phases + total * weight * phases)
+        means = MapVariances(
+            means.pairs + total * weight * pairs, means.phases + total * weight * phases
+        )
     return means

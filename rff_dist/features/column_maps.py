@@ -1,100 +1,167 @@
-"""Increasing maps of single columns: to normal scores, and to what the evidence makes of these and others.
+"""Increasing maps of single columns: normal scores, and sums that the evidence weights.
 
-A column is mapped to a normal distribution by its quantiles: each value to the normal score of its rank.
-Equal values share the middle of their ranks. Values outside the sample's range get the score of its smallest
-or largest value.
+A column is mapped to a normal distribution by its quantiles: each value to the normal
+score of its rank. Equal values share the middle of their ranks. Values outside the
+sample's range get the score of its smallest or largest value.
 
-A kernel follows some columns better as they are, and others by their ranks, or cut off where they reach far.
-`Bases` has all three of each column, each to be divided by a length scale of its own and added up. So the
-search for a kernel's length scales chooses between them as it does between columns, see `OfSums`.
+A kernel follows some columns better as they are, and others by their ranks, or cut off
+where they reach far. `Bases` has all three of each column, each to be divided by a
+length scale of its own and added up. So the search for a kernel's length scales chooses
+between them as it does between columns, see `SumsOfColumnsKernel`.
 
 References
 ----------
-Conover (1999), Practical nonparametric statistics, section 5.10, on normal scores. Snoek et al. (2014), Input
-warping for Bayesian optimization of non-stationary functions, ICML, on maps tuned by the evidence.
+Conover (1999), Practical nonparametric statistics, section 5.10, on normal scores.
+Snoek et al. (2014), Input warping for Bayesian optimization of non-stationary
+functions, ICML, on maps tuned by the evidence.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import scipy
 
 from rff_dist.features import maps
 from rff_dist.frequencies import designs
-from rff_dist.kernels import stationary
-from rff_dist.typing import FloatArray
+from rff_dist.kernels import additive, stationary
+from rff_dist.typing import FloatArray, IndexArray
 
-# of the scores' range, with two knots each: a cell is 0.06 wide, and interpolation errs by less
+# Cells that the scores' range is cut into, two knots each. A cell is 0.06 wide, and
+# interpolation errs by less.
 N_CELLS = 128
 N_BASES = 3
-CUT = 3.0  # standard deviations, by the quartiles, that a column that is cut off stays within
-QUARTILES = 1.349  # between the quartiles of a normal distribution, in standard deviations
+# Bound of a column that is cut off, in standard deviations estimated by its quartiles
+CUT = 3.0
+# Distance between the quartiles of a normal distribution, in standard deviations
+QUARTILES = 1.349
 
 
-def rank_map(column: int, values: FloatArray, weights: FloatArray | None = None) -> maps.ColumnMap:
-    """Like `sklearn.preprocessing.QuantileTransformer` to normal scores, with at most 2·N_CELLS + 2 knots.
+def rank_map(
+    column: int, values: FloatArray, weights: FloatArray | None = None
+) -> maps.ColumnMap:
+    """Like `sklearn.preprocessing.QuantileTransformer` to normal scores, with at most
+    2·N_CELLS + 2 knots.
 
     `column`: the column's number among the inputs.
     `values`: float64 array of shape (n_rows,). A sample of the column.
-    `weights`: float64 array of shape (n_rows,), or None. A row of weight 3 counts as three.
+    `weights`: float64 array of shape (n_rows,), or None. A row of weight 3 counts as
+    three.
     """
     distinct, place = np.unique(values, return_inverse=True)
     counts = np.bincount(place, weights).astype(np.float64)
     ranks = np.cumsum(counts) - 0.5 * counts
     scores = scipy.special.ndtri(ranks / counts.sum())
     grid = np.linspace(scores[0], scores[-1], N_CELLS + 1)
-    # the values on both sides of each point of the grid, so that interpolation never spans two cells
+    # the values on both sides of each point of the grid, so that interpolation never
+    # spans two cells
     above = np.searchsorted(scores, grid).clip(max=len(scores) - 1)
     kept = np.unique(np.concatenate([above, (above - 1).clip(min=0)]))
     return maps.ColumnMap(column, distinct[kept], scores[kept])
 
 
 class Bases:
-    """Three increasing functions of each column: standardised, cut off smoothly, and as normal scores.
+    """Three increasing functions of each column of numbers: standardised, cut off
+    smoothly, and as normal scores.
 
-    `rows`: float64 array of shape (n_rows, n_features). A sample of the inputs, which the functions suit.
+    `rows`: float64 array of shape (n_rows, n_features). A sample of the inputs, which
+      the functions suit.
     `standardizer`: gives the first function.
+    `categories`: columns that are no numbers.
     """
 
-    def __init__(self, rows: FloatArray, standardizer: maps.Standardizer) -> None:
-        self._rows, self._plain = rows, maps.Standardizer(standardizer.mean, standardizer.scale)
-        self._ranks = [rank_map(j, column) for j, column in enumerate(rows.T)]
-        self._cuts = [_cut_off(column)(rank.inputs) for column, rank in zip(rows.T, self._ranks, strict=True)]
+    def __init__(
+        self,
+        rows: FloatArray,
+        standardizer: maps.Standardizer,
+        categories: Collection[int] = (),
+    ) -> None:
+        self._rows = rows
+        self._plain = maps.Standardizer(standardizer.mean, standardizer.scale)
+        self._categories = sorted(categories)
+        self._numbers = [j for j in range(rows.shape[1]) if j not in categories]
+        self._ranks = [rank_map(j, rows[:, j]) for j in self._numbers]
+        self._cuts = [_cut_off(rows[:, r.column])(r.inputs) for r in self._ranks]
 
     def values(self) -> FloatArray:
-        """Return the functions of the rows, shape (n_rows, N_BASES * n_features): all columns by each."""
-        cut, scores = (
-            [
-                np.interp(column, rank.inputs, ends)
-                for column, rank, ends in zip(self._rows.T, self._ranks, outputs, strict=True)
-            ]
-            for outputs in (self._cuts, [rank.outputs for rank in self._ranks])
-        )
-        return np.column_stack([self._plain(self._rows), *cut, *scores])
+        """Return the functions of the rows, shape (n_rows, N_BASES * n_numbers +
+        n_categories): all columns by each, then categories as they are.
+        """
+        cuts = zip(self._ranks, self._cuts, strict=True)
+        columns = [
+            self._plain(self._rows)[:, self._numbers],
+            *(np.interp(self._rows[:, r.column], r.inputs, cut) for r, cut in cuts),
+            *(
+                np.interp(self._rows[:, r.column], r.inputs, r.outputs)
+                for r in self._ranks
+            ),
+            self._rows[:, self._categories],
+        ]
+        return np.column_stack(columns)
+
+    def kernel(self, kernel: stationary.Stationary) -> SumsOfColumnsKernel:
+        """Return a kernel that takes `values()`, sums each column's three functions,
+        and applies `kernel` to the sums.
+        """
+        first = N_BASES * len(self._numbers)
+        categories = tuple(range(first, first + len(self._categories)))
+        # the sums stand before the categories, see `values`
+        bare = kernel.with_categories(())
+        if isinstance(bare, additive.Additive):
+            order = [*self._numbers, *self._categories]
+            bare = bare.with_columns(order)
+        return SumsOfColumnsKernel(kernel=bare, categories=categories)
+
+    def tuned(self, tuned: SumsOfColumnsKernel) -> stationary.Stationary:
+        """Return a kernel of `kernel` that was tuned, of the columns that it sums."""
+        inner = tuned.kernel
+        if isinstance(inner, additive.Additive):
+            order = [*self._numbers, *self._categories]
+            inner = inner.with_columns(np.argsort(order))
+        return inner.with_categories(self._categories)
 
     def summed(self, length_scales: FloatArray) -> tuple[maps.Standardizer, FloatArray]:
-        """Return the map to sums of the functions over their length scales, and the columns' length scales.
+        """Return the map of each column to a sum of its functions, and length scales.
 
-        A mapped column has a standard deviation of 1, and its length scale is what makes it that sum.
+        Functions are divided by their length scales before they are summed. Each sum is
+        scaled to a standard deviation of 1; divided by the column's length scale it is
+        that sum again.
 
-        `length_scales`: float64 array of shape (N_BASES * n_features,).
+        `length_scales`: float64 array of shape (N_BASES * n_numbers + n_categories,).
         """
+        n_functions = N_BASES * len(self._numbers)
+        of_categories = length_scales[n_functions:]
+        length_scales = length_scales[:n_functions]
         weights = (1.0 / length_scales).reshape(N_BASES, -1)
-        sums = (self.values() / length_scales).reshape(len(self._rows), N_BASES, -1).sum(axis=1)
-        deviations, mapped = sums.std(axis=0), []
+        sums = _sums(self.values()[:, :n_functions] / length_scales)
+        deviations = sums.std(axis=0)
+        mapped = []
         for rank, cut, (w, w_cut, w_rank), deviation in zip(
             self._ranks, self._cuts, weights.T, deviations, strict=True
         ):
             if deviation > 0:
                 outputs = (w_cut * cut + w_rank * rank.outputs) / deviation
-                mapped.append(maps.ColumnMap(rank.column, rank.inputs, outputs, float(w / deviation)))
-        standardizer = maps.Standardizer(self._plain.mean, self._plain.scale, tuple(mapped))
-        return standardizer, 1.0 / np.where(deviations > 0, deviations, weights[0])
+                mapped.append(
+                    maps.ColumnMap(
+                        rank.column, rank.inputs, outputs, float(w / deviation)
+                    )
+                )
+        standardizer = maps.Standardizer(
+            self._plain.mean, self._plain.scale, tuple(mapped)
+        )
+        scales = np.empty(self._rows.shape[1])
+        scales[self._numbers] = 1.0 / np.where(deviations > 0, deviations, weights[0])
+        scales[self._categories] = of_categories
+        return standardizer, scales
 
 
 def _cut_off(column: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Return z / √(1 + (z/3)²) of the robustly standardised column; see Holzmüller et al. (2024), RealMLP."""
+    """Return z / √(1 + (z/3)²) of the robustly standardised column; see Holzmüller et
+    al. (2024), RealMLP.
+    """
     low, median, high = np.quantile(column, [0.25, 0.5, 0.75])
     scale = (high - low) / QUARTILES or column.std() or 1.0
 
@@ -106,13 +173,13 @@ def _cut_off(column: FloatArray) -> Callable[[FloatArray], FloatArray]:
 
 
 @dataclass(frozen=True, repr=False)
-class OfSums(stationary.Stationary):
-    """A kernel of sums of columns, each over its length scale: of columns j, j + n, … for column j of n.
-
-    `kernel`: without a length scale.
+class SumsOfColumnsKernel(stationary.Stationary):
+    """Sums input columns j, j + n, j + 2n (each divided by its length scale) into
+    column j, then applies `kernel`.
     """
 
-    kernel: stationary.OfDistance = stationary.Matern()  # noqa: RUF009  frozen, so shared safely
+    #: Without a length scale.
+    kernel: stationary.Stationary = stationary.Matern()  # noqa: RUF009  frozen, so shared safely
 
     @property
     def isotropic(self) -> bool:
@@ -122,22 +189,54 @@ class OfSums(stationary.Stationary):
     def differentiable(self) -> bool:
         return self.kernel.differentiable
 
+    @property
+    def logits(self) -> FloatArray:
+        return self.kernel.logits
+
+    @property
+    def dense_part(self) -> Self:
+        return replace(self, kernel=self.kernel.dense_part)
+
+    def with_logits(self, logits: FloatArray) -> Self:
+        return replace(self, kernel=self.kernel.with_logits(logits))
+
     def spectral_measure(self) -> designs.SpectralMeasure:
         return self.kernel.spectral_measure()
 
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        sums = _sums(left)
-        return self.kernel.of_scaled(sums, sums if right is left else _sums(right))
+    def points(self, X: FloatArray) -> stationary.Points:
+        points = super().points(X)
+        return replace(points, numbers=_sums(points.numbers))
 
-    def draw(self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int) -> FloatArray:
-        inner = self.kernel.draw(design, (shape[0] // N_BASES, shape[1]), seed, first=first)
-        return np.tile(inner, (N_BASES, 1)) / self.length_scales(shape[0])[:, np.newaxis]
+    def of_scaled(
+        self, left: stationary.Points, right: stationary.Points
+    ) -> FloatArray:
+        return self.kernel.of_scaled(left, right)
 
-    def differentiate(self, X: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
-        scaled = X / self.length_scales(X.shape[1])
-        gram, by_sums = self.kernel.differentiate_scaled(_sums(scaled))
-        return gram, lambda G: (np.tile(by_sums(G), N_BASES) * scaled).sum(axis=0)
+    def _drawn_columns(self, n_features: int) -> IndexArray:
+        return np.arange((n_features - len(self.categories)) // N_BASES)
+
+    def draw(
+        self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int
+    ) -> FloatArray:
+        n_sums = len(self._drawn_columns(shape[0]))
+        inner = self.kernel.draw(design, (n_sums, shape[1]), seed, first=first)
+        frequencies = np.zeros(shape)
+        frequencies[: N_BASES * n_sums] = np.tile(inner, (N_BASES, 1))
+        return frequencies / self.length_scales(shape[0])[:, np.newaxis]
+
+    def differentiate_points(
+        self, points: stationary.Points
+    ) -> tuple[FloatArray, stationary.DerivativesOfPoints]:
+        return self.kernel.differentiate_points(points)
+
+    def by_log_scales(
+        self, by_numbers: FloatArray, points: stationary.Points, X: FloatArray
+    ) -> FloatArray:
+        n_functions = N_BASES * points.numbers.shape[1]
+        scaled = X[:, :n_functions] / self.length_scales(X.shape[1])[:n_functions]
+        return np.asarray((np.tile(by_numbers, N_BASES) * scaled).sum(axis=0))
 
 
 def _sums(scaled: FloatArray) -> FloatArray:
-    return np.asarray(scaled.reshape(len(scaled), N_BASES, -1).sum(axis=1))
+    n_columns = scaled.shape[1] // N_BASES
+    return np.asarray(scaled.reshape(len(scaled), N_BASES, n_columns).sum(axis=1))

@@ -1,26 +1,27 @@
-"""Feature maps made of other maps: side by side for a sum of kernels, or their principal components."""
+"""Feature maps made of other maps: side by side for a sum of kernels, or their
+principal components.
+"""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from rff_dist.features import maps
+from rff_dist.features.levels import Levels
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray, Summary
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConcatenatedFeatureMap(maps.FeatureMap):
-    """Like `sklearn.pipeline.FeatureUnion` of √wᵢ·zᵢ: the features of Σ wᵢ·kᵢ.
-
-    `parts`: feature maps without standardizers of their own.
-    """
+    """Like `sklearn.pipeline.FeatureUnion` of √wᵢ·zᵢ: the features of Σ wᵢ·kᵢ."""
 
     kind = "concatenated"
 
+    #: feature maps without standardizers of their own
     parts: tuple[maps.FeatureMap, ...]
     weights: tuple[float, ...]
     standardizer: maps.Standardizer | None = None
@@ -35,14 +36,47 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
         return sum(part.n_components for part in self.parts)
 
     @property
+    def levels(self) -> Levels:
+        levels: dict[int, tuple[str, ...]] = {}
+        for part in self.parts:
+            for column, texts in part.levels.items():
+                # a part may know further levels, at the end of the list
+                levels[column] = max(levels.get(column, ()), texts, key=len)
+        return levels
+
+    def with_levels(self, levels: Levels) -> Self:
+        parts = tuple(part.with_levels(levels) for part in self.parts)
+        return replace(self, parts=parts)
+
+    @property
+    def drawn_levels(self) -> Levels:
+        levels: dict[int, tuple[str, ...]] = {}
+        # parts that have a component for each level come last
+        for part in self.parts:
+            levels |= part.drawn_levels
+        return levels
+
+    @property
+    def learns_levels(self) -> bool:
+        return all(part.learns_levels for part in self.parts)
+
+    @property
     def scales(self) -> exact_sums.Runs:
         parts = zip(self.parts, map(math.sqrt, self.weights), strict=True)
-        return tuple((count, root * scale) for part, root in parts for count, scale in part.scales)
+        return tuple(
+            (count, root * scale)
+            for part, root in parts
+            for count, scale in part.scales
+        )
 
     @property
     def squared_norm(self) -> float | None:
         norms = [part.squared_norm for part in self.parts]
-        return None if None in norms else math.fsum(norm for norm in norms if norm is not None)
+        return (
+            None
+            if None in norms
+            else math.fsum(norm for norm in norms if norm is not None)
+        )
 
     @property
     def bounded(self) -> bool:
@@ -55,21 +89,30 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
     @property
     def stripes(self) -> list[tuple[int, int]]:
         parts = zip(self._firsts, self.parts, strict=True)
-        return [(first + start, first + stop) for first, part in parts for start, stop in part.stripes]
+        return [
+            (first + start, first + stop)
+            for first, part in parts
+            for start, stop in part.stripes
+        ]
 
     @property
     def _firsts(self) -> list[int]:
         ends = np.cumsum([part.n_components for part in self.parts])
         return [0, *ends[:-1].tolist()]
 
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
         for first, part in zip(self._firsts, self.parts, strict=True):
-            a, b = max(start, first), min(stop, first + part.n_components)
+            a = max(start, first)
+            b = min(stop, first + part.n_components)
             if a < b:
                 part.fill(inputs, out[a - start : b - start], a - first, b - first)
 
     def digest(self) -> str:
-        label = " ".join([self.kind, *(part.digest() for part in self.parts), repr(self.weights)])
+        label = " ".join(
+            [self.kind, *(part.digest() for part in self.parts), repr(self.weights)]
+        )
         return maps.arrays_digest(label, [], self.standardizer)
 
     def record(self) -> maps.Record:
@@ -82,41 +125,43 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
         return {"parts": facts, "weights": list(self.weights)}, arrays
 
     @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
+    def from_record(
+        cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
+    ) -> Self:
         return cls(tuple(facts["parts"]), tuple(facts["weights"]), standardizer)
 
 
-# -- scores on principal components of another map's features, as features of their own ------------
+# -- scores on principal components of another map's features, as features of their own
+# ------------
 
 
-_STORED = ("coefficients", "intercept", "offset")
-_PANEL_ROWS = 64  # rows of one product, always of the same shape, which decides how it rounds
+_STORED = ("coefficients", "intercept")
+# rows of one product, always of the same shape, which decides how it rounds
+_PANEL_ROWS = 64
 _WORK_BYTES = 2**22  # of the other map's features, filled at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrincipalFeatureMap(maps.FeatureMap):
-    """Z·A + a for another map's Z: its leading principal components, computed again for each tile.
+    """Z·A + a for another map's Z: its leading principal components, computed again for
+    each tile.
 
-    A row costs O(D · (n_features + n_kept)), where D is the other map's number of components. Of its Z only
-    a tile's exists at a time.
-
-    `base`: the other map, without a standardizer of its own.
-    `coefficients`: float64 array of shape (D, n_kept) or (D, n_kept + 1). Coefficients of the other map's
-      unnormalised features. If there is a `floor`, the last column gives the row's degree.
-    `intercept`: float64 array with as many entries as `coefficients` has columns. Added to the products.
-    `offset`: float64 array of shape (n_kept,). Subtracted after the scores are divided by the degree.
-    `floor`: the least degree; None if scores are not divided by degrees.
+    A row costs O(D · (n_features + n_kept)), where D is the other map's number of
+    components. Of its Z only a tile's exists at a time.
     """
 
     kind = "principal"
     bounded = False
 
+    #: the other map, without a standardizer of its own
     base: maps.FeatureMap
+    #: float64 array of shape (D, n_kept). Coefficients of the other map's unnormalised
+    #: features.
     coefficients: FloatArray
+    #: float64 array of shape (n_kept,). Added to the products.
     intercept: FloatArray
-    offset: FloatArray
-    floor: float | None = None
+    #: whether rows are divided by their norms; degrees cancel then
+    is_unit: bool = False
     standardizer: maps.Standardizer | None = None
 
     @property
@@ -125,14 +170,28 @@ class PrincipalFeatureMap(maps.FeatureMap):
 
     @property
     def n_components(self) -> int:
-        return len(self.offset)
+        return len(self.intercept)
+
+    @property
+    def levels(self) -> Levels:
+        return self.base.levels
+
+    @property
+    def learns_levels(self) -> bool:
+        return self.base.learns_levels
+
+    def with_levels(self, levels: Levels) -> Self:
+        return replace(self, base=self.base.with_levels(levels))
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
         return [(0, self.n_components)]
 
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        D, panel = self.base.n_components, np.zeros((self.base.n_components, _PANEL_ROWS))
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
+        D = self.base.n_components
+        panel = np.zeros((self.base.n_components, _PANEL_ROWS))
         rows = max(1, _WORK_BYTES // (8 * D * _PANEL_ROWS)) * _PANEL_ROWS
         features = np.empty((D, min(rows, len(inputs))))
         for first in range(0, len(inputs), rows):
@@ -141,32 +200,48 @@ class PrincipalFeatureMap(maps.FeatureMap):
                 self.base.fill(inputs[first : first + rows], tile[a:b], a, b)
             for i in range(0, tile.shape[1], _PANEL_ROWS):
                 part = tile[:, i : i + _PANEL_ROWS]
-                panel[:, : part.shape[1]] = part  # a short part is padded with what the panel held before
+                # a short part is padded with what the panel held before
+                panel[:, : part.shape[1]] = part
                 scores = self._scores(panel)[start:stop, : part.shape[1]]
                 out[:, first + i : first + i + part.shape[1]] = scores
 
     def _scores(self, features: FloatArray) -> FloatArray:
-        scores: FloatArray = self.coefficients.T @ features + self.intercept[:, np.newaxis]
-        if self.floor is None:
-            return scores
-        return np.asarray(scores[:-1] / np.maximum(scores[-1], self.floor) - self.offset[:, np.newaxis])
+        scores: FloatArray = (
+            self.coefficients.T @ features + self.intercept[:, np.newaxis]
+        )
+        if self.is_unit:
+            # a row out of reach of all centres stays at 0
+            norms = np.linalg.norm(scores, axis=0)
+            scores /= np.maximum(norms, np.finfo(np.float64).tiny)
+        return scores
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> AnyArray:
-        with machine.single_threaded_blas():  # one BLAS thread, as in a pass: the same bits
+        # one BLAS thread, as in a pass: the same bits
+        with machine.single_threaded_blas():
             return super().transform(X, dtype=dtype)
 
     def digest(self) -> str:
-        label = f"{self.kind} {self.base.digest()} {self.coefficients.shape} {self.floor!r}"
-        return maps.arrays_digest(label, [getattr(self, name) for name in _STORED], self.standardizer)
+        label = (
+            f"{self.kind} {self.base.digest()} {self.coefficients.shape} {self.is_unit}"
+        )
+        return maps.arrays_digest(
+            label, [getattr(self, name) for name in _STORED], self.standardizer
+        )
 
     def record(self) -> maps.Record:
         facts, arrays = self.base.record()
         stored = {name: getattr(self, name) for name in _STORED}
         stored |= {f"base_{name}": array for name, array in arrays.items()}
         base = {"kind": self.base.kind, **facts, **maps.spec_record(self.base)}
-        return {"base": base, "floor": self.floor}, stored
+        return {"base": base, "is_unit": self.is_unit}, stored
 
     @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
-        coefficients, intercept, offset = (np.asarray(arrays[name], np.float64) for name in _STORED)
-        return cls(facts["base"], coefficients, intercept, offset, facts["floor"], standardizer)
+    def from_record(
+        cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
+    ) -> Self:
+        coefficients, intercept = (
+            np.asarray(arrays[name], np.float64) for name in _STORED
+        )
+        return cls(
+            facts["base"], coefficients, intercept, facts["is_unit"], standardizer
+        )

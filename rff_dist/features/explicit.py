@@ -1,15 +1,20 @@
-"""Feature maps of kernels that are not functions of x - y: constant, linear, polynomial, min."""
+"""Feature maps of kernels that are not functions of x - y: constant, linear,
+polynomial, min.
+"""
 
 import math
 from collections import Counter
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import combinations_with_replacement
 from typing import Self
 
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError
+from rff_dist.features import levels as levels_of
 from rff_dist.features import maps
+from rff_dist.features.levels import Levels
 from rff_dist.frequencies.uniforms import counter_uniforms
 from rff_dist.kernels import explicit
 from rff_dist.numerics import exact_sums
@@ -20,7 +25,9 @@ _THRESHOLD_STREAM = 3
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ExplicitFeatureMap(maps.FeatureMap):
-    """Features stored by their fields: arrays, and numbers such as `width`, the number of input columns."""
+    """Features stored by their fields: arrays, and numbers such as `width`, the number
+    of input columns.
+    """
 
     width: int
     standardizer: maps.Standardizer | None = None
@@ -36,25 +43,47 @@ class ExplicitFeatureMap(maps.FeatureMap):
 
     def record(self) -> maps.Record:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        facts = {name: value for name, value in values.items() if isinstance(value, int | float)}
-        return facts, {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        facts = {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, int | float)
+        }
+        return facts, {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, np.ndarray)
+        }
 
     @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
+    def from_record(
+        cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
+    ) -> Self:
         stored: Summary = {**facts, **arrays, "standardizer": standardizer}
-        return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})
+        return cls(
+            **{
+                field.name: stored[field.name]
+                for field in fields(cls)
+                if field.name in stored
+            }
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearFeatureMap(ExplicitFeatureMap):
-    """Input columns and constants: the exact features of linear and constant kernels.
-
-    `columns`: int64 array of shape (n_components,). The input column of each component; -1 is the constant 1.
+    """Input columns, constants and marks of levels: the exact features of linear and
+    constant kernels.
     """
 
     kind = "linear"
 
+    #: int64 array of shape (n_components,). The input column of each component; -1 is
+    #: the constant 1.
     columns: IntArray
+    #: int64 array of shape (n_components,), or None. Components are 1 where a column of
+    #: categories has this code; -1 is a column of numbers.
+    codes: IntArray | None = None
+    #: of the columns of categories; levels that joined later have no mark
+    level_texts: Levels = field(default_factory=dict)
 
     @property
     def n_components(self) -> int:
@@ -62,27 +91,116 @@ class LinearFeatureMap(ExplicitFeatureMap):
 
     @property
     def bounded(self) -> bool:
-        return bool((self.columns < 0).all())
+        is_number = self.columns >= 0
+        if self.codes is not None:
+            is_number &= self.codes < 0
+        return not bool(is_number.any())
 
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        for line, column in zip(out, self.columns[start:stop], strict=True):
-            line[:] = 1.0 if column < 0 else inputs[:, column]
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
+        codes = np.full(len(self.columns), -1) if self.codes is None else self.codes
+        for i, line in zip(range(start, stop), out, strict=True):
+            column = self.columns[i]
+            if column < 0:
+                line[:] = 1.0
+            elif codes[i] < 0:
+                line[:] = inputs[:, column]
+            else:
+                line[:] = inputs[:, column] == codes[i]
+
+    @property
+    def levels(self) -> Levels:
+        return self.level_texts
+
+    @property
+    def marked_levels(self) -> dict[int, list[str]]:
+        """The levels that have a component, by column, in the order of components."""
+        marked: dict[int, list[str]] = {}
+        if self.codes is not None:
+            for column, code in zip(self.columns.tolist(), self.codes, strict=True):
+                if code >= 0:
+                    marked.setdefault(column, []).append(self.levels[column][code])
+        return marked
+
+    @property
+    def drawn_levels(self) -> Levels:
+        if self.codes is None:
+            return {}
+        drawn = {}
+        for column, texts in self.levels.items():
+            marked = self.codes[self.columns == column].tolist()
+            drawn[column] = tuple(texts[code] for code in marked)
+        return drawn
+
+    @property
+    def learns_levels(self) -> bool:
+        return self.codes is None
+
+    def with_levels(self, levels: Levels) -> Self:
+        if self.levels == levels or self.codes is None:
+            return self
+        union = levels_of.joined(levels, self.marked_levels)
+        codes = self.codes.copy()
+        for column, table in levels_of.codes_of(self.levels, union).items():
+            marks = self.columns == column
+            codes[marks] = table[codes[marks]]
+        return replace(self, codes=codes, level_texts=union)
+
+    def digest(self) -> str:
+        # codes depend on the list of levels, texts do not
+        marks = [text for texts in self.marked_levels.values() for text in texts]
+        label = " ".join([self.kind, repr(self.width), *marks])
+        return maps.arrays_digest(label, [self.columns], self.standardizer)
+
+    def record(self) -> maps.Record:
+        facts, arrays = super().record()
+        if self.levels:
+            facts["levels"] = levels_of.to_json(self.levels)
+        return facts, arrays
+
+    @classmethod
+    def from_record(
+        cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
+    ) -> Self:
+        levels = levels_of.from_json(facts.get("levels", {}))
+        stored = {**facts, "level_texts": levels}
+        return super().from_record(stored, arrays, standardizer)
+
+
+def linear_map(
+    columns: Sequence[int], levels: Levels, *, width: int
+) -> LinearFeatureMap:
+    """Return the features of a linear kernel of these columns: a column of categories
+    has a mark for each of its levels.
+    """
+    pairs: list[tuple[int, int]] = []
+    for column in columns:
+        codes: Sequence[int] = [-1]
+        if column in levels:
+            # by their texts: a list in another order has the same features
+            texts = levels[column]
+            codes = sorted(range(len(texts)), key=texts.__getitem__)
+        pairs += [(column, code) for code in codes]
+    components = np.array([column for column, _ in pairs])
+    if not levels:
+        return LinearFeatureMap(components, width=width)
+    codes_of_components = np.array([code for _, code in pairs])
+    return LinearFeatureMap(components, codes_of_components, levels, width=width)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ThresholdFeatureMap(ExplicitFeatureMap):
-    """1{t ≤ x} for thresholds t spread over an interval: features of the min kernel.
-
-    `thresholds`: float32 array of shape (n_components,).
-    `columns`: int64 array of shape (n_components,). The input column of each threshold.
-    `factors`: float64 array of shape (n_components,). √(length of the column's interval / number of its
-      thresholds).
-    """
+    """1{t ≤ x} for thresholds t spread over an interval: features of the min kernel."""
 
     kind = "threshold"
 
+    #: float32 array of shape (n_components,)
     thresholds: Float32Array
+    #: int64 array of shape (n_components,). The input column of each threshold.
     columns: IntArray
+    #: float64 array of shape (n_components,). √(length of the column's interval /
+    #: number of its thresholds).
     factors: FloatArray
 
     @property
@@ -93,9 +211,15 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
     def scales(self) -> exact_sums.Runs:
         return exact_sums.as_runs(self.factors)
 
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
         for i, component in enumerate(range(start, stop)):
-            np.greater_equal(inputs[:, self.columns[component]], self.thresholds[component], out=out[i])
+            np.greater_equal(
+                inputs[:, self.columns[component]],
+                self.thresholds[component],
+                out=out[i],
+            )
 
 
 def draw_thresholds(
@@ -103,31 +227,42 @@ def draw_thresholds(
 ) -> ThresholdFeatureMap:
     """Draw the thresholds of a min kernel, each uniform on its column's interval.
 
-    Columns take turns. A column's thresholds follow a van der Corput sequence, shifted at random. So of the
-    first 2**k there is one in each of 2**k equal parts of the interval, and more thresholds begin with them.
+    Columns take turns. A column's thresholds follow a van der Corput sequence, shifted
+    at random. So of the first 2**k there is one in each of 2**k equal parts of the
+    interval, and more thresholds begin with them.
 
-    Raises InvalidParameterError if there are fewer thresholds than columns, of which some would have none.
+    Raises InvalidParameterError if there are fewer thresholds than columns, of which
+    some would have none.
     """
     if n_components < len(columns):
         raise InvalidParameterError(
-            f"the min kernel of {len(columns)} columns has {n_components} components; expected at least one "
-            "per column. Give more `n_components`, fewer columns, or features='nystrom'"
+            f"the min kernel of {len(columns)} columns has {n_components} components;"
+            " expected at least one per column. Give more `n_components`, fewer"
+            " columns, or features='nystrom'"
         )
     lower, upper = kernel.interval(len(columns))
     turns = np.arange(n_components)
-    which, index = turns % len(columns), turns // len(columns)
+    which = turns % len(columns)
+    index = turns // len(columns)
     shift = counter_uniforms(seed, _THRESHOLD_STREAM, len(columns), 1)[:, 0]
-    # min(x, y) − lower = ∫ 1{t ≤ x}·1{t ≤ y} dt over the interval, which thresholds average
+    # min(x, y) − lower = ∫ 1{t ≤ x}·1{t ≤ y} dt over the interval, which thresholds
+    # average
     places = (_radical_inverse(index) + shift[which]) % 1.0
     thresholds = lower[which] + (upper - lower)[which] * places
     counts = np.bincount(which, minlength=len(columns))
     factors = np.sqrt((upper - lower)[which] / counts[which])
-    return ThresholdFeatureMap(thresholds.astype(np.float32), columns[which], factors, width=width)
+    return ThresholdFeatureMap(
+        thresholds.astype(np.float32), columns[which], factors, width=width
+    )
 
 
 def _radical_inverse(indices: IntArray) -> FloatArray:
-    """Return each index with its binary digits mirrored at the point (van der Corput)."""
-    result, half, rest = np.zeros(len(indices)), 0.5, indices.copy()
+    """Return each index with its binary digits mirrored at the point (van der
+    Corput).
+    """
+    result = np.zeros(len(indices))
+    half = 0.5
+    rest = indices.copy()
     while rest.any():
         result += half * (rest & 1)
         rest >>= 1
@@ -139,27 +274,30 @@ def _radical_inverse(indices: IntArray) -> FloatArray:
 class MonomialFeatureMap(ExplicitFeatureMap):
     """All monomials of a polynomial kernel, which are its exact features.
 
-    (x·y + offset)^degree is a power of the inner product of (x, √offset) and (y, √offset). So its features
-    are the products of `degree` of these entries, times the root of the number of orders of each product.
-
-    `inputs`: int64 array of shape (n_components, degree). The input columns that are multiplied; -1 is the
-      constant 1.
-    `factors`: float64 array of shape (n_components,). √(multinomial coefficient · offset^(number of
-      constants)).
+    (x·y + offset)^degree is a power of the inner product of (x, √offset) and (y,
+    √offset). So its features are the products of `degree` of these entries, times the
+    root of the number of orders of each product.
     """
 
     kind = "monomial"
     bounded = False
 
+    #: int64 array of shape (n_components, degree). The input columns that are
+    #: multiplied; -1 is the constant 1.
     inputs: IntArray
+    #: float64 array of shape (n_components,). √(multinomial coefficient ·
+    #: offset^(number of constants)).
     factors: FloatArray
 
     @property
     def n_components(self) -> int:
         return len(self.inputs)
 
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        inputs_of, factors = self.inputs[start:stop].tolist(), self.factors[start:stop]
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
+        inputs_of = self.inputs[start:stop].tolist()
+        factors = self.factors[start:stop]
         for line, columns, factor in zip(out, inputs_of, factors, strict=True):
             line[:] = factor
             for column in columns:
@@ -173,13 +311,17 @@ def n_monomials(kernel: explicit.Polynomial, n_columns: int) -> int:
     return math.comb(n_columns - (kernel.offset == 0) + kernel.degree, kernel.degree)
 
 
-def make_monomials(kernel: explicit.Polynomial, columns: IntArray, *, width: int) -> MonomialFeatureMap:
+def make_monomials(
+    kernel: explicit.Polynomial, columns: IntArray, *, width: int
+) -> MonomialFeatureMap:
     """Return the exact features of a polynomial kernel."""
-    degree, offset = kernel.degree, kernel.offset
+    degree = kernel.degree
+    offset = kernel.offset
     choices = [*columns.tolist(), *([-1] if offset else [])]
     products = np.array(list(combinations_with_replacement(choices, degree)), np.int64)
     repeats = [map(math.factorial, Counter(row).values()) for row in products.tolist()]
-    # multinomial coefficients: a product of k different entries stands k! times in the expanded power
+    # multinomial coefficients: a product of k different entries stands k! times in the
+    # expanded power
     orders = [math.factorial(degree) // math.prod(counts) for counts in repeats]
     constants = (products < 0).sum(axis=1)
     factors = np.sqrt(np.array(orders, np.float64) * offset**constants)

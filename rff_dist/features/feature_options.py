@@ -1,7 +1,8 @@
-"""Which features of a kernel are drawn: the options that all models share, each declared once.
+"""Which features of a kernel are drawn: the options that all models share, each
+declared once.
 
-A group checks itself when it is made. Kernels and features are imported then, not sooner, because `--help`
-shows these options too and must not wait for SciPy.
+A group checks itself when it is made. Kernels and features are imported then, not
+sooner, because `--help` shows these options too and must not wait for SciPy.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from rff_dist import fields
 from rff_dist.checks import check_count, check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import Count, Positive, Positives, Seed
+from rff_dist.kernels import registry
 
 if TYPE_CHECKING:
     from rff_dist.features.nystrom import Nystrom
@@ -29,20 +31,24 @@ FEATURES = ("fourier", "nystrom")
 DATASET_MAPS = ("auto", "pairs", "phases")
 PRECISIONS = ("standard", "high")
 KERNELS = (
-    "gaussian, laplacian (the L1 form), cauchy, sinc, matern, rational_quadratic, additive, linear, "
-    "polynomial or min, with parameters as in matern:nu=1.5 or polynomial:degree=3. Kernels in a sum or "
-    "product have length scales of their own: 'gaussian:length_scale=2 + 0.1 * linear'."
+    f"{', '.join(registry.KERNELS)}, with parameters as in matern:nu=1.5 or"
+    " polynomial:degree=3. laplacian is the L1 form. Kernels in a sum or product have"
+    " length scales of their own: 'gaussian:length_scale=2 + 0.1 * linear'."
 )
-LENGTH_SCALE = "Length scale of the kernel, or one for each column, in units of the (scaled) inputs. "
+LENGTH_SCALE = (
+    "Length scale of the kernel, or one for each column, in units of the (scaled)"
+    " inputs. "
+)
 
 
 @fields.group
 class KernelFeatures:
     """Features of a kernel.
 
-    In a sum or product, length scales go to the parts without one. "median" also replaces the length scale
-    that a single kernel has. Nyström features have neither `design` nor `map` nor `precision`.
-    Raises InvalidParameterError if a value is out of range.
+    In a sum or product, length scales go to the parts without one. "median" also
+    replaces the length scale that a single kernel has. Nyström features have neither
+    `design` nor `map` nor `precision`. Raises InvalidParameterError if a value is out
+    of range.
     """
 
     panel: ClassVar[str] = "Random features"
@@ -51,11 +57,18 @@ class KernelFeatures:
         f"Name of the kernel: {KERNELS}", default="gaussian", unit="KERNEL", takes=str
     )
     features: FeatureKind = fields.option(
-        "Kind of features. fourier: random Fourier features. nystrom: kernel values at some rows of the "
-        "data, the centres, which are drawn uniformly; or chosen by nystrom:k-means++ or nystrom:rpcholesky "
-        "(randomly pivoted Cholesky).",
+        "Kind of features. fourier: random Fourier features. nystrom: kernel values at"
+        " some rows of the data, the centres, which are drawn uniformly; without"
+        " isolated rows by nystrom:dense; or by nystrom:k-means++ or nystrom:rpcholesky"
+        " (randomly pivoted Cholesky).",
         default="fourier",
-        takes=Literal["fourier", "nystrom", "nystrom:k-means++", "nystrom:rpcholesky"],
+        takes=Literal[
+            "fourier",
+            "nystrom",
+            "nystrom:dense",
+            "nystrom:k-means++",
+            "nystrom:rpcholesky",
+        ],
         unit="NAME",
     )
     n_components: int = fields.option(
@@ -71,20 +84,22 @@ class KernelFeatures:
         takes=Literal["auto", "median"] | Positive | Positives,
     )
     design: Arrangement = fields.option(
-        "Arrangement of the frequencies: orthogonal, iid or quasi-monte-carlo (best for few columns). auto: "
-        "orthogonal if the kernel allows it, else iid (quasi-monte-carlo for additive).",
+        "Arrangement of the frequencies: orthogonal, iid or quasi-monte-carlo (best for"
+        " few columns). auto: orthogonal if the kernel allows it, else iid"
+        " (quasi-monte-carlo for additive).",
         default="auto",
         takes=Literal["auto", "orthogonal", "iid", "quasi-monte-carlo"],
     )
     map: str = fields.option(
-        "Form of Fourier features. pairs: cosines and sines. phases: cosines with random phases. auto: the "
-        "form with the lower variance on a sample of rows.",
+        "Form of Fourier features. pairs: cosines and sines. phases: cosines with"
+        " random phases. auto: the form with the lower variance on a sample of rows.",
         default="pairs",
         takes=Literal["auto", "pairs", "phases"],
     )
     precision: str = fields.option(
-        "Precision of the features. standard: fast; Fourier features have 15 bits, and their sums are exact. "
-        "high: float32, for targets with almost no noise; a warning tells when it is needed.",
+        "Precision of the features. standard: fast; Fourier features have 15 bits, and"
+        " their sums are exact. high: float32, for targets with almost no noise; a"
+        " warning tells when it is needed.",
         default="standard",
         takes=Literal["standard", "high"],
     )
@@ -100,10 +115,13 @@ class KernelFeatures:
         base.design_for(self.kernel, self.design)
 
     def check_columns(self, n_features: int) -> None:
-        """Check that kernel and design suit the number of columns; raises InvalidParameterError if not."""
+        """Check that kernel and design suit the number of columns; raises
+        InvalidParameterError if not.
+        """
         from rff_dist.kernels import base, stationary
 
-        kernel, scale = self.kernel, self.length_scale
+        kernel = self.kernel
+        scale = self.length_scale
         if scale is not None and not isinstance(scale, str):
             kernel = stationary.with_length_scale(kernel, scale)
         kernel.check_columns(n_features)
@@ -116,9 +134,10 @@ class FeatureOptions(KernelFeatures):
     """Features of a kernel, and what is done to the inputs first."""
 
     standardize: bool | str = fields.option(
-        "Scaling of the input columns. true (yes): subtract the mean, divide by the standard deviation. "
-        "rank: map the ranks of the values to a normal distribution. auto: rank for columns with heavy "
-        "tails, true for the others. false (no): no scaling.",
+        "Scaling of the input columns. true (yes): subtract the mean, divide by the"
+        " standard deviation. rank: map the ranks of the values to a normal"
+        " distribution. auto: rank for columns with heavy tails, true for the others."
+        " false (no): no scaling.",
         default=False,
         unit="HOW",
         takes=Standardize,
@@ -134,11 +153,13 @@ class FeatureOptions(KernelFeatures):
         if find_features(self.features) is None:
             scale = stationary.own_length_scale(self.kernel)
             # what a design allows does not depend on the number of columns
-            base.check_design(self.kernel, self.design, len(scale) if isinstance(scale, tuple) else 1)
+            base.check_design(
+                self.kernel, self.design, len(scale) if isinstance(scale, tuple) else 1
+            )
         else:
             raise InvalidParameterError(
-                f"`design` is {self.design!r}, but Nyström features have none, only features='fourier' has; "
-                "leave it out"
+                f"`design` is {self.design!r}, but Nyström features have none, only"
+                " features='fourier' has; leave it out"
             )
 
 
@@ -150,7 +171,9 @@ def as_length_scale(length_scale: Any) -> Any:
 def find_features(features: object) -> Nystrom | None:
     """Return how Nyström features are made, or None for random Fourier features.
 
-    `features`: "fourier", "nystrom", "nystrom:" with how centres are chosen, or Nystrom.
+    `features`: "fourier", "nystrom", "nystrom:" with how centres are chosen, or
+      Nystrom.
+
     Raises InvalidParameterError if it is neither a name nor a `Nystrom`.
     """
     if isinstance(features, str) and features == "fourier":
@@ -165,30 +188,33 @@ def find_features(features: object) -> Nystrom | None:
     return Nystrom()
 
 
-def check_n_components(n_components: object, map: str) -> int:
+def check_n_components(n_components: object, map_name: str) -> int:
     """Return `n_components` as an int.
 
-    Raises InvalidParameterError if it is not an integer of at least 1, or is odd where cosines and sines come
-      in pairs.
+    Raises InvalidParameterError if it is not an integer of at least 1, or is odd where
+    cosines and sines come in pairs.
     """
     count = check_count(n_components, "n_components")
-    if map == "pairs" and count % 2:
+    if map_name == "pairs" and count % 2:
         raise InvalidParameterError(
-            f"`n_components` is {count}; map='pairs' makes two components of each frequency and needs "
-            f"an even number: take {count + 1}, or map='phases'"
+            f"`n_components` is {count}; map='pairs' makes two components of each"
+            f" frequency and needs an even number: take {count + 1}, or map='phases'"
         )
     return count
 
 
-def check_width(n_components: object, map: str, features: object) -> int:
-    """Return `n_components` as an int; raises InvalidParameterError if such features cannot have as many."""
-    return check_n_components(n_components, map if find_features(features) is None else "centres")
+def check_width(n_components: object, map_name: str, features: object) -> int:
+    """Return `n_components` as an int; raises InvalidParameterError if such features
+    cannot have as many.
+    """
+    is_fourier = find_features(features) is None
+    return check_n_components(n_components, map_name if is_fourier else "centres")
 
 
 def check_without_targets(length_scale: object) -> None:
     """Raise InvalidParameterError for length scales that need targets."""
     if isinstance(length_scale, str) and length_scale == "evidence":
         raise InvalidParameterError(
-            "`length_scale` is 'evidence', which needs targets, and there are none here; "
-            "expected 'auto' or numbers above 0"
+            "`length_scale` is 'evidence', which needs targets, and there are none"
+            " here; expected 'auto' or numbers above 0"
         )

@@ -1,43 +1,75 @@
-"""Random Fourier features: standardise, project, cosine and sine."""
+"""Random Fourier features: standardise, project, cosine and sine.
+
+Each sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin ω₂'x, …), so that the
+leading components are the features of a smaller draw.
+"""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from rff_dist.checks import as_array
-from rff_dist.errors import InvalidParameterError
-from rff_dist.features import cosines, maps
+from rff_dist.errors import BroadcastError, InvalidParameterError, warn
+from rff_dist.features import maps
+from rff_dist.features.levels import (
+    NO_LEVELS,
+    Levels,
+    LevelTable,
+    draw_tables,
+    from_json,
+    never_seen,
+    to_json,
+)
+from rff_dist.frequencies import uniforms
 from rff_dist.kernels import base
 from rff_dist.numerics import exact_sums
-from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray
+from rff_dist.products import protocol
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    Facts,
+    Float32Array,
+    FloatArray,
+    IndexArray,
+    Summary,
+)
 
 LARGEST_ANGLE = 2.0**19  # radians; float32 rounds it by 0.03
+_ROWS_OF_ANGLES = 128  # rows whose angles stay in a core's own cache
+# rows whose levels are looked up at once; 128 take 1.0 to 2.3 times as long
+_LEVEL_ROWS = 512
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FourierFeatureMap(cosines.CosineFeatureMap):
+class FourierFeatureMap(maps.FeatureMap):
     """Random Fourier features of a shift-invariant kernel (Rahimi & Recht 2007).
 
-    A map that was drawn from a spec pickles as the spec and its digest; unpickling draws it again and checks
-    the digest. A map of given frequencies pickles them.
-
-    `frequencies`: float32 array of shape (n_features, n_frequencies). In radians per unit of the
-      (standardised) inputs.
+    A map that was drawn from a spec pickles as the spec and its digest; unpickling
+    draws it again and checks the digest. A map of given frequencies pickles them.
     """
 
     kind = "fourier"
 
+    #: float32 array of shape (n_features, n_frequencies). In radians per unit of the
+    #: (standardised) inputs; 0 for columns of categories.
     frequencies: Float32Array
+    #: float32 array of shape (n_components,), or None. In radians; None for cos/sin
+    #: pairs.
     phases: Float32Array | None = None
     standardizer: maps.Standardizer | None = None
     spec: maps.FeatureSpec | None = None
+    #: {"standard", "high"}. "standard" rounds cosines and sines to whole multiples of
+    #: 1/16,256, whose products are summed exactly and fast; "high" keeps them as
+    #: float32 numbers.
     precision: str = "high"
+    #: of the columns of categories
+    tables: tuple[LevelTable, ...] = ()
 
     @property
     def n_features(self) -> int:
@@ -47,83 +79,406 @@ class FourierFeatureMap(cosines.CosineFeatureMap):
     def n_frequencies(self) -> int:
         return int(self.frequencies.shape[1])
 
-    def angles(self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray) -> cosines.Angles:
-        # A float32 product rounds by the shape of its factors and the number of BLAS threads. In float64 and
-        # rounded once, a row's angles do not depend on the rows next to it; this costs 1 to 2 % of a pass (32
-        # inputs, D = 1,024).
-        frequencies = self.frequencies[:, start:stop]
-        np.matmul(frequencies.T.astype(np.float64), inputs.T.astype(np.float64), out=scratch)
-        _warn_of_lost_angles(scratch[:, :8])
-        yield slice(0, stop - start), slice(0, len(inputs)), scratch.astype(np.float32)
+    @property
+    def n_components(self) -> int:
+        return self.n_frequencies * self.per_frequency
 
-    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
-        angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)
-        _warn_of_lost_angles(angles[:8])
-        return angles.astype(np.float32)
+    @property
+    def per_frequency(self) -> int:
+        """How many components each frequency makes."""
+        return 2 if self.phases is None else 1
+
+    @property
+    def map(self) -> Literal["pairs", "phases"]:
+        """Whether these are cos/sin pairs or cosines with random phases."""
+        return "pairs" if self.phases is None else "phases"
+
+    @property
+    def scale(self) -> float:
+        """√(2/D), whether there are phases or not.
+
+        Pairs average D/2 frequencies, phases D cosines whose mean square is 1/2.
+        """
+        return float(np.sqrt(2 / self.n_components))
+
+    @property
+    def scales(self) -> exact_sums.Runs:
+        # a cosine of 1 is written as `value_of_one`; this undoes that factor
+        return ((self.n_components, self.scale / self.value_of_one),)
+
+    @property
+    def squared_norm(self) -> float | None:
+        if self.phases is not None:
+            return None
+        # cos² + sin² = 1 for each of D/2 frequencies
+        return self.value_of_one**2 * self.n_components / 2
+
+    @property
+    def fixed_point(self) -> bool:
+        return self.precision == "standard"
+
+    @property
+    def value_of_one(self) -> float:
+        """The number that `fill` writes for a cosine of 1."""
+        if not self.fixed_point:
+            return 1.0
+        return protocol.COSINE_ONE / protocol.UNITS_PER_ONE  # 127/128
+
+    @property
+    def levels(self) -> Levels:
+        return {table.column: table.texts for table in self.tables}
+
+    def with_levels(self, levels: Levels) -> Self:
+        if self.levels == levels:
+            return self
+        if self.spec is None:
+            raise InvalidParameterError(
+                "the feature map was made of given frequencies: it has no angles for"
+                " other levels"
+            )
+        return replace(self, tables=_draw_tables(self.spec, levels))
+
+    def record(self) -> maps.Record:
+        arrays: dict[str, AnyArray] = {"frequencies": self.frequencies}
+        if self.phases is not None:
+            arrays["phases"] = self.phases
+        for table in self.tables:
+            arrays[f"angles{table.column}"] = table.angles
+            arrays[f"characteristic{table.column}"] = table.characteristic
+        facts: Summary = {"map": self.map, "precision": self.precision}
+        if self.tables:
+            facts |= {"levels": to_json(self.levels), "seed": self.tables[0].seed}
+        return facts, arrays
+
+    @classmethod
+    def from_record(
+        cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
+    ) -> Self:
+        tables = []
+        for column, texts in from_json(facts.get("levels", {})).items():
+            stored = arrays[f"angles{column}"], arrays[f"characteristic{column}"]
+            tables.append(LevelTable(column, texts, facts["seed"], *stored))
+        return cls(
+            arrays["frequencies"],
+            arrays.get("phases"),
+            standardizer,
+            precision=facts["precision"],
+            tables=tuple(tables),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a map that was drawn pickles as its spec, which is small, and is drawn again
+        if self.spec is None:
+            return type(self), tuple(
+                getattr(self, field.name) for field in fields(self)
+            )
+        return redraw, (self.spec, self.standardizer, self.levels, self.digest())
 
     def digest(self) -> str:
-        label = f"{self.map} {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"
-        return maps.arrays_digest(label, [self.frequencies, self.phases], self.standardizer)
+        label = (
+            f"{self.map}"
+            f" {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"
+        )
+        arrays: list[AnyArray | None] = [self.frequencies, self.phases]
+        # Texts decide the angles of levels, so a list of more levels, or in another
+        # order, has the same features.
+        for table in self.tables:
+            label += f" category {table.column} {table.seed}"
+            arrays.append(table.characteristic)
+        return maps.arrays_digest(label, arrays, self.standardizer)
 
-    def frequency_arrays(self) -> dict[str, AnyArray]:
-        return {"frequencies": self.frequencies}
+    def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
+        """Return all angles, of shape (n_samples, n_frequencies).
 
-    @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
-        phases = arrays.get("phases")
-        return cls(arrays["frequencies"], phases, standardizer, precision=facts["precision"])
+        The caller may overwrite them.
+        """
+        numbers = self._numbers
+        angles = inputs[:, numbers].astype(np.float64) @ self.frequencies[
+            numbers
+        ].astype(np.float64)
+        _warn_of_lost_angles(angles[:8])
+        rounded = angles.astype(np.float32)
+        if self.tables:
+            rounded += self._of_levels(inputs, 0, self.n_frequencies)
+        return rounded
 
-    @classmethod
-    def drawn(cls, spec: maps.FeatureSpec, standardizer: maps.Standardizer | None) -> Self:
-        frequencies = _draw_matrix(replace(spec, precision="high"))  # both precisions share frequencies
-        return cls(frequencies, cosines.drawn_phases(spec), standardizer, spec, spec.precision)
+    @property
+    def _numbers(self) -> slice | IndexArray:
+        """The columns that are no categories."""
+        if not self.tables:
+            return slice(None)
+        categories = [table.column for table in self.tables]
+        return np.setdiff1d(np.arange(self.n_features), categories)
+
+    def _angles(
+        self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray
+    ) -> Float32Array:
+        """Return angles of frequencies `start:stop`, one per line; `scratch` of their
+        shape may be overwritten.
+        """
+        # A float32 product rounds by the shape of its factors and the number of BLAS
+        # threads. In float64 and rounded once, a row's angles do not depend on the rows
+        # next to it; this costs 1 to 2 % of a pass (32 inputs, D = 1,024).
+        numbers = self._numbers
+        frequencies = self.frequencies[numbers, start:stop]
+        np.matmul(
+            frequencies.T.astype(np.float64),
+            inputs[:, numbers].T.astype(np.float64),
+            out=scratch,
+        )
+        _warn_of_lost_angles(scratch[:, :8])
+        angles = scratch.astype(np.float32)
+        if self.tables:
+            # lines of tables, which lie together, are turned in the cache
+            for i in range(0, len(inputs), _LEVEL_ROWS):
+                rows = inputs[i : i + _LEVEL_ROWS]
+                angles[:, i : i + _LEVEL_ROWS] += self._of_levels(rows, start, stop).T
+        return angles
+
+    def _of_levels(self, inputs: Float32Array, start: int, stop: int) -> Float32Array:
+        """Return what levels add to angles, shape (n_samples, stop - start)."""
+        first, *others = self.tables
+        total = first.angles[first.places(inputs), start:stop]
+        for table in others:
+            total += table.angles[table.places(inputs), start:stop]
+        return total
+
+    def _never_seen(self, inputs: Float32Array) -> tuple[IndexArray, Float32Array]:
+        """Return the rows with levels that were never seen, and the factors that make
+        their features the expected ones, shape (n_rows, n_frequencies).
+        """
+        rows = np.flatnonzero(never_seen(inputs, self.levels))
+        factors = np.ones((len(rows), self.n_frequencies), np.float32)
+        for table in self.tables:
+            factors[table.places(inputs[rows]) == len(table.texts)] *= table.expected
+        return rows, factors
+
+    def fill_whole(self, inputs: Float32Array, out: NDArray[np.int16]) -> None:
+        """Write all components, rows first, as whole numbers: 2**14 times `fill`'s.
+
+        `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
+        `out`: int16 array of shape (n_samples, n_components). Overwritten.
+        Raises DataError if angles overflow.
+        """
+        for i in range(0, len(inputs), _ROWS_OF_ANGLES):
+            lines = out[i : i + _ROWS_OF_ANGLES]
+            with np.errstate(over="ignore", invalid="ignore"):
+                angles = self.angles_of_rows(inputs[i : i + _ROWS_OF_ANGLES])
+                # checked here, since int16 has no NaN: it would become some number
+                finite = np.isfinite(angles.sum())
+            if not finite:
+                raise maps.overflow()
+            if self.phases is None:
+                interleave(
+                    to_whole(np.cos(angles)),
+                    to_whole(np.sin(angles, out=angles)),
+                    lines,
+                )
+            else:
+                angles += self.phases
+                np.copyto(lines, to_whole(np.cos(angles, out=angles)), casting="unsafe")
+        rows, factors = self._never_seen(inputs)
+        if len(rows):
+            factors = np.repeat(factors, self.per_frequency, axis=1)
+            out[rows] = np.rint(out[rows] * factors)
+
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
+        """Write unnormalised components `start:stop`, both even for pairs.
+
+        `out` has the shape (stop − start, n_samples), a line per component. Components
+        are cosines and sines of float32. Unlike `fill_whole` this checks nothing:
+        angles that overflow become NaN, and so do sums of their features.
+        """
+        each = self.per_frequency
+        first = start // each
+        last = stop // each
+        # the memory of `out` serves as scratch too: angles come as a float32 copy
+        angles = self._angles(inputs, first, last, out[: last - first])
+        if self.phases is not None:
+            angles += self.phases[first:last, np.newaxis]
+        if self.fixed_point:
+            self._fill_fixed(angles, out)
+        elif self.phases is None:
+            # in float32, where cosines take 1/31 of the time and lose no accuracy
+            np.cos(angles, out=out[0::2], dtype=np.float32)
+            np.sin(angles, out=out[1::2], dtype=np.float32)
+        else:
+            np.cos(angles, out=out, dtype=np.float32)
+        rows, factors = self._never_seen(inputs)
+        if len(rows):
+            shrunk = out[:, rows] * np.repeat(factors[:, first:last], each, axis=1).T
+            if self.fixed_point:
+                shrunk = (
+                    np.rint(shrunk * protocol.UNITS_PER_ONE) / protocol.UNITS_PER_ONE
+                )
+            out[:, rows] = shrunk
+
+    def _fill_fixed(self, angles: Float32Array, lines: FloatArray) -> None:
+        """Write rounded cosines (and sines, for pairs) of angles; overwrites these."""
+        # angles of 512 KiB at a time, which stay in the cache
+        strip = max(1, 2**17 // max(1, angles.shape[1]))
+        for i in range(0, len(angles), strip):
+            part = angles[i : i + strip]
+            if self.phases is None:
+                to_fixed_point(np.cos(part), lines[2 * i : 2 * (i + strip) : 2])
+                to_fixed_point(
+                    np.sin(part, out=part), lines[2 * i + 1 : 2 * (i + strip) : 2]
+                )
+            else:
+                to_fixed_point(np.cos(part, out=part), lines[i : i + strip])
 
 
 def _warn_of_lost_angles(angles: FloatArray) -> None:
-    """Warn if float32, in which inputs and angles are rounded, loses the angles of a few rows."""
+    """Warn if float32, in which inputs and angles are rounded, loses the angles of a
+    few rows.
+    """
     typical = float(np.median(np.abs(angles))) if angles.size else 0.0
     if typical > LARGEST_ANGLE:
-        warnings.warn(
-            f"angles of Fourier features are about {typical:.3g} radians, of which float32 keeps few digits: "
-            "length scales are far smaller than inputs. Standardise the inputs, or give larger length scales",
-            stacklevel=2,
+        warn(
+            f"angles of Fourier features are about {typical:.3g} radians, of which"
+            " float32 keeps few digits: length scales are far smaller than inputs."
+            " Standardise the inputs, or give larger length scales",
         )
 
 
 @lru_cache(maxsize=8)
 def _draw_matrix(spec: maps.FeatureSpec) -> Float32Array:
     assert isinstance(spec.kernel, base.ShiftInvariant)
-    count = cosines.n_frequencies_of(spec)
-    drawn = spec.kernel.sample_frequencies(spec.n_features, count, design=spec.design, rng=spec.seed)
-    cosines.check_float32(float(np.abs(drawn).max()), spec)
+    count = n_frequencies_of(spec)
+    drawn = spec.kernel.sample_frequencies(
+        spec.n_features, count, design=spec.design, rng=spec.seed
+    )
+    check_float32(float(np.abs(drawn).max()), spec)
     frequencies = drawn.astype(np.float32)
     frequencies.setflags(write=False)  # the cache shares them, and digests name them
     return frequencies
 
 
-def draw_fourier(spec: maps.FeatureSpec, standardizer: maps.Standardizer | None = None) -> FourierFeatureMap:
-    """Draw the features of a shift-invariant kernel, or take them from the last few draws.
+def draw_fourier(
+    spec: maps.FeatureSpec,
+    standardizer: maps.Standardizer | None = None,
+    levels: Levels = NO_LEVELS,
+) -> FourierFeatureMap:
+    """Draw the features of a shift-invariant kernel, or take them from the last few
+    draws.
 
-    Raises InvalidParameterError if float32 cannot hold the frequencies, or the design does not suit the
-      kernel.
+    Raises InvalidParameterError if float32 cannot hold the frequencies, or the design
+    does not suit the kernel.
     """
-    return FourierFeatureMap.drawn(spec, standardizer)
+    # both precisions share frequencies
+    frequencies = _draw_matrix(replace(spec, precision="high"))
+    return FourierFeatureMap(
+        frequencies,
+        drawn_phases(spec),
+        standardizer,
+        spec,
+        spec.precision,
+        _draw_tables(spec, levels),
+    )
 
 
-# -- complex Fourier features, for teaching --------------------------------------------------------
+def _draw_tables(spec: maps.FeatureSpec, levels: Levels) -> tuple[LevelTable, ...]:
+    if not levels:
+        return ()
+    assert isinstance(spec.kernel, base.ShiftInvariant)
+    shape = (spec.n_features, n_frequencies_of(spec))
+    return draw_tables(spec.kernel, spec.design, shape, spec.seed, levels)
+
+
+def to_fixed_point(values: Float32Array, out: AnyArray) -> None:
+    """Round cosines or sines to multiples m/16,256, and write m · 2**-14 to `out`.
+
+    `values`: float32 array, overwritten.
+    """
+    np.multiply(to_whole(values), np.float32(2.0**-protocol.FIXED_POINT_BITS), out=out)
+
+
+def to_whole(values: Float32Array) -> Float32Array:
+    """Overwrite cosines or sines by m, where m/16,256 is the nearest multiple."""
+    values *= np.float32(protocol.COSINE_ONE)
+    return np.rint(values, out=values)
+
+
+def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) -> None:
+    """Write whole numbers of two arrays in turns.
+
+    Two are written as one int32, in half the time of two strided writes.
+
+    `even`, `odd`: float32 arrays of shape (n, m).
+    `out`: int16 array of shape (n, 2m), in C order. Overwritten.
+    """
+    first = even.astype(np.int32)
+    second = odd.astype(np.int32)
+    low, high = (first, second) if sys.byteorder == "little" else (second, first)
+    # without this the sign of a negative lower half would fill the upper half
+    low &= 0xFFFF
+    high <<= 16
+    np.bitwise_or(low, high, out=out.view(np.int32))
+
+
+def redraw(
+    spec: maps.FeatureSpec,
+    standardizer: maps.Standardizer | None,
+    levels: Levels,
+    digest: str,
+) -> FourierFeatureMap:
+    """Draw a feature map that was pickled as its spec.
+
+    Raises BroadcastError if its digest has changed.
+    """
+    feature_map = draw_fourier(spec, standardizer, levels)
+    if feature_map.digest() != digest:
+        raise BroadcastError(
+            "this process drew a feature map with the digest"
+            f" {feature_map.digest()[:12]}; expected {digest[:12]}. Its processor or"
+            " libraries round differently: use one kind of machine, or give the"
+            " frequencies as arrays"
+        )
+    return feature_map
+
+
+def n_frequencies_of(spec: maps.FeatureSpec) -> int:
+    """Return how many frequencies a spec's components have."""
+    return spec.n_components // 2 if spec.map == "pairs" else spec.n_components
+
+
+def drawn_phases(spec: maps.FeatureSpec) -> Float32Array | None:
+    """Draw the phases of a spec; None for pairs."""
+    if spec.map == "pairs":
+        return None
+    phases = uniforms.draw_phases(n_frequencies_of(spec), spec.seed).astype(np.float32)
+    phases.setflags(write=False)  # the map's digest would no longer match
+    return phases
+
+
+def check_float32(largest: float, spec: maps.FeatureSpec) -> None:
+    """Raise InvalidParameterError if a spec's largest frequency overflows float32."""
+    if not largest <= float(np.finfo(np.float32).max):
+        raise InvalidParameterError(
+            f"frequencies of {spec.kernel} reach {largest:.3g}, more than float32"
+            " holds; take a larger `length_scale` (or `nu`), or scale the inputs up"
+            " with it"
+        )
+
+
+# -- complex Fourier features, for teaching
+# --------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ComplexFeatureMap(maps.FeatureMap):
-    """exp(i·ω_j'x) / √D: D frequencies, D complex components. For `transform` only, not for training.
+    """exp(i·ω_j'x) / √D: D frequencies, D complex components.
 
-    `frequencies`: float32 array of shape (n_features, n_components). In radians per unit of the
-      (standardised) inputs.
+    For `transform` only, not for training.
     """
 
     kind = "complex"
     map = "complex"
 
+    #: float32 array of shape (n_features, n_components). In radians per unit of the
+    #: (standardised) inputs.
     frequencies: Float32Array
     standardizer: maps.Standardizer | None = None
     spec: maps.FeatureSpec | None = None
@@ -140,11 +495,13 @@ class ComplexFeatureMap(maps.FeatureMap):
     def scales(self) -> exact_sums.Runs:
         return ((self.n_components, 1 / np.sqrt(self.n_components)),)
 
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
         """Raise InvalidParameterError: sums and solvers are real."""
         raise InvalidParameterError(
-            "map='complex' is for teaching: it has no real features to train on; take map='pairs', whose "
-            "cosines and sines are its real and imaginary parts"
+            "map='complex' is for teaching: it has no real features to train on; take"
+            " map='pairs', whose cosines and sines are its real and imaginary parts"
         )
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.complex128) -> AnyArray:
@@ -161,5 +518,7 @@ class ComplexFeatureMap(maps.FeatureMap):
         return {}, {"frequencies": self.frequencies}
 
     @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
+    def from_record(
+        cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
+    ) -> Self:
         return cls(arrays["frequencies"], standardizer)

@@ -1,4 +1,6 @@
-"""The kinds of feature maps by their stored names, and which kernel a map approximates."""
+"""The kinds of feature maps by their stored names, and which kernel a map
+approximates.
+"""
 
 import logging
 
@@ -13,25 +15,37 @@ logger = logging.getLogger(__name__)
 _KINDS: dict[str, type[maps.FeatureMap]] = {
     kind.kind: kind
     for kind in (
-        fourier.FourierFeatureMap, fourier.ComplexFeatureMap,
-        explicit.LinearFeatureMap, explicit.ThresholdFeatureMap, explicit.MonomialFeatureMap,
-        composed.ConcatenatedFeatureMap, composed.PrincipalFeatureMap, nystrom.NystromFeatureMap,
+        fourier.FourierFeatureMap,
+        fourier.ComplexFeatureMap,
+        explicit.LinearFeatureMap,
+        explicit.ThresholdFeatureMap,
+        explicit.MonomialFeatureMap,
+        composed.ConcatenatedFeatureMap,
+        composed.PrincipalFeatureMap,
+        nystrom.NystromFeatureMap,
     )
-}  # fmt: skip
+}
 
 
-def read_map(facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None = None) -> maps.FeatureMap:
+def read_map(
+    facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None = None
+) -> maps.FeatureMap:
     """Rebuild a feature map from its record, and before it the maps that it is made of.
 
     `facts`: those of `FeatureMap.record`, and the map's `kind`.
     Raises IntegrityError if the kind is unknown.
     """
-    kind, inner = facts["kind"], dict(facts)
+    kind = facts["kind"]
+    inner = dict(facts)
     if kind not in _KINDS:
-        raise IntegrityError(f"the stored feature map is of the kind {kind!r}; expected {sorted(_KINDS)}")
+        raise IntegrityError(
+            f"the stored feature map is of the kind {kind!r}; expected {sorted(_KINDS)}"
+        )
     if kind == composed.ConcatenatedFeatureMap.kind:
         parts = enumerate(facts["parts"])
-        inner["parts"] = [read_map(part, with_prefix(arrays, f"part{i}_")) for i, part in parts]
+        inner["parts"] = [
+            read_map(part, with_prefix(arrays, f"part{i}_")) for i, part in parts
+        ]
     elif kind == composed.PrincipalFeatureMap.kind:
         base = read_map(facts["base"], with_prefix(arrays, "base_"))
         inner["base"] = drawn_again(base, facts["base"].get("spec"), base.digest())
@@ -40,11 +54,18 @@ def read_map(facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | Non
 
 def with_prefix(arrays: Arrays, prefix: str) -> dict[str, AnyArray]:
     """Return the arrays whose names begin with `prefix`, named by what follows it."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
-def drawn_again(stored: maps.FeatureMap, spec: Facts | None, digest: str) -> maps.FeatureMap:
-    """Return the map that a stored spec draws, which pickles as the spec; the stored one if it is another.
+def drawn_again(
+    stored: maps.FeatureMap, spec: Facts | None, digest: str
+) -> maps.FeatureMap:
+    """Return the map that a stored spec draws, which pickles as the spec; the stored
+    one if it is another.
 
     A map of given frequencies pickles as all of them.
 
@@ -56,24 +77,36 @@ def drawn_again(stored: maps.FeatureMap, spec: Facts | None, digest: str) -> map
         drawn = draw.draw_feature_map(
             names.kernel_from_dict(spec["kernel"]),
             n_features=stored.n_features,
-            **{name: spec[name] for name in ("n_components", "design", "map", "precision")},
+            **{
+                name: spec[name]
+                for name in ("n_components", "design", "map", "precision")
+            },
             random_state=spec["seed"],
             standardizer=stored.standardizer,
-        )
+            levels=stored.drawn_levels,
+        ).with_levels(stored.levels)
     except RFFDistError as error:
-        logger.warning("using the stored features, since their spec cannot be drawn here: %s", error)
+        logger.warning(
+            "using the stored features, since their spec cannot be drawn here: %s",
+            error,
+        )
         return stored
     if drawn.digest() != digest:
-        logger.warning("using the stored features: this machine draws others from the same seed")
+        logger.warning(
+            "using the stored features: this machine draws others from the same seed"
+        )
         return stored
     return drawn
 
 
-# -- which kernel a feature map approximates, with which length scale, by which kind of features ---
+# -- which kernel a feature map approximates, with which length scale, by which kind of
+# features ---
 
 
 def kernel_of(feature_map: maps.FeatureMap) -> Kernel | None:
-    """Return the kernel that a feature map approximates; None if its frequencies were given."""
+    """Return the kernel that a feature map approximates; None if its frequencies were
+    given.
+    """
     if isinstance(feature_map, composed.PrincipalFeatureMap):
         return kernel_of(feature_map.base)
     if isinstance(feature_map, nystrom.NystromFeatureMap):
@@ -81,9 +114,22 @@ def kernel_of(feature_map: maps.FeatureMap) -> Kernel | None:
     return None if feature_map.spec is None else feature_map.spec.kernel
 
 
+def marked_levels(feature_map: maps.FeatureMap) -> dict[int, list[str]]:
+    """Return the levels that have a component each, by column, of linear kernels."""
+    marked: dict[int, list[str]] = {}
+    for part in getattr(feature_map, "parts", (feature_map,)):
+        if isinstance(part, explicit.LinearFeatureMap):
+            marked |= part.marked_levels
+    return marked
+
+
 def kind_of(feature_map: maps.FeatureMap) -> str:
     """Return the kind of features as parameters name it: "nystrom" or "fourier"."""
-    inner = feature_map.base if isinstance(feature_map, composed.PrincipalFeatureMap) else feature_map
+    inner = (
+        feature_map.base
+        if isinstance(feature_map, composed.PrincipalFeatureMap)
+        else feature_map
+    )
     return "nystrom" if isinstance(inner, nystrom.NystromFeatureMap) else "fourier"
 
 
@@ -94,5 +140,7 @@ def length_scale_of(feature_map: maps.FeatureMap) -> LengthScale | None:
     """
     kernel = kernel_of(feature_map)
     if kernel is None:
-        raise InvalidParameterError("the feature map was made of given frequencies; it knows no length scale")
+        raise InvalidParameterError(
+            "the feature map was made of given frequencies; it knows no length scale"
+        )
     return stationary.own_length_scale(kernel)

@@ -11,64 +11,85 @@ from numpy.typing import ArrayLike, DTypeLike
 from rff_dist.checks import as_array
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, NotFiniteError
+from rff_dist.features.levels import NO_LEVELS, Levels
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray, Summary, frozen
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    Facts,
+    Float32Array,
+    FloatArray,
+    Summary,
+    frozen,
+)
 
 type Record = tuple[Summary, dict[str, AnyArray]]
 
 LARGEST_FEATURE = 1e150  # whose square float64 holds
 TRANSFORM_ROWS = 4096  # that `transform` fills at once
-STRIPE = 512  # components filled at once: 4 MiB of float32 work per stripe and tile, which caches hold
+# components filled at once: 4 MiB of float32 work per stripe and tile, which caches
+# hold
+STRIPE = 512
 
 
 @frozen
 class ColumnMap:
-    """A column's increasing map: a line, and a function that is linear between knots, constant beyond them.
-
-    `column`: which input column.
-    `inputs`, `outputs`: float64 arrays of shape (n_knots,), ascending. The knots: values of the column, and
-      what the function makes of them, such as their normal scores.
-    `slope`: of the line, for the standardised values of the column; 0 is none.
+    """A column's increasing map: a line, and a function that is linear between knots,
+    constant beyond them.
     """
 
+    #: which input column
     column: int
+    #: `inputs`, `outputs`: float64 arrays of shape (n_knots,), ascending. The knots:
+    #: values of the column, and what the function makes of them, such as their normal
+    #: scores.
     inputs: FloatArray
     outputs: FloatArray
+    #: of the line, for the standardised values of the column; 0 is none
     slope: float = 0.0
 
 
 @frozen
 class Standardizer:
-    """Map of the input columns, applied in float64 before anything is rounded to float32.
-
-    `mean`, `scale`: float64 arrays of shape (n_features,). Inputs become (x - mean) / scale.
-    `maps`: of the columns that become something else instead.
+    """Map of the input columns, applied in float64 before anything is rounded to
+    float32.
     """
 
+    #: `mean`, `scale`: float64 arrays of shape (n_features,). Inputs become (x - mean)
+    #: / scale.
     mean: FloatArray
     scale: FloatArray
+    #: of the columns that become something else instead
     maps: tuple[ColumnMap, ...] = ()
 
     __repr__ = short_repr
 
     def __call__(self, X: AnyArray) -> FloatArray:
-        """Return the standardised rows in float64; values that are not finite stay so."""
-        inputs = np.asarray(X, np.float64)  # at 1.7e9, a timestamp of today, float32 has steps of two minutes
+        """Return the standardised rows in float64; values that are not finite stay
+        so.
+        """
+        # at 1.7e9, a timestamp of today, float32 has steps of two minutes
+        inputs = np.asarray(X, np.float64)
         standardized = (inputs - self.mean) / self.scale
         for part in self.maps:
             values = inputs[..., part.column]
-            # np.interp gives infinity the output of the last knot, which would hide it from the check
-            standardized[..., part.column] = np.where(np.isfinite(values), self.mapped(part, values), values)
+            # np.interp gives infinity the output of the last knot, which would hide it
+            # from the check
+            standardized[..., part.column] = np.where(
+                np.isfinite(values), self.mapped(part, values), values
+            )
         return np.asarray(standardized)
 
     def mapped(self, part: ColumnMap, values: FloatArray) -> FloatArray:
         """Return what one of the maps makes of values of its column."""
         outputs = np.interp(values, part.inputs, part.outputs)
         if part.slope:
-            outputs += part.slope * (values - self.mean[part.column]) / self.scale[part.column]
+            outputs += (
+                part.slope * (values - self.mean[part.column]) / self.scale[part.column]
+            )
         return np.asarray(outputs)
 
     @property
@@ -77,25 +98,41 @@ class Standardizer:
 
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return all of it as arrays by name, for `from_arrays`."""
-        arrays: dict[str, AnyArray] = {"input_mean": self.mean, "input_scale": self.scale}
+        arrays: dict[str, AnyArray] = {
+            "input_mean": self.mean,
+            "input_scale": self.scale,
+        }
         if self.maps:
             arrays["input_map_columns"] = np.array(self.mapped_columns, np.int64)
             arrays["input_map_slopes"] = np.array([part.slope for part in self.maps])
-            arrays["input_map_knots"] = np.array([len(part.inputs) for part in self.maps], np.int64)
-            arrays["input_map_inputs"] = np.concatenate([part.inputs for part in self.maps])
-            arrays["input_map_outputs"] = np.concatenate([part.outputs for part in self.maps])
+            arrays["input_map_knots"] = np.array(
+                [len(part.inputs) for part in self.maps], np.int64
+            )
+            arrays["input_map_inputs"] = np.concatenate(
+                [part.inputs for part in self.maps]
+            )
+            arrays["input_map_outputs"] = np.concatenate(
+                [part.outputs for part in self.maps]
+            )
         return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self | None:
-        """Build it from arrays that include those of `to_arrays`; None if they do not."""
+        """Build it from arrays that include those of `to_arrays`; None if they do
+        not.
+        """
         if "input_mean" not in arrays:
             return None
         maps: tuple[ColumnMap, ...] = ()
         if "input_map_columns" in arrays:
             cuts = np.cumsum(arrays["input_map_knots"])[:-1]
-            knots = (np.split(arrays[f"input_map_{name}"], cuts) for name in ("inputs", "outputs"))
-            columns, slopes = (arrays[f"input_map_{name}"].tolist() for name in ("columns", "slopes"))
+            knots = (
+                np.split(arrays[f"input_map_{name}"], cuts)
+                for name in ("inputs", "outputs")
+            )
+            columns, slopes = (
+                arrays[f"input_map_{name}"].tolist() for name in ("columns", "slopes")
+            )
             maps = tuple(map(ColumnMap, columns, *knots, slopes))
         return cls(arrays["input_mean"], arrays["input_scale"], maps)
 
@@ -116,8 +153,9 @@ class FeatureSpec:
 class FeatureMap(ABC):
     """Maps rows to features; other rooms know no more about it than this.
 
-    `fill` writes features unnormalised and transposed, one component per line. Multiplied by `scales`, and
-    then by the inverse of the `whitener` if there is one, they are Z.
+    `fill` writes features unnormalised and transposed, one component per line.
+    Multiplied by `scales`, and then by the inverse of the `whitener` if there is one,
+    they are Z.
 
     Attributes
     ----------
@@ -152,8 +190,11 @@ class FeatureMap(ABC):
         """D, the number of components of Z."""
 
     @abstractmethod
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        """Write unnormalised components `start:stop`, one of `stripes` or a part of it, to `out`.
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
+        """Write unnormalised components `start:stop`, one of `stripes` or a part of it,
+        to `out`.
 
         Parameters
         ----------
@@ -168,8 +209,11 @@ class FeatureMap(ABC):
         """Return a hexadecimal digest of everything that the features depend on."""
 
     def content_key(self) -> str:
-        """Return the digest by which passes with this map are told apart, see `engines.resuming`."""
-        return self.digest()
+        """Return the digest by which passes with this map are told apart, see
+        `engines.resuming`.
+        """
+        # the same codes are other levels in another list
+        return f"{self.digest()} {sorted(self.levels.items())}"
 
     @abstractmethod
     def record(self) -> Record:
@@ -177,14 +221,40 @@ class FeatureMap(ABC):
 
     @classmethod
     @abstractmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None) -> Self:
-        """Rebuild the map from what `record` returned; maps that it is made of are rebuilt already."""
+    def from_record(
+        cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None
+    ) -> Self:
+        """Rebuild the map from what `record` returned; maps that it is made of are
+        rebuilt already.
+        """
 
-    # -- what most maps share -----------------------------------------------------------------------
+    @property
+    def levels(self) -> Levels:
+        """The levels of the columns of categories, in the order of their codes."""
+        return NO_LEVELS
+
+    def with_levels(self, levels: Levels) -> Self:
+        """Return the same features for codes of other lists of levels."""
+        return self
+
+    @property
+    def drawn_levels(self) -> Levels:
+        """The levels that decide how many components there are, and what they are."""
+        return self.levels
+
+    @property
+    def learns_levels(self) -> bool:
+        """Whether levels that join a list have features of their own."""
+        return True
+
+    # -- what most maps share
+    # -----------------------------------------------------------------------
 
     @property
     def scales(self) -> exact_sums.Runs:
-        """The factors from unnormalised features to Z, as runs of (number of components, factor)."""
+        """The factors from unnormalised features to Z, as runs of (number of
+        components, factor).
+        """
         return ((self.n_components, 1.0),)
 
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
@@ -193,38 +263,50 @@ class FeatureMap(ABC):
 
     @property
     def squared_norm(self) -> float | None:
-        """The sum of squares of a row's unnormalised features, if it is the same for all rows, else None."""
+        """The sum of squares of a row's unnormalised features, if it is the same for
+        all rows, else None.
+        """
         return None
 
     @property
     def squared_norm_error(self) -> float:
         """The relative error that rounding may leave in a row's `squared_norm`."""
-        # Fixed point: cosine and sine are off by up to 1/32,512 each, their squares' sum by up to 8.7e-5.
-        # In float32 cos² + sin² is 1 within 1e-7.
+        # Fixed point: cosine and sine are off by up to 1/32,512 each, their squares'
+        # sum by up to 8.7e-5. In float32 cos² + sin² is 1 within 1e-7.
         return 1e-4 if self.fixed_point else 1e-6
 
     @property
     def bounded(self) -> bool:
-        """Whether all unnormalised features lie in [-1, 1]: the sums' grid is then known before a pass."""
+        """Whether all unnormalised features lie in [-1, 1]: the sums' grid is then
+        known before a pass.
+        """
         return True
 
     @property
     def fixed_point(self) -> bool:
-        """Whether `fill` writes m · 2**-14 for whole numbers m up to `FIXED_POINT_ONE`."""
+        """Whether `fill` writes m · 2**-14 for whole numbers m up to
+        `COSINE_ONE`.
+        """
         return False
 
     @property
     def whitener(self) -> FloatArray | None:
-        """The triangular T of Z = V·T⁻¹, where V are the scaled features; None if Z is V."""
+        """The triangular T of Z = V·T⁻¹, where V are the scaled features; None if Z is
+        V.
+        """
         return None
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        """Ranges of components that `fill` makes efficiently: in order, with each component once."""
+        """Ranges of components that `fill` makes efficiently: in order, with each
+        component once.
+        """
         D = self.n_components
         return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
 
-    def fill_lines(self, inputs: Float32Array, out: AnyArray, scales: FloatArray | None = None) -> None:
+    def fill_lines(
+        self, inputs: Float32Array, out: AnyArray, scales: FloatArray | None = None
+    ) -> None:
         """Write all components, rows first.
 
         Parameters
@@ -243,7 +325,8 @@ class FeatureMap(ABC):
             self.fill(inputs, stripe, start, stop)
             if scales is not None:
                 stripe *= scales[start:stop, np.newaxis]
-            for i in range(0, len(inputs), 64):  # a transpose that stays in the cache: half the time
+            # a transpose that stays in the cache: half the time
+            for i in range(0, len(inputs), 64):
                 out[i : i + 64, start:stop] = stripe[:, i : i + 64].T
 
     def prepare(self, X: AnyArray) -> Float32Array:
@@ -255,26 +338,35 @@ class FeatureMap(ABC):
             If X is not of that shape.
         """
         if X.ndim != 2 or X.shape[1] != self.n_features:
-            raise DataError(f"X has shape {X.shape}; this feature map expects {self.n_features} columns")
+            raise DataError(
+                f"X has shape {X.shape}; this feature map expects {self.n_features}"
+                " columns"
+            )
         if X.dtype.kind not in "biuf":
             raise DataError(f"X holds {X.dtype}; expected real numbers")
         standardized = X if self.standardizer is None else self.standardizer(X)
-        with np.errstate(over="ignore"):  # overflows become infinite, which callers report with the row
+        # overflows become infinite, which callers report with the row
+        with np.errstate(over="ignore"):
             return np.ascontiguousarray(standardized, np.float32)
 
     def inputs_of(self, rows: blocks.Rows) -> Float32Array:
-        """Return what `prepare` makes of a block, and 0 for rows of weight 0, which must not change anything.
+        """Return what `prepare` makes of a block, and 0 for rows of weight 0, which
+        must not change anything.
 
         Raises DataError if a value cannot be used.
         """
         inputs = self.prepare(rows.X)
         if rows.sample_weight is not None and not rows.sample_weight.all():
-            inputs = np.where(rows.sample_weight[:, np.newaxis] != 0, inputs, np.float32(0))
+            inputs = np.where(
+                rows.sample_weight[:, np.newaxis] != 0, inputs, np.float32(0)
+            )
         blocks.check_finite(rows, inputs)
         return inputs
 
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
-        """Return coefficients of the unnormalised features from those of Z, shape (D, n_targets)."""
+        """Return coefficients of the unnormalised features from those of Z, shape (D,
+        n_targets).
+        """
         return np.asarray(exact_sums.expand(self.scales)[:, np.newaxis] * coefficients)
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> AnyArray:
@@ -284,7 +376,8 @@ class FeatureMap(ABC):
         ----------
         X : array-like of shape (n_samples, n_features)
         dtype : dtype
-            float64 holds exactly the numbers that statistics are made of; float32 rounds them once more.
+            float64 holds exactly the numbers that statistics are made of; float32
+            rounds them once more.
 
         Returns
         -------
@@ -300,13 +393,19 @@ class FeatureMap(ABC):
         check_inputs(inputs)
         whitener = self.whitener
         # whitened in float64, and rounded once
-        Z = np.empty((len(inputs), self.n_components), np.float64 if whitener is not None else dtype)
+        Z = np.empty(
+            (len(inputs), self.n_components),
+            np.float64 if whitener is not None else dtype,
+        )
         scales = exact_sums.expand(self.scales)
         with np.errstate(over="ignore", invalid="ignore"):
             for row in range(0, len(inputs), TRANSFORM_ROWS):
                 tile = slice(row, row + TRANSFORM_ROWS)
                 self.fill_lines(inputs[tile], Z[tile], scales)
-        if not self.bounded and not float(np.abs(Z).max(initial=0.0)) <= LARGEST_FEATURE:
+        if (
+            not self.bounded
+            and not float(np.abs(Z).max(initial=0.0)) <= LARGEST_FEATURE
+        ):
             raise overflow()
         if whitener is not None:
             with machine.tile_pool() as pool:
@@ -322,15 +421,21 @@ def check_inputs(inputs: Float32Array) -> None:
     if not np.isfinite(inputs).all():
         row, column = np.argwhere(~np.isfinite(inputs))[0]
         where = f"row {row:_}, column {column}"
-        raise NotFiniteError(f"Input X contains NaN, infinity or a value beyond float32: {where}")
+        raise NotFiniteError(
+            f"Input X contains NaN, infinity or a value beyond float32: {where}"
+        )
 
 
 def overflow() -> DataError:
     """Return the error for finite inputs whose features are not finite."""
-    return DataError("features of some rows are not finite: their inputs overflow; standardise them")
+    return DataError(
+        "features of some rows are not finite: their inputs overflow; standardise them"
+    )
 
 
-def arrays_digest(label: str, arrays: list[AnyArray | None], standardizer: Standardizer | None) -> str:
+def arrays_digest(
+    label: str, arrays: list[AnyArray | None], standardizer: Standardizer | None
+) -> str:
     """Return the SHA-256 of a label, arrays and a standardizer."""
     hasher = hashlib.sha256(label.encode())
     if standardizer is not None:
@@ -338,16 +443,25 @@ def arrays_digest(label: str, arrays: list[AnyArray | None], standardizer: Stand
     for array in arrays:
         if array is not None:
             # one digest for all machines
-            little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+            little = np.ascontiguousarray(array).astype(
+                array.dtype.newbyteorder("<"), copy=False
+            )
             hasher.update(little.tobytes())
     return hasher.hexdigest()
 
 
 def spec_record(feature_map: FeatureMap) -> Summary:
-    """Return an entry `spec` for a map's record; empty if nothing stored could draw the map again."""
+    """Return an entry `spec` for a map's record; empty if nothing stored could draw the
+    map again.
+    """
     spec = feature_map.spec
     if spec is None or designs.DESIGNS.get(spec.design.name) != spec.design:
         return {}
     # a map of exact features may have fewer components than were asked for
-    plain = {name: getattr(spec, name) for name in ("n_components", "map", "seed", "precision")}
-    return {"spec": {"kernel": spec.kernel.to_dict(), "design": spec.design.name, **plain}}
+    plain = {
+        name: getattr(spec, name)
+        for name in ("n_components", "map", "seed", "precision")
+    }
+    return {
+        "spec": {"kernel": spec.kernel.to_dict(), "design": spec.design.name, **plain}
+    }

@@ -1,60 +1,83 @@
 """Nyström features: kernel values at centres, whitened by the centres' own Gram matrix.
 
-z(x) = T⁻ᵀ·k(C, x) with T'T = k(C, C) + jitter·I, so that z(x)'z(y) = k(x, C)·k(C, C)⁻¹·k(C, y), the
-projection of the kernel on the span of its centres. Any kernel will do, since only k(x, y) is needed.
+z(x) = T⁻ᵀ·k(C, x) with T'T = k(C, C) + jitter·I, so that z(x)'z(y) = k(x, C)·k(C,
+C)⁻¹·k(C, y), the projection of the kernel on the span of its centres. Any kernel will
+do, since only k(x, y) is needed.
 """
 
 import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from scipy import spatial
 
 from rff_dist.checks import check_count, check_share, find_by_name
 from rff_dist.errors import InvalidParameterError, SolveError
+from rff_dist.features import levels as levels_of
 from rff_dist.features import maps
+from rff_dist.features.levels import NO_LEVELS, Levels
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.kernels import base, explicit, names, stationary
 from rff_dist.numerics import cholesky, exact_sums, machine
-from rff_dist.typing import EPS, Arrays, Facts, Float32Array, FloatArray, IndexArray, frozen
+from rff_dist.typing import (
+    EPS,
+    Arrays,
+    BoolArray,
+    Facts,
+    Float32Array,
+    FloatArray,
+    IndexArray,
+    Summary,
+    frozen,
+)
 
 logger = logging.getLogger(__name__)
 
-# With a wide Gaussian kernel a jitter of 1e-7 left an error of 0.39, this 0.36; see `Nystrom`.
+# With a wide Gaussian kernel a jitter of 1e-7 left an error of 0.39, this 0.36; see
+# `Nystrom`.
 RELATIVE_JITTER = 1e-5
 SAMPLE_ROWS = 10_000
-LARGEST_SCALE = 1e50  # of k(x, x); with 1e-200 predictions were the mean, with 1e150 sums overflowed
+# of k(x, x); with 1e-200 predictions were the mean, with 1e150 sums overflowed
+LARGEST_SCALE = 1e50
 _PANEL_ROWS = 64
-_PANEL_CENTRES = 256  # with 64 rows 128 KiB of kernel values, which caches hold and the allocator reuses
+# with 64 rows 128 KiB of kernel values, which caches hold and the allocator reuses
+_PANEL_CENTRES = 256
 
 
 @frozen
 class Nystrom:
-    """How Nyström features are made: which rows of a sample become centres, and the jitter.
+    """How Nyström features are made: which rows of a sample become centres, and the
+    jitter.
 
     Parameters
     ----------
-    centres : {"uniform", "k-means++", "rpcholesky"}
-        How centres are chosen among distinct rows: with equal probabilities; by k-means++ in the kernel's own
-        distance; or by randomly pivoted Cholesky, which needs the fewest centres to come near the kernel, and
-        8 · sample_rows · n_components bytes. With 2,000 centres the latter two lowered the errors on two real
-        data sets from 0.392 to 0.388 and from 0.097 to 0.093, and took about a second more.
+    centres : {"uniform", "dense", "k-means++", "rpcholesky"}
+        How centres are chosen among distinct rows: with equal probabilities; the same
+        without isolated rows, which would be clusters of their own; by
+        k-means++ in the kernel's own distance; or by randomly pivoted Cholesky, which
+        needs the fewest centres to come near the kernel, and 8 · sample_rows ·
+        n_components bytes. With 2,000 centres the last two lowered the errors on two
+        real data sets from 0.392 to 0.388 and from 0.097 to 0.093, and took about a
+        second more.
     jitter : float
-        Added to the diagonal of the centres' Gram matrix, as a share of its mean. If the kernel barely tells
-        centres apart, rounding errors are divided by the jitter. With a Gaussian kernel of length scale 10 on
-        36,000 rows of eight columns, 1e-7 left an error of 0.39, but 1e-5 and 1e-4 one of 0.36. With centres
+        Added to the diagonal of the centres' Gram matrix, as a share of its mean. If
+        the kernel barely tells centres apart, rounding errors are divided by the
+        jitter. With a Gaussian kernel of length scale 10 on 36,000 rows of eight
+        columns, 1e-7 left an error of 0.39, but 1e-5 and 1e-4 one of 0.36. With centres
         far apart, 1e-11 and 1e-5 gave the same errors to four digits.
     sample_rows : int, optional
-        How many rows centres are chosen from. By default 10,000, or twice the number of centres if that is
-        more.
+        How many rows centres are chosen from. By default 10,000, or twice the number of
+        centres if that is more.
 
     References
     ----------
-    Williams & Seeger (2001); Rudi, Carratino & Rosasco (2017), FALKON, for ridge regression.
+    Williams & Seeger (2001); Rudi, Carratino & Rosasco (2017), FALKON, for ridge
+    regression.
     """
 
     centres: str = "uniform"
@@ -69,25 +92,32 @@ class Nystrom:
 
     def rows_to_sample(self, n_components: int) -> int:
         """Return how many rows the centres are chosen from."""
-        return max(SAMPLE_ROWS, 2 * n_components) if self.sample_rows is None else self.sample_rows
+        return (
+            max(SAMPLE_ROWS, 2 * n_components)
+            if self.sample_rows is None
+            else self.sample_rows
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NystromFeatureMap(maps.FeatureMap):
-    """Kernel values at centres, in float64. Statistics hold them as they are, and apply T when they are read.
+    """Kernel values at centres, in float64.
+
+    Statistics hold them as they are, and apply T when they are read.
 
     Pickles without T, which is computed when it is needed.
-
-    `centres`: float32 array of shape (n_components, n_features). Rows of (standardised) inputs.
-    `jitter`: what was added to the diagonal of k(C, C), in units of the kernel.
     """
 
     kind = "nystrom"
 
     kernel: base.Kernel
+    #: float32 array of shape (n_components, n_features). Rows of (standardised) inputs.
     centres: Float32Array
+    #: what was added to the diagonal of k(C, C), in units of the kernel
     jitter: float
     standardizer: maps.Standardizer | None = None
+    #: of the columns of categories; a level that was never seen is none of the centres'
+    level_texts: Levels = field(default_factory=dict)
 
     @property
     def n_features(self) -> int:
@@ -116,24 +146,31 @@ class NystromFeatureMap(maps.FeatureMap):
         factor = _factor(self)
         if factor is None:
             raise SolveError(
-                f"the centres' Gram matrix with the jitter {self.jitter:.3g} is not positive definite here; "
-                "the model was made on another kind of machine, or the kernel is not positive definite: fit "
-                "again"
+                f"the centres' Gram matrix with the jitter {self.jitter:.3g} is not"
+                " positive definite here; the model was made on another kind of"
+                " machine, or the kernel is not positive definite: fit again"
             )
         return factor
 
-    def fill(self, inputs: Float32Array, out: FloatArray, start: int, stop: int) -> None:
-        # Matrix products round by the shape of their factors: all panels have 64 rows, the last one padded,
-        # so that a row's features do not depend on the rows next to it. Distances are computed pair by pair.
-        padded = not isinstance(self.kernel, stationary.OfDistance)
+    def fill(
+        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
+    ) -> None:
+        # Matrix products round by the shape of their factors: all panels have 64 rows,
+        # the last one padded, so that a row's features do not depend on the rows next
+        # to it. Distances are computed pair by pair.
+        padded = not isinstance(self.kernel, stationary.DistanceKernel)
         for first in range(0, len(inputs), _PANEL_ROWS):
             panel = inputs[first : first + _PANEL_ROWS].astype(np.float64)
             n_rows = len(panel)
             if padded and n_rows < _PANEL_ROWS:
-                panel = np.concatenate([panel, np.repeat(panel[:1], _PANEL_ROWS - n_rows, axis=0)])
+                panel = np.concatenate(
+                    [panel, np.repeat(panel[:1], _PANEL_ROWS - n_rows, axis=0)]
+                )
             for a in range(start, stop, _PANEL_CENTRES):
                 b = min(a + _PANEL_CENTRES, stop)
-                values = self.kernel.gram(self._points[a:b], panel)
+                values = levels_of.gram_of(
+                    self.kernel, self._points[a:b], panel, self.levels
+                )
                 out[a - start : b - start, first : first + n_rows] = values[:, :n_rows]
         if self._scale != 1.0:
             out /= self._scale
@@ -149,24 +186,72 @@ class NystromFeatureMap(maps.FeatureMap):
             cholesky.solve_upper(self.whitener, raw)
         return self._scale * raw
 
+    @property
+    def levels(self) -> Levels:
+        return self.level_texts
+
+    @property
+    def learns_levels(self) -> bool:
+        return not self.levels
+
+    def with_levels(self, levels: Levels) -> Self:
+        if self.levels == levels:
+            return self
+        union = levels_of.joined(levels, self._texts_of_centres())
+        codes = levels_of.codes_of(self.levels, union)
+        centres = levels_of.recoded(self.centres, codes)
+        return replace(self, centres=centres, level_texts=union)
+
+    def _texts_of_centres(self) -> Levels:
+        used = {}
+        for column, texts in sorted(self.levels.items()):
+            codes = np.unique(self.centres[:, column]).astype(int)
+            used[column] = tuple(sorted(texts[code] for code in codes))
+        return used
+
     def digest(self) -> str:
         kernel = json.dumps(self.kernel.to_dict(), sort_keys=True)
         label = f"{self.kind} {kernel} {self.centres.shape} {self.jitter!r}"
-        return maps.arrays_digest(label, [self.centres], self.standardizer)
+        # codes depend on the list of levels, texts do not
+        used = self._texts_of_centres()
+        for column, texts in used.items():
+            label += f" {column} {texts}"
+        recoding = levels_of.codes_of(self.levels, used)
+        centres = levels_of.recoded(self.centres, recoding)
+        return maps.arrays_digest(label, [centres], self.standardizer)
 
     def record(self) -> maps.Record:
-        return {"kernel": self.kernel.to_dict(), "jitter": self.jitter}, {"centres": self.centres}
+        facts: Summary = {"kernel": self.kernel.to_dict(), "jitter": self.jitter}
+        if self.levels:
+            facts["levels"] = levels_of.to_json(self.levels)
+        return facts, {"centres": self.centres}
 
     @classmethod
-    def from_record(cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None) -> Self:
-        return cls(names.kernel_from_dict(facts["kernel"]), arrays["centres"], facts["jitter"], standardizer)
+    def from_record(
+        cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
+    ) -> Self:
+        return cls(
+            names.kernel_from_dict(facts["kernel"]),
+            arrays["centres"],
+            facts["jitter"],
+            standardizer,
+            levels_of.from_json(facts.get("levels", {})),
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NystromFeatureMap, (self.kernel, self.centres, self.jitter, self.standardizer)
+        return NystromFeatureMap, (
+            self.kernel,
+            self.centres,
+            self.jitter,
+            self.standardizer,
+            self.levels,
+        )
 
 
 def largest_value(kernel: base.Kernel) -> float | None:
-    """Return the largest k(x, x), which no |k(x, y)| exceeds; None if no bound is known."""
+    """Return the largest k(x, x), which no |k(x, y)| exceeds; None if no bound is
+    known.
+    """
     match kernel:
         case base.ShiftInvariant():
             return 1.0
@@ -176,12 +261,20 @@ def largest_value(kernel: base.Kernel) -> float | None:
             inner = largest_value(kernel.kernel)
             return None if inner is None else getattr(kernel, "weight", 1.0) * inner
         case base.Sum() | base.Product():
-            # |k(x, y)|² ≤ k(x, x)·k(y, y), and bounds of parts add up or multiply as the parts do
-            known = [bound for part in kernel.kernels if (bound := largest_value(part)) is not None]
+            # |k(x, y)|² ≤ k(x, x)·k(y, y), and bounds of parts add up or multiply as
+            # the parts do
+            known = [
+                bound
+                for part in kernel.kernels
+                if (bound := largest_value(part)) is not None
+            ]
             join = math.fsum if isinstance(kernel, base.Sum) else math.prod
             return join(known) if len(known) == len(kernel.kernels) else None
-        # ends that are single numbers hold for each column, and how many columns there are is not known here
-        case explicit.Min() if isinstance(kernel.lower, tuple) and isinstance(kernel.upper, tuple):
+        # ends that are single numbers hold for each column, and how many columns there
+        # are is not known here
+        case explicit.Min() if isinstance(kernel.lower, tuple) and isinstance(
+            kernel.upper, tuple
+        ):
             return math.fsum(kernel.upper) - math.fsum(kernel.lower)
     return None
 
@@ -190,8 +283,9 @@ def check_scale(scale: float, what: str) -> None:
     """Check that squares of sums of features of this scale stay in float64's range."""
     if not 1.0 / LARGEST_SCALE <= scale <= LARGEST_SCALE:
         raise InvalidParameterError(
-            f"{what} is {scale:.3g}; expected {1.0 / LARGEST_SCALE:g} to {LARGEST_SCALE:g}. "
-            "Scale the kernel, or the inputs; alpha scales with them"
+            f"{what} is {scale:.3g}; expected {1.0 / LARGEST_SCALE:g} to"
+            f" {LARGEST_SCALE:g}. Scale the kernel, or the inputs; alpha scales with"
+            " them"
         )
 
 
@@ -203,48 +297,72 @@ def draw_nystrom(
     nystrom: Nystrom,
     seed: int,
     standardizer: maps.Standardizer | None = None,
+    levels: Levels = NO_LEVELS,
 ) -> NystromFeatureMap:
     """Choose centres among the distinct rows of a sample and factor their Gram matrix.
 
-    If the factorisation breaks down, the jitter is raised tenfold, and this is logged, until it does not.
+    If the factorisation breaks down, the jitter is raised tenfold, and this is logged,
+    until it does not.
 
-    `kernel`: needs nothing from the data. Parts without a length scale have length scale 1.
-    `sample`: float32 array of shape (n_sampled, n_features). Prepared inputs. Repeated rows change nothing.
-    `n_components`: how many centres. If fewer explain the kernel on the sample, fewer are taken, and logged.
-    Raises InvalidParameterError if the kernel does not suit such rows, or k(x, x) is 0 or extreme; SolveError
-      if the Gram matrix is not positive definite with a jitter of its own size.
+    `kernel`: needs nothing from the data. Parts without a length scale have length
+      scale 1.
+    `sample`: float32 array of shape (n_sampled, n_features). Prepared inputs. Repeated
+      rows change nothing.
+    `n_components`: how many centres. If fewer explain the kernel on the sample, fewer
+      are taken, and logged.
+
+    Raises InvalidParameterError if the kernel does not suit such rows, or k(x, x) is 0
+    or extreme; SolveError if the Gram matrix is not positive definite with a jitter of
+    its own size.
     """
     kernel = kernel.with_default_length_scales(lambda part, columns: 1.0)
     kernel.check_columns(sample.shape[1])
+    levels_of.check_levels(kernel, levels)
+    # Centres are chosen by their places in sorted order, which must not depend on the
+    # order of a list of levels.
+    in_order = {column: tuple(sorted(texts)) for column, texts in levels.items()}
+    sample = levels_of.recoded(sample, levels_of.codes_of(levels, in_order))
     # two equal centres would make the Gram singular
     points = np.unique(sample, axis=0)
     wanted = min(n_components, len(points))
     chosen = RULES[nystrom.centres](points.astype(np.float64), kernel, wanted, seed)
     if len(chosen) < n_components:
-        message = "%d centres instead of %d: they explain the kernel on all %d distinct rows of the sample"
+        message = (
+            "%d centres instead of %d: they explain the kernel on all %d distinct rows"
+            " of the sample"
+        )
         logger.info(message, len(chosen), n_components, len(points))
     centres = np.ascontiguousarray(points[chosen])
+    centres = levels_of.recoded(centres, levels_of.codes_of(in_order, levels))
     with np.errstate(over="ignore"):
         mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
     check_scale(mean, f"k(x, x) of {kernel}, on average over the centres,")
     share = nystrom.jitter
     while share < 1:
-        feature_map = NystromFeatureMap(kernel, centres, share * mean, standardizer)
+        feature_map = NystromFeatureMap(
+            kernel, centres, share * mean, standardizer, levels
+        )
         factor = _factor(feature_map)
         if factor is not None:
-            feature_map.__dict__["whitener"] = factor  # fills the cached property: no second factorisation
+            # fills the cached property: no second factorisation
+            feature_map.__dict__["whitener"] = factor
             return feature_map
-        message = "%d centres have no positive definite Gram matrix with jitter %.3g; trying ten times that"
+        message = (
+            "%d centres have no positive definite Gram matrix with jitter %.3g; trying"
+            " ten times that"
+        )
         logger.warning(message, len(centres), feature_map.jitter)
         share *= 10
     raise SolveError(
-        f"the Gram matrix of {len(centres)} centres is not positive definite even with a jitter of its own "
-        f"size; is {kernel} a positive semi-definite kernel?"
+        f"the Gram matrix of {len(centres)} centres is not positive definite even with"
+        f" a jitter of its own size; is {kernel} a positive semi-definite kernel?"
     )
 
 
 def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
-    """Return the upper triangular T of T'T = k(C, C) + jitter·I; None if the factorisation breaks down."""
+    """Return the upper triangular T of T'T = k(C, C) + jitter·I; None if the
+    factorisation breaks down.
+    """
     size = feature_map.n_components
     gram = np.empty((size, size))
 
@@ -265,31 +383,100 @@ def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
     return gram
 
 
-# -- which rows become the centres of Nyström features ---------------------------------------------
+# -- which rows become the centres of Nyström features
+# ---------------------------------------------
 #
-# Every rule is seeded and nested: a longer choice begins with the centres of a shorter one. Rules that use
-# the kernel choose fewer centres if those explain it on all points.
+# Every rule is seeded and nested: a longer choice begins with the centres of a shorter
+# one. Rules that use the kernel choose fewer centres if those explain it on all points.
 
 
-_STREAM = 2**33  # the first stream of random numbers for centres, far above all others of the seed
-_PROPOSALS = 256  # pivots that are proposed together, so that updates are matrix products
+# the first stream of random numbers for centres, far above all others of the seed
+_STREAM = 2**33
+# pivots that are proposed together, so that updates are matrix products
+_PROPOSALS = 256
 
 
-# On 36,000 × 8 rows 4,000 uniform centres err by 0.1710, by k-means++ 0.1679, by randomly pivoted Cholesky
-# 0.1675.
-def choose_uniform(points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int) -> IndexArray:
+# On 36,000 × 8 rows 4,000 uniform centres err by 0.1710, by k-means++ 0.1679, by
+# randomly pivoted Cholesky 0.1675.
+def choose_uniform(
+    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
+) -> IndexArray:
     """Choose rows uniformly, without replacement, whatever the kernel."""
-    return np.argsort(counter_uniforms(seed, _STREAM, len(points), 1)[:, 0], kind="stable")[:n_centres]
+    return np.argsort(
+        counter_uniforms(seed, _STREAM, len(points), 1)[:, 0], kind="stable"
+    )[:n_centres]
 
 
-def choose_by_kmeans(points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int) -> IndexArray:
-    """Like `sklearn.cluster.kmeans_plusplus` without local trials, in the kernel's feature space.
+# A row is isolated if its 7th neighbour is more than twice as far as that of all but
+# one of its seven neighbours. With this rule 0.4 % of far rows left 14 shapes at a mean
+# adjusted Rand index of 0.92; without it, 0.79.
+_NEIGHBOURS = 7
+_ISOLATION = 2.0
 
-    A row is chosen with a probability proportional to its squared distance to the nearest centre so far.
-    Distances are those in the kernel's feature space, k(x, x) − 2·k(x, c) + k(c, c), so length scales matter.
-    O(n_points · n_centres) values of the kernel.
 
-    Source: Arthur & Vassilvitskii (2007), k-means++; Oglic & Gärtner (2017), Sec. 3, for Nyström features.
+def choose_dense(
+    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
+) -> IndexArray:
+    """Choose rows uniformly, without isolated ones, whatever the kernel."""
+    order = choose_uniform(points, kernel, len(points), seed)
+    return order[~is_isolated(*nearest_rows(points, _NEIGHBOURS))[order]][:n_centres]
+
+
+def nearest_rows(points: FloatArray, n_nearest: int) -> tuple[FloatArray, IndexArray]:
+    """Return distances and positions of each point's nearest others, nearest first.
+
+    Both have shape (n_points, n_nearest), or fewer columns if there are fewer points.
+    """
+    n_nearest = min(n_nearest, len(points) - 1)
+    distances = np.empty((len(points), n_nearest))
+    nearest = np.empty((len(points), n_nearest), np.intp)
+    for first in range(0, len(points), _PANEL_CENTRES):
+        panel = slice(first, first + _PANEL_CENTRES)
+        apart = spatial.distance.cdist(points[panel], points)
+        rows = np.arange(len(apart))
+        apart[rows, first + rows] = np.inf
+        some = np.argpartition(apart, n_nearest - 1, axis=1)[:, :n_nearest]
+        near = np.take_along_axis(apart, some, 1)
+        order = np.argsort(near, axis=1, kind="stable")
+        distances[panel] = np.take_along_axis(near, order, 1)
+        nearest[panel] = np.take_along_axis(some, order, 1)
+    return distances, nearest
+
+
+def nearest_centres(
+    points: FloatArray, centres: FloatArray, n_nearest: int
+) -> FloatArray:
+    """Return sorted distances of each point to its nearest centres."""
+    near = np.empty((len(points), n_nearest))
+    for first in range(0, len(points), _PANEL_CENTRES):
+        panel = slice(first, first + _PANEL_CENTRES)
+        apart = spatial.distance.cdist(points[panel], centres)
+        near[panel] = np.sort(np.partition(apart, n_nearest - 1)[:, :n_nearest])
+    return near
+
+
+def is_isolated(distances: FloatArray, nearest: IndexArray) -> BoolArray:
+    """Return whether each row lies much farther from its neighbours than they do."""
+    if distances.shape[1] < _NEIGHBOURS:
+        return np.zeros(len(distances), bool)
+    reach = distances[:, _NEIGHBOURS - 1]
+    of_neighbours = np.sort(reach[nearest[:, :_NEIGHBOURS]], axis=1)[:, 1]
+    return np.asarray(reach > _ISOLATION * of_neighbours)
+
+
+def choose_by_kmeans(
+    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
+) -> IndexArray:
+    """Like `sklearn.cluster.kmeans_plusplus` without local trials, in the kernel's
+    feature space.
+
+    A row is chosen with a probability proportional to its squared distance to the
+    nearest centre so far. Distances are those in the kernel's feature space, k(x, x) −
+    2·k(x, c) + k(c, c), so length scales matter. O(n_points · n_centres) values of the
+    kernel.
+
+    Source: Arthur & Vassilvitskii (2007), k-means++; Oglic & Gärtner (2017), Sec. 3,
+    for Nyström features.
     """
     uniforms = counter_uniforms(seed, _STREAM, n_centres, 1)[:, 0]
     diagonal = kernel.diagonal(points)
@@ -298,7 +485,11 @@ def choose_by_kmeans(points: FloatArray, kernel: base.Kernel, n_centres: int, se
     weights = np.ones(len(points))
     for i, uniform in enumerate(uniforms):
         chosen[i] = index = int(pick(weights, uniform))
-        to_centre = diagonal - 2 * kernel.gram(points, points[index : index + 1])[:, 0] + diagonal[index]
+        to_centre = (
+            diagonal
+            - 2 * kernel.gram(points, points[index : index + 1])[:, 0]
+            + diagonal[index]
+        )
         np.minimum(distances, np.maximum(to_centre, 0.0), out=distances)
         distances[index] = 0.0  # whatever rounding left: no row is chosen twice
         weights = distances
@@ -307,14 +498,19 @@ def choose_by_kmeans(points: FloatArray, kernel: base.Kernel, n_centres: int, se
     return chosen
 
 
-def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int) -> IndexArray:
-    """Choose each row with a probability proportional to its k(x, x) less what earlier centres explain of it.
+def choose_by_pivots(
+    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
+) -> IndexArray:
+    """Choose each row with a probability proportional to its k(x, x) less what earlier
+    centres explain of it.
 
-    Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots are proposed 256 at a
-    time by the diagonal that is left. Each is kept with a probability equal to the share of its diagonal that
-    is left after the pivots kept before it. This gives the same distribution as one pivot at a time.
+    Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots
+    are proposed 256 at a time by the diagonal that is left. Each is kept with a
+    probability equal to the share of its diagonal that is left after the pivots kept
+    before it. This gives the same distribution as one pivot at a time.
 
-    Source: Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1; Epperly, Tropp & Webber
+    Source: Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1;
+    Epperly, Tropp & Webber
       (2024), Alg. 2, for the rejection.
     """
     columns = np.empty((n_centres + _PROPOSALS, len(points)))  # F' of K ≈ FF'
@@ -333,27 +529,34 @@ def choose_by_pivots(points: FloatArray, kernel: base.Kernel, n_centres: int, se
             residual -= known[:, proposed].T @ known[:, proposed]
             kept = proposed[_accept(residual, left[proposed], uniforms[:, 1])]
             new = columns[len(chosen) : len(chosen) + len(kept)]
-            step = max(1, 2**22 // max(1, len(kept)))  # 32 MiB of kernel values at a time
+            # 32 MiB of kernel values at a time
+            step = max(1, 2**22 // max(1, len(kept)))
             for first in range(0, len(points), step):
                 part = slice(first, first + step)
                 new[:, part] = kernel.gram(points[kept], points[part])
-                # rows of K − FF' at the new pivots; divided by their factor they are the next rows of F'
+                # rows of K − FF' at the new pivots; divided by their factor they are
+                # the next rows of F'
                 new[:, part] -= known[:, kept].T @ known[:, part]
             factor = np.ascontiguousarray(new[:, kept])
             stopped = cholesky.cholesky_in_place(factor, pool)
-            assert stopped is None, "`_accept` found all pivots positive by the same elimination"
+            assert stopped is None, (
+                "`_accept` found all pivots positive by the same elimination"
+            )
             cholesky.solve_transposed(factor, new)
             # the diagonal of K − FF'
             left -= np.square(new).sum(axis=0)
             chosen += kept.tolist()
-            # probabilities: rounding must not make them negative, or let a row be chosen twice
+            # probabilities: rounding must not make them negative, or let a row be
+            # chosen twice
             left[chosen] = 0.0
             np.maximum(left, 0.0, out=left)
             turn += 1
     return np.array(chosen[:n_centres], np.intp)
 
 
-def _accept(residual: FloatArray, proposed: FloatArray, uniforms: FloatArray) -> IndexArray:
+def _accept(
+    residual: FloatArray, proposed: FloatArray, uniforms: FloatArray
+) -> IndexArray:
     """Return which proposals to keep; `residual` is overwritten."""
     kept = []
     # what is left of a row below this is rounding
@@ -369,6 +572,7 @@ def _accept(residual: FloatArray, proposed: FloatArray, uniforms: FloatArray) ->
 
 RULES: dict[str, Callable[[FloatArray, base.Kernel, int, int], IndexArray]] = {
     "uniform": choose_uniform,
+    "dense": choose_dense,
     "k-means++": choose_by_kmeans,
     "rpcholesky": choose_by_pivots,
 }

@@ -1,1 +1,1 @@
-"""What every fit shares: options, the memory plan, measured columns, and predicting passes."""
+"""What every fit shares: options, the memory plan, measured columns, predictions."""

@@ -1,4 +1,9 @@
-"""Errors of predictions as exact sums: mean squared and absolute error, bias, R²; also by group."""
+"""Errors of predictions as exact sums: mean squared and absolute error, bias, R².
+
+Blocks of rows and a model go in; sums come out that add up without rounding, over all
+rows and for each group, so that figures do not depend on how rows were divided among
+workers.
+"""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -16,93 +21,103 @@ MOST_GROUPS = 50
 
 
 @frozen
-class ByGroup[T]:
-    """Sums over all rows, and over those of each group, by name; None for more than `MOST_GROUPS`."""
+class GroupErrors[T]:
+    """Sums over all rows, and over those of each group."""
 
     whole: T
+    #: By name; None for more than `MOST_GROUPS`.
     groups: dict[str, T] | None
 
     def __add__(self, other: Self) -> Self:
-        merged: Summary | None = None
-        if self.groups is not None and other.groups is not None:
-            merged = dict(self.groups)
-            for name, part in other.groups.items():
-                merged[name] = merged[name] + part if name in merged else part
-            merged = merged if len(merged) <= MOST_GROUPS else None
-        return exact_sums.add_fields(self, other, groups=merged)
+        if self.groups is None or other.groups is None:
+            return exact_sums.add_fields(self, other, groups=None)
+        merged: Summary = dict(self.groups)
+        for name, part in other.groups.items():
+            merged[name] = merged[name] + part if name in merged else part
+        is_small = len(merged) <= MOST_GROUPS
+        return exact_sums.add_fields(self, other, groups=merged if is_small else None)
 
 
-def by_group[T](sums: Callable[[Any], T], groups: AnyArray | None, weights: FloatArray) -> ByGroup[T]:
+def by_group[T](
+    sums: Callable[[Any], T], groups: AnyArray | None, weights: FloatArray
+) -> GroupErrors[T]:
     """Return the sums of a block's rows and of each group that has weight.
 
-    `sums`: makes them of the rows at an index of NumPy.
+    `sums` makes them of the rows at an index of NumPy.
     """
     names = [] if groups is None else np.unique(groups[weights > 0]).tolist()
-    known = len(names) <= MOST_GROUPS
-    return ByGroup(sums(slice(None)), {str(name): sums(groups == name) for name in names} if known else None)
+    of_groups = None
+    if len(names) <= MOST_GROUPS:
+        of_groups = {str(name): sums(groups == name) for name in names}
+    return GroupErrors(sums(slice(None)), of_groups)
 
 
 @frozen(eq=False)
 class Errors:
-    """Exact sums of a model's errors on the rows seen so far; `+` joins two sets of rows.
+    """Exact sums of a model's errors y − f; `+` joins two sets of rows.
 
-    `n_samples`: rows counted.
-    `weight`: ExactSum of shape (). Sum of the weights.
-    `squared`, `absolute`, `residual`: ExactSum of shape (n_targets,). Weighted sums of (y - f)², |y - f| and
-      y - f.
-    `target`, `target_squared`: ExactSum of shape (n_targets,). Weighted sums of y − b and (y − b)², b the
-      model's intercept.
-    `spread`: ExactSum of shape (3, n_targets), or None. Sums of w²(y - f)⁴, w²(y - f)² and w², w the weights;
-      None if a fourth power overflows.
-    `largest`: float64 array of shape (n_targets,). Largest |y - f|.
+    Sums per target are weighted, with weights w.
     """
 
     n_samples: int
+    #: Sum of the weights.
     weight: exact_sums.ExactSum
+    #: Sums of (y − f)², |y − f| and y − f per target.
     squared: exact_sums.ExactSum
     absolute: exact_sums.ExactSum
     residual: exact_sums.ExactSum
+    #: Sums of y − b and (y − b)² per target, b the model's intercept.
     target: exact_sums.ExactSum
     target_squared: exact_sums.ExactSum
+    #: Sums of w²(y − f)⁴, w²(y − f)² and w², shape (3, n_targets); None if a fourth
+    #: power overflows.
     spread: exact_sums.ExactSum | None
+    #: Largest |y − f| per target.
     largest: FloatArray
 
     def __add__(self, other: Self) -> Self:
-        unknown = {"spread": None} if self.spread is None or other.spread is None else {}
-        return exact_sums.add_fields(self, other, largest=np.maximum(self.largest, other.largest), **unknown)
+        fields: Summary = {"largest": np.maximum(self.largest, other.largest)}
+        if self.spread is None or other.spread is None:
+            fields["spread"] = None
+        return exact_sums.add_fields(self, other, **fields)
 
     @property
     def mean_squared_error(self) -> FloatArray:
-        """`sklearn.metrics.mean_squared_error` per target, in the target's units squared."""
+        """`sklearn.metrics.mean_squared_error` per target, in its units squared."""
         return self.squared.value() / self.weight.value()
 
     @property
     def n_effective(self) -> FloatArray:
-        """Rows of equal weight whose means vary as much (Kish 1965), per target; NaN if unknown."""
+        """Rows of equal weight whose means vary as much (Kish 1965); NaN if unknown."""
         if self.spread is None:
             return np.full(len(self.largest), np.nan)
         return np.asarray(self.weight.value() ** 2 / self.spread.value()[2])
 
     @property
     def squares_variance(self) -> FloatArray:
-        """Variance of the rows' squared errors, per target; 0 for a single row, NaN if unknown."""
+        """Variance of the rows' squared errors; 0 for a single row, NaN if unknown."""
         mse = self.mean_squared_error
         if self.spread is None:
             return np.full(len(mse), np.nan)
         fourth, second, weight_squares = self.spread.value()
-        # Cochran 1977, ch. 6: a weighted mean is a ratio of sums; below 0 is rounding of equal errors
+        # Cochran 1977, ch. 6: a weighted mean is a ratio of sums; below 0 is rounding
+        # of equal errors
         squares = np.maximum(fourth - 2 * mse * second + mse**2 * weight_squares, 0.0)
-        return np.asarray(squares / weight_squares * self.n_samples / max(1, self.n_samples - 1))
+        variance = (
+            squares / weight_squares * self.n_samples / max(1, self.n_samples - 1)
+        )
+        return np.asarray(variance)
 
     @property
     def rmse_standard_error(self) -> FloatArray:
-        """Standard error of the RMSE per target, as if rows were independent; NaN if unknown."""
+        """Standard error of the RMSE, as if rows were independent; NaN if unknown."""
         mse = self.mean_squared_error
         if self.n_samples < 2:
             return np.full(len(mse), np.nan)
         deviation = np.sqrt(self.squares_variance / self.n_effective)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(mse > 0, deviation / (2 * np.sqrt(mse)), 0.0)  # d√m = dm / (2√m)
+            # d√m = dm / (2√m)
+            return np.where(mse > 0, deviation / (2 * np.sqrt(mse)), 0.0)
 
     @property
     def mean_absolute_error(self) -> FloatArray:
@@ -128,25 +143,28 @@ class Errors:
         """`sklearn.metrics.r2_score` per target; NaN for a constant target."""
         variance = self.target_variance
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(variance > 0, 1 - self.mean_squared_error / variance, np.nan)
+            r2 = 1 - self.mean_squared_error / variance
+        return np.where(variance > 0, r2, np.nan)
 
     def to_dict(self) -> Summary:
-        """Return the figures of each target as JSON-able values; None stands for what is unknown."""
+        """Return the figures of each target as JSON-able values, None if unknown."""
 
-        def known(values: FloatArray) -> list[float | None]:
+        def or_none(values: FloatArray) -> list[float | None]:
             return [None if np.isnan(value) else value for value in values.tolist()]
 
         return {
             "n_samples": self.n_samples,
             "rmse": np.sqrt(self.mean_squared_error).tolist(),
-            "rmse_standard_error": known(self.rmse_standard_error),
+            "rmse_standard_error": or_none(self.rmse_standard_error),
             "mae": self.mean_absolute_error.tolist(),
             "bias": self.bias.tolist(),
-            "r2": known(self.r2),
+            "r2": or_none(self.r2),
         }
 
 
-def evaluate_rows(rows: blocks.Rows, model: predicting.LinearModel) -> ByGroup[Errors]:
+def evaluate_rows(
+    rows: blocks.Rows, model: predicting.LinearModel
+) -> GroupErrors[Errors]:
     """Return the errors of a model on a block, and on each of its groups.
 
     Raises DataError if the block has no targets, or values that are not finite.
@@ -180,22 +198,24 @@ def evaluated_targets(rows: blocks.Rows) -> tuple[FloatArray, FloatArray]:
     return rows.y, rows.weights
 
 
-def errors_of(y: FloatArray, weights: FloatArray, predictions: FloatArray, intercept: FloatArray) -> Errors:
-    """Return the errors of predictions for a block.
-
-    `y`, `weights`: from `evaluated_targets`.
-    `predictions`: float64 array of shape (n_samples, n_targets).
-    `intercept`: float64 array of shape (n_targets,). The model's; see `Errors`.
-    """
+def errors_of(
+    y: FloatArray, weights: FloatArray, predictions: FloatArray, intercept: FloatArray
+) -> Errors:
+    """Return the errors of a block's predictions, shape (n_samples, n_targets)."""
+    residual = y - predictions
     # about the intercept, which is near the mean: the variance then loses few digits
-    residual, target = y - predictions, y - intercept
+    target = y - intercept
+    exact = exact_sums.ExactSum.of
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
-        sums = [weights @ values for values in (residual**2, np.abs(residual), residual, target, target**2)]
         fourth = np.stack([weights**2 @ residual**power for power in (4, 2, 0)])
-    weight = exact_sums.ExactSum.of(np.asarray(weights.sum()))
-    largest = np.abs(residual).max(axis=0, initial=0.0)
-    spread = exact_sums.ExactSum.of(fourth) if np.isfinite(fourth).all() else None
-    squared, absolute, plain, target_sum, target_squared = map(exact_sums.ExactSum.of, sums)
-    return Errors(
-        len(residual), weight, squared, absolute, plain, target_sum, target_squared, spread, largest
-    )
+        return Errors(
+            n_samples=len(residual),
+            weight=exact(np.asarray(weights.sum())),
+            squared=exact(weights @ residual**2),
+            absolute=exact(weights @ np.abs(residual)),
+            residual=exact(weights @ residual),
+            target=exact(weights @ target),
+            target_squared=exact(weights @ target**2),
+            spread=exact(fourth) if np.isfinite(fourth).all() else None,
+            largest=np.abs(residual).max(axis=0, initial=0.0),
+        )

@@ -1,4 +1,10 @@
-"""What a fit is to use: kernel, features, penalty and folds, each option declared and checked once."""
+"""The options of a regression: kernel, features, penalty and folds.
+
+A user's values go in, as Python objects or texts; a `RidgeOptions` whose values are in
+range and fit together comes out, before any data are opened. Each option is declared
+once here: command line, configuration files, Prefect's forms and estimators read its
+type, default and help from this declaration.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from rff_dist.kernels import base
     from rff_dist.selection.grids import PerTarget
 
+# Options' annotations are evaluated, but an alias of `type` is not: what it stands for
+# is imported for type checkers only.
 type Alpha = float | str | Sequence[float] | AnyArray
 type Components = int | str | Sequence[int]
 type KernelName = str | base.Kernel
@@ -29,18 +37,23 @@ type AlphaPerTarget = PerTarget
 type CV = int | folding.Folds | None
 
 SOLVERS = ("auto", "direct", "pcg")
+#: Criteria by which alpha is chosen, and those of them that k-fold cross-validation
+#: can serve.
 ALPHA_NAMES = ("auto", "gcv", "evidence", "cv", "cv-1se")
-CV_NAMES = ("auto", "cv", "cv-1se")  # the names that k-fold cross-validation can serve
-
+CV_NAMES = ("auto", "cv", "cv-1se")
 
 MAX_ALPHAS = 10_000
-_GRID = f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1e-6:1e3:30"
+_GRID = (
+    f"LOW:HIGH:N with 0 < LOW < HIGH and N from 2 to {MAX_ALPHAS}, such as 1e-6:1e3:30"
+)
 
 
 def read_grid(text: str) -> list[float]:
-    """Read a range LOW:HIGH:N, of N values that are evenly spaced on a logarithmic scale."""
+    """Read a range LOW:HIGH:N of N values, evenly spaced on a logarithmic scale."""
     low, high, count = map(float, text.split(":"))
-    if not (0 < low < high < math.inf and count.is_integer() and 2 <= count <= MAX_ALPHAS):
+    is_range = 0 < low < high < math.inf
+    is_count = count.is_integer() and 2 <= count <= MAX_ALPHAS
+    if not (is_range and is_count):
         raise ValueError(text)
     return np.geomspace(low, high, int(count)).tolist()
 
@@ -49,101 +62,99 @@ type Grid = Annotated[list[Positive], Len(1), fields.Reader(read_grid, _GRID)]
 
 
 def is_one_alpha(alpha: Alpha) -> bool:
-    """Return whether `alpha` is one number, so that one Cholesky factorisation solves the job."""
+    """Return whether one number is given, so that one factorisation solves the job."""
     return not isinstance(alpha, str) and np.ndim(alpha) == 0
 
 
 def check_alpha(alpha: Any) -> None:
-    """Check that alpha is "auto", "gcv", "evidence", a finite number of at least 0, or several."""
+    """Check that alpha is a name, a finite number of at least 0, or several above 0."""
     if isinstance(alpha, str) and alpha in ALPHA_NAMES:
         return
     values = np.asarray(alpha)
-    numbers = values.dtype.kind in "iuf" and values.ndim <= 1 and values.size > 0
-    if not numbers or not ((values >= 0) & (values < math.inf)).all() or (values.ndim and not values.all()):
+    are_numbers = values.dtype.kind in "iuf" and values.ndim <= 1 and values.size > 0
+    is_valid = are_numbers and bool(((values >= 0) & (values < math.inf)).all())
+    has_zero_among_several = values.ndim > 0 and not values.all()
+    if not is_valid or has_zero_among_several:
         raise InvalidParameterError(
-            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', 'cv', 'cv-1se', a finite "
-            "number of at least 0, or a list of such numbers above 0"
+            f"`alpha` is {alpha!r}; expected 'auto', 'gcv', 'evidence', 'cv', 'cv-1se',"
+            " a finite number of at least 0, or a list of such numbers above 0"
         )
 
 
-def read_widths(n_components: Components, map: str, features: FeatureKind) -> list[int]:
-    """Return the numbers of components that a fit looks at, ascending.
+def read_n_components(
+    n_components: Components, map_name: str, features: FeatureKind
+) -> list[int]:
+    """Return the numbers of components that a fit tries, ascending.
 
-    Raises InvalidParameterError if there is none, or one is no integer of at least 1, or odd for Fourier
-      features in pairs.
+    Raises InvalidParameterError if there is none, or one is no integer of at least 1,
+    or odd for Fourier features in pairs.
     """
     if isinstance(n_components, str):
         raise InvalidParameterError(
-            f"`n_components` is {n_components!r}; expected 'auto', an integer, or several"
+            f"`n_components` is {n_components!r}; expected 'auto', an integer, or"
+            " several"
         )
-    widths = [n_components] if np.ndim(n_components) == 0 else list(cast("Sequence[int]", n_components))
-    if not widths:
-        raise InvalidParameterError("`n_components` is empty; expected at least one number of components")
-    return sorted({feature_options.check_width(width, map, features) for width in widths})
-
-
-def check_conformal(conformal: bool | str, folds: folding.Folds | None) -> None:
-    """Check that intervals of this kind can be made, before a pass over the data.
-
-    Raises InvalidParameterError if `conformal` is neither a bool nor "normalized", or if it is "normalized"
-      and a split trains only on folds that are never held out: its deviations would have no residuals.
-    """
-    if not isinstance(conformal, str) and np.asarray(conformal).dtype == bool:
-        return
-    if conformal != "normalized":
-        raise InvalidParameterError(f"`conformal` is {conformal!r}; expected True, False or 'normalized'")
-    if folds is None:
-        return
-    held_out = {fold for _, fold in folds.splits}
-    if not all(held_out & set(trained) for trained, _ in folds.splits):
+    if np.ndim(n_components) == 0:
+        n_components = [cast("int", n_components)]
+    numbers = {
+        feature_options.check_width(number, map_name, features)
+        for number in cast("Sequence[int]", n_components)
+    }
+    if not numbers:
         raise InvalidParameterError(
-            f"`conformal` is 'normalized', but a split of {folds} trains on rows that are never held out; "
-            "take HashFolds or GroupFolds, or conformal=True"
+            "`n_components` is empty; expected at least one number of components"
         )
+    return sorted(numbers)
+
+
+def check_penalty(
+    alpha: Any, alphas: Sequence[float] | None, per_target: object
+) -> None:
+    """Check the options that make a `Penalty`."""
+    check_alpha(alpha)
+    is_auto = isinstance(per_target, str) and per_target == "auto"
+    if not is_auto and not isinstance(per_target, bool | np.bool_):
+        raise InvalidParameterError(
+            f"`alpha_per_target` is {per_target!r}; expected True, False or 'auto'"
+        )
+    if alphas is not None:
+        check_alpha(alphas)
+        if not isinstance(alpha, str):
+            raise InvalidParameterError(
+                f"`alpha` is {alpha!r} together with `alphas`; give one of them"
+            )
 
 
 @frozen
 class Penalty:
-    """How the penalty is found, and whether an intercept is fitted too.
+    """How the penalty alpha is found, and whether an intercept is fitted."""
 
-    `alpha`: "cv" takes the alpha with the least k-fold error, and "cv-1se" the largest one within one
-      standard error of it; see `solve_folds`. "gcv" (generalised cross-validation) and "evidence" (marginal
-      likelihood) need no folds, see `solve`. "auto" is "cv" with as many folds as memory holds, or "gcv" if
-      it holds none; few rows are left out one by one. Several numbers: the folds choose among them.
-    `alphas`: the values that a named `alpha` searches; the whole range by default.
-    `fit_intercept`: the intercept is not penalised.
-    `per_target`: whether each target gets an alpha of its own, chosen by its errors. "auto" does so where it
-      saves more than 1 % of a target's error and, with folds, more than the standard error of that saving;
-      the other targets share one, which costs less.
-    Raises InvalidParameterError if a number is out of range, or `alphas` are given together with numbers.
-    """
-
+    #: A number; several, among which the folds choose; or a criterion, as in the help
+    #: of `RidgeOptions.alpha`. "gcv" and "evidence" need no folds.
     alpha: Alpha = "auto"
+    #: The values that a criterion searches; by default the whole range.
     alphas: Sequence[float] | None = None
+    #: The intercept is not penalised.
     fit_intercept: bool = True
+    #: Whether each target has its own alpha. "auto": if that saves more than 1 % of a
+    #: target's error and, with folds, more than the standard error of that saving; the
+    #: other targets share one, which costs less.
     per_target: PerTarget = "auto"
 
     def __post_init__(self) -> None:
-        check_alpha(self.alpha)
-        given: object = self.per_target
-        if not isinstance(given, bool | np.bool_) and not (isinstance(given, str) and given == "auto"):
-            raise InvalidParameterError(f"`alpha_per_target` is {given!r}; expected True, False or 'auto'")
-        if self.alphas is not None:
-            check_alpha(self.alphas)
-            if not isinstance(self.alpha, str):
-                raise InvalidParameterError(
-                    f"`alpha` is {self.alpha!r} together with `alphas`; give one of them"
-                )
+        check_penalty(self.alpha, self.alphas, self.per_target)
 
     @property
-    def named(self) -> str | None:
+    def criterion(self) -> str | None:
         """The name of the method that chooses alpha; None if numbers are given."""
         return self.alpha if isinstance(self.alpha, str) else None
 
     @property
-    def by_folds(self) -> bool:
-        """Whether k-fold cross-validation may choose alpha: by one of its names, or among several numbers."""
-        return self.alpha in CV_NAMES if isinstance(self.alpha, str) else not is_one_alpha(self.alpha)
+    def may_use_folds(self) -> bool:
+        """Whether k-fold cross-validation may choose alpha."""
+        if isinstance(self.alpha, str):
+            return self.alpha in CV_NAMES
+        return not is_one_alpha(self.alpha)
 
     @property
     def grid(self) -> FloatArray | None:
@@ -154,43 +165,54 @@ class Penalty:
 
 @fields.group
 class RidgeOptions(FeatureOptions):
-    """What a ridge regression is to use; cross-validation chooses what is "auto".
+    """The options of a ridge regression; cross-validation chooses what is "auto".
 
-    Raises InvalidParameterError if a value is out of range, or values exclude each other.
+    Raises InvalidParameterError if a value is out of range, or values exclude each
+    other.
     """
 
     panel: ClassVar[str] = "Regression"
 
-    kernel: KernelName = fields.like(  # type: ignore[assignment]  # a name more, as those below
+    kernel: KernelName = fields.like(  # type: ignore[assignment]  # also takes "auto", as those below
         FeatureOptions,
         "kernel",
         default="auto",
-        more=" auto: cross-validation compares Gaussian, Matérn-3/2 and linear kernels and sums of them. "
-        "With kernels that are products over the columns (laplacian, cauchy, sinc) `design` is iid or "
-        "quasi-monte-carlo.",
+        more=(
+            " auto: cross-validation compares Gaussian, Matérn-3/2 and linear kernels"
+            " and sums of them. With kernels that are products over the columns"
+            " (laplacian, cauchy, sinc) `design` is iid or quasi-monte-carlo."
+        ),
         unit="auto|KERNEL",
     )
     features: FeatureKind = fields.like(
         FeatureOptions,
         "features",
         default="auto",
-        more=" auto: cross-validation compares fourier and nystrom; nystrom up to 2,048 rows.",
-        takes=Literal["auto", "fourier", "nystrom", "nystrom:k-means++", "nystrom:rpcholesky"],
+        more=(
+            " auto: cross-validation compares fourier and nystrom; nystrom up to 2,048"
+            " rows."
+        ),
+        takes=Literal[
+            "auto", "fourier", "nystrom", "nystrom:k-means++", "nystrom:rpcholesky"
+        ],
         unit="auto|NAME",
     )
     n_components: Components = fields.like(  # type: ignore[assignment]
         FeatureOptions,
         "n_components",
         default="auto",
-        more=" A regression's cost grows as D². auto: 2048, or fewer if rows are few or memory is short. "
-        "Several numbers share one pass, and cross-validation takes the smallest within one standard error "
-        "of the best.",
+        more=(
+            " A regression's cost grows as D². auto: 2048, or fewer if rows are few or"
+            " memory is short. Several numbers share one pass, and cross-validation"
+            " takes the smallest within one standard error of the best."
+        ),
         takes=Literal["auto"] | Count | Counts,
         unit="auto|D|D1,D2,…",
     )
     length_scale: Scale = fields.option(
-        f"{feature_options.LENGTH_SCALE}median: the median distance between rows. evidence: one for each "
-        "column, tuned on a sample of rows by the marginal likelihood. auto: cross-validation compares both.",
+        f"{feature_options.LENGTH_SCALE}median: the median distance between rows."
+        " evidence: one for each column, tuned on a sample of rows by the marginal"
+        " likelihood. auto: cross-validation compares both.",
         default="auto",
         unit="auto|median|evidence|L|L1,L2,…",
         takes=Literal["auto", "median", "evidence"] | Positive | Positives,
@@ -199,129 +221,151 @@ class RidgeOptions(FeatureOptions):
         FeatureOptions,
         "precision",
         default="auto",
-        more=" auto: standard, then another pass with high, in up to 1.4 times the time, if coefficients are "
-        "so large that rounding shows.",
+        more=(
+            " auto: standard, then another pass with high, in up to 1.4 times the time,"
+            " if coefficients are so large that rounding shows."
+        ),
         takes=Literal["auto", "standard", "high"],
     )
     standardize: bool | str = fields.like(FeatureOptions, "standardize", default="auto")
     alpha: Alpha = fields.option(
-        "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for cross-validation to choose from, or "
-        "the name of a criterion. cv: the least k-fold error. cv-1se: the largest alpha within one standard "
-        "error of that. gcv: generalised cross-validation. evidence: the marginal likelihood. auto: cv, or "
-        "gcv if memory does not hold the sums of the folds; up to 500 rows, the largest alpha within one "
-        "standard error of the least leave-one-out error.",
+        "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for"
+        " cross-validation to choose from, or the name of a criterion. cv: the least"
+        " k-fold error. cv-1se: the largest alpha within one standard error of that."
+        " gcv: generalised cross-validation. evidence: the marginal likelihood. auto:"
+        " cv, or gcv if memory does not hold the sums of the folds; up to 500 rows, the"
+        " largest alpha within one standard error of the least leave-one-out error.",
         default="auto",
         unit="auto|A|A1,A2,…",
-        takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence"] | NonNegative | Positives,
+        takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence"]
+        | NonNegative
+        | Positives,
     )
     alphas: Sequence[float] | None = fields.option(
-        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values, evenly spaced on a logarithmic "
-        "scale. By default the whole range.",
+        "Values that a criterion chooses alpha from. LOW:HIGH:N: N values, evenly"
+        " spaced on a logarithmic scale. By default the whole range.",
         default=None,
         unit="LOW:HIGH:N|A1,A2,…",
         takes=Grid | None,
     )
-    fit_intercept: bool = fields.option("Fit an intercept, which is not penalised.", default=True)
+    fit_intercept: bool = fields.option(
+        "Fit an intercept, which is not penalised.", default=True
+    )
     alpha_per_target: AlphaPerTarget = fields.option(
-        "Alpha of several targets. auto, the default: one for all, except for targets whose error falls "
-        "with an alpha of their own. true: one for each target. false: one for all.",
+        "Alpha of several targets. auto, the default: one for all, except for targets"
+        " whose error falls with an alpha of their own. true: one for each target."
+        " false: one for all.",
         default="auto",
         takes=bool | Literal["auto"],
     )
-    conformal: bool | str = fields.option(
-        "Measure the cross-validated residuals in one more pass, for prediction intervals. normalized: their "
-        "width follows the residuals near each row. Uses the default folds if none are given.",
-        default=False,
-        takes=bool | Literal["normalized"],
-    )
     solver: str = fields.option(
-        "Solver. direct: sum up Z'Z and factorise it. pcg: conjugate gradients, in passes that never make "
-        "Z'Z; the model has no sums. auto: pcg for one given `alpha` if memory does not hold Z'Z or it costs "
-        "far more, else direct.",
+        "Solver. direct: sum up Z'Z and factorise it. pcg: conjugate gradients, in"
+        " passes that never make Z'Z; the model has no sums. auto: pcg for one given"
+        " `alpha` if memory does not hold Z'Z or it costs far more, else direct.",
         default="auto",
         takes=Literal["auto", "direct", "pcg"],
     )
     effort: int = fields.option(
-        "How much is tried where options leave a choice. 1: one pass with the median length scale. 5: with "
-        "up to 4,096 features and five folds.",
-        default=3,
-        unit="1-5",
-        takes=Annotated[int, Ge(1), Le(5)],
+        "How much is tried where options leave a choice. 1: one pass with the median"
+        " length scale. 2: kernels tuned by the evidence are compared. 3: with 4,096 to"
+        " 8,192 features and five folds.",
+        default=2,
+        unit="1-3",
+        takes=Annotated[int, Ge(1), Le(3)],
     )
     time_limit: float | None = fields.option(
-        "Seconds after which nothing further is tried; the number of features is then what the time that is "
-        "left is enough for. Rows are read at least twice. By default there is no limit.",
+        "Seconds after which nothing further is tried; the number of features is then"
+        " what the time that is left is enough for. Rows are read at least twice. By"
+        " default there is no limit.",
         default=None,
         unit="SECONDS",
         takes=Positive | None,
     )
     sample_weight_kind: str = fields.option(
-        "Meaning of the sample weights. precision: how certain a row's target is. frequency: how many times "
-        "the row counts.",
+        "Meaning of the sample weights. precision: how certain a row's target is."
+        " frequency: how many times the row counts.",
         default="precision",
         takes=Literal["precision", "frequency"],
     )
-    #: Folds that choices are made by, each summed separately in the same pass; None takes `default_folds`.
+    #: Folds of cross-validation, each summed separately in the same pass; by default
+    #: `default_folds`.
     cv: CV = None
 
     def __post_init__(self) -> None:
         from rff_dist.frequencies import designs
         from rff_dist.statistics import inspection, passes
 
-        object.__setattr__(self, "length_scale", feature_options.as_length_scale(self.length_scale))
-        if isinstance(self.effort, bool) or self.effort not in range(1, 6):
-            raise InvalidParameterError(f"`effort` is {self.effort!r}; expected a whole number from 1 to 5")
+        object.__setattr__(
+            self, "length_scale", feature_options.as_length_scale(self.length_scale)
+        )
+        if isinstance(self.effort, bool) or self.effort not in range(1, 4):
+            raise InvalidParameterError(
+                f"`effort` is {self.effort!r}; expected a whole number from 1 to 3"
+            )
         if self.time_limit is not None:
             check_positive(self.time_limit, "time_limit")
-            if self.n_components != "auto":
+            if not self.chooses_n_components:
                 raise InvalidParameterError(
-                    f"`time_limit` is {self.time_limit!r}, but `n_components` is {self.n_components!r}: only "
-                    "'auto' can take fewer; leave one of them out"
+                    f"`time_limit` is {self.time_limit!r}, but `n_components` is"
+                    f" {self.n_components!r}: only 'auto' can take fewer; leave one of"
+                    " them out"
                 )
-        _ = self.penalty  # checks itself
+        check_penalty(self.alpha, self.alphas, self.alpha_per_target)
         check_name(self.precision, ("auto", *feature_options.PRECISIONS), "precision")
         inspection.check_standardize(self.standardize)
         passes.check_weight_kind(self.sample_weight_kind)
         check_name(self.solver, SOLVERS, "solver")
-        if self.solver == "pcg" and (reason := self.needs_statistics) is not None:
+        if self.solver == "pcg" and self.reason_for_sums is not None:
             raise InvalidParameterError(
-                f"`solver` is 'pcg', which keeps no sums of Z'Z, but {reason} needs them; expected 'auto', "
-                "'cv' or numbers above 0 as `alpha`, one `n_components` and no `conformal`. Or take "
-                "solver='direct'"
+                "`solver` is 'pcg', which keeps no sums of Z'Z, but"
+                f" {self.reason_for_sums} needs"
+                " them; expected 'auto', 'cv' or numbers above 0 as `alpha`, and one"
+                " `n_components`. Or take solver='direct'"
             )
         for kind in self.kinds:
-            feature_options.find_features(kind)
-            if not isinstance(self.n_components, str) or self.n_components != "auto":
-                read_widths(self.n_components, "phases", kind)
+            feature_options.find_features(kind)  # raises for an unknown name
+            if not self.chooses_n_components:
+                read_n_components(self.n_components, "phases", kind)
         if self.design != "auto":
-            designs.find_design(self.design)
+            designs.find_design(self.design)  # raises for an unknown name
 
     @property
     def penalty(self) -> Penalty:
-        return Penalty(self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target)
+        return Penalty(
+            self.alpha, self.alphas, self.fit_intercept, self.alpha_per_target
+        )
 
     @property
-    def several_widths(self) -> bool:
-        """Whether `n_components` are several numbers rather than "auto" or one."""
+    def chooses_n_components(self) -> bool:
+        """Whether the number of components is chosen by rows, memory and errors."""
+        return isinstance(self.n_components, str) and self.n_components == "auto"
+
+    @property
+    def has_several_n_components(self) -> bool:
+        """Whether several numbers of components are given to choose from."""
         return not isinstance(self.n_components, str) and np.ndim(self.n_components) > 0
 
     @property
-    def needs_statistics(self) -> str | None:
-        """The reason why the fit needs sums of Z'Z; None if it does not."""
-        named = isinstance(self.alpha, str)
-        summed = self.alpha not in ("auto", "cv") if named else not np.all(np.asarray(self.alpha) > 0)
-        reasons = {
-            f"`alpha` is {self.alpha!r}": summed,
-            f"`n_components` is {self.n_components!r}": self.several_widths,
-            f"`conformal` is {self.conformal!r}": bool(self.conformal),
-        }
-        return next((words for words, is_so in reasons.items() if is_so), None)
+    def reason_for_sums(self) -> str | None:
+        """The option that makes the fit need sums of Z'Z; None if it does not."""
+        if isinstance(self.alpha, str):
+            alpha_needs_sums = self.alpha not in ("auto", "cv")
+        else:
+            alpha_needs_sums = not np.all(np.asarray(self.alpha) > 0)
+        if alpha_needs_sums:
+            return f"`alpha` is {self.alpha!r}"
+        if self.has_several_n_components:
+            return f"`n_components` is {self.n_components!r}"
+        return None
 
     @property
     def kinds(self) -> list[FeatureKind]:
+        """The kinds of features to compare; one if it is given."""
         from rff_dist.kernels import explicit
 
-        if not isinstance(self.features, str) or self.features != "auto":
+        is_auto = isinstance(self.features, str) and self.features == "auto"
+        if not is_auto:
             return [self.features]
-        # features of a linear kernel are exact
-        return ["fourier"] if isinstance(self.kernel, explicit.Linear) else ["fourier", "nystrom"]
+        if isinstance(self.kernel, explicit.Linear):  # exact, so that kinds are alike
+            return ["fourier"]
+        return ["fourier", "nystrom"]

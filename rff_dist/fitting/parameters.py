@@ -1,4 +1,9 @@
-"""The parameters of an estimator as JSON values, on the card of a model, so that another fit is like it."""
+"""An estimator's parameters on the card of a model, as JSON values.
+
+Parameters go in, as kernels, folds and numbers; JSON comes out, and parameters again
+from that, so that another fit can repeat this one. `repr` could not be read back, and
+pickle would run code.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
@@ -17,20 +22,30 @@ PARAMETERS = "parameters"
 
 
 def to_card(parameters: Facts) -> Summary:
-    """Return parameters as JSON values, less those that these cannot hold: engines, generators, splitters."""
+    """Return parameters as JSON values, without engines, generators and splitters."""
     values = {name: _to_json(value) for name, value in parameters.items()}
-    return {name: value for name, value in values.items() if value is not NotImplemented}
+    return {
+        name: value for name, value in values.items() if value is not NotImplemented
+    }
 
 
 def of_options(*groups: Any) -> Summary:
     """Return groups of options for a card, the seed as `random_state`."""
-    values = {item.name: getattr(group, item.name) for group in groups for item in fields(group)}
+    values = {
+        item.name: getattr(group, item.name)
+        for group in groups
+        for item in fields(group)
+    }
     return to_card({**values, "random_state": values["seed"]})
 
 
 def from_card(card: Facts, known: Facts) -> Summary:
     """Return the parameters on a model's card that an estimator knows."""
-    return {name: _from_json(value) for name, value in card.get(PARAMETERS, {}).items() if name in known}
+    return {
+        name: _from_json(value)
+        for name, value in card.get(PARAMETERS, {}).items()
+        if name in known
+    }
 
 
 # By name: the type of a value, how it becomes JSON, and how it is read.
@@ -38,9 +53,17 @@ _KINDS: dict[str, tuple[Any, Callable[..., Any], Callable[..., Any]]] = {
     "kernel": (base.Kernel, lambda kernel: kernel.to_dict(), names.kernel_from_dict),
     "folds": (folding.Folds, folding.folds_to_dict, folding.folds_from_dict),
     "nystrom": (nystrom.Nystrom, asdict, lambda values: nystrom.Nystrom(**values)),
-    "design": (tuple(map(type, designs.DESIGNS.values())), lambda design: design.name, designs.find_design),
+    "design": (
+        tuple(map(type, designs.DESIGNS.values())),
+        lambda design: design.name,
+        designs.find_design,
+    ),
     "array": (np.ndarray, np.ndarray.tolist, np.array),
-    "items": (Mapping, lambda items: [list(map(_to_json, item)) for item in items.items()], dict),
+    "items": (
+        Mapping,
+        lambda items: [list(map(_to_json, item)) for item in items.items()],
+        dict,
+    ),
 }
 
 

@@ -1,4 +1,8 @@
-"""Run a flow from a shell: what the scripts in the repository's folder flows/ share."""
+"""Run a flow from a shell, with the command line's words NAME=VALUE as its parameters.
+
+The scripts in the repository's folder flows/ end with this. Values are read as those of
+flags of `rff-dist`, and the process ends with its exit codes.
+"""
 
 import sys
 from typing import Any
@@ -8,28 +12,31 @@ from prefect import Flow
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError, RFFDistError
 from rff_dist.flows import running, server
+from rff_dist.flows.parameters import Parameters
 from rff_dist.typing import Summary
 from rff_dist.workbench.results import exits, updates
 
 
-def run_script(flow: Flow[..., Any], form: type[running.Form]) -> None:
-    """Run a flow in this process, with the command line's words NAME=VALUE as its parameters.
-
-    Values are read as those of flags. Exits with the codes of the command line, and the reason.
-    """
+def run_script(flow: Flow[..., Any]) -> None:
+    """Run a flow in this process; `--help` lists its parameters."""
+    parameters = running.parameters_of(flow)
     words = sys.argv[1:]
-    if {"-h", "--help"} & {*words}:
-        lines = [f"  {name}: {one.declared.help}" for name, one in form.options.items()]
-        sys.stdout.write("\n".join(["Give NAME=VALUE, where NAME is one of:", *lines, ""]))
+    if "-h" in words or "--help" in words:
+        sys.stdout.write("Give NAME=VALUE, where NAME is one of:\n")
+        for name, option in parameters.options.items():
+            sys.stdout.write(f"  {name}: {option.declared.help}\n")
         return
-    values: dict[str, Any] = {}
+    values: Summary = {}
+    result: Any = None
     try:
-        values = _values_of(words, form)
+        values = _values_of(words, parameters)
         server.check_server()
         result = flow(**values)
     except RFFDistError as error:
         outputs = [
-            values[name] for name, one in form.options.items() if one.declared.writes and name in values
+            values[name]
+            for name, option in parameters.options.items()
+            if option.declared.writes and name in values
         ]
         sys.stderr.write(f"error: {error}\n")
         sys.exit(exits.exit_code(error, outputs=outputs))
@@ -37,14 +44,18 @@ def run_script(flow: Flow[..., Any], form: type[running.Form]) -> None:
         sys.exit(updates.REFUSED)
 
 
-def _values_of(words: list[str], form: type[running.Form]) -> Summary:
+def _values_of(words: list[str], parameters: Parameters) -> Summary:
     texts: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
-            raise InvalidParameterError(f"{word!r} has no '='; expected NAME=VALUE. --help lists the names")
+            raise InvalidParameterError(
+                f"{word!r} has no '='; expected NAME=VALUE. --help lists the names"
+            )
         if name in texts:
             raise InvalidParameterError(f"`{name}` is given twice; expected it once")
         texts[name] = text
-    fields.check_names(texts, form.options, what="parameter")
-    return form(**{name: form.options[name].read(text) for name, text in texts.items()}).values
+    fields.check_names(texts, parameters.options, what="parameter")
+    values = {name: parameters.options[name].read(text) for name, text in texts.items()}
+    parameters.read(values)  # before a server is asked
+    return values

@@ -9,11 +9,13 @@ from prefect.settings import get_current_settings
 from rff_dist.errors import ClusterUnavailableError
 from rff_dist.text import redact
 
-CONNECT_S = 6.0  # for the server's first answer
+CONNECT_S = 6.0  # for the server's answer, as long as for a Dask scheduler's
 
 
 def find_server() -> tuple[str | None, bool]:
-    """Return the server's URL, None if flows start their own, and whether this process authenticates."""
+    """Return the server's URL, None if flows start their own, and whether this process
+    authenticates.
+    """
     api = get_current_settings().api
     return api.url, bool(api.auth_string or api.key)
 
@@ -31,6 +33,6 @@ def check_server() -> None:
         if isinstance(getattr(error, "reason", None), ssl.SSLError):
             return  # of an authority that Prefect's settings may know
         raise ClusterUnavailableError(
-            f"no Prefect server answers at {redact(url)} ({error}); start it, or unset PREFECT_API_URL, so "
-            "that the flow starts one of its own"
+            f"no Prefect server answers at {redact(url)} ({error}); start it, or unset"
+            " PREFECT_API_URL, so that the flow starts one of its own"
         ) from error

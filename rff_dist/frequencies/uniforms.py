@@ -1,53 +1,82 @@
-"""Uniform numbers: pure functions of (seed, stream, position), and scrambled Sobol points."""
+"""Uniform numbers: pure functions of (seed, stream, position), and scrambled Sobol
+points.
+"""
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
+
+import hashlib
 
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import BitArray, FloatArray, IndexArray
 
-# Philox's bits, and our own map of them to floats: NumPy promises a generator's numbers for one version only.
+# Philox's bits, and our own map of them to floats: NumPy promises a generator's numbers
+# for one version only.
 FREQUENCY_STREAM, RADIUS_STREAM, PHASE_STREAM, SCRAMBLE_STREAM = range(4)
 WORDS = 4  # 64-bit words that Philox4x64 makes in one counter step
-STREAMS = 8  # streams of one set of frequencies: other sets of the same seed start at multiples of 8
-_SEED_STREAM = 2**32  # the first stream of `derived_seed`, far above those of frequencies
+# streams of one set of frequencies: other sets of the same seed start at multiples of 8
+STREAMS = 8
+# the first stream of `derived_seed`, far above those of frequencies
+_SEED_STREAM = 2**32
 
 
 def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> FloatArray:
-    """Return uniforms in the open interval (0, 1); row i depends on (seed, stream, i) and `n_columns` only.
+    """Return uniforms in the open interval (0, 1); row i depends on (seed, stream, i)
+    and `n_columns` only.
 
-    NumPy promises the raw bits of Philox for ever, but its `Generator` streams for one version
-    only; so the map from integers to floats is our own (Salmon et al. 2011, Random123).
+    NumPy promises the raw bits of Philox for ever, but its `Generator` streams for one
+    version only; so the map from integers to floats is our own (Salmon et al. 2011,
+    Random123).
 
     `seed`: from 0 to 2**64 - 1.
     `stream`: which of the seed's independent streams.
-    Returns `uniforms`, float64 array of shape (n_rows, n_columns): odd multiples of 2**-53.
+    Returns `uniforms`, float64 array of shape (n_rows, n_columns): odd multiples of
+    2**-53.
     """
-    # each row starts at a counter step of its own, so that a longer draw adds rows and changes none
+    # each row starts at a counter step of its own, so that a longer draw adds rows and
+    # changes none
     words_per_row = -(-n_columns // WORDS) * WORDS
     raw = philox(seed, stream).random_raw(n_rows * words_per_row)
     return _uniforms(raw.reshape(n_rows, words_per_row)[:, :n_columns])
 
 
 def row_uniforms(seed: int, stream: int, start: int, stop: int) -> FloatArray:
-    """Return a uniform number in (0, 1) for each row; it depends on (seed, stream, row) alone."""
+    """Return a uniform number in (0, 1) for each row; it depends on (seed, stream, row)
+    alone.
+    """
     return _uniforms(row_words(seed, stream, start, stop))
+
+
+def text_uniforms(seed: int, stream: str, text: str, n: int) -> FloatArray:
+    """Return uniform numbers in (0, 1) that depend on (seed, stream, text) and their
+    place alone; more numbers begin with the same ones.
+    """
+    # a lone surrogate, which a file of another program may hold, is text too
+    label = f"{stream}\n{text}".encode("utf-8", "surrogatepass")
+    key = int.from_bytes(hashlib.sha256(label).digest()[:8], "little")
+    # streams that have a number are below this bit
+    return _uniforms(philox(seed, key | 2**63).random_raw(n))
 
 
 def row_words(seed: int, stream: int, start: int, stop: int) -> BitArray:
     """Return 64 random bits for each row; they depend on (seed, stream, row) alone."""
     step, skipped = divmod(start, WORDS)
-    return np.asarray(philox(seed, stream, step).random_raw(stop - start + skipped)[skipped:])
+    return np.asarray(
+        philox(seed, stream, step).random_raw(stop - start + skipped)[skipped:]
+    )
 
 
 def _uniforms(words: BitArray) -> FloatArray:
-    # middles of intervals: never 0 or 1, where inverse distribution functions are infinite
+    # middles of intervals: never 0 or 1, where inverse distribution functions are
+    # infinite
     return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52
 
 
 def philox(seed: int, stream: int, step: int = 0) -> np.random.Philox:
-    """Return the bit generator of one stream of a seed, `step` counter steps from its start."""
+    """Return the bit generator of one stream of a seed, `step` counter steps from its
+    start.
+    """
     return np.random.Philox(key=np.array([seed, stream], np.uint64), counter=step)
 
 
@@ -55,19 +84,27 @@ def seed_of(rng: object, *, name: str = "rng") -> int:
     """Return an integer as the seed that it is, or draw a 64-bit seed from a Generator.
 
     `name`: what the error calls `rng`.
-    Raises InvalidParameterError if `rng` is neither a Generator nor an integer from 0 to 2**64 - 1.
+    Raises InvalidParameterError if `rng` is neither a Generator nor an integer from 0
+    to 2**64 - 1.
     """
     if isinstance(rng, np.random.Generator):
         return int(rng.integers(0, 2**64, dtype=np.uint64))
-    if isinstance(rng, bool) or not isinstance(rng, int | np.integer) or not 0 <= rng < 2**64:
+    if (
+        isinstance(rng, bool)
+        or not isinstance(rng, int | np.integer)
+        or not 0 <= rng < 2**64
+    ):
         raise InvalidParameterError(
-            f"`{name}` is {rng!r}; expected a numpy.random.Generator or an integer from 0 to 2**64 - 1"
+            f"`{name}` is {rng!r}; expected a numpy.random.Generator or an integer from"
+            " 0 to 2**64 - 1"
         )
     return int(rng)
 
 
 def derived_seed(seed: int, index: int) -> int:
-    """Return the seed of the `index`-th of several independent draws; the first is `seed` itself."""
+    """Return the seed of the `index`-th of several independent draws; the first is
+    `seed` itself.
+    """
     return int(philox(seed, _SEED_STREAM + index).random_raw()) if index else seed
 
 
@@ -77,50 +114,66 @@ def draw_phases(n_components: int, seed: int) -> FloatArray:
 
 
 def pick(weights: FloatArray, uniforms: FloatArray) -> IndexArray:
-    """Like `numpy.random.Generator.choice(p=weights / sum)`: an index for each uniform number in [0, 1)."""
+    """Like `numpy.random.Generator.choice(p=weights / sum)`: an index for each uniform
+    number in [0, 1).
+    """
     cumulated = np.cumsum(weights)
     places = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
     # the product may round up to the total, which lies behind the last index
     return np.asarray(np.minimum(places, np.flatnonzero(weights)[-1]), np.intp)
 
 
-# -- scrambled Sobol points ------------------------------------------------------------------------
+# -- scrambled Sobol points
+# ------------------------------------------------------------------------
 
 
-N_DIMENSIONS = 21_201  # as many as have direction numbers by Joe & Kuo (2008), which SciPy uses
+# as many as have direction numbers by Joe & Kuo (2008), which SciPy uses
+N_DIMENSIONS = 21_201
 _DIGITS = 30  # binary digits of SciPy's points: 2**30 of them differ
-_BITS = 52  # binary digits of ours: the middle of each interval of that width is then a float64
-_WORDS = 32  # random words of a dimension: a column for each digit, a shift, and one to spare
+# binary digits of ours: the middle of each interval of that width is then a float64
+_BITS = 52
+# random words of a dimension: a column for each digit, a shift, and one to spare
+_WORDS = 32
 
 
-def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> FloatArray:
-    """Like `scipy.stats.qmc.Sobol(n_dimensions, scramble=True)`, with dimensions from `first` on.
+def scrambled_sobol(
+    seed: int, first: int, n_points: int, n_dimensions: int
+) -> FloatArray:
+    """Like `scipy.stats.qmc.Sobol(n_dimensions, scramble=True)`, with dimensions from
+    `first` on.
 
-    Bits do not depend on SciPy's version, and a scramble not on the number of dimensions.
-    Each dimension's binary digits are multiplied by a random lower triangular matrix and shifted by random
-    digits: every point is exactly uniform, and the points of one scramble fill the cube as evenly as before.
-    The scramble of a dimension depends on (seed, dimension) alone. O(n_points · n_dimensions · log n_points).
+    Bits do not depend on SciPy's version, and a scramble not on the number of
+    dimensions. Each dimension's binary digits are multiplied by a random lower
+    triangular matrix and shifted by random digits: every point is exactly uniform, and
+    the points of one scramble fill the cube as evenly as before. The scramble of a
+    dimension depends on (seed, dimension) alone. O(n_points · n_dimensions · log
+    n_points).
 
     `seed`: from 0 to 2**64 - 1.
     `n_points`: more points begin with the same ones.
-    Returns `uniforms`, float64 array of shape (n_points, n_dimensions): odd multiples of 2**-53: never 0,
-      never 1.
+
+    Returns `uniforms`, float64 array of shape (n_points, n_dimensions): odd multiples
+    of 2**-53: never 0, never 1.
+
     Raises InvalidParameterError if the sequence has too few dimensions or points.
-    Source: Matoušek (1998), "On the L2-discrepancy for anchored boxes", Sec. 2; Owen (2003), "Variance with
-      alternative scramblings of digital nets"; Joe & Kuo (2008) for the direction numbers.
+
+    Source: Matoušek (1998), "On the L2-discrepancy for anchored boxes", Sec. 2; Owen
+    (2003), "Variance with alternative scramblings of digital nets"; Joe & Kuo (2008)
+    for the direction numbers.
     """
     if first + n_dimensions > N_DIMENSIONS or n_points > 2**_DIGITS:
         raise InvalidParameterError(
-            f"the quasi-monte-carlo design would need {n_points:_} points in {first + n_dimensions:_} "
-            f"dimensions; the Sobol sequence has 2**{_DIGITS} points in {N_DIMENSIONS:_}: use "
-            "design='orthogonal', or 'iid'"
+            f"the quasi-monte-carlo design would need {n_points:_} points in"
+            f" {first + n_dimensions:_} dimensions; the Sobol sequence has 2**{_DIGITS}"
+            f" points in {N_DIMENSIONS:_}: use design='orthogonal', or 'iid'"
         )
     from scipy.stats import qmc  # takes 50 MiB, which no other design needs
 
     log2_points = (n_points - 1).bit_length()
     sobol = qmc.Sobol(first + n_dimensions, scramble=False, bits=_DIGITS)
     points = sobol.random_base2(log2_points)[:n_points, first:]
-    digits = (points * 2.0**_DIGITS).astype(np.uint64)  # exact: points are multiples of 2**-30
+    # exact: points are multiples of 2**-30
+    digits = (points * 2.0**_DIGITS).astype(np.uint64)
     columns, shifts = _scrambles(seed, first, n_dimensions)
     scrambled = np.repeat(shifts[np.newaxis], n_points, axis=0)
     for place in range(log2_points):  # the first 2**k points have k digits
@@ -130,9 +183,16 @@ def scrambled_sobol(seed: int, first: int, n_points: int, n_dimensions: int) -> 
 
 
 def _scrambles(seed: int, first: int, n_dimensions: int) -> tuple[BitArray, BitArray]:
-    """Return each dimension's matrix (one integer per column, whose bits are its entries) and its shift."""
-    raw = philox(seed, SCRAMBLE_STREAM, first * (_WORDS // WORDS)).random_raw(n_dimensions * _WORDS)
+    """Return each dimension's matrix (one integer per column, whose bits are its
+    entries) and its shift.
+    """
+    raw = philox(seed, SCRAMBLE_STREAM, first * (_WORDS // WORDS)).random_raw(
+        n_dimensions * _WORDS
+    )
     words = raw.reshape(n_dimensions, _WORDS) >> np.uint64(64 - _BITS)
-    # ones on the diagonal and nothing above: such a matrix has an inverse, so points that differ stay apart
-    diagonal = np.uint64(1) << np.arange(_BITS - 1, _BITS - 1 - _DIGITS, -1, dtype=np.uint64)
+    # ones on the diagonal and nothing above: such a matrix has an inverse, so points
+    # that differ stay apart
+    diagonal = np.uint64(1) << np.arange(
+        _BITS - 1, _BITS - 1 - _DIGITS, -1, dtype=np.uint64
+    )
     return words[:, :_DIGITS] & (diagonal - np.uint64(1)) | diagonal, words[:, _DIGITS]

@@ -1,49 +1,56 @@
-"""Additive kernels: functions of one column each, of two columns each, and of all columns."""
+"""Additive kernels: sums of functions of one column, of two, and of all columns."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
-import scipy
 
 from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import designs
 from rff_dist.kernels import stationary
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, IndexArray
 
 
 @dataclass(frozen=True, repr=False)
 class Additive(stationary.Stationary):
-    """w₁·mean of k_j + w₂·mean of k_i·k_j over pairs + w₃·k: effects of columns, of pairs, and of all.
+    """Σ_j w_j·k_j + w₂·mean of k_i·k_j over pairs + w₀·k.
 
-    k_j is the kernel of column j alone. Additive functions need far fewer rows than functions of all columns,
-    and the three weights say how much of each kind is expected. O(n_samples_X · n_samples_Y · n_features),
-    since the sum over pairs is an elementary symmetric polynomial.
+    k_j is the kernel of column j alone, and k that of all columns together. Additive
+    functions need far fewer rows than functions of all columns, and the weights say
+    how much of each kind is expected. A category's k_j is a random intercept of each
+    level. O(n_samples_X · n_samples_Y · n_features), since the sum over pairs is an
+    elementary symmetric polynomial.
 
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        Those of `kernel`, where all columns act together; in the inputs' units, and a sequence gives one per
-        column. k_j has the length scale of column j divided by √n_features: rows that are ℓ apart over all
-        columns are about that far apart in each. So the same number, such as the median distance between
-        rows, suits all three parts. Without it, see `Stationary`.
+        Those of `kernel`, where all columns act together; in the inputs' units, and a
+        sequence gives one per column. k_j has the length scale of column j divided by
+        √n_features: rows that are ℓ apart over all columns are about that far apart in
+        each. So the same number, such as the median distance between rows, suits all
+        three parts. Without it, see `Stationary`.
     kernel : Gaussian, Matern or RationalQuadratic
         Without a length scale. Matérn-3/2 by default.
-    order_1, order_2, dense : float
-        Weights of the three parts, 0 or more. They are divided by their sum, so that k(x, x) = 1. In a single
-        column the parts are the same, and so is the kernel.
+    order_1 : float or sequence of float of shape (n_features,)
+        The weight of single columns: one number, which they share equally, or one
+        number per column.
+    order_2, dense : float
+        The weights of pairs, and of all columns together. All weights are 0 or more,
+        and are divided by their sum, so that k(x, x) = 1. In a single column the parts
+        are the same, and so is the kernel.
 
     Raises
     ------
     InvalidParameterError
-        If `kernel` is another one or has a length scale, a weight is below 0, or all are 0.
+        If `kernel` is another one or has a length scale, a weight is below 0, all are
+        0, or the data have another number of columns than `order_1` has weights.
 
     References
     ----------
-    Duvenaud, Nickisch & Rasmussen (2011), "Additive Gaussian processes", eq. 7 to 9, and Sec. 2.3.
+    Duvenaud, Nickisch & Rasmussen (2011), "Additive Gaussian processes", eq. 7 to 9,
+    and Sec. 2.3.
 
     Examples
     --------
@@ -53,60 +60,169 @@ class Additive(stationary.Stationary):
     >>> x, y = [[0.0, 0.0]], [[1.0, 3.0]]
     >>> abs(float(kernel(x, y)[0, 0] - (0.5 * sum(one_by_one))(x, y)[0, 0])) < 1e-15
     True
+    >>> kernel = Additive(1.0, order_1=(0.5, 0), order_2=0, dense=1.5)
+    >>> kernel.column_weights(2).tolist()
+    [0.25, 0.0]
     """
 
-    kernel: stationary.OfDistance = stationary.Matern()  # noqa: RUF009  frozen, so shared safely
-    order_1: float = 1.0
+    kernel: stationary.DistanceKernel = stationary.Matern()  # noqa: RUF009  frozen, so shared safely
+    order_1: float | Sequence[float] = 1.0
     order_2: float = 1.0
     dense: float = 1.0
 
     name = "additive"
-    # spreads evenly which columns frequencies see: half the variance for 8 and 26 columns and 2,048 features
+    # Instead of orthogonal frequencies. It spreads evenly which columns frequencies
+    # see: half the variance of "iid" for 8 and 26 columns and 2,048 features.
     other_design = "quasi-monte-carlo"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kernel: object = self.kernel
-        if not isinstance(kernel, stationary.OfDistance) or not kernel.isotropic or kernel.length_scale:
+        if (
+            not isinstance(kernel, stationary.DistanceKernel)
+            or not kernel.isotropic
+            or kernel.length_scale
+        ):
             raise InvalidParameterError(
-                f"an additive kernel of {kernel!r} is not known; expected Gaussian(), Matern() or "
-                "RationalQuadratic(), without a length scale, which belongs to the additive kernel"
+                f"an additive kernel of {kernel!r} is not known; expected Gaussian(),"
+                " Matern() or RationalQuadratic(), without a length scale, which"
+                " belongs to the additive kernel"
             )
-        weights = self._given
-        if not all(is_number(w) and 0 <= w < np.inf for w in weights) or not 0 < sum(weights) < np.inf:
+        weights = self._given()
+        if (
+            not all(is_number(w) and 0 <= w < np.inf for w in weights)
+            or not 0 < sum(weights) < np.inf
+        ):
             raise InvalidParameterError(
-                f"`order_1`, `order_2` and `dense` are {weights}; expected finite numbers of at least 0, not "
-                "all of them 0"
+                f"`order_1`, `order_2` and `dense` are {weights}; expected finite"
+                " numbers of at least 0, not all of them 0"
             )
-        for name, weight in zip(("order_1", "order_2", "dense"), weights, strict=True):
-            object.__setattr__(self, name, float(weight))
+        object.__setattr__(self, "order_1", self._order_1_of(weights))
+        object.__setattr__(self, "order_2", float(self.order_2))
+        object.__setattr__(self, "dense", float(self.dense))
+
+    def _given(self) -> list[Any]:
+        """Return all weights: of single columns, of pairs, of all columns."""
+        of_columns: list[Any] = [self.order_1]
+        if self._has_column_weights:
+            of_columns = list(self.order_1)  # type: ignore[arg-type]
+        return [*of_columns, self.order_2, self.dense]
+
+    @property
+    def _has_column_weights(self) -> bool:
+        return np.ndim(self.order_1) == 1
+
+    def _order_1_of(self, weights: Sequence[Any]) -> float | tuple[float, ...]:
+        of_columns = tuple(map(float, weights[:-2]))
+        return of_columns if self._has_column_weights else of_columns[0]
+
+    def with_weights(self, weights: FloatArray) -> Self:
+        """Return the kernel with other weights, in the order of `order_1`, `order_2`
+        and `dense`.
+        """
+        *_, order_2, dense = weights.tolist()
+        order_1 = self._order_1_of(weights.tolist())
+        return replace(self, order_1=order_1, order_2=order_2, dense=dense)
+
+    def with_columns(self, order: Sequence[int] | IndexArray) -> Self:
+        """Return the kernel of points whose columns are those at these places."""
+        if not self._has_column_weights:
+            return self
+        weights = np.array(self._given())
+        weights[:-2] = weights[:-2][order]
+        return self.with_weights(weights)
+
+    def check_columns(self, n_features: int) -> None:
+        super().check_columns(n_features)
+        n_weights = len(self._given()) - 2
+        if self._has_column_weights and n_weights != n_features:
+            raise InvalidParameterError(
+                f"`order_1` has {n_weights} weights but the data have {n_features}"
+                " columns; give one number, or one per column"
+            )
 
     def weights(self, n_features: int) -> FloatArray:
-        """Return the parts' weights, shape (3,), whose sum is 1; a single column counts as all columns."""
+        """Return the weights of the three parts, of shape (3,); their sum is 1."""
+        # of a single column the parts are the same, and `dense` takes the least work
         if n_features == 1:
             return np.array([0.0, 0.0, 1.0])
-        weights = np.array(self._given)
+        *of_columns, order_2, dense = self._given()
+        weights = np.array([sum(of_columns), order_2, dense])
         return np.asarray(weights / weights.sum())
+
+    def column_weights(self, n_features: int) -> FloatArray:
+        """Return the weight of each column alone, shape (n_features,)."""
+        self.check_columns(n_features)
+        weight = self.weights(n_features)[0]
+        of_columns = np.array(self._given()[:-2])
+        if weight == 0:
+            return np.zeros(n_features)
+        shares = np.broadcast_to(of_columns / of_columns.sum(), n_features)
+        return np.asarray(weight * shares / shares.sum())
 
     def spectral_measure(self) -> designs.SpectralMeasure:
         inner = self.kernel.spectral_measure()
         assert isinstance(inner, designs.GaussianMixture)  # the kernel is isotropic
-        return designs.FewColumns(inner, tuple(self.weights(2).tolist()))
+        # weights are the same for every number of columns above 1; `FewColumns` treats
+        # a single column
+        weights = self.weights(2)
+        shares = None
+        if self._has_column_weights and weights[0]:
+            of_columns = np.array(self._given()[:-2])
+            shares = tuple((of_columns / of_columns.sum()).tolist())
+        return designs.FewColumns(inner, tuple(weights.tolist()), shares)
 
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+    def _drawn_columns(self, n_features: int) -> IndexArray:
+        # which columns a frequency sees is drawn among all
+        return np.arange(n_features)
+
+    def of_scaled(
+        self, left: stationary.Points, right: stationary.Points
+    ) -> FloatArray:
         gram = np.empty((len(left), len(right)))
-        weights = self.weights(left.shape[1])
+        is_symmetric = left is right
         for rows in _strips(*gram.shape):
-            columns = slice(rows.start if left is right else 0, None)  # the rest is known by symmetry
-            each = map(self.kernel.of_distance, _distances(left[rows], right[columns]))
-            dense = self.kernel.of_scaled(left[rows], right[columns]) if weights[2] else 0.0
-            parts = zip(weights, (*_orders(each, weights, left.shape[1]), dense), strict=True)
-            *others, (_, last) = [(weight, part) for weight, part in parts if weight]
-            # written so that k(x, x) is 1 without rounding
-            gram[rows, columns] = sum((weight * (part - last) for weight, part in others), last)
-            if left is right:
+            # of a symmetric matrix only the columns from the diagonal on
+            columns = slice(rows.start if is_symmetric else 0, None)
+            parts = self._parts(left[rows], right[columns])
+            # Σ w·part, with the first weight as 1 minus the others: where all parts are
+            # 1, as on the diagonal, the sum is 1 without rounding
+            _, first = next(parts)
+            total = first
+            for weight, part in parts:
+                total = total + weight * (part - first)
+            gram[rows, columns] = total
+            if is_symmetric:
                 gram[columns, rows] = gram[rows, columns].T
         return gram
+
+    def _parts(
+        self, left: stationary.Points, right: stationary.Points
+    ) -> Iterator[tuple[float, FloatArray]]:
+        """Yield the Gram matrix of each part that has a weight, with it."""
+        n = left.n_columns
+        _, of_pairs, of_dense = self.weights(n)
+        if of_dense:
+            yield of_dense, self.kernel.of_scaled(left, right)
+        before: Any = 0.0
+        pairs: Any = 0.0
+        for j, weight in enumerate(self._point_weights(n)):
+            if not weight and not of_pairs:
+                continue
+            gram = self.kernel.of_distance(_distance(left, right, j))
+            if of_pairs:
+                # adds each column's products with those before: the formula (e₁² − Σ
+                # k_j²)/2 would lose digits
+                pairs = pairs + before * gram
+                before = before + gram
+            if weight:
+                yield weight, gram
+        if of_pairs:
+            yield of_pairs, pairs / _n_pairs(n)
+
+    def _point_weights(self, n_features: int) -> FloatArray:
+        """Return `column_weights` in the order of points: columns of numbers first."""
+        return self.column_weights(n_features)[self.order_of_points(n_features)]
 
     @property
     def differentiable(self) -> bool:
@@ -114,80 +230,127 @@ class Additive(stationary.Stationary):
 
     @property
     def logits(self) -> FloatArray:
-        return np.log([weight for weight in self._given if weight > 0])
+        return np.log([weight for weight in self._given() if weight > 0])
+
+    @property
+    def dense_part(self) -> Self:
+        weights = np.array(self._given())
+        if weights[-1] == 0:
+            return self
+        weights[:-1] = 0.0
+        return self.with_weights(weights)
 
     def with_logits(self, logits: FloatArray) -> Self:
-        weights = np.array(self._given)
+        weights = np.array(self._given())
         weights[weights > 0] = np.exp(logits - logits.max())
-        one, two, dense = (weights / weights.sum()).tolist()
-        return replace(self, order_1=one, order_2=two, dense=dense)
+        return self.with_weights(weights / weights.sum())
 
     def without_parts_below(self, share: float) -> Self:
         """Return the kernel without parts whose share of the weights is smaller."""
-        weights = self.weights(2)
-        one, two, dense = np.where(weights < share, 0.0, weights).tolist()
-        return replace(self, order_1=one, order_2=two, dense=dense)
+        weights = np.array(self._given())
+        weights /= weights.sum()
+        return self.with_weights(np.where(weights < share, 0.0, weights))
 
-    @property
-    def _given(self) -> tuple[float, float, float]:
-        return self.order_1, self.order_2, self.dense
-
-    def differentiate(self, X: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
+    def differentiate_points(
+        self, points: stationary.Points
+    ) -> tuple[FloatArray, stationary.DerivativesOfPoints]:
         if not self.differentiable:
-            return super().differentiate(X)
-        scaled = X / self.length_scales(X.shape[1])
-        return self.of_scaled(scaled, scaled), partial(self._derivatives, scaled)
+            return super().differentiate_points(points)
+        if self.weights(points.n_columns)[2] == 1:
+            gram, of_dense = self.kernel.differentiate_points(points)
+            no_logits = np.zeros(len(self.logits))
+            return gram, lambda G: (*of_dense(G)[:2], no_logits)
 
-    def _derivatives(self, scaled: FloatArray, G: FloatArray) -> FloatArray:
-        """Return the derivatives; all columns' matrices are made again, since no cache holds them."""
-        n, kernel = scaled.shape[1], self.kernel
-        weights = self.weights(n)
-        # of S = Σ_ij G_ij·k(x_i, x_j): by log ℓ_j of each column, and by the weight of each part
-        by_log_scales, by_weights = np.zeros(n), np.zeros(3)
+        def derivatives(G: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+            return self._derivatives(points, G)
+
+        return self.of_scaled(points, points), derivatives
+
+    def _derivatives(
+        self, points: stationary.Points, G: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the derivatives of S = Σ_ij G_ij·k(x_i, x_j): see
+        `Stationary.differentiate_points`.
+
+        The columns' matrices are computed again, because no cache holds all of them.
+        """
+        n = points.n_columns
+        n_numbers = points.numbers.shape[1]
+        kernel = self.kernel
+        _, of_pairs, of_dense = self.weights(n)
+        of_columns = self._point_weights(n)
+        by_numbers = np.zeros_like(points.numbers)
+        by_categories = np.zeros(n - n_numbers)
+        # the kernel is linear in the weights, so its derivative by one is that part
+        column_sums = np.zeros(n)
+        pair_sum: Any = 0.0
+        dense_sum: Any = 0.0
         for rows in _strips(*G.shape):
-            # each pair of rows once, with both of its places in G
-            right, pairs = scaled[rows.start :], G[rows, rows.start :].copy()
+            # k is symmetric, so each pair of rows is visited once, in the upper
+            # triangle, with G_ij + G_ji
+            right = points[rows.start :]
+            pairs = G[rows, rows.start :].copy()
             pairs[:, rows.stop - rows.start :] += G[rows.stop :, rows].T
-            distances = list(_distances(scaled[rows], right))
-            each, steep = zip(*map(kernel.with_steepness, distances), strict=True)
-            one, two = _orders(each, weights, n)
-            dense: Any = 0.0
-            together: Any = 0.0
-            if weights[2]:
-                dense, together = kernel.with_steepness(scipy.spatial.distance.cdist(scaled[rows], right))
-                # columns' squared distances are n times those of the dense kernel
-                together = pairs * together * (weights[2] / n)
-            # the kernel is linear in the weights, so its derivative by one is that part's Gram
-            parts = zip(weights, (one, two, dense), strict=True)
-            by_weights += [np.vdot(pairs, part) if weight else 0.0 for weight, part in parts]
-            for j, distance in enumerate(distances):
-                by_column: Any = weights[0] / n  # ∂k/∂k_j
-                if weights[1]:
-                    # the derivative of Σ_{i<j} k_i·k_j by one factor is the sum of the others
-                    by_column += (n * one - each[j]) * (weights[1] / _n_pairs(n))
-                by_column = pairs * steep[j] * by_column
-                by_column += together
-                distance *= distance
-                by_log_scales[j] += np.vdot(by_column, distance)
+            by_dense: Any = 0.0
+            if of_dense:
+                gram, slopes = kernel.with_steepness(
+                    points[rows].distances(right, kernel.metric)
+                )
+                dense_sum += np.vdot(pairs, gram)
+                by_dense = pairs * slopes * of_dense
+            grams: list[Any] = []
+            column_slopes: list[Any] = []  # −k'(r)/r, see `with_steepness`
+            total: Any = 0.0
+            for j in range(n):
+                if not of_columns[j] and not of_pairs:
+                    grams.append(0.0)
+                    column_slopes.append(0.0)
+                    continue
+                gram, slopes = kernel.with_steepness(_distance(points[rows], right, j))
+                column_sums[j] += np.vdot(pairs, gram)
+                if of_pairs:
+                    pair_sum += np.vdot(pairs, gram * total)
+                    total = total + gram
+                grams.append(gram)
+                column_slopes.append(slopes)
+            for j in range(n):
+                by_column: Any = of_columns[j]  # ∂k/∂k_j
+                if of_pairs:
+                    # the derivative of Σ_{i<j} k_i·k_j by one factor is the sum of the
+                    # others
+                    by_column = by_column + (total - grams[j]) * (
+                        of_pairs / _n_pairs(n)
+                    )
+                # a column's squared distances are n times those of the dense kernel
+                by_square = pairs * column_slopes[j] * (n * by_column) + by_dense
+                if j >= n_numbers:
+                    place = j - n_numbers
+                    differs = _differ(points[rows], right, place)
+                    by_categories[place] += np.vdot(by_square, differs)
+                    continue
+                x = points.numbers[:, j]
+                by_numbers[rows, j] += by_square.sum(axis=1) * x[rows]
+                by_numbers[rows, j] -= by_square @ x[rows.start :]
+                by_numbers[rows.start :, j] += by_square.sum(axis=0) * x[rows.start :]
+                by_numbers[rows.start :, j] -= x[rows] @ by_square
+        # each squared distance of two levels is 2/ℓ²
+        by_categories *= 2.0 * points.inverse_scales**2
+
+        own = np.empty(n)
+        own[self.order_of_points(n)] = column_sums
+        sums = np.append(
+            own if self._has_column_weights else own.mean(),
+            [pair_sum / max(_n_pairs(n), 1), dense_sum],
+        )
+        given = np.array(self._given())
+        weights = given / given.sum() if n > 1 else np.zeros_like(given)
         # weights are the softmax of the logits: ∂w_a/∂logit_b = w_a·(1[a = b] − w_b)
-        by_logits = weights * (by_weights - weights @ by_weights)
-        return np.append(by_log_scales, by_logits[np.array(self._given) > 0])
-
-
-def _orders(each: Iterable[FloatArray], weights: FloatArray, n_features: int) -> tuple[Any, Any]:
-    """Return the means of the columns' Gram matrices, and of their products over pairs; 0 without weight."""
-    one: Any = 0.0
-    two: Any = 0.0
-    for gram in each if weights[:2].any() else ():
-        if weights[1]:
-            # with each column its products with those before: (e₁² − Σ k_j²)/2 would lose digits
-            two = two + one * gram
-        one = one + gram
-    return one / n_features, two / max(_n_pairs(n_features), 1)
+        by_logits = weights * (sums - weights @ sums)
+        return by_numbers, by_categories, by_logits[given > 0]
 
 
 def _strips(n_rows: int, n_columns: int) -> list[slice]:
-    """Return which rows of a matrix are worked on together: few enough for a core's own cache."""
+    """Split the rows of a matrix into strips that fit a core's own cache."""
     step = max(1, 2**14 // max(n_columns, 1))
     return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
 
@@ -196,11 +359,28 @@ def _n_pairs(n_features: int) -> int:
     return n_features * (n_features - 1) // 2
 
 
-def _distances(left: FloatArray, right: FloatArray) -> Iterator[FloatArray]:
-    """Yield the distances in each column, in units of its own length scale, between scaled points."""
-    for a, b in zip(left.T, right.T, strict=True):
-        distance = np.subtract.outer(a, b)
-        np.abs(distance, out=distance)
-        # column j has the length scale ℓ_j/√n_features, see `Additive`
-        distance *= np.sqrt(left.shape[1])
-        yield np.minimum(distance, stationary.FAR, out=distance)
+def _distance(
+    left: stationary.Points, right: stationary.Points, place: int
+) -> FloatArray:
+    """Return the distances of points in one column, columns of numbers first."""
+    # column j has the length scale ℓ_j/√n_features, see `Additive`
+    factor = np.sqrt(left.n_columns)
+    n_numbers = left.numbers.shape[1]
+    if place >= n_numbers:
+        differs = _differ(left, right, place - n_numbers)
+        # one-hot vectors of different levels are √2 apart
+        inverse = left.inverse_scales[place - n_numbers]
+        return np.asarray(np.sqrt(2.0) * factor * inverse * differs)
+    distance = np.subtract.outer(left.numbers[:, place], right.numbers[:, place])
+    np.abs(distance, out=distance)
+    distance *= factor
+    return np.asarray(np.minimum(distance, stationary.FAR, out=distance))
+
+
+def _differ(
+    left: stationary.Points, right: stationary.Points, category: int
+) -> FloatArray:
+    """Return where points have different levels: 1, else 0."""
+    return np.not_equal.outer(left.codes[:, category], right.codes[:, category]).astype(
+        np.float64
+    )

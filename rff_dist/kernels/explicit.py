@@ -1,7 +1,10 @@
-"""Kernels that are not functions of x - y, and have features of their own: linear, polynomial, min."""
+"""Kernels that are not functions of x - y: linear, polynomial, min.
+
+Each has its own features.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,29 +15,58 @@ from rff_dist.kernels import base
 from rff_dist.typing import FloatArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Linear(base.Kernel):
-    """x·y, `sklearn.metrics.pairwise.linear_kernel`: its features are the inputs themselves, so exact."""
+    """x·y, as `sklearn.metrics.pairwise.linear_kernel`.
+
+    Its features are the inputs themselves, so they are exact. A column of categories
+    adds 1 where levels are equal, as its one-hot vectors do.
+    """
+
+    #: tuple of int. Which columns are categories; estimators fill it in.
+    categories: tuple[int, ...] = field(default=(), kw_only=True)
 
     name = "linear"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "categories", tuple(self.categories))
+
+    def __repr__(self) -> str:
+        shown = f"categories={self.categories}" if self.categories else ""
+        return f"Linear({shown})"
+
+    def with_categories(self, columns: Sequence[int]) -> base.Kernel:
+        return replace(self, categories=tuple(columns))
+
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        return left @ right.T
+        gram = self._numbers(left) @ self._numbers(right).T
+        for column in self.categories:
+            gram += np.equal.outer(left[:, column], right[:, column])
+        return gram
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        return np.asarray((X * X).sum(axis=1))
+        squares = (self._numbers(X) ** 2).sum(axis=1)
+        return np.asarray(squares + len(self.categories))
+
+    def _numbers(self, X: FloatArray) -> FloatArray:
+        if not self.categories:
+            return X
+        return np.delete(X, list(self.categories), axis=1)
 
 
 @dataclass(frozen=True)
 class Polynomial(base.Kernel):
-    """(x·y + offset)^degree, `sklearn.metrics.pairwise.polynomial_kernel` with gamma=1 and coef0=offset.
+    """(x·y + offset)^degree.
+
+    It is `sklearn.metrics.pairwise.polynomial_kernel` with gamma=1 and coef0=offset.
 
     Parameters
     ----------
     degree : int
         At least 1.
     offset : float
-        0 or more; 0 leaves out all degrees below `degree`.
+        0 or more. With 0 the kernel has products of exactly `degree` inputs, else also
+        those of fewer.
     """
 
     degree: int = 2
@@ -46,7 +78,9 @@ class Polynomial(base.Kernel):
         object.__setattr__(self, "degree", check_count(self.degree, "degree"))
         offset = self.offset
         if not is_number(offset) or not 0 <= offset < np.inf:
-            raise InvalidParameterError(f"`offset` is {offset!r}; expected a finite number of at least 0")
+            raise InvalidParameterError(
+                f"`offset` is {offset!r}; expected a finite number of at least 0"
+            )
         object.__setattr__(self, "offset", float(offset))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -58,15 +92,17 @@ class Polynomial(base.Kernel):
 
 @dataclass(frozen=True)
 class Min(base.Kernel):
-    """Σ_d min(x_d, y_d) - lower_d, the kernel of Brownian motion: sums of a rough function of each column.
+    """Σ_d min(x_d, y_d) - lower_d, the kernel of Brownian motion.
 
+    Its functions are sums over columns, of functions that are continuous but rough.
     `1 + Min()` on one column is the first-order Sobolev space of the interval.
 
     Parameters
     ----------
     lower, upper : float, or None
-        The interval; inputs beyond it count as its ends. Estimators take an end that is None from the data;
-        a kernel that is called by itself takes 0 for `lower`, and has no upper end.
+        The interval; inputs beyond it count as its ends. Estimators take an end that is
+        None from the data; a kernel that is called by itself takes 0 for `lower`, and
+        has no upper end.
     """
 
     lower: float | Sequence[float] | np.ndarray | None = None
@@ -80,19 +116,23 @@ class Min(base.Kernel):
             if value is None:
                 continue
             numbers = np.asarray(value)
-            real = numbers.dtype.kind in "iuf" and numbers.ndim <= 1 and numbers.size > 0
-            if not real or not np.isfinite(numbers).all():
+            is_real = numbers.dtype.kind in "iuf"
+            is_list = numbers.ndim <= 1 and numbers.size > 0
+            if not is_real or not is_list or not np.isfinite(numbers).all():
                 raise InvalidParameterError(
-                    f"`{side}` is {value!r}; expected a finite number, or one per column"
+                    f"`{side}` is {value!r}; expected a finite number, or one per"
+                    " column"
                 )
             plain = numbers.astype(np.float64).tolist()
             object.__setattr__(self, side, tuple(plain) if numbers.ndim else plain)
-        lower, upper = self.lower, self.upper
+        lower = self.lower
+        upper = self.upper
         if lower is None or upper is None:
             return
         if np.ndim(lower) and np.ndim(upper) and np.size(lower) != np.size(upper):
             raise InvalidParameterError(
-                f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)}; expected as many of each"
+                f"`lower` has {np.size(lower)} entries and `upper` {np.size(upper)};"
+                " expected as many of each"
             )
         _check_above(lower, upper)
 
@@ -108,7 +148,8 @@ class Min(base.Kernel):
         for side in (self.lower, self.upper):
             if isinstance(side, tuple) and len(side) != n_features:
                 raise InvalidParameterError(
-                    f"the min kernel has {len(side)} intervals but the data have {n_features} columns"
+                    f"the min kernel has {len(side)} intervals but the data have"
+                    f" {n_features} columns"
                 )
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -121,7 +162,12 @@ class Min(base.Kernel):
         return np.sum(list(self._lengths(X)), axis=0)
 
     def _lengths(self, X: FloatArray) -> FloatArray:
-        """Return the entries' distances from their lower ends, shape (n_features, n_samples)."""
+        """Return x_d − lower_d, of shape (n_features, n_samples).
+
+        Inputs beyond the ends count as the ends, as new rows do beyond those that the
+        ends were found in. Without a lower end it is 0, and a negative input more
+        likely a mistake.
+        """
         lower, upper = self.interval(X.shape[1])
         if self.lower is None and (X < 0).any():
             raise DataError(
@@ -130,17 +176,22 @@ class Min(base.Kernel):
             )
         return (np.clip(X, lower, upper) - lower).T
 
-    def bind(self, lower: FloatArray, upper: FloatArray) -> base.Kernel:
-        # a constant column, or one beyond the end that was given, would have an empty interval
-        if self.lower is None and self.upper is None:
-            return Min(lower, np.where(upper > lower, upper, lower + _some_width(lower)))
-        if self.lower is None:
-            end = np.broadcast_to(np.asarray(self.upper), lower.shape)
-            return Min(np.where(lower < end, lower, end - _some_width(end)), self.upper)
-        if self.upper is None:
-            end = np.broadcast_to(np.asarray(self.lower), upper.shape)
-            return Min(self.lower, np.where(upper > end, upper, end + _some_width(end)))
-        return self
+    def bind(self, smallest: FloatArray, largest: FloatArray) -> base.Kernel:
+        """Return the kernel with ends that are None taken from the inputs' range.
+
+        A constant column, or one beyond the given end, would have an empty interval. So
+        the end that is not given moves away from the other, and the upper one if none
+        is given.
+        """
+        if self.is_bound:
+            return self
+        if self.upper is not None:
+            end = np.broadcast_to(np.asarray(self.upper), smallest.shape)
+            lower = np.where(smallest < end, smallest, end - _some_width(end))
+            return Min(lower, self.upper)
+        given = smallest if self.lower is None else self.lower
+        end = np.broadcast_to(np.asarray(given), largest.shape)
+        return Min(given, np.where(largest > end, largest, end + _some_width(end)))
 
     @property
     def is_bound(self) -> bool:
@@ -149,9 +200,12 @@ class Min(base.Kernel):
 
 def _check_above(lower: ArrayLike, upper: ArrayLike) -> None:
     if not np.all(np.asarray(upper) > np.asarray(lower)):
-        raise InvalidParameterError(f"`upper` is {upper!r}; expected numbers above `lower`, {lower!r}")
+        raise InvalidParameterError(
+            f"`upper` is {upper!r}; expected numbers above `lower`, {lower!r}"
+        )
 
 
 def _some_width(end: FloatArray) -> FloatArray:
-    # 1 alone would vanish next to ends of 2**53 and more
+    """Return widths above 0 for intervals with these ends."""
+    # adding 1 to an end of 2**53 or more would be lost in rounding
     return np.maximum(1.0, np.abs(end))

@@ -6,17 +6,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import reduce
+from importlib import import_module
 from inspect import signature
 from typing import Any
 
 from rff_dist.checks import find_by_name
 from rff_dist.errors import InvalidParameterError
-from rff_dist.kernels import additive, base, explicit, stationary
+from rff_dist.kernels import base, registry, spectral, stationary
 from rff_dist.typing import Facts, Summary
 
 
 def kernel_text(kernel: base.Kernel) -> str:
-    """Return the text that `find_kernel` reads, without length scales; the repr if no text describes it.
+    """Return the text that `find_kernel` reads, without length scales; the repr if no
+    text describes it.
 
     >>> from rff_dist.kernels.explicit import Linear
     >>> from rff_dist.kernels.stationary import Matern
@@ -35,15 +37,34 @@ def kernel_text(kernel: base.Kernel) -> str:
     kind: Any = type(kernel)
     if kind not in KERNELS.values():
         return str(kernel)
-    own = [field for field in fields(kind) if field.name != "length_scale"]
+    own = [
+        field
+        for field in fields(kind)
+        if field.name not in ("length_scale", "categories")
+    ]
     values = {field.name: getattr(kernel, field.name) for field in own}
     if len(own) > 1:  # only what is unusual: all four parameters would fill a table
-        values = {field.name: values[field.name] for field in own if values[field.name] != field.default}
-    if not all(isinstance(value, int | float | base.Kernel) for value in values.values()):
+        values = {
+            field.name: values[field.name]
+            for field in own
+            if values[field.name] != field.default
+        }
+    if not all(
+        isinstance(value, int | float | tuple | base.Kernel)
+        for value in values.values()
+    ):
         return str(kernel)
-    texts = {n: kernel_text(v) if isinstance(v, base.Kernel) else _shortest(v) for n, v in values.items()}
+    texts = {name: _value_text(value) for name, value in values.items()}
     parameters = ",".join(f"{name}={text}" for name, text in texts.items())
     return f"{kernel.name}:{parameters}" if parameters else kernel.name
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, base.Kernel):
+        return kernel_text(value)
+    if isinstance(value, tuple):
+        return "/".join(map(_shortest, value))
+    return _shortest(value)
 
 
 def _shortest(number: float) -> str:
@@ -53,31 +74,54 @@ def _shortest(number: float) -> str:
 
 
 def shortened_text(text: str) -> str:
-    """Round the numbers in a kernel's text to three digits, for people.
+    """Round the numbers in a kernel's text to three digits, for people, and add up
+    weights of columns.
 
     >>> shortened_text("Gaussian(length_scale=1.9087707404331382) + Linear()")
     'Gaussian(length_scale=1.91) + Linear()'
+    >>> shortened_text("additive:order_1=0.1/0.2/0,dense=0.7")
+    'additive:order_1=0.3,dense=0.7'
     """
-    return re.sub(r"\d+\.\d{3,}(e-?\d+)?", lambda number: f"{float(number[0]):.3g}", text)
+    text = re.sub(
+        r"[^=,/]+(/[^=,/ ]+)+",
+        lambda numbers: f"{sum(map(float, numbers[0].split('/'))):.3g}",
+        text,
+    )
+    return re.sub(
+        r"\d+\.\d{3,}(e-?\d+)?", lambda number: f"{float(number[0]):.3g}", text
+    )
 
 
-# -- kernels found by their text, or rebuilt from what was stored ----------------------------------
+# -- kernels found by their text, or rebuilt from what was stored
+# ----------------------------------
 
 
-def _by_name(*kernels: type[base.Kernel]) -> dict[str, type[base.Kernel]]:
-    return {kernel.name: kernel for kernel in kernels}
+def _import_kernels() -> dict[str, type[base.Kernel]]:
+    kernels = {}
+    for name, path in registry.KERNELS.items():
+        module, _, class_name = path.rpartition(".")
+        kernels[name] = getattr(import_module(module), class_name)
+    return kernels
 
 
-KERNELS = _by_name(
-    stationary.Gaussian, stationary.Laplacian, stationary.Cauchy, stationary.Sinc, stationary.Matern,
-    stationary.RationalQuadratic, additive.Additive, explicit.Linear, explicit.Polynomial, explicit.Min,
-)  # fmt: skip
-_STORED = KERNELS | _by_name(  # some have no text that `find_kernel` reads
-    base.Constant, base.Scaled, base.Sum, base.Product, base.OnColumns, stationary.SpectralKernel
+KERNELS = _import_kernels()
+# no text that `find_kernel` reads has these
+_WITHOUT_TEXT: tuple[type[base.Kernel], ...] = (
+    base.Constant,
+    base.Scaled,
+    base.Sum,
+    base.Product,
+    base.OnColumns,
+    spectral.SpectralKernel,
 )
+_STORED = KERNELS | {kernel.name: kernel for kernel in _WITHOUT_TEXT}
 
-_PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")  # neither the sign of a number nor of its exponent
-_FORM = "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 * linear'"
+# neither the sign of a number nor of its exponent
+_PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")
+_FORM = (
+    "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 *"
+    " linear'"
+)
 
 
 def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
@@ -85,11 +129,15 @@ def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
 
     Parts that the text gives no length scale take theirs from the data.
 
-    `kernel`: a sum, with `+`, of products, with `*`, of factors. A factor is a number or the name of a
-      kernel, with `:` before its parameters and `,` between: "rational_quadratic:shape=2,length_scale=1". A
-      kernel within a kernel has at most one: "additive:kernel=matern:nu=2.5,order_2=0".
-    Raises InvalidParameterError if a name or a parameter is unknown (the message gives the nearest name), a
-      parameter is not a number, or a single kernel has a length scale, which belongs in `length_scale`.
+    `kernel`: a sum, with `+`, of products, with `*`, of factors. A factor is a number
+      or the name of a kernel, with `:` before its parameters and `,` between:
+      "rational_quadratic:shape=2,length_scale=1". A kernel within a kernel has at most
+      one parameter: "additive:kernel=matern:nu=2.5,order_2=0". Several numbers have `/`
+      between: "additive:order_1=0.5/2/0".
+
+    Raises InvalidParameterError if a name or a parameter is unknown (the message gives
+    the nearest name), a parameter is not a number, or a single kernel has a length
+    scale, which belongs in `length_scale`.
 
     >>> find_kernel("0.5 + 2 * matern:nu=2.5")
     0.5 + 2.0 * Matern(nu=2.5)
@@ -98,11 +146,13 @@ def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
     if isinstance(text, base.Kernel):
         return text
     if not isinstance(text, str):
-        return find_by_name(KERNELS, text, "kernel")()  # raises, with the names that are known
+        # raises, with the names that are known
+        return find_by_name(KERNELS, text, "kernel")()
     total = reduce(operator.add, [_product(part, text) for part in _PLUS.split(text)])
     if isinstance(total, stationary.Stationary) and "length_scale" in text:
         raise InvalidParameterError(
-            f"`kernel` is {text!r}, which is one kernel with a length scale; give that as `length_scale`"
+            f"`kernel` is {text!r}, which is one kernel with a length scale; give that"
+            " as `length_scale`"
         )
     return total
 
@@ -113,7 +163,9 @@ def _product(part: str, text: str) -> base.Kernel:
     for piece in part.split("*"):
         factor = piece.strip()
         if not factor:
-            raise InvalidParameterError(f"`kernel` is {text!r}, with nothing next to an operator; {_FORM}")
+            raise InvalidParameterError(
+                f"`kernel` is {text!r}, with nothing next to an operator; {_FORM}"
+            )
         if (number := _number(factor)) is None:
             kernels.append(_factor(factor, text))
         else:
@@ -128,31 +180,53 @@ def _product(part: str, text: str) -> base.Kernel:
 def _factor(factor: str, text: str) -> base.Kernel:
     name, colon, rest = factor.partition(":")
     _refuse_foreign(name.strip())
-    kernel = find_by_name(KERNELS, name.strip(), "kernel")
-    return kernel(**_parameters(kernel, rest, text)) if colon else kernel()
+    kernel_class = find_by_name(KERNELS, name.strip(), "kernel")
+    if not colon:
+        return kernel_class()
+    return kernel_class(**_parameters(kernel_class, rest, text))
 
 
 def _refuse_foreign(name: str) -> None:
-    """Raise InvalidParameterError for scikit-learn's names of kernels that have others here."""
+    """Raise InvalidParameterError for scikit-learn's names of kernels that have others
+    here.
+    """
     ours = {
         "rbf": "'gaussian' with `length_scale` = 1/√(2·gamma)",
         "poly": "'polynomial:degree=3', of inputs times √gamma, with offset=coef0",
     }
     if name in ours:
-        raise InvalidParameterError(f"unknown `kernel` {name!r}; scikit-learn's {name!r} is {ours[name]}")
+        raise InvalidParameterError(
+            f"unknown `kernel` {name!r}; scikit-learn's {name!r} is {ours[name]}"
+        )
 
 
-def _parameters(kernel: type[base.Kernel], rest: str, text: str) -> Summary:
-    known = list(signature(kernel).parameters)
+def _parameters(kernel_class: type[base.Kernel], rest: str, text: str) -> Summary:
+    signed = signature(kernel_class)
+    known = [name for name in signed.parameters if name != "categories"]
     parameters: Summary = {}
     for pair in rest.split(","):
         name, _, value = (part.strip() for part in pair.partition("="))
-        argument = _factor(value, text) if name == "kernel" and name in known else _number(value)
+        argument: Any
+        if name == "kernel" and name in known:
+            argument = _factor(value, text)
+        elif name == "order_1" and "/" in value:
+            argument = tuple(map(_number, value.split("/")))
+        else:
+            argument = _number(value)
         if name not in known or argument is None or name in parameters:
-            kinds = "each a number (`kernel`: a name) and" if "kernel" in known else "each a number and"
+            kinds = (
+                "each a number (`kernel`: a name) and"
+                if "kernel" in known
+                else "each a number and"
+            )
             raise InvalidParameterError(
-                f"`kernel` is {text!r}, but the {kernel.name} kernel does not take {pair.strip()!r}; it has "
-                + (f"{', '.join(known)}, {kinds} given once" if known else "no parameters")
+                f"`kernel` is {text!r}, but the {kernel_class.name} kernel does not"
+                f" take {pair.strip()!r}; it has "
+                + (
+                    f"{', '.join(known)}, {kinds} given once"
+                    if known
+                    else "no parameters"
+                )
             )
         parameters[name] = argument
     return parameters
@@ -174,16 +248,21 @@ def kernel_from_dict(values: Facts) -> base.Kernel:
     Raises InvalidParameterError if the name or a parameter is unknown.
     """
     if not isinstance(values, Mapping):
-        raise InvalidParameterError(f"the description of a kernel is {values!r}; expected a dictionary")
+        raise InvalidParameterError(
+            f"the description of a kernel is {values!r}; expected a dictionary"
+        )
     parameters = dict(values)
-    kernel = find_by_name(_STORED, parameters.pop("name", None), "kernel")
+    kernel_class = find_by_name(_STORED, parameters.pop("name", None), "kernel")
     try:
         if "kernel" in parameters:
             parameters["kernel"] = kernel_from_dict(parameters["kernel"])
         if "kernels" in parameters:
-            parameters["kernels"] = [kernel_from_dict(part) for part in parameters["kernels"]]
-        return kernel.from_parameters(parameters)
+            parameters["kernels"] = [
+                kernel_from_dict(part) for part in parameters["kernels"]
+            ]
+        return kernel_class.from_parameters(parameters)
     except (TypeError, KeyError) as error:
         raise InvalidParameterError(
-            f"the kernel {kernel.name!r} cannot be made of {sorted(parameters)}: {error}"
+            f"the kernel {kernel_class.name!r} cannot be made of {sorted(parameters)}:"
+            f" {error}"
         ) from error

@@ -1,22 +1,26 @@
-"""Kernels of x − y: with a length scale, or given by the distribution of their frequencies (Bochner)."""
+"""Kernels of x - y with a length scale and a formula."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_positive
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import designs
-from rff_dist.kernels import base, characteristic
-from rff_dist.typing import Facts, FloatArray, Summary
+from rff_dist.kernels import base
+from rff_dist.typing import FloatArray, IndexArray, frozen
+
+#: Of Σ_ij G_ij·K_ij, see `Stationary.differentiate_points`.
+type DerivativesOfPoints = Callable[
+    [FloatArray], tuple[FloatArray, FloatArray, FloatArray]
+]
 
 FAR = 1e100  # larger distances count as this one, whose square does not overflow
 
@@ -27,62 +31,159 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthS
     Raises InvalidParameterError if one of them is not a finite number above 0.
     """
     if np.ndim(value) == 0:
-        return check_positive(value.item() if isinstance(value, np.ndarray) else value, "length_scale")
+        return check_positive(
+            value.item() if isinstance(value, np.ndarray) else value, "length_scale"
+        )
     if np.ndim(value) != 1 or len(value) == 0:  # type: ignore[arg-type]
         raise InvalidParameterError(
-            f"`length_scale` has shape {np.shape(value)}; expected one number, or one per input column"
+            f"`length_scale` has shape {np.shape(value)}; expected one number, or one"
+            " per input column"
         )
     return tuple(check_positive(v, "length_scale") for v in value)  # type: ignore[union-attr]
+
+
+@frozen(eq=False)
+class Points:
+    """Rows as stationary kernels compare them."""
+
+    #: columns of numbers over their length scales, shape (n_samples, n_numbers)
+    numbers: FloatArray
+    #: columns of categories, shape (n_samples, n_categories)
+    codes: FloatArray
+    #: 1/ℓ of each column of categories, shape (n_categories,)
+    inverse_scales: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def n_columns(self) -> int:
+        return int(self.numbers.shape[1] + self.codes.shape[1])
+
+    def __getitem__(self, rows: slice) -> Points:
+        return Points(self.numbers[rows], self.codes[rows], self.inverse_scales)
+
+    def mismatches(self, other: Points) -> Iterator[FloatArray]:
+        """Yield for each column of categories where rows have different levels: 1,
+        else 0; shape (n_samples, n_others).
+        """
+        for mine, others in zip(self.codes.T, other.codes.T, strict=True):
+            yield np.not_equal.outer(mine, others).astype(np.float64)
+
+    def distances(self, other: Points, metric: str) -> FloatArray:
+        """Return the distances to other points, shape (n_samples, n_others)."""
+        distance: FloatArray = scipy.spatial.distance.cdist(
+            self.numbers, other.numbers, metric
+        )
+        if self.codes.shape[1]:
+            distance = self._with(distance, self.mismatches(other), metric)
+        return np.minimum(distance, FAR, out=distance)
+
+    def distances_between(self, metric: str) -> FloatArray:
+        """Return the distance of each pair, as SciPy's `pdist` orders them."""
+        distance: FloatArray = scipy.spatial.distance.pdist(self.numbers, metric)
+        if self.codes.shape[1]:
+            above = np.triu_indices(len(self), 1)
+            mismatches = (mismatch[above] for mismatch in self.mismatches(self))
+            distance = self._with(distance, mismatches, metric)
+        return np.minimum(distance, FAR, out=distance)
+
+    def _with(
+        self, distance: FloatArray, mismatches: Iterable[FloatArray], metric: str
+    ) -> FloatArray:
+        """Return distances of numbers and categories together."""
+        power = 1 if metric == "cityblock" else 2
+        total = distance**power
+        for mismatch, inverse in zip(mismatches, self.inverse_scales, strict=True):
+            # one-hot vectors of different levels differ in two coordinates
+            total += (2.0 * inverse**power) * mismatch
+        return np.asarray(total if power == 1 else np.sqrt(total))
+
+
+def as_points(X: FloatArray, scales: FloatArray, categories: Sequence[int]) -> Points:
+    """Return rows as points, by length scales of shape (n_features,)."""
+    if not categories:
+        return Points(X / scales, X[:, :0], scales[:0])
+    numbers = np.setdiff1d(np.arange(X.shape[1]), categories)
+    chosen = list(categories)
+    return Points(X[:, numbers] / scales[numbers], X[:, chosen], 1.0 / scales[chosen])
 
 
 @dataclass(frozen=True)
 class Stationary(base.ShiftInvariant):
     """A shift-invariant kernel with a length scale.
 
-    `length_scale`: float or sequence of float of shape (n_features,). The length scale, in the inputs' units;
-      a sequence gives one per input column. Without it, estimators, searches and pipelines take one from the
-      data; calls on points and draws of features take 1.
+    In a column of categories, rows of different levels are as far apart as their
+    one-hot vectors over the column's length scale are.
     """
 
+    #: float or sequence of float of shape (n_features,). The length scale, in the
+    #: inputs' units; a sequence gives one per input column. Without it, estimators,
+    #: searches and pipelines take one from the data; calls on points and draws of
+    #: features take 1.
     length_scale: float | Sequence[float] | np.ndarray | None = None
+    #: tuple of int. Which columns are categories; estimators fill it in.
+    categories: tuple[int, ...] = field(default=(), kw_only=True)
 
     metric: ClassVar[str] = "euclidean"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "categories", tuple(self.categories))
         if self.length_scale is not None:
             object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
 
     def __repr__(self) -> str:
         values = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        shown = ", ".join(f"{name}={_shown(value)}" for name, value in values if value is not None)
+        shown = ", ".join(
+            f"{name}={_shown(value)}"
+            for name, value in values
+            if value is not None and value != ()
+        )
         return f"{type(self).__name__}({shown})"
 
     @abstractmethod
     def spectral_measure(self) -> designs.SpectralMeasure:
-        """Return the distribution of the frequencies for a unit length scale (Bochner's theorem)."""
+        """Return the distribution of the frequencies for a unit length scale (Bochner's
+        theorem).
+        """
 
     @abstractmethod
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return the Gram matrix of points divided by their length scales.
+    def of_scaled(self, left: Points, right: Points) -> FloatArray:
+        """Return the Gram matrix of points.
 
-        If both are one array, only half of the matrix may be computed.
+        If both are one object, only half of the matrix may be computed.
         """
+
+    def points(self, X: FloatArray) -> Points:
+        """Return rows as this kernel compares them."""
+        return as_points(X, self.length_scales(X.shape[1]), self.categories)
+
+    def _columns_of_numbers(self, n_features: int) -> IndexArray:
+        return np.setdiff1d(np.arange(n_features), self.categories)
+
+    def order_of_points(self, n_features: int) -> IndexArray:
+        """Return the columns as points hold them: numbers, then categories."""
+        numbers = self._columns_of_numbers(n_features)
+        return np.concatenate([numbers, np.array(self.categories, int)])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        scales = self.length_scales(left.shape[1])
-        scaled = left / scales
-        return self.of_scaled(scaled, scaled if right is left else right / scales)
+        points = self.points(left)
+        return self.of_scaled(points, points if right is left else self.points(right))
 
     def length_scales(self, n_features: int) -> FloatArray:
-        """Return one length scale per input column, shape (n_features,); ones where none was given.
+        """Return one length scale per input column, shape (n_features,); ones where
+        none was given.
 
-        Raises InvalidParameterError if the kernel has length scales for another number of columns.
+        Raises InvalidParameterError if the kernel has length scales for another number
+        of columns.
         """
-        scales = np.asarray(1.0 if self.length_scale is None else self.length_scale, np.float64)
+        scales = np.asarray(
+            1.0 if self.length_scale is None else self.length_scale, np.float64
+        )
         if scales.ndim and len(scales) != n_features:
             raise InvalidParameterError(
-                f"`length_scale` has {len(scales)} entries but the data have {n_features} columns; "
-                "give one number, or one per column"
+                f"`length_scale` has {len(scales)} entries but the data have"
+                f" {n_features} columns; give one number, or one per column"
             )
         return np.broadcast_to(scales, n_features)
 
@@ -96,41 +197,132 @@ class Stationary(base.ShiftInvariant):
     def isotropic(self) -> bool:
         return isinstance(self.spectral_measure(), designs.GaussianMixture)
 
-    def draw(self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int) -> FloatArray:
-        unit = design.draw(self.spectral_measure(), *shape, seed, first=first)
-        return unit / self.length_scales(shape[0])[:, np.newaxis]
+    def draw(
+        self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int
+    ) -> FloatArray:
+        n_features, n_frequencies = shape
+        columns = self._drawn_columns(n_features)
+        frequencies = np.zeros(shape)
+        if len(columns):
+            measure = self.spectral_measure()
+            frequencies[columns] = design.draw(
+                measure, len(columns), n_frequencies, seed, first=first
+            )
+        # levels have angles of their own, see `level_angles`
+        frequencies[list(self.categories)] = 0.0
+        return frequencies / self.length_scales(n_features)[:, np.newaxis]
 
-    def with_length_scale(self, length_scale: float | Sequence[float] | np.ndarray | None) -> Self:
-        """Return the same kernel with another length scale; None leaves it to the data."""
+    def _drawn_columns(self, n_features: int) -> IndexArray:
+        """Return the columns that a draw arranges together."""
+        return self._columns_of_numbers(n_features)
+
+    def level_angles(
+        self,
+        column: int,
+        design: designs.Design,
+        shape: tuple[int, int],
+        seed: int,
+        *,
+        first: int,
+    ) -> list[base.LevelAngles]:
+        # The spectral measure is a normal distribution with a random scale, which all
+        # coordinates of a frequency share: levels take the scale that was drawn for it.
+        n_features, n_frequencies = shape
+        measure = cast("designs.CoordinateMeasure", self.spectral_measure())
+        drawn = self._drawn_columns(n_features)
+        shape_of_draw = (max(len(drawn), 1), n_frequencies)
+        scales = design.scales(measure, shape_of_draw, seed, first)
+        # one row of scales per column if the draw has all columns, else they are equal
+        row_of_scales = column if len(drawn) == n_features else 0
+        scale = self.length_scales(n_features)[column]
+        stream = f"{first} {column}"
+        return [base.LevelAngles(measure, scales[row_of_scales] / scale, seed, stream)]
+
+    def with_categories(self, columns: Sequence[int]) -> Self:
+        return replace(self, categories=tuple(columns))
+
+    def with_length_scale(
+        self, length_scale: float | Sequence[float] | np.ndarray | None
+    ) -> Self:
+        """Return the same kernel with another length scale; None leaves it to the
+        data.
+        """
         return replace(self, length_scale=length_scale)
 
-    def with_default_length_scales(self, fill: base.LengthScaleFor, columns: base.Columns = None) -> Self:
-        return self if self.length_scale is not None else self.with_length_scale(fill(self, columns))
+    def with_default_length_scales(
+        self, fill: base.LengthScaleFor, columns: base.Columns = None
+    ) -> Self:
+        return (
+            self
+            if self.length_scale is not None
+            else self.with_length_scale(fill(self, columns))
+        )
 
     @property
     def differentiable(self) -> bool:
         """Whether `differentiate` can be called."""
         return False
 
-    def differentiate(self, X: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
-        """Return the Gram matrix K of rows, and a function from G to the derivatives of Σ_ij G_ij·K_ij.
+    def differentiate(
+        self, X: FloatArray
+    ) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
+        """Return the Gram matrix K of rows, and a function from G to the derivatives of
+        Σ_ij G_ij·K_ij.
 
-        Each takes O(n_samples² · n_features). G is a float64 array of shape (n_samples, n_samples). The
-        derivatives have shape (n_features + n_logits,): with respect to the logarithms of the length scales,
-        then to `logits`.
+        Each takes O(n_samples² · n_features). G is a float64 array of shape (n_samples,
+        n_samples). The derivatives have shape (n_features + n_logits,): with respect to
+        the logarithms of the length scales, then to `logits`.
 
         `X`: float64 array of shape (n_samples, n_features).
         Raises InvalidParameterError if the kernel is not `differentiable`.
+        """
+        points = self.points(X)
+        gram, derivatives = self.differentiate_points(points)
+        order = self.order_of_points(X.shape[1])
+
+        def by_parameters(G: FloatArray) -> FloatArray:
+            by_numbers, by_categories, by_logits = derivatives(G)
+            by_columns = np.empty(X.shape[1])
+            of_numbers = self.by_log_scales(by_numbers, points, X)
+            by_columns[order] = np.concatenate([of_numbers, by_categories])
+            return np.concatenate([by_columns, by_logits])
+
+        return gram, by_parameters
+
+    def by_log_scales(
+        self, by_numbers: FloatArray, points: Points, X: FloatArray
+    ) -> FloatArray:
+        """Return derivatives by the logarithms of the length scales of numbers."""
+        return np.asarray((by_numbers * points.numbers).sum(axis=0))
+
+    def differentiate_points(
+        self, points: Points
+    ) -> tuple[FloatArray, DerivativesOfPoints]:
+        """Like `differentiate`, but of points.
+
+        Three arrays: minus the derivatives by the scaled numbers, shape (n_samples,
+        n_numbers), which times the numbers and summed over rows are those by the
+        logarithms of length scales; those by the logarithms of the categories' length
+        scales; and those by `logits`.
         """
         raise InvalidParameterError(f"{self!r} has no derivative here")
 
     @property
     def logits(self) -> FloatArray:
-        """The logarithms of the weights of its parts that are above 0; none for a kernel without parts."""
+        """The logarithms of the weights of its parts that are above 0; none for a
+        kernel without parts.
+        """
         return np.empty(0)
 
+    @property
+    def dense_part(self) -> Self:
+        """The part of all columns together, where there is one; else the kernel."""
+        return self
+
     def with_logits(self, logits: FloatArray) -> Self:
-        """Return the same kernel with other `logits`: up to a factor, weights are their exponentials."""
+        """Return the same kernel with other `logits`: up to a factor, weights are their
+        exponentials.
+        """
         return self
 
 
@@ -140,82 +332,84 @@ def _shown(value: object) -> str:
     return f"({', '.join(map(repr, value[:3]))}, … {len(value)} numbers)"
 
 
-def _square(values: FloatArray) -> FloatArray:
-    """Return the Gram matrix of the values of k for each pair of points, as SciPy's `pdist` orders them."""
-    gram: FloatArray = scipy.spatial.distance.squareform(values)  # which leaves 0 on the diagonal
+def _gram_of_pairs(values: FloatArray) -> FloatArray:
+    """Return the Gram matrix of the values of k for each pair of points, as SciPy's
+    `pdist` orders them.
+    """
+    # squareform leaves 0 on the diagonal, where k is 1
+    gram: FloatArray = scipy.spatial.distance.squareform(values)
     np.fill_diagonal(gram, 1.0)
     return gram
 
 
-class OfDistance(Stationary):
+class DistanceKernel(Stationary):
     """A stationary kernel of the distance alone."""
 
     @abstractmethod
     def of_distance(self, distance: FloatArray) -> FloatArray:
         """Return k for distances, in `metric`, between scaled points."""
 
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+    def of_scaled(self, left: Points, right: Points) -> FloatArray:
         if left is right:
-            return _square(self.of_distance(self._between(left)))  # each pair once: half the time
-        distance = scipy.spatial.distance.cdist(left, right, self.metric)
-        return self.of_distance(np.minimum(distance, FAR, out=distance))
-
-    def _between(self, points: FloatArray) -> FloatArray:
-        """Return the distance of each pair of points, as SciPy's `pdist` orders them."""
-        distance: FloatArray = scipy.spatial.distance.pdist(points, self.metric)
-        np.minimum(distance, FAR, out=distance)
-        return distance
+            # each pair once: half the time
+            return _gram_of_pairs(self.of_distance(left.distances_between(self.metric)))
+        return self.of_distance(left.distances(right, self.metric))
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return k and -k'(r)/r: times δ_j², the derivative by the logarithm of column j's length scale.
+        """Return k and -k'(r)/r: times δ_j², the derivative by the logarithm of column
+        j's length scale.
 
         Raises InvalidParameterError if the kernel is not `differentiable`.
         """
         raise InvalidParameterError(f"{self!r} has no derivative here")
 
-    def differentiate(self, X: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
-        scaled = X / self.length_scales(X.shape[1])
-        gram, by_scaled = self.differentiate_scaled(scaled)
-        return gram, lambda G: (by_scaled(G) * scaled).sum(axis=0)
+    def differentiate_points(
+        self, points: Points
+    ) -> tuple[FloatArray, DerivativesOfPoints]:
+        values, steepness = self.with_steepness(points.distances_between(self.metric))
 
-    def differentiate_scaled(
-        self, scaled: FloatArray
-    ) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
-        """Like `differentiate`, but of rows that are divided by their length scales already, and by these.
-
-        The derivatives are by the scaled rows, with the sign reversed, shape (n_samples, n_features). Times
-        the rows, and added up, they are those by the logarithms of length scales.
-        """
-        values, steepness = self.with_steepness(self._between(scaled))
-
-        def derivatives(G: FloatArray) -> FloatArray:
+        def derivatives(G: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
             # 0 on the diagonal: a row far from all others then cancels nothing
             M: FloatArray = scipy.spatial.distance.squareform(steepness)
             M *= G
             M += M.T
-            # Σ_j M_ij·(x_i − x_j), multiplied out: an array of (n, n, n_features) is never made
-            return M.sum(axis=0)[:, np.newaxis] * scaled - M @ scaled
+            scaled = points.numbers
+            # Σ_j M_ij·(x_i − x_j), multiplied out: an array of (n, n, n_features) is
+            # never made
+            by_numbers = M.sum(axis=0)[:, np.newaxis] * scaled - M @ scaled
+            # each pair is twice in M, and its squared distance is 2/ℓ²
+            sums = [np.vdot(M, mismatch) for mismatch in points.mismatches(points)]
+            by_categories = np.array(sums) * points.inverse_scales**2
+            return by_numbers, by_categories, np.empty(0)
 
-        return _square(values), derivatives
+        return _gram_of_pairs(values), derivatives
 
 
-class OfCoordinates(Stationary):
+class CoordinateKernel(Stationary):
     """A stationary kernel that is a product over the coordinates' differences."""
 
     @abstractmethod
     def of_difference(self, difference: FloatArray) -> FloatArray:
         """Return one coordinate's factor for its scaled differences."""
 
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
+    def of_scaled(self, left: Points, right: Points) -> FloatArray:
         gram = np.ones((len(left), len(right)))
-        for a, b in zip(left.T, right.T, strict=True):
+        for a, b in zip(left.numbers.T, right.numbers.T, strict=True):
             # column by column: two arrays of the Gram's size, not n_features of them
             gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -FAR, FAR))
+        # one-hot vectors of different levels differ by 1/ℓ in two coordinates
+        factors = self.of_difference(left.inverse_scales) ** 2
+        for mismatch, factor in zip(left.mismatches(right), factors, strict=True):
+            gram *= np.where(mismatch, factor, 1.0)
         return gram
 
 
-def with_length_scale(kernel: base.Kernel, length_scale: base.LengthScale) -> base.Kernel:
-    """Return the kernel with another length scale. In sums and products, only parts without one get it.
+def with_length_scale(
+    kernel: base.Kernel, length_scale: base.LengthScale
+) -> base.Kernel:
+    """Return the kernel with another length scale.
+
+    In sums and products, only parts without one get it.
 
     Raises InvalidParameterError if no part can take it, or it is not a number above 0.
     """
@@ -223,15 +417,21 @@ def with_length_scale(kernel: base.Kernel, length_scale: base.LengthScale) -> ba
         return kernel.with_length_scale(length_scale)
     if not parts_without_length_scale(kernel):
         raise InvalidParameterError(
-            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a length scale; "
-            "leave it out"
+            f"`length_scale` is {length_scale!r}, but {kernel} has no part without a"
+            " length scale; leave it out"
         )
     return kernel.with_default_length_scales(lambda part, columns: length_scale)
 
 
 def own_length_scale(kernel: base.Kernel | None) -> base.LengthScale | None:
-    """Return a kernel's length scale; None if it has none of its own, as sums and products, or is unknown."""
-    return cast("base.LengthScale | None", kernel.length_scale) if isinstance(kernel, Stationary) else None
+    """Return a kernel's length scale; None if it has none of its own, as sums and
+    products, or is unknown.
+    """
+    return (
+        cast("base.LengthScale | None", kernel.length_scale)
+        if isinstance(kernel, Stationary)
+        else None
+    )
 
 
 def parts_without_length_scale(kernel: base.Kernel) -> list[Stationary]:
@@ -247,8 +447,10 @@ def parts_without_length_scale(kernel: base.Kernel) -> list[Stationary]:
 
 
 @dataclass(frozen=True, repr=False)
-class Gaussian(OfDistance):
-    """exp(-|x - y|² / 2ℓ²), `sklearn.metrics.pairwise.rbf_kernel`: infinitely smooth functions."""
+class Gaussian(DistanceKernel):
+    """exp(-|x - y|² / 2ℓ²), `sklearn.metrics.pairwise.rbf_kernel`: infinitely smooth
+    functions.
+    """
 
     name = "gaussian"
 
@@ -272,8 +474,10 @@ class Gaussian(OfDistance):
 
 
 @dataclass(frozen=True, repr=False)
-class Laplacian(OfDistance):
-    """exp(-|x - y|₁ / ℓ), `sklearn.metrics.pairwise.laplacian_kernel`; the L2 form is `Matern(nu=0.5)`."""
+class Laplacian(DistanceKernel):
+    """exp(-|x - y|₁ / ℓ), `sklearn.metrics.pairwise.laplacian_kernel`; the L2 form is
+    `Matern(nu=0.5)`.
+    """
 
     name = "laplacian"
     metric = "cityblock"
@@ -282,19 +486,21 @@ class Laplacian(OfDistance):
         return np.exp(-distance)
 
     def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.ProductMeasure(_cauchy_quantile)
+        return designs.ProductMeasure(_cauchy_quantile, self.of_distance)
 
 
 @dataclass(frozen=True, repr=False)
-class Matern(OfDistance):
-    """`sklearn.gaussian_process.kernels.Matern`: functions with derivatives up to order ceil(nu) - 1.
+class Matern(DistanceKernel):
+    """`sklearn.gaussian_process.kernels.Matern`: functions with derivatives up to order
+    ceil(nu) - 1.
 
     nu → ∞ is the Gaussian.
 
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        In the inputs' units; a sequence gives one per input column. Without it, see `Stationary`.
+        In the inputs' units; a sequence gives one per input column. Without it, see
+        `Stationary`.
     nu : float
         Smoothness, any number above 0; 0.5 is exp(-r/ℓ).
 
@@ -312,16 +518,16 @@ class Matern(OfDistance):
         object.__setattr__(self, "nu", check_positive(self.nu, "nu"))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
-        # one exponential and a polynomial instead of the Bessel function, which takes far longer
-        # these orders need no Bessel function (Rasmussen & Williams 2006, Sec. 4.2.1)
+        # One exponential and a polynomial: the Bessel function takes far longer, and
+        # these orders need none (Rasmussen & Williams 2006, Sec. 4.2.1).
         if self.nu == 0.5:
             return np.exp(-distance)
         if self.nu == 1.5:
-            return self._of_order_1(distance)[0]
+            return self._of_order_three_halves(distance)[0]
         if self.nu == 2.5:
             scaled = np.sqrt(5.0) * distance
             return np.asarray((1 + scaled + scaled**2 / 3) * np.exp(-scaled))
-        return characteristic.matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
+        return matern_bessel(np.sqrt(2 * self.nu) * distance, self.nu)
 
     @property
     def differentiable(self) -> bool:
@@ -332,18 +538,23 @@ class Matern(OfDistance):
         if not self.differentiable:
             return super().with_steepness(distance)
         if self.nu == 1.5:
-            value, decay = self._of_order_1(distance)
+            value, decay = self._of_order_three_halves(distance)
             # k' = −3r·exp(−√3·r)
             decay *= 3.0
             return value, decay
-        # d/ds s^ν·K_ν(s) = −s^ν·K_{ν−1}(s) (DLMF 10.29.4): the derivative is a Matérn kernel of order ν − 1
+        # d/ds s^ν·K_ν(s) = −s^ν·K_{ν−1}(s) (DLMF 10.29.4): the derivative is a Matérn
+        # kernel of order ν − 1
         ratio = self.nu / (self.nu - 1)
-        steepness = ratio * Matern(nu=self.nu - 1).of_distance(np.sqrt(ratio) * distance)
+        steepness = ratio * Matern(nu=self.nu - 1).of_distance(
+            np.sqrt(ratio) * distance
+        )
         return self.of_distance(distance), steepness
 
     @staticmethod
-    def _of_order_1(distance: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return k of order 3/2, and exp(-√3·r), which takes most of the time and serves the gradient too."""
+    def _of_order_three_halves(distance: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return k of order 3/2, and exp(-√3·r), which takes most of the time and
+        serves the gradient too.
+        """
         scaled = np.sqrt(3.0) * distance
         decay = np.exp(-scaled)
         scaled += 1.0
@@ -355,15 +566,17 @@ class Matern(OfDistance):
 
 
 @dataclass(frozen=True, repr=False)
-class RationalQuadratic(OfDistance):
-    """(1 + |x - y|²/2aℓ²)^(-a), `sklearn.gaussian_process.kernels.RationalQuadratic` with a as `alpha`.
+class RationalQuadratic(DistanceKernel):
+    """(1 + |x - y|²/2aℓ²)^(-a), `sklearn.gaussian_process.kernels.RationalQuadratic`
+    with a as `alpha`.
 
     A mixture of Gaussians of all length scales; a → ∞ is the Gaussian.
 
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        In the inputs' units; a sequence gives one per input column. Without it, see `Stationary`.
+        In the inputs' units; a sequence gives one per input column. Without it, see
+        `Stationary`.
     shape : float
         a above 0; the smaller, the heavier the tails.
 
@@ -382,21 +595,28 @@ class RationalQuadratic(OfDistance):
         object.__setattr__(self, "shape", check_positive(self.shape, "shape"))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape))))
+        return np.asarray(
+            np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape)))
+        )
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
-        # −k'(r)/r = (1 + r²/2a)^(−a−1), a kernel of shape a + 1 at a distance √((a + 1)/a) times as large
+        # −k'(r)/r = (1 + r²/2a)^(−a−1), a kernel of shape a + 1 at a distance √((a +
+        # 1)/a) times as large
         ratio = (self.shape + 1) / self.shape
         steeper = RationalQuadratic(shape=self.shape + 1)
-        return self.of_distance(distance), steeper.of_distance(np.sqrt(ratio) * distance)
+        return self.of_distance(distance), steeper.of_distance(
+            np.sqrt(ratio) * distance
+        )
 
     def spectral_measure(self) -> designs.SpectralMeasure:
         return designs.GaussianMixture(partial(_gamma_scales, self.shape))
 
 
 @dataclass(frozen=True, repr=False)
-class Cauchy(OfCoordinates):
-    """Π_d 1 / (1 + (x_d - y_d)²/ℓ²), a product over columns; some libraries mean 1 / (1 + |x - y|²)."""
+class Cauchy(CoordinateKernel):
+    """Π_d 1 / (1 + (x_d - y_d)²/ℓ²), a product over columns; some libraries mean 1 / (1
+    + |x - y|²).
+    """
 
     name = "cauchy"
 
@@ -404,11 +624,11 @@ class Cauchy(OfCoordinates):
         return 1 / (1 + difference**2)
 
     def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.ProductMeasure(_laplace_quantile)
+        return designs.ProductMeasure(_laplace_quantile, self.of_difference)
 
 
 @dataclass(frozen=True, repr=False)
-class Sinc(OfCoordinates):
+class Sinc(CoordinateKernel):
     """Π_d sin(δ_d)/δ_d with δ = (x - y)/ℓ: functions without frequencies above 1/ℓ."""
 
     name = "sinc"
@@ -417,15 +637,18 @@ class Sinc(OfCoordinates):
         return np.sinc(difference / np.pi)
 
     def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.ProductMeasure(_uniform_quantile)
+        return designs.ProductMeasure(_uniform_quantile, self.of_difference)
 
 
-# -- inverse distribution functions of scales, and of coordinates ----------------------------------------
+# -- inverse distribution functions of scales, and of coordinates
+# ----------------------------------------
 
 
 def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
-    # Matérn's frequencies follow Student's t distribution: g·√(2ν/χ²), where χ²_2ν/2 follows Gamma(ν)
-    with np.errstate(divide="ignore", over="ignore"):  # tiny nu may give infinite scales, which draws refuse
+    # Matérn's frequencies follow Student's t distribution: g·√(2ν/χ²), where χ²_2ν/2
+    # follows Gamma(ν)
+    # tiny nu may give infinite scales, which draws refuse
+    with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(np.sqrt(nu / scipy.special.gammaincinv(nu, uniforms)))
 
 
@@ -440,7 +663,8 @@ def _gamma_scales(shape: float, uniforms: FloatArray) -> FloatArray:
 
 
 def _laplace_quantile(uniforms: FloatArray) -> FloatArray:
-    # 1/(1 + Δ²) is the characteristic function of Laplace's distribution; log1p keeps digits in its middle
+    # 1/(1 + Δ²) is the characteristic function of Laplace's distribution; log1p keeps
+    # digits in its middle
     centred = uniforms - 0.5
     return np.asarray(-np.sign(centred) * np.log1p(-2 * np.abs(centred)))
 
@@ -450,219 +674,47 @@ def _uniform_quantile(uniforms: FloatArray) -> FloatArray:
     return np.asarray(2 * uniforms - 1)
 
 
-# -- kernels given by the distribution of their frequencies, by Bochner's theorem ---------------------------
+# -- the Matérn kernel of any order
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class SpectralKernel(Stationary):
-    """k(Δ) = E cos(ω'Δ/ℓ) for frequencies ω of any distribution: every shift-invariant kernel with k(0) = 1.
+def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
+    """Return 2^(1-ν)/Γ(ν)·s^ν·K_ν(s), by logarithms, since single factors overflow."""
+    gram = np.ones_like(scaled)
+    positive = scaled > 0
+    s = scaled[positive]
+    with np.errstate(divide="ignore", over="ignore"):
+        # kve is exp(s)·K_ν, which does not underflow
+        log_bessel = np.log(scipy.special.kve(nu, s)) - s
+    log_value = (
+        (1 - nu) * np.log(2.0) - scipy.special.gammaln(nu) + nu * np.log(s) + log_bessel
+    )
+    # rounding would give more than k(0) = 1 at tiny s
+    values = np.exp(np.minimum(log_value, 0.0))
+    # K_ν overflows long before s is small: for nu ≥ 1,000 the kernel was 1 everywhere
+    # without this
+    beyond = ~np.isfinite(log_value)
+    values[beyond] = _matern_debye(s[beyond], nu)
+    gram[positive] = values
+    return gram
 
-    The kernel is the real part of the distribution's characteristic function, exact to about 1e-10. A
-    distribution that is not symmetric about 0 gives the same kernel as its symmetrised form.
 
-    Parameters
-    ----------
-    distribution : frozen distribution of scipy.stats
-        In radians per unit of the scaled inputs. A distribution of one number, continuous or discrete, is
-        the distribution of each coordinate of ω, and coordinates are independent; whole numbers give a kernel
-        of period 2πℓ. `multivariate_normal` is the distribution of ω itself, with one dimension per input
-        column.
-    length_scale : float or sequence of float of shape (n_features,)
-        Inputs are divided by it; a sequence gives one per input column. 1 by default, since the distribution
-        has a scale of its own.
+def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
+    """Return the Matérn kernel where K_ν overflows (s small compared with ν) or
+    underflows (huge s: 0).
 
-    Raises
-    ------
-    InvalidParameterError
-        If `distribution` is none of these.
-
-    References
-    ----------
-    Rahimi & Recht (2007), Thm. 1 (Bochner).
-
-    Examples
-    --------
-    >>> from scipy import stats
-    >>> from rff_dist import Laplacian, SpectralKernel
-    >>> kernel = SpectralKernel(stats.cauchy(), length_scale=2.0)
-    >>> float(kernel([[0.0]], [[1.0]])[0, 0]) == float(Laplacian(2.0)([[0.0]], [[1.0]])[0, 0])
-    True
-    >>> periodic = SpectralKernel(stats.poisson(3.0))
-    >>> bool(abs(periodic([[0.0]], [[2 * 3.141592653589793]]) - 1) < 1e-12)
-    True
+    This is the expansion for large orders, DLMF 10.41.4, divided by its value at s = 0.
+    It is written without cancellation, and is within 1e-12 wherever K_ν overflows.
     """
-
-    distribution: Any = field(default=None, compare=False)  # as `_law` it is compared
-    _law: characteristic.Law | Mixture = field(init=False)
-
-    name = "spectral"
-
-    def __init__(self, distribution: Any, length_scale: Any = 1.0) -> None:
-        object.__setattr__(self, "distribution", distribution)
-        object.__setattr__(self, "length_scale", length_scale)
-        object.__setattr__(self, "_law", _law_of(distribution))
-        self.__post_init__()
-
-    @classmethod
-    def mixture(
-        cls, weights: ArrayLike, means: ArrayLike, scales: ArrayLike, length_scale: base.LengthScale = 1.0
-    ) -> Self:
-        """Return a spectral mixture, Σ_c w_c · cos(μ_c'Δ) · exp(-|S_c'Δ|²/2), which can learn any spectrum.
-
-        Parameters
-        ----------
-        weights : array-like of shape (n_mixtures,)
-            Above 0; they are divided by their sum.
-        means : array-like of shape (n_mixtures, n_features), or (n_mixtures,) for one column
-            The components' centres, in radians per unit of the scaled inputs.
-        scales : array-like of the shape of `means`, or (n_mixtures, n_features, n_features)
-            The coordinates' standard deviations, 0 or more, in the same units; or matrices S_c, for the
-            covariances S_c·S_c'.
-        length_scale : float or sequence of float of shape (n_features,)
-            Inputs are divided by it.
-
-        Raises
-        ------
-        InvalidParameterError
-            If shapes or values do not fit.
-
-        References
-        ----------
-        Wilson & Adams (2013), eq. 12, who measure frequencies in cycles, not radians, and multiply the
-        columns' cosines.
-
-        Examples
-        --------
-        >>> from rff_dist import SpectralKernel
-        >>> kernel = SpectralKernel.mixture(weights=[3, 1], means=[0.0, 6.28], scales=[0.5, 0.1])
-        >>> float(kernel([[0.0]], [[0.0]])[0, 0])
-        1.0
-        """
-        return cls(Mixture.of(weights, means, scales), length_scale)
-
-    def of_scaled(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        return self._law.gram(left, right)
-
-    def spectral_measure(self) -> designs.SpectralMeasure:
-        return self._law.measure()
-
-    def check_columns(self, n_features: int) -> None:
-        super().check_columns(n_features)
-        if self._law.n_features not in (None, n_features):
-            raise InvalidParameterError(
-                f"the distribution of the frequencies has {self._law.n_features} dimensions but the data "
-                f"have {n_features} columns"
-            )
-
-    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        self.check_columns(left.shape[1])
-        return super().gram(left, right)
-
-    def to_dict(self) -> Summary:
-        parameters = super().to_dict()
-        del parameters["_law"]
-        return {**parameters, "distribution": self._law.to_dict()}
-
-    @classmethod
-    def from_parameters(cls, parameters: Facts) -> Self:
-        values = parameters["distribution"]
-        named = "scipy" in values
-        law = characteristic.Law.from_dict(values).distribution if named else Mixture.of(**values)
-        return cls(law, parameters["length_scale"])
-
-    def __repr__(self) -> str:
-        made_by = ".mixture" if isinstance(self._law, Mixture) else ""
-        return f"SpectralKernel{made_by}({self._law}, length_scale={self.length_scale!r})"
-
-
-def _law_of(distribution: Any) -> characteristic.Law | Mixture:
-    from scipy import stats  # takes tens of MiB, which no other kernel needs
-
-    if isinstance(distribution, Mixture):
-        return distribution
-    if isinstance(distribution, type(stats.multivariate_normal())):
-        mean, covariance = np.atleast_1d(distribution.mean), np.atleast_2d(distribution.cov)
-        return Mixture.of([1.0], mean[np.newaxis], _root(covariance)[np.newaxis])
-    return characteristic.Law.of(distribution)
-
-
-def _root(covariance: FloatArray) -> FloatArray:
-    """Return S with S·S' = `covariance`, which may be singular."""
-    try:
-        return np.asarray(np.linalg.cholesky(covariance))
-    except np.linalg.LinAlgError:
-        # Cholesky refuses a singular matrix; rounding may make its zero eigenvalues negative
-        values, vectors = np.linalg.eigh(covariance)
-        return np.asarray(vectors * np.sqrt(np.maximum(values, 0)))
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """A mixture of normal distributions of the frequencies; see `SpectralKernel.mixture`."""
-
-    weights: tuple[float, ...]
-    means: tuple[Any, ...]
-    scales: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, weights: ArrayLike, means: ArrayLike, scales: ArrayLike) -> Self:
-        """Return the mixture, its parameters checked.
-
-        Raises InvalidParameterError if shapes or values do not fit.
-        """
-        w, mu, s = _numbers(weights, "weights"), _numbers(means, "means"), _numbers(scales, "scales")
-        if mu.ndim == s.ndim == 1:
-            mu, s = mu[:, np.newaxis], s[:, np.newaxis]
-        fits = mu.ndim == 2 and w.shape == mu.shape[:1] and s.shape in (mu.shape, (*mu.shape, mu.shape[1]))
-        if not fits or not mu.size:
-            raise InvalidParameterError(
-                f"`weights`, `means` and `scales` have the shapes {w.shape}, {mu.shape} and {s.shape}; "
-                "expected (n_mixtures,), (n_mixtures, n_features) and (n_mixtures, n_features)"
-            )
-        if not (w > 0).all():
-            raise InvalidParameterError(f"`weights` has the entry {w.min():g}; expected numbers above 0")
-        if s.ndim == 2 and not (s >= 0).all():
-            raise InvalidParameterError(f"`scales` has the entry {s.min():g}; expected numbers of at least 0")
-        # weights that were stored are shares already: dividing again would change their last bits
-        shares = w if abs(w.sum() - 1) < 1e-14 * len(w) else w / w.sum()
-        return cls(_as_tuples(shares.tolist()), _as_tuples(mu.tolist()), _as_tuples(s.tolist()))
-
-    @property
-    def n_features(self) -> int:
-        """Dimensions of the frequencies."""
-        return len(self.means[0])
-
-    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        law = self.measure()
-        left, right = left - left[:1], right - left[:1]  # phases of points far from 0 lose digits
-        gram = np.zeros((len(left), len(right)))
-        for weight, mean, scale in zip(law.weights, law.means, law.scales, strict=True):
-            # characteristic function of N(μ, SS'): exp(iμ'Δ − |S'Δ|²/2), of which the real part is the kernel
-            a, b = (left * scale, right * scale) if scale.ndim == 1 else (left @ scale, right @ scale)
-            waves = np.cos(np.subtract.outer(left @ mean, right @ mean))
-            gram += weight * waves * np.exp(-0.5 * scipy.spatial.distance.cdist(a, b, "sqeuclidean"))
-        return gram
-
-    def measure(self) -> designs.NormalMixture:
-        return designs.NormalMixture(np.array(self.weights), np.array(self.means), np.array(self.scales))
-
-    def to_dict(self) -> Summary:
-        law = self.measure()
-        return {name: getattr(law, name).tolist() for name in ("weights", "means", "scales")}
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.to_dict().items())
-
-
-def _numbers(values: ArrayLike, name: str) -> FloatArray:
-    try:
-        numbers = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        numbers = np.asarray("")
-    if numbers.dtype.kind not in "iuf" or numbers.ndim == 0 or not np.isfinite(numbers).all():
-        raise InvalidParameterError(f"`{name}` is {values!r}; expected an array of finite numbers")
-    return numbers.astype(np.float64)
-
-
-def _as_tuples(values: Any) -> Any:
-    return tuple(_as_tuples(value) for value in values) if isinstance(values, list) else values
+    ratio = s / nu
+    excess = ratio * (ratio / (1 + np.hypot(1, ratio)))  # √(1 + (s/ν)²) - 1
+    t = 1 / (1 + excess)
+    # of the series' logarithm; each is a polynomial in t minus its value at t = 1,
+    # where s = 0
+    terms = (
+        (3 * t - 5 * t**3 + 2) / 24,
+        (t**2 - 6 * t**4 + 5 * t**6) / 16,
+        (375 * t**3 - 4779 * t**5 + 9945 * t**7 - 5525 * t**9 - 16) / 5760,
+    )
+    log_value = -nu * (excess - np.log1p(excess / 2)) - np.log1p(excess) / 2
+    log_value += -terms[0] / nu + terms[1] / nu**2 - terms[2] / nu**3
+    return np.asarray(np.exp(np.minimum(log_value, 0.0)))

@@ -1,4 +1,4 @@
-"""What clusters are found in, and how: options of kernel k-means, each declared and checked once."""
+"""Options of kernel k-means: the features to cluster in, and how clusters are found."""
 
 from __future__ import annotations
 
@@ -15,32 +15,53 @@ from rff_dist.fields import Count, Counts, NonNegative
 from rff_dist.typing import AnyArray
 
 type Init = str | AnyArray
-type Numbers = int | Sequence[int]
+type Numbers = int | Sequence[int] | Literal["auto"]
 
 INITS = ("k-means||", "k-means++")
+AUTO_NUMBERS = range(2, 17)
+# what "auto" chooses with the length scale, if none of it is given
+_CHOSEN = (
+    "length_scale",
+    "kernel",
+    "features",
+    "design",
+    "precision",
+    "n_principal",
+    "normalize",
+)
 
 
 @fields.group
 class ClusterSpace(feature_options.FeatureOptions):
     """Features to cluster in, or their leading principal components.
 
-    Principal components take another pass, of O(n_samples · n_components²). Those of degree-normalised
-    features are the random walk's leading eigenfunctions, each times the root of its eigenvalue.
-    Raises InvalidParameterError if a value is out of range.
+    Principal components take another pass, of O(n_samples · n_components²). Those of
+    degree-normalised features are the random walk's leading eigenfunctions, each times
+    the root of its eigenvalue. Raises InvalidParameterError if a value is out of range.
 
-    Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral clustering, Sec. 4;
-    Shi & Malik (2000).
+    Schölkopf, Smola & Müller (1998), Sec. 4; von Luxburg (2007), A tutorial on spectral
+    clustering, Sec. 4; Shi & Malik (2000).
     """
 
+    length_scale: feature_options.Scale = fields.option(
+        f"{feature_options.LENGTH_SCALE}auto: on a sample of rows the features are"
+        " chosen that cut the fewest links between neighbours, or plain k-means if no"
+        " shape shows; where kernel, features, design, precision, n_principal or"
+        " normalize are given, as median. median: the median distance between rows.",
+        default="auto",
+        unit="L|L1,L2,…",
+        takes=Literal["auto", "median"] | fields.Positive | fields.Positives,
+    )
     n_principal: int | None = fields.optional(
-        "Number of leading kernel principal components to cluster in. By default rows are clustered in the "
-        "features themselves.",
+        "Number of leading kernel principal components to cluster in. By default rows"
+        " are clustered in the features themselves.",
         unit="M",
         takes=Count | None,
     )
     normalize: str | None = fields.optional(
-        "Normalisation of the features before the principal components. degree: by their degrees, which is "
-        "spectral clustering; set `n_principal` to one less than the number of clusters.",
+        "Normalisation of the features before the principal components. degree: by"
+        " their degrees, which is spectral clustering; set `n_principal` to one less"
+        " than the number of clusters.",
         takes=Literal["degree"] | None,
     )
 
@@ -53,53 +74,71 @@ class ClusterSpace(feature_options.FeatureOptions):
         if self.n_principal is None:
             if self.normalize is not None:
                 raise InvalidParameterError(
-                    f"`normalize` is {self.normalize!r} without `n_principal`; it applies to principal "
-                    "components only: say how many, for example one less than clusters"
+                    f"`normalize` is {self.normalize!r} without `n_principal`; it"
+                    " applies to principal components only: say how many, for example"
+                    " one less than clusters"
                 )
         elif check_count(self.n_principal, "n_principal") > self.n_components:
             raise InvalidParameterError(
-                f"`n_principal` is {self.n_principal}, above `n_components`={self.n_components}, of which "
-                "principal components are made; lower it, or draw more features"
+                f"`n_principal` is {self.n_principal}, above"
+                f" `n_components`={self.n_components}, of which principal components"
+                " are made; lower it, or draw more features"
             )
+
+    @property
+    def finds_shapes(self) -> bool:
+        """Whether the features are left to a sample of rows."""
+        unset = ClusterSpace(n_principal=None, normalize=None)
+        return all(getattr(self, name) == getattr(unset, name) for name in _CHOSEN)
 
     @property
     def width(self) -> int:
         """Largest possible number of columns in which clusters are found."""
-        return self.n_components if self.n_principal is None else self.n_principal
+        if self.n_principal is None:
+            return self.n_components
+        # the constant eigenvector, too
+        return self.n_principal + (self.normalize is not None)
 
 
 @fields.group
 class LloydOptions:
     """How k-means finds clusters.
 
-    "k-means||" draws 4 · n_clusters candidates in each of two passes, weights them in another, and chooses
-    centres among them by k-means++ and local search. "k-means++" takes a seeded sample of 4,096 rows as
-    candidates; so does "k-means||" for a dataset no larger than that. An array as `init` gives the centres:
-    inputs, of shape (n_clusters, n_features), or centres in Z, of shape (n_clusters, n_components).
+    "k-means||" draws 4 · n_clusters candidates in each of two passes, weights them in
+    another, and chooses centres among them by k-means++ and local search. "k-means++"
+    takes a seeded sample of 4,096 rows as candidates; so does "k-means||" for a dataset
+    no larger than that. An array as `init` gives the centres: inputs, of shape
+    (n_clusters, n_features), or centres in Z, of shape (n_clusters, n_components).
     Raises InvalidParameterError if a value is out of range.
     """
 
     panel: ClassVar[str] = "Clusters"
 
     n_clusters: Numbers = fields.option(
-        "Number of clusters. Several numbers share the passes, and that of the largest silhouette is taken.",
+        "Number of clusters. Several numbers share the passes, and that of the largest"
+        " silhouette is taken; where length_scale chooses the features, that after"
+        " which a further cluster cuts most links between neighbours. auto: 2 to 16.",
         default=8,
         unit="K|K1,K2,…",
-        takes=Count | Counts,
+        takes=Literal["auto"] | Count | Counts,
     )
     init: Init = fields.option(
-        "Source of the candidates for the first centres. k-means||: all rows, in three passes. k-means++: a "
-        "sample of 4,096 rows.",
+        "Source of the candidates for the first centres. k-means||: all rows, in three"
+        " passes. k-means++: a sample of 4,096 rows.",
         default="k-means||",
         takes=Literal["k-means||", "k-means++"],
     )
     n_init: int = fields.option(
-        "Number of starts, which share each pass. The one of least inertia is kept.", default=1, takes=Count
+        "Number of starts, which share each pass. The one of least inertia is kept.",
+        default=1,
+        takes=Count,
     )
-    max_iter: int = fields.option("Largest number of Lloyd passes.", default=300, takes=Count)
+    max_iter: int = fields.option(
+        "Largest number of Lloyd passes.", default=300, takes=Count
+    )
     tol: float = fields.option(
-        "Threshold of the centres' squared shifts, as a share of the mean variance of the features: passes "
-        "end below it. With 0 they end when no label changes.",
+        "Threshold of the centres' squared shifts, as a share of the mean variance of"
+        " the features: passes end below it. With 0 they end when no label changes.",
         default=1e-4,
         unit="SHARE",
         takes=NonNegative,
@@ -111,23 +150,32 @@ class LloydOptions:
         numbers = self.numbers
         if not numbers or len(set(numbers)) < len(numbers):
             raise InvalidParameterError(
-                f"`n_clusters` is {self.n_clusters}; expected different whole numbers of at least 1"
+                f"`n_clusters` is {self.n_clusters}; expected different whole numbers"
+                " of at least 1"
             )
         for name in ("n_init", "max_iter"):
             check_count(getattr(self, name), name)
         if not is_number(self.tol) or not 0 <= self.tol < np.inf:
-            raise InvalidParameterError(f"`tol` is {self.tol!r}; expected a number of at least 0")
+            raise InvalidParameterError(
+                f"`tol` is {self.tol!r}; expected a number of at least 0"
+            )
         if isinstance(self.init, str):
             check_name(self.init, INITS, "init", also=", or an array of centres")
         elif self.n_init != 1:
             raise InvalidParameterError(
-                f"`n_init` is {self.n_init} together with given centres, which are one start; leave it out"
+                f"`n_init` is {self.n_init} together with given centres, which are one"
+                " start; leave it out"
             )
 
     @property
     def numbers(self) -> list[int]:
         """Numbers of clusters to find, in ascending order."""
-        several = [self.n_clusters] if np.ndim(self.n_clusters) == 0 else self.n_clusters
+        if isinstance(self.n_clusters, str):
+            check_name(self.n_clusters, ("auto",), "n_clusters", also=", or numbers")
+            return list(AUTO_NUMBERS)
+        several = (
+            [self.n_clusters] if np.ndim(self.n_clusters) == 0 else self.n_clusters
+        )
         return sorted(check_count(number, "n_clusters") for number in several)  # type: ignore[union-attr]
 
     @property

@@ -19,17 +19,29 @@ from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.recipes import model_rows
 from rff_dist.statistics import inspection
 from rff_dist.storage import outputs
-from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, IntArray, PathLike, Summary, frozen
+from rff_dist.typing import (
+    AnyArray,
+    AnyDType,
+    Facts,
+    FloatArray,
+    IntArray,
+    PathLike,
+    Summary,
+    frozen,
+)
 
 
-def label_in_memory(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> NDArray[np.int32]:
+def label_in_memory(
+    dataset: Dataset, clusters: starts.Clusters, *, engine: Engine
+) -> NDArray[np.int32]:
     """Return each row's cluster, shape (n_samples,); ties go to the lowest index.
 
     Raises DataError if the dataset does not fit the clusters, or values are not finite.
     """
-    model_rows.check_dataset(dataset, clusters)
-    compute, state = lloyd_pass.label_rows, clusters.state
-    return predicting.rows_in_memory(dataset, compute, state, engine=engine, label="label")
+    dataset = model_rows.rows_for(dataset, clusters)
+    return predicting.rows_in_memory(
+        dataset, lloyd_pass.label_rows, clusters.state, engine=engine, label="label"
+    )
 
 
 def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> float:
@@ -37,28 +49,35 @@ def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -
 
     Raises DataError as `label_in_memory`, and if a weight is negative.
     """
-    model_rows.check_dataset(dataset, clusters)
+    dataset = model_rows.rows_for(dataset, clusters)
     moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
     job = starts.measure(dataset, clusters.feature_map, moments, engine=engine)
     state = job.centres(clusters.centres[np.newaxis])
-    return float(job.sums(state, label="score").inertias(state, job.sum_of_squared_norms)[0])
+    sums = job.sums(state, label="score")
+    return float(sums.inertias(state, job.sum_of_squared_norms)[0])
 
 
-def evaluate(dataset: Dataset, labels: Column, clusters: starts.Clusters, *, engine: Engine) -> Contingency:
-    """Count the rows of each known label in each cluster, in one pass; weights are ignored.
+def evaluate(
+    dataset: Dataset, labels: Column, clusters: starts.Clusters, *, engine: Engine
+) -> Contingency:
+    """Count the rows of each known label in each cluster, in one pass without weights.
 
-    `labels`: the known label of each row.
-    Raises DataError if the dataset does not fit the clusters, there is not one label for each row, or values
-      are not finite.
+    Raises DataError if the dataset does not fit the clusters, there is not one label
+    for each row, or values are not finite.
     """
-    model_rows.check_dataset(dataset, clusters)
-    rows = GroupedDataset(dataset.without_targets(), labels)  # known labels travel with rows as groups
-    return inspection.sum_rows(rows, _count_rows, clusters.state, engine=engine, label="evaluate")
+    dataset = model_rows.rows_for(dataset, clusters)
+    # known labels travel with rows as groups
+    rows = GroupedDataset(dataset.without_targets(), labels)
+    return inspection.sum_rows(
+        rows, _count_rows, clusters.state, engine=engine, label="evaluate"
+    )
 
 
 def _count_rows(rows: Rows, state: lloyd_pass.Centres) -> Contingency:
     assert rows.groups is not None  # a `GroupedDataset` gave them
-    return count_agreement(rows.groups, lloyd_pass.label_rows(rows, state), state.values.shape[1])
+    return count_agreement(
+        rows.groups, lloyd_pass.label_rows(rows, state), state.values.shape[1]
+    )
 
 
 def write_labels(
@@ -73,23 +92,35 @@ def write_labels(
 ) -> int:
     """Write each row's cluster to a new Zarr group, as the int32 array `labels`.
 
-    With `distances`, the float64 array `distances` of shape (n_samples, n_clusters) holds the distances to
-    all centres. With `principal`, the one of that name holds the principal components that were clustered.
-    The pass is idempotent, and the output appears at `url` when it is complete.
+    With `distances`, the float64 array `distances` of shape (n_samples, n_clusters)
+    holds the distances to all centres. With `principal`, the one of that name holds the
+    principal components that were clustered. The pass is idempotent, and the output
+    appears at `url` when it is complete.
 
     Returns `n_samples`: rows written.
-    Raises DataError if the dataset does not fit the clusters, or values are not finite; StorageError if the
+    Raises DataError if the dataset does not fit the clusters, or values are not finite;
+    StorageError if the
       output exists and `overwrite` is False, or cannot be written.
     """
-    how: dict[str, Any] = {"distances": distances, "principal": principal, "overwrite": overwrite}
-    return stage_labels(
-        dataset, clusters, url, engine=engine, attributes=attributes_of(clusters), **how
-    ).n_samples
+    output = stage_labels(
+        dataset,
+        clusters,
+        url,
+        engine=engine,
+        distances=distances,
+        principal=principal,
+        overwrite=overwrite,
+        attributes=attributes_of(clusters),
+    )
+    return output.n_samples
 
 
 def attributes_of(clusters: starts.Clusters) -> Summary:
     """Return what is stored with labels about their clusters."""
-    return {"feature_map_digest": clusters.feature_map.digest(), "n_clusters": clusters.n_clusters}
+    return {
+        "feature_map_digest": clusters.feature_map.digest(),
+        "n_clusters": clusters.n_clusters,
+    }
 
 
 def stage_labels(
@@ -103,18 +134,18 @@ def stage_labels(
     overwrite: bool = False,
     attributes: Facts | None = None,
 ) -> outputs.StagedOutput:
-    """Write labels as `write_labels` does; without attributes the caller finishes or discards them.
+    """Write labels as `write_labels` does.
 
-    The model that they belong to, say, can be stored before: a reader then finds both or neither.
-
-    Raises InvalidParameterError if `principal` is asked of clusters that were not found in components.
+    With `attributes=None` the output stays staged, so that the caller can store the
+    model first and then publish both. Raises InvalidParameterError if `principal` is
+    asked of clusters that were not found in components.
     """
     if principal and not isinstance(clusters.feature_map, PrincipalFeatureMap):
         raise InvalidParameterError(
-            "`principal` is wanted, but these clusters were not found in principal components; give "
-            "`n_principal` when clustering, or leave it out"
+            "`principal` is wanted, but these clusters were not found in principal"
+            " components; give `n_principal` when clustering, or leave it out"
         )
-    model_rows.check_dataset(dataset, clusters)
+    dataset = model_rows.rows_for(dataset, clusters)
     dataset = dataset.without_targets()
     fields: list[Any] = [("labels", np.int32)]
     if distances:
@@ -127,7 +158,9 @@ def stage_labels(
         partial(_labelled_rows, dtype=dtype),
         clusters.state,
         predicting.layout_of(
-            dataset, dtype=dtype, meanings={i: f"cluster_{i}" for i in range(clusters.n_clusters)}
+            dataset,
+            dtype=dtype,
+            meanings={i: f"cluster_{i}" for i in range(clusters.n_clusters)},
         ),
         url,
         engine=engine,
@@ -137,7 +170,9 @@ def stage_labels(
     )
 
 
-def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: AnyDType) -> AnyArray:
+def _labelled_rows(
+    rows: Rows, state: lloyd_pass.Centres, *, dtype: AnyDType
+) -> AnyArray:
     labelled = np.empty(rows.block.n_samples, dtype)
     labelled["labels"] = lloyd_pass.label_rows(rows, state)
     if "distances" in (dtype.names or ()):
@@ -147,30 +182,30 @@ def _labelled_rows(rows: Rows, state: lloyd_pass.Centres, *, dtype: AnyDType) ->
     return labelled
 
 
-# -- agreement -------------------------------------------------------------------------------------
+# -- agreement
+# -------------------------------------------------------------------------------------
 #
 # References
 # ----------
-# Hubert & Arabie (1985), Comparing partitions, eq. 5: the adjusted Rand index; Vinh, Epps & Bailey (2010),
-# Information theoretic measures for clusterings comparison, table 2: normalised mutual information.
+# Hubert & Arabie (1985), Comparing partitions, eq. 5: the adjusted Rand index; Vinh,
+# Epps & Bailey (2010), Information theoretic measures for clusterings comparison, table
+# 2: normalised mutual information.
 
 
 @frozen(eq=False)
 class Contingency:
-    """Counts of rows by known label and by cluster; `+` joins two sets of rows and does not round.
+    """Counts of rows by known label and by cluster; `+` joins sets of rows exactly."""
 
-    `labels`: array of shape (n_labels,). The distinct known labels, sorted.
-    `counts`: int64 array of shape (n_labels, n_clusters). Number of rows of each label in each cluster.
-    """
-
+    #: Array of shape (n_labels,). The distinct known labels, sorted.
     labels: AnyArray
+    #: Number of rows of each label in each cluster; shape (n_labels, n_clusters).
     counts: IntArray
 
     def __add__(self, other: Contingency) -> Contingency:
         if self.counts.shape[1] != other.counts.shape[1]:
             raise DataError(
-                f"cannot add counts of {self.counts.shape[1]} and {other.counts.shape[1]} clusters; "
-                "count rows of one clustering"
+                f"cannot add counts of {self.counts.shape[1]} and"
+                f" {other.counts.shape[1]} clusters; count rows of one clustering"
             )
         labels = np.unique(np.concatenate([self.labels, other.labels]))
         counts = np.zeros((len(labels), self.counts.shape[1]), np.int64)
@@ -184,19 +219,21 @@ class Contingency:
 
     @property
     def adjusted_rand_index(self) -> float:
-        """`sklearn.metrics.adjusted_rand_score`: pairs of rows on which both agree, corrected for chance.
+        """`sklearn.metrics.adjusted_rand_score`: pairs of rows on which both agree,
+        corrected for chance.
 
-        1 for the same partition, 0 for agreement by chance. Two labelings with one cluster each are the same
-        partition, and so are two with one row in each cluster.
+        1 for the same partition, 0 for agreement by chance. Two labelings with one
+        cluster each are the same partition, and so are two with one row in each
+        cluster.
         """
-        both, rows, columns = (
-            sum(n * (n - 1) // 2 for n in part.ravel().tolist())
-            # numbers of pairs of rows that both, the labels, or the clusters put together
-            for part in (self.counts, self.counts.sum(axis=1), self.counts.sum(axis=0))
-        )
-        pairs = self.n_samples * (self.n_samples - 1) // 2
-        # numerator and denominator times 2 · pairs are whole, and Python's integers do not overflow
-        above, below = 2 * (pairs * both - rows * columns), pairs * (rows + columns) - 2 * rows * columns
+        # how many pairs of rows both, the labels, or the clusters put together
+        both = _count_pairs(self.counts)
+        rows = _count_pairs(self.counts.sum(axis=1))
+        columns = _count_pairs(self.counts.sum(axis=0))
+        pairs = _count_pairs(self.counts.sum())
+        # numerator and denominator times 2 · pairs are whole
+        above = 2 * (pairs * both - rows * columns)
+        below = pairs * (rows + columns) - 2 * rows * columns
         return 1.0 if below == 0 else above / below
 
     @property
@@ -207,7 +244,8 @@ class Contingency:
         1 if both labelings have one cluster only, 0 if just one of them has.
         """
         shares = self.counts / max(1, self.n_samples)
-        rows, columns = shares.sum(axis=1), shares.sum(axis=0)
+        rows = shares.sum(axis=1)
+        columns = shares.sum(axis=0)
         mean_entropy = (_entropy(rows) + _entropy(columns)) / 2
         if mean_entropy == 0:
             return 1.0
@@ -216,15 +254,26 @@ class Contingency:
         return float(np.clip(shares[filled] @ np.log(ratios) / mean_entropy, 0.0, 1.0))
 
 
-def count_agreement(labels: AnyArray, clusters: AnyArray, n_clusters: int) -> Contingency:
-    """`sklearn.metrics.cluster.contingency_matrix(labels, clusters)`, also of clusters without rows.
+def count_agreement(
+    labels: AnyArray, clusters: AnyArray, n_clusters: int
+) -> Contingency:
+    """Count rows by known label and cluster, also for clusters without rows.
 
-    `labels`: array of shape (n_samples,). Known labels, of any type that can be sorted.
-    `clusters`: int array of shape (n_samples,). In [0, n_clusters).
+    Like `sklearn.metrics.cluster.contingency_matrix`; labels may be of any type that
+    can be sorted.
     """
     distinct, codes = np.unique(labels, return_inverse=True)
-    counts = np.bincount(codes * n_clusters + clusters, minlength=len(distinct) * n_clusters)
-    return Contingency(distinct, counts.reshape(len(distinct), n_clusters).astype(np.int64))
+    counts = np.bincount(
+        codes * n_clusters + clusters, minlength=len(distinct) * n_clusters
+    )
+    return Contingency(
+        distinct, counts.reshape(len(distinct), n_clusters).astype(np.int64)
+    )
+
+
+def _count_pairs(counts: Any) -> int:
+    """Return Σ n·(n − 1)/2 in Python's integers, which do not overflow."""
+    return sum(n * (n - 1) // 2 for n in np.ravel(counts).tolist())
 
 
 def _entropy(shares: FloatArray) -> float:

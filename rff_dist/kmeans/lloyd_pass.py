@@ -1,8 +1,9 @@
 """K-means in features, one block of rows at a time: pure NumPy, no Dask and no Zarr.
 
-A Lloyd pass makes the features of a tile, finds each row's nearest centre by one product with the centres of
-all starts, and sums the rows of each cluster as integers. So the sums have the same bits in any order. If no
-label changes, the sums do not change either, and centres that stay are equal to the bit.
+A Lloyd pass makes the features of a tile, finds each row's nearest centre by one
+product with the centres of all starts, and sums the rows of each cluster as integers.
+So the sums have the same bits in any order. If no label changes, the sums do not change
+either, and centres that stay are equal to the bit.
 
 References
 ----------
@@ -25,27 +26,44 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks
 from rff_dist.errors import StatisticsError
-from rff_dist.features import cosines, maps
+from rff_dist.features import fourier, maps
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.products import protocol
 from rff_dist.statistics import specs
-from rff_dist.typing import EPS, AnyArray, BoolArray, EqualByFields, FloatArray, IndexArray, IntArray, frozen
+from rff_dist.typing import (
+    EPS,
+    AnyArray,
+    BoolArray,
+    EqualByFields,
+    Float32Array,
+    FloatArray,
+    IndexArray,
+    IntArray,
+    frozen,
+)
 
-_PANEL_ROWS = 64  # all float64 products have this height, since their rounding depends on their shape
+# all float64 products have this height, since their rounding depends on their shape
+_PANEL_ROWS = 64
 _SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
 
 
-# -- scores ----------------------------------------------------------------------------------------
+# -- scores
+# --------------------------------------------------------------------------------------
 
 
 def pass_bytes(n_components: int, n_columns: int, *, n_threads: int) -> int:
-    """Return the peak memory of a Lloyd pass in one process, in bytes, without the inputs of a block.
+    """Return the peak bytes of a Lloyd pass in one process, without a block's inputs.
 
-    `n_columns`: number of centres in all starts together.
+    `n_columns` is the number of centres in all starts together.
     """
     sums = 8 * n_columns * (n_components + 1)
-    tile = tile_rows(n_components, n_columns) * 8 * (3 * n_components + 2 * n_columns) + sums
-    held = 4  # the sums of the worker, of a run and of a block, and the result of adding two of them
+    tile = (
+        tile_rows(n_components, n_columns) * 8 * (3 * n_components + 2 * n_columns)
+        + sums
+    )
+    # the sums of the worker, of a run and of a block, and the result of adding two of
+    # them
+    held = 4
     copies_of_centres = 3  # as given, as the scorer's matrix, and pickled
     return sums * (held + copies_of_centres) + n_threads * tile
 
@@ -53,131 +71,172 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int) -> int:
 class Scorer(ABC):
     """Compares a tile's rows with the centres of all starts.
 
-    The nearest centre is the one with the largest affinity z·c − ‖c‖²/2, since ‖z − c‖² = ‖z‖² − 2·affinity.
-
-    `whole`: whether it takes the int16 features of `visit_tiles`.
+    The nearest centre is the one with the largest affinity z·c − ‖c‖²/2, since ‖z − c‖²
+    = ‖z‖² − 2·affinity.
     """
 
+    #: Whether it takes the int16 features of `visit_tiles`.
     whole: ClassVar[bool]
-    n_init: int
-    n_clusters: int
 
-    @abstractmethod
+    def _place(self, values: FloatArray, state: Centres) -> float:
+        """Take over centres and their ‖c‖²/2, and return a bound on z·c."""
+        self._feature_map = state.feature_map
+        self.n_init, self.n_clusters, n_components = values.shape
+        self._centres = values.reshape(-1, n_components)
+        self._halves = np.square(self._centres).sum(axis=1) / 2.0
+        square = 2.0 * float(self._halves.max())
+        return math.sqrt(square * largest_squared_norm(state.feature_map, state.grid))
+
+    def visit(self, rows: blocks.Rows, visit: Callable[[int, AnyArray], None]) -> None:
+        """Call `visit_tiles` with features of this kind, in tiles of fitting height."""
+        visit_tiles(
+            rows,
+            self._feature_map,
+            visit,
+            n_columns=self.n_init * self.n_clusters,
+            whole=self.whole,
+        )
+
     def labels(self, features: AnyArray) -> IndexArray:
-        """Return the index of each row's nearest centre in each start, shape (n_init, n_rows).
+        """Return the index of each row's nearest centre in each start, shape (n_init,
+        n_rows).
 
-        Of centres that are equally near, or that differ by rounding only, the first is taken. A row's labels
-        do not depend on the other rows.
+        Of centres that are equally near, or that differ by rounding only, the first is
+        taken. A row's labels do not depend on the other rows.
 
         `features`: array of shape (n_rows, n_components). From `visit_tiles`.
         Raises DataError if features overflow.
         """
+        labels = np.empty((self.n_init, len(features)), np.intp)
+        for first in range(0, len(features), _SCORED_ROWS):
+            part = features[first : first + _SCORED_ROWS]
+            affinities = self._affinities(part)
+            for start in range(self.n_init):
+                here = slice(start * self.n_clusters, (start + 1) * self.n_clusters)
+                labels[start, first : first + len(part)] = self._largest(
+                    affinities[:, here], part, here
+                )
+        return labels
+
+    @abstractmethod
+    def _affinities(self, features: AnyArray) -> FloatArray | Float32Array:
+        """Return affinities, shape (n_rows, n_init · n_clusters); −∞ for entries that
+        are no centre.
+        """
+
+    @abstractmethod
+    def _largest(
+        self, affinities: AnyArray, features: AnyArray, centres: slice
+    ) -> IndexArray:
+        """Return which of a start's centres has each row's largest affinity."""
 
     @abstractmethod
     def squared_distances(self, features: AnyArray, labels: IndexArray) -> FloatArray:
-        """Return ‖z − c‖² between each row and its labelled centre of the first start, shape (n_rows,).
+        """Return ‖z − c‖² between each row and its labelled centre of the first start,
+        shape (n_rows,).
 
-        It is exactly 0 if the centre is the row. A row's result does not depend on the other rows.
+        It is exactly 0 if the centre is the row. A row's result does not depend on the
+        other rows.
         """
 
 
 class WholeScorer(Scorer):
-    """Compares features that are whole numbers exactly, with centres rounded to whole numbers.
+    """Compares features that are whole numbers exactly, with centres rounded to whole
+    numbers.
 
-    Products in float32 rule out most centres, in half the time of float64. Rows whose two nearest centres
-    they cannot tell apart are compared again in float64, where products of whole numbers have no error.
+    Products in float32 rule out most centres, in half the time of float64. Rows whose
+    two nearest centres they cannot tell apart are compared again in float64, where
+    products of whole numbers have no error.
     """
 
     whole = True
 
     def __init__(self, state: Centres) -> None:
-        self.n_init, self.n_clusters, n_components = state.values.shape
+        n_components = state.values.shape[2]
         # the same for all components
         unit = 2.0**-protocol.FIXED_POINT_BITS * factors_of(state.feature_map)[0]
         self._squared_one = unit**2
-        whole = np.rint(state.values / unit).clip(-protocol.FIXED_POINT_ONE, protocol.FIXED_POINT_ONE)
-        self._centres = whole.reshape(-1, n_components)
-        # ‖z − c‖² = ‖z‖² − 2·(z·c − ‖c‖²/2): the nearest centre has the largest affinity, which is the
-        # bracket
-        self._halves = np.square(self._centres).sum(axis=1) / 2.0
+        whole = np.rint(state.values / unit).clip(
+            -protocol.COSINE_ONE, protocol.COSINE_ONE
+        )
+        largest = self._place(whole, state) / unit
         half = float(self._halves.max())
-        largest = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) / unit
-        # Bounds the error of a sum of D products in float32, in any order (Higham 2002, Sec. 3.1); 2 for the
-        # two scores that are compared.
+        # Bounds the error of a sum of D products in float32, in any order (Higham 2002,
+        # Sec. 3.1); 2 for the two scores that are compared.
         self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * (largest + half)
         self._halves[~state.present.ravel()] = np.inf
-        self._narrow = self._centres.T.astype(np.float32), self._halves.astype(np.float32)
+        self._narrow = (
+            self._centres.T.astype(np.float32),
+            self._halves.astype(np.float32),
+        )
 
-    def labels(self, features: NDArray[np.int16]) -> IndexArray:
-        labels = np.empty((self.n_init, len(features)), np.intp)
-        for first in range(0, len(features), _SCORED_ROWS):
-            part = features[first : first + _SCORED_ROWS]
-            affinities = part.astype(np.float32) @ self._narrow[0]
-            affinities -= self._narrow[1]
-            rows = np.arange(len(part))
-            for start in range(self.n_init):
-                here = slice(start * self.n_clusters, (start + 1) * self.n_clusters)
-                of_start, best = affinities[:, here], labels[start, first : first + len(part)]
-                of_start.argmax(axis=1, out=best)
-                largest = of_start[rows, best]
-                of_start[rows, best] = -np.inf
-                close = np.flatnonzero(of_start.max(axis=1) >= largest - self._tolerance)
-                if len(close):
-                    # whole numbers up to 2²⁸·D, which float64 adds without rounding
-                    exact = part[close].astype(np.float64) @ self._centres[here].T
-                    best[close] = (exact - self._halves[here]).argmax(axis=1)
-        return labels
+    def _affinities(self, features: NDArray[np.int16]) -> Float32Array:
+        affinities: Float32Array = features.astype(np.float32) @ self._narrow[0]
+        affinities -= self._narrow[1]
+        return affinities
 
-    def squared_distances(self, features: NDArray[np.int16], labels: IndexArray) -> FloatArray:
+    def _largest(
+        self, affinities: Float32Array, features: NDArray[np.int16], centres: slice
+    ) -> IndexArray:
+        rows = np.arange(len(features))
+        best = affinities.argmax(axis=1)
+        largest = affinities[rows, best]
+        affinities[rows, best] = -np.inf
+        close = np.flatnonzero(affinities.max(axis=1) >= largest - self._tolerance)
+        if len(close):
+            # whole numbers up to 2²⁸·D, which float64 adds without rounding
+            exact = features[close].astype(np.float64) @ self._centres[centres].T
+            best[close] = (exact - self._halves[centres]).argmax(axis=1)
+        return best
+
+    def squared_distances(
+        self, features: NDArray[np.int16], labels: IndexArray
+    ) -> FloatArray:
         off = features - self._centres[labels]
         return np.asarray(self._squared_one * np.einsum("ij,ij->i", off, off))
 
 
 class FloatScorer(Scorer):
-    """Compares float64 features with unrounded centres; scores count as equal if they differ by rounding."""
+    """Compares float64 features with unrounded centres."""
 
     whole = False
 
     def __init__(self, state: Centres) -> None:
-        self.n_init, self.n_clusters, n_components = state.values.shape
+        n_components = state.values.shape[2]
         self._factors = factors_of(state.feature_map)
-        self._centres = state.values.reshape(-1, n_components)
+        largest = self._place(state.values, state)
+        reach = largest + float(self._halves.max())
         self._weights = np.ascontiguousarray((self._factors * self._centres).T)
-        self._halves = np.square(self._centres).sum(axis=1) / 2.0
-        half = float(self._halves.max())
-        reach = math.sqrt(2.0 * half * largest_squared_norm(state.feature_map, state.grid)) + half
-        # Sums of D rounded products err by about √D roundings of their largest possible value (Higham & Mary
-        # 2019 on why √D); 2 for the two scores that are compared.
+        # Sums of D rounded products err by about √D roundings of their largest possible
+        # value (Higham & Mary 2019 on why √D); 2 for the two scores that are compared.
         self._tolerance = 2.0 * math.sqrt(n_components) * EPS * reach
         self._halves[~state.present.ravel()] = np.inf
 
-    def labels(self, features: FloatArray) -> IndexArray:
-        labels = np.empty((self.n_init, len(features)), np.intp)
-        for first in range(0, len(features), _SCORED_ROWS):
-            affinities = self._affinities(features[first : first + _SCORED_ROWS])
-            for start in range(self.n_init):
-                of_start = affinities[:, start * self.n_clusters : (start + 1) * self.n_clusters]
-                near = of_start >= of_start.max(axis=1, keepdims=True) - self._tolerance
-                labels[start, first : first + len(of_start)] = near.argmax(axis=1)
-        return labels
+    def _largest(
+        self, affinities: FloatArray, features: FloatArray, centres: slice
+    ) -> IndexArray:
+        largest = affinities.max(axis=1, keepdims=True)
+        return np.asarray((affinities >= largest - self._tolerance).argmax(axis=1))
 
     def squared_distances(self, features: FloatArray, labels: IndexArray) -> FloatArray:
         off = features * self._factors - self._centres[labels]
         return np.asarray(np.einsum("ij,ij->i", off, off))
 
     def all_squared_distances(self, features: FloatArray) -> FloatArray:
-        """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), at least 0.
+        """Return ‖z − c‖² for the first start's centres, shape (n_rows, n_clusters), at
+        least 0.
 
         A row's result does not depend on the other rows.
         """
         distances = -2.0 * self._affinities(features)[:, : self.n_clusters]
-        distances += np.einsum("ij,ij,j->i", features, features, np.square(self._factors))[:, np.newaxis]
+        distances += np.einsum(
+            "ij,ij,j->i", features, features, np.square(self._factors)
+        )[:, np.newaxis]
         return np.maximum(distances, 0.0, out=distances)
 
     def _affinities(self, features: FloatArray) -> FloatArray:
-        """Return affinities, shape (n_rows, n_init · n_clusters); −∞ for entries that are no centre.
-
-        They are computed in panels of equal height, since a product's rounding depends on its shape.
+        """Compute affinities in panels of equal height, since a product's rounding
+        depends on its shape.
         """
         n_rows, n_components = features.shape
         missing = -n_rows % _PANEL_ROWS
@@ -186,61 +245,72 @@ class FloatScorer(Scorer):
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
         affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]
-        # a feature that is not finite spoils all scores of its row, so one column is enough
+        # a feature that is not finite spoils all scores of its row, so one column is
+        # enough
         if not np.isfinite(affinities[:, 0]).all():
             raise maps.overflow()
         affinities -= self._halves
         return affinities
 
 
-def nearest(rows: blocks.Rows, points: Centres) -> tuple[IndexArray, FloatArray]:
-    """Return the index of the point nearest to each row of a block, the first of equals, and its ‖z − c‖²."""
-    scorer, n_rows = scorer_of(points), rows.block.n_samples
-    labels, distances = np.empty(n_rows, np.intp), np.empty(n_rows)
+def nearest_squared_distances(rows: blocks.Rows, points: Centres) -> FloatArray:
+    """Return ‖z − c‖² between each row and the nearest point."""
+    scorer = scorer_of(points)
+    distances = np.empty(rows.block.n_samples)
 
     def compare(first: int, features: AnyArray) -> None:
         for i in range(0, len(features), _SCORED_ROWS):
             part = features[i : i + _SCORED_ROWS]
+            nearest = scorer.labels(part)[0]
             here = slice(first + i, first + i + len(part))
-            labels[here] = scorer.labels(part)[0]
-            distances[here] = scorer.squared_distances(part, labels[here])
+            distances[here] = scorer.squared_distances(part, nearest)
 
-    visit_tiles(rows, points.feature_map, compare, n_columns=scorer.n_clusters, whole=scorer.whole)
-    return labels, distances
+    scorer.visit(rows, compare)
+    return distances
 
 
 @lru_cache(maxsize=1)
 def scorer_of(state: Centres) -> Scorer:
-    """Return the scorer for a state, which all blocks of a pass in this process share."""
-    return FloatScorer(state) if fixed_point_map(state.feature_map) is None else WholeScorer(state)
+    """Return the scorer for a state, which all blocks of a pass share."""
+    return (
+        FloatScorer(state)
+        if fixed_point_map(state.feature_map) is None
+        else WholeScorer(state)
+    )
 
 
-# -- passes ----------------------------------------------------------------------------------------
+# -- passes
+# --------------------------------------------------------------------------------------
 
 
-def sum_clusters(rows: blocks.Rows, state: Centres, *, squared_norms: bool = False) -> ClusterSums:
-    """Sum the rows of a block that are nearest to each centre: one Lloyd pass of all starts.
+def sum_clusters(
+    rows: blocks.Rows, state: Centres, *, squared_norms: bool = False
+) -> ClusterSums:
+    """Sum the rows of a block nearest to each centre: one Lloyd pass of all starts.
 
-    O(n_samples · n_components · (n_features + n_init · n_clusters)). The sums do not depend on how rows are
-    cut into blocks, except for whitened maps, whose features round.
-
-    `squared_norms`: whether to sum ‖z‖² too, which does not depend on the centres.
-    Raises DataError if a value is not finite or a weight negative.
+    O(n_samples · n_components · (n_features + n_init · n_clusters)). The sums do not
+    depend on how rows are cut into blocks, except for whitened maps, whose features
+    round. With `squared_norms`, ‖z‖² is summed too. Raises DataError if a value is not
+    finite or a weight negative.
     """
-    scorer, tally = scorer_of(state), Tally(state, squared_norms=squared_norms)
-    weights = None if rows.sample_weight is None else state.grid.scaled(rows.sample_weight, len(rows.X))
+    scorer = scorer_of(state)
+    tally = Tally(state, squared_norms=squared_norms)
+    weights = rows.sample_weight
+    if weights is not None:
+        weights = np.ldexp(weights, -state.grid.weight_exponent)
 
     def add(first: int, features: AnyArray) -> None:
-        tile_weights = None if weights is None else weights[first : first + len(features)]
+        tile_weights = (
+            None if weights is None else weights[first : first + len(features)]
+        )
         tally.add(features, scorer.labels(features), tile_weights)
 
-    n_columns = scorer.n_init * scorer.n_clusters
-    visit_tiles(rows, state.feature_map, add, n_columns=n_columns, whole=scorer.whole)
+    scorer.visit(rows, add)
     return tally.sums(rows.block.n_samples)
 
 
 class Tally:
-    """Sums a block's rows by cluster as integers, and ‖z‖² with `squared_norms`; threads may share it."""
+    """Sums a block's rows by cluster as integers; threads may share it."""
 
     def __init__(self, state: Centres, *, squared_norms: bool = False) -> None:
         self._bits = state.grid.fraction_bits
@@ -250,30 +320,38 @@ class Tally:
         self._norm_factors: FloatArray | None = None
         if squared_norms:
             squares = np.square(factors_of(state.feature_map))
-            self._norm_factors = squares / largest_squared_norm(state.feature_map, state.grid)
+            self._norm_factors = squares / largest_squared_norm(
+                state.feature_map, state.grid
+            )
         self._features = np.zeros((n_init * n_clusters, D), np.int64)
-        self._counted = np.zeros_like(self._features)  # sums of unweighted int16 features, in their unit
+        # sums of unweighted int16 features, in their unit
+        self._counted = np.zeros_like(self._features)
         self._totals = np.zeros(n_init * n_clusters, np.int64)
         self._squared_norms = 0
         self._lock = Lock()
 
-    def add(self, features: AnyArray, labels: IndexArray, weights: FloatArray | None) -> None:
-        """Add the rows of a tile.
+    def add(
+        self, features: AnyArray, labels: IndexArray, weights: FloatArray | None
+    ) -> None:
+        """Add the rows of a tile: features from `visit_tiles`, labels (n_init, n_rows).
 
-        `features`: int16 or float64 array of shape (n_rows, n_components). From `visit_tiles`.
-        `labels`: int array of shape (n_init, n_rows).
-        `weights`: float64 array of shape (n_rows,), from the grid's `scaled`; None for weights of 1.
+        Weights are scaled to at most 1 by the grid; None for weights of 1.
         """
         members = members_of(labels, self._shape[1])
-        counts = np.ldexp(np.ones(len(features)) if weights is None else weights, self._bits)
+        counts = np.ldexp(
+            np.ones(len(features)) if weights is None else weights, self._bits
+        )
         totals = members @ np.rint(counts).astype(np.int64)
-        whole, squared_norms = features.dtype == np.int16, 0
+        whole = features.dtype == np.int16
+        squared_norms = 0
         counted = whole and weights is None
         if counted:
             sums = members @ features  # in int32: at most 2¹⁴ times the rows of a tile
         else:
             units = 2.0**-protocol.FIXED_POINT_BITS if whole else self._units
-            sums = members @ np.rint(features * units * counts[:, np.newaxis]).astype(np.int64)
+            sums = members @ np.rint(features * units * counts[:, np.newaxis]).astype(
+                np.int64
+            )
         if self._norm_factors is not None:
             lines = features * 2.0**-protocol.FIXED_POINT_BITS if whole else features
             # einsum, not a product: a row's sum does not depend on the other rows
@@ -288,17 +366,22 @@ class Tally:
         """Return the sums of all rows added, which are `n_samples`."""
         shape = self._shape
         # the counted sums are in units of 2⁻¹⁴, the others in the grid's
-        features = self._features + (self._counted << self._bits - protocol.FIXED_POINT_BITS)
+        features = self._features + (
+            self._counted << self._bits - protocol.FIXED_POINT_BITS
+        )
         totals = self._totals.reshape(shape[:2])
-        return ClusterSums(n_samples, features.reshape(shape), totals, self._squared_norms)
+        return ClusterSums(
+            n_samples, features.reshape(shape), totals, self._squared_norms
+        )
 
 
 def measure_tiles(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatArray:
-    """Return the largest absolute value of each tile feature in a block, shape (n_components,).
+    """Return the largest absolute tile feature in a block, shape (n_components,).
 
     Raises DataError if a value is not finite.
     """
-    largest, lock = np.zeros(feature_map.n_components), Lock()
+    largest = np.zeros(feature_map.n_components)
+    lock = Lock()
 
     def measure(_: int, features: AnyArray) -> None:
         reach = np.abs(features).max(axis=0)
@@ -312,7 +395,7 @@ def measure_tiles(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatArray
 
 
 def label_rows(rows: blocks.Rows, state: Centres) -> NDArray[np.int32]:
-    """Return the index of each row's nearest centre in the first start; the first of equals.
+    """Return each row's nearest centre in the first start; the first of equals.
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
@@ -322,84 +405,87 @@ def label_rows(rows: blocks.Rows, state: Centres) -> NDArray[np.int32]:
     def label(first: int, features: AnyArray) -> None:
         labels[first : first + len(features)] = scorer.labels(features)[0]
 
-    rows = replace(rows, sample_weight=None)  # labels ignore weights, so bad weights are not refused
-    visit_tiles(rows, state.feature_map, label, n_columns=scorer.n_clusters, whole=scorer.whole)
+    # labels ignore weights, so bad weights are not refused
+    scorer.visit(replace(rows, sample_weight=None), label)
     return labels
 
 
 def centre_distances(rows: blocks.Rows, state: Centres) -> FloatArray:
-    """Return ‖z − c‖ for the first start's centres, shape (n_samples, n_clusters); raises as `label_rows`."""
+    """Return ‖z − c‖ to the first start's centres, shape (n_samples, n_clusters).
+
+    Raises as `label_rows`.
+    """
     scorer = FloatScorer(state)
     distances = np.empty((rows.block.n_samples, state.values.shape[1]))
 
     def measure(first: int, features: FloatArray) -> None:
-        np.sqrt(scorer.all_squared_distances(features), out=distances[first : first + len(features)])
+        np.sqrt(
+            scorer.all_squared_distances(features),
+            out=distances[first : first + len(features)],
+        )
 
-    rows = replace(rows, sample_weight=None)
-    visit_tiles(rows, state.feature_map, measure, n_columns=scorer.n_clusters)
+    scorer.visit(replace(rows, sample_weight=None), measure)
     return distances
 
 
-# -- what k-means passes are made of ---------------------------------------------------------------
+# -- what k-means passes are made of
+# ---------------------------------------------------------------
 
 
-EQUAL = 1e-12  # squared distances up to this share of the largest squared norm count as 0
+# squared distances up to this share of the largest squared norm count as 0
+EQUAL = 1e-12
 
 _TILE_BYTES = 2**22  # limit for a tile's float64 features, and for its scores
-_MIN_TILE_ROWS, _MAX_TILE_ROWS = 64, 2048
-_LEAST_ROWS = 256  # rows of the smallest tiles, unless D or the number of centres is very large
+_MIN_TILE_ROWS = 64
+_MAX_TILE_ROWS = 2048
+# rows of the smallest tiles, unless D or the number of centres is very large
+_LEAST_ROWS = 256
 
 
 @frozen
 class ClusterGrid:
-    """The unit of the integers in exact sums over clusters.
+    """The unit of the integers in exact sums over clusters."""
 
-    `fraction_bits`: the unit is 2**-fraction_bits times the largest weight times the largest feature.
-    `weight_exponent`: no weight is above 2**weight_exponent.
-    `exponents`: runs of (components, exponent). No tile feature is above 2**exponent; () means 0 for all.
-    """
-
+    #: The unit is 2**-fraction_bits times the largest weight times the largest feature.
     fraction_bits: int
+    #: No weight is above 2**weight_exponent.
     weight_exponent: int = 0
+    #: Runs of (components, exponent). No tile feature is above 2**exponent; () means 0
+    #: for all.
     exponents: exact_sums.Runs = ()
 
     def units(self, n_components: int) -> FloatArray:
         """Return the power of two that bounds each component, shape (n_components,)."""
-        return np.exp2(exact_sums.expand(self.exponents)) if self.exponents else np.ones(n_components)
-
-    def counts_of(self, sample_weight: FloatArray | None, n_samples: int) -> IntArray:
-        """Return the rows' weights in units of the grid, shape (n_samples,); 1 for rows without weights."""
-        weights = self.scaled(sample_weight, n_samples)
-        return np.rint(np.ldexp(weights, self.fraction_bits)).astype(np.int64)
-
-    def scaled(self, sample_weight: FloatArray | None, n_samples: int) -> FloatArray:
-        """Return the weights scaled to at most 1; ones if rows have no weights."""
-        if sample_weight is None:
-            return np.ones(n_samples)
-        return np.ldexp(sample_weight, -self.weight_exponent)
+        return (
+            np.exp2(exact_sums.expand(self.exponents))
+            if self.exponents
+            else np.ones(n_components)
+        )
 
 
 def fraction_bits_for(n_samples: int) -> int:
-    """Return the finest grid on which a sum of `n_samples` rows fits in an int64: 39 bits up to 2**23 rows.
+    """Return the finest grid on which a sum of `n_samples` rows fits in an int64.
 
-    Beyond that, each doubling of the rows takes one bit; averaging over so many rows gains more.
+    It has 39 bits up to 2**23 rows. Beyond that, each doubling of the rows takes one
+    bit; averaging over so many rows gains more.
     """
     # with FRACTION_BITS a float64 sum of a tile's rows is exact
-    return min(specs.FRACTION_BITS, specs.LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))))
+    return min(
+        specs.FRACTION_BITS,
+        specs.LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))),
+    )
 
 
 @frozen(eq=False)
 class Centres:
-    """The state of a pass that compares rows with centres.
-
-    `values`: float64 array of shape (n_init, n_clusters, n_components). Each start's centres in Z.
-    `counts`: number of centres of each start. Entries of `values` beyond it are 0, and no row is assigned to
-      them. () means that all starts have n_clusters.
-    """
+    """The state of a pass that compares rows with centres."""
 
     feature_map: maps.FeatureMap
+    #: Each start's centres in Z; shape (n_init, n_clusters, n_components).
     values: FloatArray
     grid: ClusterGrid
+    #: Number of centres of each start. Entries of `values` beyond it are 0, and no row
+    #: is assigned to them. () means that all starts have n_clusters.
     counts: tuple[int, ...] = ()
 
     @property
@@ -412,38 +498,44 @@ class Centres:
 
 @frozen(eq=False)
 class ClusterSums(EqualByFields):
-    """Exact sums of the rows nearest to each centre; `+` joins two sets of rows.
+    """Exact sums of the rows nearest to each centre; `+` joins two sets of rows."""
 
-    `n_samples`: rows counted.
-    `features`: int64 array of shape (n_init, n_clusters, n_components). Weighted sums of tile features, in
-      the grid's units.
-    `weights`: int64 array of shape (n_init, n_clusters). Sums of weights, in the grid's units.
-    `squared_norms`: weighted sum of ‖z‖², in units of the grid times `largest_squared_norm`; 0 if not wanted.
-    """
-
+    #: Rows counted.
     n_samples: int
+    #: Weighted sums of tile features, in the grid's units; shape (n_init, n_clusters,
+    #: n_components).
     features: IntArray
+    #: Sums of weights, in the grid's units; shape (n_init, n_clusters).
     weights: IntArray
+    #: Weighted sum of ‖z‖², in units of the grid times `largest_squared_norm`; 0 if not
+    #: wanted.
     squared_norms: int
 
     def __add__(self, other: ClusterSums) -> ClusterSums:
         if self.features.shape != other.features.shape:
             raise StatisticsError(
-                f"cannot add sums over clusters of shape {self.features.shape} and {other.features.shape}"
+                f"cannot add sums over clusters of shape {self.features.shape} and"
+                f" {other.features.shape}"
             )
         return exact_sums.add_fields(self, other)
 
     def means(self, state: Centres) -> FloatArray:
-        """Return the mean row of each cluster in Z; an empty cluster keeps its former centre."""
-        to_z = factors_of(state.feature_map) * state.grid.units(state.feature_map.n_components)
+        """Return the mean row of each cluster in Z; empty ones keep their centre."""
+        to_z = factors_of(state.feature_map) * state.grid.units(
+            state.feature_map.n_components
+        )
         filled = self.weights > 0
         means = state.values.copy()
-        means[filled] = self.features[filled] / self.weights[filled][:, np.newaxis] * to_z
+        means[filled] = (
+            self.features[filled] / self.weights[filled][:, np.newaxis] * to_z
+        )
         return means
 
     def cluster_weights(self, grid: ClusterGrid) -> FloatArray:
         """Return the sum of weights of each cluster, shape (n_init, n_clusters)."""
-        return np.ldexp(self.weights.astype(np.float64), grid.weight_exponent - grid.fraction_bits)
+        return np.ldexp(
+            self.weights.astype(np.float64), grid.weight_exponent - grid.fraction_bits
+        )
 
     def sum_of_squared_norms(self, state: Centres) -> float:
         """Return Σ w·‖z‖² of all rows."""
@@ -452,28 +544,30 @@ class ClusterSums(EqualByFields):
         return self.squared_norms * unit * largest_squared_norm(state.feature_map, grid)
 
     def inertias(self, state: Centres, sum_of_squared_norms: float) -> FloatArray:
-        """Return Σ w·‖z − c‖² of each start, shape (n_init,); 0 if rounding makes it negative.
+        """Return Σ w·‖z − c‖² of each start; 0 if rounding makes it negative.
 
-        Computed from sums only, as Σ w·‖z‖² − Σ_j w_j·(2·c_j·mean_j − ‖c_j‖²), with an error of about 1e-16
-        of the first term.
+        Computed from sums only, with an error of about 1e-16 of the first term of Σ
+        w·‖z‖² − Σ_j w_j·(2·c_j·mean_j − ‖c_j‖²).
         """
         weights = self.cluster_weights(state.grid)
         # Σ w·‖z − c‖² = Σ w·‖z‖² − Σ_c w_c·c·(2·mean_c − c)
-        products = np.einsum("ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values)
+        products = np.einsum(
+            "ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values
+        )
         left = sum_of_squared_norms - (weights * products).sum(axis=1)
         return np.asarray(np.maximum(left, 0.0))
 
 
 def factors_of(feature_map: maps.FeatureMap) -> FloatArray:
-    """Return the factors that turn tile features into Z: ones for a whitened map, whose tiles hold Z."""
+    """Return the factors that turn tile features into Z: 1 for a whitened map."""
     if feature_map.whitener is not None:
         return np.ones(feature_map.n_components)
     return exact_sums.expand(feature_map.scales)
 
 
-def fixed_point_map(feature_map: maps.FeatureMap) -> cosines.CosineFeatureMap | None:
+def fixed_point_map(feature_map: maps.FeatureMap) -> fourier.FourierFeatureMap | None:
     """Return the map if all its features are whole multiples of one unit, else None."""
-    if isinstance(feature_map, cosines.CosineFeatureMap) and feature_map.fixed_point:
+    if isinstance(feature_map, fourier.FourierFeatureMap) and feature_map.fixed_point:
         return feature_map
     return None  # in the map of a sum of kernels, components have different units
 
@@ -482,15 +576,18 @@ def largest_squared_norm(feature_map: maps.FeatureMap, grid: ClusterGrid) -> flo
     """Return an upper bound on ‖z‖²."""
     factors = factors_of(feature_map)
     if feature_map.squared_norm is not None and np.ptp(factors) == 0:
-        norm = float(feature_map.squared_norm * factors[0] ** 2)  # of every row, but for rounding
+        # of every row, but for rounding
+        norm = float(feature_map.squared_norm * factors[0] ** 2)
         return norm * (1.0 + feature_map.squared_norm_error)
     return float(np.square(factors * grid.units(feature_map.n_components)).sum())
 
 
 def tile_rows(n_components: int, n_columns: int) -> int:
-    """Return the largest number of rows of a tile: a power of two, fixed by D and the number of centres."""
+    """Return the largest number of rows of a tile, a power of two."""
     rows = _TILE_BYTES // (8 * max(n_components, n_columns))
-    return int(min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, 2 ** int(math.log2(max(1, rows))))))
+    return int(
+        min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, 2 ** int(math.log2(max(1, rows)))))
+    )
 
 
 def visit_tiles(
@@ -499,37 +596,43 @@ def visit_tiles(
     visit: Callable[[int, AnyArray], None],
     *,
     n_columns: int = 1,
-    chosen: IndexArray | None = None,
     whole: bool = False,
 ) -> None:
-    """Call `visit(first row, features)` with each tile of a block; threads share the tiles.
+    """Call `visit(first row, features)` with each tile of a block; threads share the
+    tiles.
 
-    Features have shape (n_rows, n_components), and are unnormalised, or Z for a whitened map. They are
-    float64, or with `whole` the int16 numbers of a `fixed_point_map`. Their memory is reused after `visit`
-    has returned. With `chosen`, only these rows of the block are visited, and `first row` counts among them.
-    Tiles are padded to multiples of 64 rows: BLAS rounds differently at the edges of other tiles, and a row's
-    features would depend on the rows next to it.
+    Features have shape (n_rows, n_components), and are unnormalised, or Z for a
+    whitened map. They are float64, or with `whole` the int16 numbers of a
+    `fixed_point_map`. Their memory is reused after `visit` has returned. Tiles are
+    padded to multiples of 64 rows: BLAS rounds differently at the edges of other tiles,
+    and a row's features would depend on the rows next to it.
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
     inputs = feature_map.inputs_of(replace(rows, y=None))
-    if chosen is not None:
-        inputs = inputs[chosen]
     D = feature_map.n_components
     most = tile_rows(D, n_columns)
-    tiles = machine.falling_tiles(len(inputs), most, multiple=_PANEL_ROWS, least=min(most, _LEAST_ROWS))
-    whitener, scales = feature_map.whitener, exact_sums.expand(feature_map.scales)
-    fixed, dtype = (fixed_point_map(feature_map), np.int16) if whole else (None, np.float64)
+    tiles = machine.falling_tiles(
+        len(inputs), most, multiple=_PANEL_ROWS, least=min(most, _LEAST_ROWS)
+    )
+    whitener = feature_map.whitener
+    scales = exact_sums.expand(feature_map.scales)
+    fixed, dtype = (
+        (fixed_point_map(feature_map), np.int16) if whole else (None, np.float64)
+    )
     spare = machine.SpareMemory()
 
     def work(here: slice) -> None:
         tile = inputs[here]
         n_rows = len(tile)
         if n_rows % _PANEL_ROWS:
-            tile = np.concatenate([tile, np.repeat(tile[-1:], -n_rows % _PANEL_ROWS, axis=0)])
+            tile = np.concatenate(
+                [tile, np.repeat(tile[-1:], -n_rows % _PANEL_ROWS, axis=0)]
+            )
         buffer = spare.take(len(tile) * D, dtype)
         features = buffer[: len(tile) * D].reshape(len(tile), D)
-        with np.errstate(over="ignore", invalid="ignore"):  # scorers refuse features that are not finite
+        # scorers refuse features that are not finite
+        with np.errstate(over="ignore", invalid="ignore"):
             if fixed is not None:
                 fixed.fill_whole(tile, features)
             else:
@@ -544,17 +647,21 @@ def visit_tiles(
     machine.share_out(work, tiles)
 
 
-# A product with this takes 0.2 µs per row, `np.add.reduceat` on sorted rows 1.5; SciPy lets other threads
-# run.
+# A product with this takes 0.2 µs per row, `np.add.reduceat` on sorted rows 1.5; SciPy
+# lets other threads run.
 def members_of(labels: IndexArray, n_clusters: int) -> scipy.sparse.csr_array:
-    """Return ones where a row belongs to a cluster of a start, shape (n_init · n_clusters, n_rows).
+    """Return a matrix of ones where a row belongs to a cluster of a start.
 
-    `labels`: int array of shape (n_init, n_rows).
+    Its shape is (n_init · n_clusters, n_rows); labels have shape (n_init, n_rows).
     """
     n_init, n_rows = labels.shape
     columns = (labels + n_clusters * np.arange(n_init)[:, np.newaxis]).ravel()
     # places in the flattened labels; modulo n_rows they are rows
     order = np.argsort(columns, kind="stable") % n_rows
-    ends = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n_init * n_clusters))])
+    ends = np.concatenate(
+        [[0], np.cumsum(np.bincount(columns, minlength=n_init * n_clusters))]
+    )
     ones = np.ones(len(order), np.int32)
-    return scipy.sparse.csr_array((ones, order, ends), shape=(n_init * n_clusters, n_rows))
+    return scipy.sparse.csr_array(
+        (ones, order, ends), shape=(n_init * n_clusters, n_rows)
+    )

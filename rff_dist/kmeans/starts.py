@@ -1,4 +1,10 @@
-"""What precedes the Lloyd passes of k-means: checks, passes that measure features, candidates and starts."""
+"""All that precedes the Lloyd passes of k-means: checks, measures, and first centres.
+
+Input is a dataset and a feature map, output are `Starts`: the centres that `kmeans.fit`
+moves. Random rows would be worse starts: k-means ends in the optimum nearest to where
+it begins. So a few passes draw candidates far from each other, and centres are chosen
+among these in memory, with as many tries as one likes.
+"""
 
 import logging
 import operator
@@ -11,14 +17,14 @@ import numpy as np
 
 from rff_dist.data import samples
 from rff_dist.data.blocks import Dataset, Rows
-from rff_dist.engines import progress, protocol
+from rff_dist.engines import events, protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import maps
 from rff_dist.fitting import plan
 from rff_dist.frequencies import uniforms
 from rff_dist.kmeans import lloyd_pass
 from rff_dist.kmeans.candidates import (
-    ChosenRows,
+    RowsByKey,
     SeedChoice,
     choose_centres,
     choose_rows,
@@ -36,40 +42,39 @@ from rff_dist.typing import Facts, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
-# Bahmani et al. (2012) draw 2k rows in each of five rounds. Two rounds of 4k end within 1 % of the same
-# inertias, with 0.4 times the comparisons.
-OVERSAMPLING, ROUNDS = 4, 2
+# Bahmani et al. (2012) draw 2k rows in each of five rounds. Two rounds of 4k end within
+# 1 % of the same inertias, with 0.4 times the comparisons.
+OVERSAMPLING = 4
+ROUNDS = 2
 LOCAL_SEARCH_STEPS = 20  # plus one for each cluster
 START_STEPS = 10  # Lloyd steps on the candidates
-CANDIDATE_ROWS = 4096  # in a dataset of up to so many rows all distinct rows are candidates, for any `init`
+# in a dataset of up to so many rows all distinct rows are candidates, for any `init`
+CANDIDATE_ROWS = 4096
 
 
 @frozen(eq=False)
 class Clusters:
-    """Clusters of a dataset in features: all that is needed to label rows, and how they were found.
+    """Clusters of a dataset in features: what labels rows, and how it came about."""
 
-    `feature_map`: with the standardizer of the inputs.
-    `centres`: float64 array of shape (n_clusters, n_components). In Z.
-    `weights`: float64 array of shape (n_clusters,). Sum of the weights of each cluster's rows; 1 for a row
-      without weight.
-    `inertia`: Σ w·‖z − c‖² over the rows and their nearest centres, in units of the kernel.
-    `inertias`: the inertia of the centres before each pass, then that of the final centres.
-    `start_inertias`: the final inertia of each start; the smallest is `inertia`.
-    `n_iter`: Lloyd passes that moved the centres of this start, without those on samples.
-    `converged`: whether the centres stopped before `max_iter`.
-    `grid`: the grid of the sums from which the centres were computed.
-    `card`: fingerprint and columns of the dataset, and the numbers of clusters that were compared.
-    """
-
+    #: With the standardizer of the inputs.
     feature_map: maps.FeatureMap
+    #: In Z, shape (n_clusters, n_components).
     centres: FloatArray
+    #: Of each cluster's rows, added up; shape (n_clusters,).
     weights: FloatArray
+    #: Σ w·‖z − c‖² over rows and their nearest centres, in units of the kernel.
     inertia: float
+    #: Of the centres before each pass, then of the final ones.
     inertias: tuple[float, ...]
+    #: At the end of each start; `inertia` is the smallest.
     start_inertias: tuple[float, ...]
+    #: Lloyd passes that moved this start's centres.
     n_iter: int
+    #: Whether the centres stopped before `max_iter`.
     converged: bool
+    #: Of the sums from which the centres were computed.
     grid: lloyd_pass.ClusterGrid
+    #: Facts of the dataset, and the numbers of clusters that were compared.
     card: Facts = field(default_factory=dict)
 
     __repr__ = short_repr
@@ -80,7 +85,7 @@ class Clusters:
 
     @property
     def n_filled(self) -> int:
-        """Number of clusters that have rows; less than asked for if there are fewer distinct rows."""
+        """Number of clusters with rows; few distinct rows leave some empty."""
         return int((self.weights > 0).sum())
 
     @property
@@ -93,8 +98,12 @@ class Clusters:
         return maps.arrays_digest(self.feature_map.digest(), [self.centres], None)
 
 
+# -- checks
+# --------------------------------------------------------------------------------
+
+
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
-    """Check that there are at least as many rows as clusters; raises DataError otherwise."""
+    """Raise DataError if there are fewer rows than clusters, or none."""
     inspection.blocks_of(dataset)  # refuses a dataset without rows
     check_enough(dataset.n_samples, n_clusters)
 
@@ -102,51 +111,72 @@ def check_rows(dataset: Dataset, n_clusters: int) -> None:
 def check_enough(n_samples: int, n_clusters: int) -> None:
     """Raise DataError if there are fewer rows than clusters."""
     if n_samples < n_clusters:
-        raise DataError(f"n_samples={n_samples} should be >= n_clusters={n_clusters}; ask for fewer clusters")
+        raise DataError(
+            f"n_samples={n_samples} should be >= n_clusters={n_clusters}; ask for fewer"
+            " clusters"
+        )
 
 
 def check_fits(
-    dataset: Dataset, width: int, lloyd: LloydOptions, *, n_numbers: int = 1, engine: protocol.Engine
+    dataset: Dataset,
+    n_components: int,
+    lloyd: LloydOptions,
+    *,
+    n_numbers: int = 1,
+    engine: protocol.Engine,
 ) -> None:
-    """Check that all passes, in `width` columns, fit in a worker's memory; raises PlanError otherwise."""
-    check_memory(dataset, width, lloyd.n_init * n_numbers, lloyd.largest, engine=engine)
-    if _draws(lloyd, dataset):
-        check_memory(dataset, width, 1, 1 + ROUNDS * OVERSAMPLING * lloyd.largest, engine=engine)
+    """Raise PlanError unless all passes fit in a worker's memory.
+
+    `n_numbers` is how many numbers of clusters share the passes.
+    """
+    n_starts = lloyd.n_init * n_numbers
+    check_memory(dataset, n_components, n_starts, lloyd.largest, engine=engine)
+    if _draws_candidates(lloyd, dataset):
+        n_candidates = 1 + ROUNDS * OVERSAMPLING * lloyd.largest
+        check_memory(dataset, n_components, 1, n_candidates, engine=engine)
 
 
 def check_memory(
-    dataset: Dataset, n_components: int, n_starts: int, n_clusters: int, *, engine: protocol.Engine
+    dataset: Dataset,
+    n_components: int,
+    n_starts: int,
+    n_clusters: int,
+    *,
+    engine: protocol.Engine,
 ) -> None:
-    """Check that the sums and centres of a pass fit in a worker's memory; raises PlanError otherwise."""
-    blocks = inspection.blocks_of(dataset)
+    """Raise PlanError unless sums and centres of a pass fit in a worker's memory."""
     n_centres = n_starts * n_clusters
-    needed = plan.PROCESS_BYTES
+    block_rows = inspection.blocks_of(dataset)[0].n_samples
+    # a block as read, in float64 and in float32, and the next block, which is read
+    # ahead
+    value_bytes = 2 * dataset.dtype.itemsize + 12
+    needed = plan.PROCESS_BYTES + block_rows * dataset.n_features * value_bytes
     needed += lloyd_pass.pass_bytes(n_components, n_centres, n_threads=engine.n_threads)
-    # a block as read, in float64 and in float32, and the next block, which is read ahead
-    needed += blocks[0].n_samples * dataset.n_features * (2 * dataset.dtype.itemsize + 12)
     limit = engine.worker_memory or machine.available_memory()
     if needed > limit:
         raise PlanError(
-            f"a worker needs {human_bytes(needed)} for {n_centres:_} centres "
-            f"(n_clusters={n_clusters:_}, starts={n_starts:_}, n_components={n_components:_}) but has "
-            f"{human_bytes(limit)}; ask for fewer clusters, starts or components, or give each process more "
-            "memory"
+            f"a worker needs {human_bytes(needed)} for {n_centres:_} centres"
+            f" (n_clusters={n_clusters:_}, starts={n_starts:_},"
+            f" n_components={n_components:_}) but has {human_bytes(limit)}; ask for"
+            " fewer clusters, starts or components, or give each process more memory"
         )
+
+
+# -- what all passes share
+# -----------------------------------------------------------------
 
 
 @frozen(eq=False)
 class ClusteringJob:
-    """A dataset, the features to cluster in, and what all passes share.
-
-    `sum_of_squared_norms`: Σ w·‖z‖².
-    `variance`: mean variance of Z's columns.
-    """
+    """A dataset, the features to cluster in, and what all passes share."""
 
     dataset: Dataset
     feature_map: maps.FeatureMap
     grid: lloyd_pass.ClusterGrid
     engine: protocol.Engine
+    #: Σ w·‖z‖².
     sum_of_squared_norms: float = 0.0
+    #: Mean variance of Z's columns.
     variance: float = 0.0
 
     def run[S, T](
@@ -158,60 +188,114 @@ class ClusteringJob:
         combine: Callable[[T, T], T] = operator.add,
     ) -> T:
         """Run a pass over all blocks."""
-        dataset, engine = self.dataset, self.engine
-        return inspection.sum_rows(dataset, compute, state, combine=combine, engine=engine, label=label)
+        return inspection.sum_rows(
+            self.dataset,
+            compute,
+            state,
+            combine=combine,
+            engine=self.engine,
+            label=label,
+        )
 
     def expect(self, label: str, limit: int) -> None:
         """Tell the engine's observers how many passes there will be at most."""
-        progress.Announcer(self.engine.observers)(progress.Rounds(label, limit))
+        self.engine.tell(events.Rounds(label, limit))
 
-    def centres(self, values: FloatArray, *, counts: tuple[int, ...] = ()) -> lloyd_pass.Centres:
+    def centres(
+        self, values: FloatArray, *, counts: tuple[int, ...] = ()
+    ) -> lloyd_pass.Centres:
         """Return the state of a pass that compares rows with centres."""
         return lloyd_pass.Centres(self.feature_map, values, self.grid, counts)
 
-    def sums(self, state: lloyd_pass.Centres, *, label: str = "lloyd") -> lloyd_pass.ClusterSums:
-        """Run a Lloyd pass with a state's centres; raises PlanError if a worker's memory is too small."""
-        n_init, n_clusters, n_components = state.values.shape
-        check_memory(self.dataset, n_components, n_init, n_clusters, engine=self.engine)
-        sums = self.run(lloyd_pass.sum_clusters, state, label=label)
+    def sums(
+        self, state: lloyd_pass.Centres, *, label: str = "lloyd"
+    ) -> lloyd_pass.ClusterSums:
+        """Run a Lloyd pass; raises PlanError if a worker's memory is too small."""
+        n_starts, n_clusters, n_components = state.values.shape
+        check_memory(
+            self.dataset, n_components, n_starts, n_clusters, engine=self.engine
+        )
+        return self.checked(self.run(lloyd_pass.sum_clusters, state, label=label))
+
+    def checked(self, sums: lloyd_pass.ClusterSums) -> lloyd_pass.ClusterSums:
+        """Return the sums if they are of all rows."""
         specs.check_counted(sums.n_samples, self.dataset.n_samples)
         return sums
 
 
 def measure(
-    dataset: Dataset, feature_map: maps.FeatureMap, moments: Moments | None, *, engine: protocol.Engine
+    dataset: Dataset,
+    feature_map: maps.FeatureMap,
+    moments: Moments | None,
+    *,
+    engine: protocol.Engine,
 ) -> ClusteringJob:
     """Fix the grid of the sums, and measure norms and variance, in one or two passes.
 
-    `moments`: from `statistics.inspection.inspect`; needed if rows have weights.
-    Raises DataError if values are not finite, or all weights are zero.
+    `moments` are from `inspect`, and needed if rows have weights. Raises DataError if
+    values are not finite, or all weights are zero.
     """
+    fraction_bits = lloyd_pass.fraction_bits_for(dataset.n_samples)
     weight_exponent = 0 if moments is None else passes.weight_grid(moments).exponent
-    grid = lloyd_pass.ClusterGrid(lloyd_pass.fraction_bits_for(dataset.n_samples), weight_exponent)
+    grid = lloyd_pass.ClusterGrid(fraction_bits, weight_exponent)
     job = ClusteringJob(dataset, feature_map, grid, engine)
     if not feature_map.bounded or feature_map.whitener is not None:
-        largest = job.run(lloyd_pass.measure_tiles, feature_map, label="measure", combine=np.maximum)
+        largest = job.run(
+            lloyd_pass.measure_tiles, feature_map, label="measure", combine=np.maximum
+        )
         exponents = np.where(largest > 0, np.frexp(largest)[1], 0)
-        job = replace(job, grid=replace(job.grid, exponents=exact_sums.as_runs(exponents)))
-    # all rows are nearest to a single centre, so a Lloyd pass gives the sums over all of them
+        grid = replace(grid, exponents=exact_sums.as_runs(exponents))
+        job = replace(job, grid=grid)
+    # all rows are nearest to a single centre, so a Lloyd pass gives the sums over all
+    # of them
     origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
-    sums = job.run(partial(lloyd_pass.sum_clusters, squared_norms=True), origin, label="norms")
-    specs.check_counted(sums.n_samples, dataset.n_samples)
+    sum_all = partial(lloyd_pass.sum_clusters, squared_norms=True)
+    sums = job.checked(job.run(sum_all, origin, label="norms"))
     squared_norms = sums.sum_of_squared_norms(origin)
-    mean = sums.means(origin)
-    weight = float(sums.cluster_weights(job.grid).sum())
-    spread = float(sums.inertias(replace(origin, values=mean), squared_norms)[0])
+    mean = replace(origin, values=sums.means(origin))
+    weight = float(sums.cluster_weights(grid).sum())
+    spread = float(sums.inertias(mean, squared_norms)[0])
     variance = spread / weight / feature_map.n_components
     return replace(job, sum_of_squared_norms=squared_norms, variance=variance)
 
 
-def read_centres(init: Any, feature_map: maps.FeatureMap, n_clusters: int) -> FloatArray:
-    """Return given centres in Z, of shape (n_clusters, n_components).
+# -- first centres
+# -------------------------------------------------------------------------
 
-    `init`: array-like of shape (n_clusters, n_features) or (n_clusters, n_components). Rows of inputs, which
-      are mapped to features, or centres in Z; if both fit, it is taken as inputs.
-    Raises InvalidParameterError if it is no array of numbers; DataError if it has the wrong shape or values
-      that are not finite.
+
+@frozen(eq=False)
+class Candidates:
+    """Rows among which centres are chosen, and the weight of the rows near each."""
+
+    #: In Z, shape (n_candidates, n_components).
+    points: FloatArray
+    #: Shape (n_candidates,).
+    weights: FloatArray
+
+
+@frozen(eq=False)
+class Starts:
+    """Initial centres, for one number of clusters or several."""
+
+    #: In Z, shape (n_starts, n_clusters, n_components); 0 beyond a start's count.
+    values: FloatArray
+    #: Number of centres of each start.
+    counts: tuple[int, ...]
+    #: Rows among which they were chosen; 0 if users gave the centres.
+    n_candidates: int = 0
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+def read_centres(
+    init: Any, feature_map: maps.FeatureMap, n_clusters: int
+) -> FloatArray:
+    """Return a user's centres in Z, of shape (n_clusters, n_components).
+
+    `init` has a row for each cluster, of inputs or, if the number of columns does not
+    fit, of features. Raises InvalidParameterError if it is no array of numbers;
+    DataError if it has the wrong shape or values that are not finite.
     """
     try:
         centres = np.asarray(init, np.float64)
@@ -219,124 +303,110 @@ def read_centres(init: Any, feature_map: maps.FeatureMap, n_clusters: int) -> Fl
             raise TypeError("a single value")
     except (TypeError, ValueError) as error:
         raise InvalidParameterError(
-            f"`init` is a {type(init).__name__}; expected one of {sorted(INITS)}, or an array of centres"
+            f"`init` is a {type(init).__name__}; expected one of {sorted(INITS)}, or an"
+            " array of centres"
         ) from error
-    shapes = [(n_clusters, feature_map.n_features), (n_clusters, feature_map.n_components)]
-    if centres.shape not in shapes:
+    of_inputs = (n_clusters, feature_map.n_features)
+    of_features = (n_clusters, feature_map.n_components)
+    if centres.shape not in (of_inputs, of_features):
         raise DataError(
-            f"The shape of the initial centers {centres.shape} does not match the number of clusters "
-            f"{n_clusters}: expected {shapes[0]} as rows of inputs, or {shapes[1]} as centres in features"
+            f"The shape of the initial centers {centres.shape} does not match the"
+            f" number of clusters {n_clusters}: expected {of_inputs} as rows of inputs,"
+            f" or {of_features} as centres in features"
         )
     if not np.isfinite(centres).all():
         raise DataError("`init` contains NaN or infinity; expected finite centres")
-    if centres.shape == shapes[0]:
-        centres = feature_map.transform(centres, dtype=np.float64)
+    if centres.shape == of_inputs:
+        return feature_map.transform(centres, dtype=np.float64)
     return centres
 
 
-@frozen(eq=False)
-class Candidates:
-    """Rows among which centres are chosen.
-
-    `points`: float64 array of shape (n_candidates, n_components). In Z.
-    `weights`: float64 array of shape (n_candidates,). Weight of the rows that each represents.
-    """
-
-    points: FloatArray
-    weights: FloatArray
-
-
-@frozen(eq=False)
-class Starts:
-    """Initial centres, for one number of clusters or several.
-
-    `values`: float64 array of shape (n_starts, n_clusters, n_components). In Z; 0 beyond a start's count.
-    `counts`: number of centres of each start.
-    `n_candidates`: number of rows among which they were chosen; 0 if they were given.
-    """
-
-    values: FloatArray
-    counts: tuple[int, ...]
-    n_candidates: int = 0
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-
-def _draws(lloyd: LloydOptions, dataset: Dataset) -> bool:
-    """Return whether candidates are drawn from all rows in passes, rather than from a sample."""
-    by_passes = isinstance(lloyd.init, str) and lloyd.init == "k-means||"
-    return by_passes and dataset.n_samples > _sample_size(lloyd.largest)
-
-
-def _sample_size(n_clusters: int) -> int:
-    return max(CANDIDATE_ROWS, 4 * n_clusters)
-
-
 def find_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
-    """Find the rows among which up to `n_clusters` centres are chosen."""
-    return _draw_candidates(job, lloyd) if _draws(lloyd, job.dataset) else _sample_candidates(job, lloyd)
+    """Find candidates by passes over all rows, or in a sample if that is enough."""
+    if _draws_candidates(lloyd, job.dataset):
+        return _draw_candidates(job, lloyd)
+    return _sample_candidates(job, lloyd)
 
 
-def choose_starts(candidates: Candidates, lloyd: LloydOptions) -> Starts:
-    """Choose the centres of `n_init` starts for each number of clusters.
-
-    Each start is the best of three solutions for the weighted candidates, found without a pass: two by greedy
-    k-means++, and one of these after local search, each improved by some Lloyd steps. A single k-means++
-    choice often has two centres in one cluster, and local search sometimes leaves a ring without a centre.
-    """
-    counts = tuple(number for number in lloyd.numbers for _ in range(lloyd.n_init))
-    values = np.zeros((len(counts), lloyd.largest, candidates.points.shape[1]))
-    for i, number in enumerate(counts):
-        seed = uniforms.derived_seed(lloyd.seed, i % lloyd.n_init)
-        values[i, :number] = _choose_start(candidates, number, seed)
-    return Starts(values, counts, len(candidates.points))
+def _draws_candidates(lloyd: LloydOptions, dataset: Dataset) -> bool:
+    if not isinstance(lloyd.init, str) or lloyd.init != "k-means||":
+        return False
+    return dataset.n_samples > _sample_size(lloyd)
 
 
-# The best of three choices has the best inertia on 30 blobs for 12 of 12 seeds; one greedy choice lay 7 %
-# above.
-def _choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
-    points, weights = candidates.points, candidates.weights
-    seeds = seed, uniforms.derived_seed(seed, 0)
-    chosen = [choose_centres(points, weights, n_clusters, seed=each) for each in seeds]
-    if len(chosen[0]) < n_clusters:
-        logger.warning("%d candidates for %d centres are distinct", len(chosen[0]), n_clusters)
-        # a repeated centre gets no rows, since ties go to the lowest index
-        repeated = np.repeat(chosen[0][:1], n_clusters - len(chosen[0]))
-        return np.asarray(points[np.concatenate([chosen[0], repeated])])
-    n_steps = LOCAL_SEARCH_STEPS + n_clusters
-    chosen.append(exchange_centres(points, weights, chosen[0], n_steps=n_steps, seed=seed))
-    solutions = [improve_centres(points, weights, points[some], max_iter=START_STEPS) for some in chosen]
-    return min(solutions, key=lambda centres: weighted_inertia(points, weights, centres))
+def _sample_size(lloyd: LloydOptions) -> int:
+    return max(CANDIDATE_ROWS, 4 * lloyd.largest)
 
 
 def _sample_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """Return the distinct rows of a seeded sample as candidates."""
-    X, _, weights = samples.sample_rows(job.dataset, lloyd.seed, n_rows=_sample_size(lloyd.largest))
+    X, _, weights = samples.sample_rows(
+        job.dataset, lloyd.seed, n_rows=_sample_size(lloyd)
+    )
     inputs = job.feature_map.prepare(X)
     _, first, groups = np.unique(inputs, axis=0, return_index=True, return_inverse=True)
-    counts = np.bincount(groups.ravel(), weights=weights).astype(np.float64)
-    return Candidates(job.feature_map.transform(X[first], dtype=np.float64), counts)
+    totals = np.bincount(groups.ravel(), weights=weights).astype(np.float64)
+    return Candidates(job.feature_map.transform(X[first], dtype=np.float64), totals)
 
 
 def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """Draw candidates by k-means||, and weight each by the rows nearest to it.
 
-    Bahmani et al. (2012), Alg. 2, but each round draws exactly 4 · n_clusters rows, not so many on average.
+    Bahmani et al. (2012), Alg. 2, but each round draws exactly 4 · n_clusters rows, not
+    so many on average.
     """
     X, _, _ = samples.sample_rows(job.dataset, lloyd.seed, n_rows=1)
-    drawn = job.feature_map.transform(X, dtype=np.float64)
+    points = job.feature_map.transform(X, dtype=np.float64)
     size = OVERSAMPLING * lloyd.largest
     job.expect("candidates", ROUNDS)
     for turn in range(ROUNDS):
-        points = job.centres(drawn[np.newaxis])
-        choice = SeedChoice(points, size, lloyd.seed, turn)
-        chosen: ChosenRows = job.run(choose_rows, choice, label="candidates")
-        drawn = np.concatenate([drawn, chosen.features])
-        if len(chosen.keys) < size:  # every other row is at a candidate
+        choice = SeedChoice(job.centres(points[np.newaxis]), size, lloyd.seed, turn)
+        drawn: RowsByKey = job.run(choose_rows, choice, label="candidates")
+        points = np.concatenate([points, drawn.features])
+        if len(drawn.keys) < size:  # every other row is at a candidate
             break
-    sums: lloyd_pass.ClusterSums = job.run(weigh_points, job.centres(drawn[np.newaxis]), label="weights")
-    specs.check_counted(sums.n_samples, job.dataset.n_samples)
-    weights = sums.cluster_weights(job.grid)[0]
-    counts = weights > 0
-    return Candidates(drawn[counts], weights[counts])
+    sums = job.run(weigh_points, job.centres(points[np.newaxis]), label="weights")
+    weights = job.checked(sums).cluster_weights(job.grid)[0]
+    has_rows = weights > 0
+    return Candidates(points[has_rows], weights[has_rows])
+
+
+def choose_starts(candidates: Candidates, lloyd: LloydOptions) -> Starts:
+    """Choose the centres of `n_init` starts for each number of clusters."""
+    counts = tuple(number for number in lloyd.numbers for _ in range(lloyd.n_init))
+    values = np.zeros((len(counts), lloyd.largest, candidates.points.shape[1]))
+    for i, number in enumerate(counts):
+        seed = uniforms.derived_seed(lloyd.seed, i % lloyd.n_init)
+        values[i, :number] = choose_start(candidates, number, seed)
+    return Starts(values, counts, len(candidates.points))
+
+
+def choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
+    """Return the best of three solutions for the weighted candidates, without a pass.
+
+    Two are by greedy k-means++, and one is the first of these after local search, each
+    improved by some Lloyd steps. One k-means++ choice often has two centres in one
+    cluster (7 % more inertia on 30 blobs, where the best of three found the optimum for
+    12 of 12 seeds), and local search sometimes leaves a ring without a centre.
+    """
+    points = candidates.points
+    weights = candidates.weights
+    first = choose_centres(points, weights, n_clusters, seed=seed)
+    if len(first) < n_clusters:
+        logger.info("%d candidates for %d centres are distinct", len(first), n_clusters)
+        # a repeated centre gets no rows, since ties go to the lowest index
+        n_repeated = n_clusters - len(first)
+        return np.asarray(points[np.append(first, np.repeat(first[0], n_repeated))])
+    n_steps = LOCAL_SEARCH_STEPS + n_clusters
+    other_seed = uniforms.derived_seed(seed, 0)
+    solutions = [
+        improve_centres(points, weights, points[rows], max_iter=START_STEPS)
+        for rows in (
+            first,
+            choose_centres(points, weights, n_clusters, seed=other_seed),
+            exchange_centres(points, weights, first, n_steps=n_steps, seed=seed),
+        )
+    ]
+    return min(
+        solutions, key=lambda centres: weighted_inertia(points, weights, centres)
+    )

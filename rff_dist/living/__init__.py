@@ -1,1 +1,1 @@
-"""Models of data that change: rows that came and went, updates, the gate, drift, merging."""
+"""Models of data that change: new rows, updates, the gate, drift, merging."""

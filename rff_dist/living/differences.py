@@ -1,217 +1,184 @@
-"""The rows that differ between the version of the data that a model was made of, and a later one."""
+"""Find the rows that differ between two versions of a dataset.
 
-import bisect
+A model's sums are of the version that it was trained on. To update them, rows that were
+corrected or deleted since must be subtracted as they were, and corrected rows added as
+they are. Only chunks that differ are read, so the cost grows with the changes and not
+with the data.
+"""
+
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
-from typing import Any, Self
+from collections.abc import Sequence
 
 import numpy as np
 
-from rff_dist.data import memory
-from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.data.blocks import Block, Dataset
+from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import NoSuchVersionError, StatisticsError
+from rff_dist.living.ranges import Range, contain_rows, count_rows, merge_ranges
 from rff_dist.storage import datasets
-from rff_dist.typing import BoolArray, IntArray, frozen
+from rff_dist.typing import AnyArray, IntArray, frozen
 
 logger = logging.getLogger(__name__)
 
-MAX_COMPARED_ROWS = 2**22  # they are in memory as they were and as they are
+MAX_COMPARED_ROWS = 2**22  # both versions of these rows are in memory as bytes
+
+type Versions = tuple[datasets.ZarrDataset, datasets.ZarrDataset, list[Range]]
 
 
-type Range = tuple[int, int]
-
-
-@frozen(eq=False)
-class Compared:
-    """Rows of chunks that differ: their numbers, their values, and all values of a row as bytes."""
-
-    numbers: np.ndarray
-    X: np.ndarray
-    y: np.ndarray | None
-    sample_weight: np.ndarray | None
-    as_bytes: np.ndarray
-
-    def only(self, which: np.ndarray) -> Self:
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        chosen: dict[str, Any] = {name: None if old is None else old[which] for name, old in values.items()}
-        return replace(self, **chosen)
-
-    def as_dataset(self) -> memory.ArrayDataset | None:
-        return memory.ArrayDataset(self.X, self.y, self.sample_weight) if len(self.numbers) else None
-
-
-@frozen(eq=False)
+@frozen
 class Differences:
-    """Two versions of the data, compared where their chunks differ.
+    """How a later version of the data differs from the one that a model was trained on.
 
-    `before`, `after`: the version that the model was made of, and the one that it is to follow. A chunk that
-      both share, or that is read again, is read from the store only once. None if nothing was compared.
-    `was`: the rows that differ, as they were.
-    `came`: rows that replaced others, without appended ones; None if there are none.
-    `gone`: rows that the model holds and the data no longer have; None if there are none. Rows that only
-      moved are in neither.
-    `moved`: int64 array of shape (n_moved, 2). Numbers of moved rows now, ascending, and before.
+    With default values: the versions were not compared, or nothing differs.
     """
 
-    before: Dataset | None
-    after: Dataset | None
-    was: Compared
-    came: memory.ArrayDataset | None
-    gone: memory.ArrayDataset | None
-    moved: IntArray
-
-    @property
-    def changed(self) -> tuple[Range, ...]:
-        """Numbers of the rows of `before` that are now different or gone."""
-        return tuple(merge_ranges((row, row + 1) for row in self.was.numbers.tolist()))
-
-
-_NONE = Compared(np.empty(0, np.int64), np.empty((0, 1)), None, None, np.empty((0, 0), np.uint8))
-NO_DIFFERENCES = Differences(None, None, _NONE, None, None, np.empty((0, 2), np.int64))
+    #: The version that the model was trained on, and the later one. They share a cache,
+    #: so a chunk of both is read from the store only once.
+    before: Dataset | None = None
+    after: Dataset | None = None
+    #: Row numbers of `before` whose values are now different or gone.
+    changed: tuple[Range, ...] = ()
+    #: Rows that entered in the places of others, not at the end; None if there are
+    #: none.
+    replacements: ArrayDataset | None = None
+    #: Rows that the model contains and the data no longer have; None if there are none.
+    removals: ArrayDataset | None = None
+    #: Present numbers of rows that only moved, which are no replacements or removals.
+    moved_to: tuple[int, ...] = ()
 
 
 def find_differences(
     dataset: Dataset,
     version: str | None,
-    left_out: Sequence[Range],
+    missing: Sequence[Range],
     *,
     start: int = 0,
     only_appended: bool = False,
 ) -> Differences | None:
-    """Compare a versioned dataset with the version of it that a model was made of.
+    """Compare a dataset with the earlier version that a model was trained on.
 
-    `version`: the version on the model's card.
-    `left_out`: rows of that version that the model does not hold.
-    `start`: the first row that the model is to hold.
-    `only_appended`: whether all rows of that version are known to be unchanged, so that none need be read.
-    Returns None if either keeps no versions, or that version has expired.
-    Raises StatisticsError if more rows differ than can be compared.
+    `missing` are rows of that version that the model lacks, and `start` is the first
+    row that it is to have. With `only_appended` the old rows are known to be unchanged,
+    and nothing is read. Returns None if the dataset keeps no versions, or that version
+    has expired. Raises StatisticsError if more rows differ than fit into memory.
     """
-    if version is None or not isinstance(dataset, datasets.ZarrDataset) or dataset.version is None:
+    versions = _open_versions(dataset, version)
+    if versions is None:
         return None
-    try:
-        before, after, spans = datasets.changed_rows(dataset, version)
-    except NoSuchVersionError as error:
-        logger.info("the rows are compared by fingerprints: %s", error)
-        return None
+    before, after, spans = versions
     if only_appended:
-        before, spans = after, []
+        # the model's rows are the same in both, so the later version is read for them
+        return Differences(after, after)
     if count_rows(spans) > MAX_COMPARED_ROWS:
         raise StatisticsError(
-            f"{count_rows(spans):_} rows lie in chunks that differ from version {version} of the data, which "
-            f"the model holds; expected at most {MAX_COMPARED_ROWS:_}. Fit again"
+            f"{count_rows(spans):_} rows lie in chunks that differ from version"
+            f" {version} of the data, which the model holds; expected at most"
+            f" {MAX_COMPARED_ROWS:_}. Fit again"
         )
-    old, new = _read(before, spans), _read(after, spans)
-    n_both = len(new.numbers)  # `old` has the same rows, and perhaps more at its end
-    # rows beyond the end of the later version are gone, so they count as different
-    differs = np.ones(len(old.numbers), bool)
-    # as bytes, not as numbers, since NaN is not equal to itself
-    differs[:n_both] = (old.as_bytes[:n_both] != new.as_bytes).any(axis=1)
-    out = are_in(old.numbers, left_out)
-    went = np.flatnonzero(differs & ~out).tolist()
-    entered = np.flatnonzero(differs[:n_both] & (new.numbers >= start)).tolist()
-    # rows that only moved are not new: they are told by their bytes
-    # lists, because equal rows may stand in several places
-    held = defaultdict[bytes, list[int]](list)
-    for i in went:
-        held[old.as_bytes[i].tobytes()].append(i)
-    came, gone, moved = np.zeros(n_both, bool), np.zeros(len(old.numbers), bool), []
-    for i in entered:
-        if alike := held[new.as_bytes[i].tobytes()]:
-            moved.append((new.numbers[i], old.numbers[alike.pop()]))
+    old_numbers, old = _read_bytes(before, spans)
+    new_numbers, new = _read_bytes(after, spans)
+
+    # `new` has the same row numbers, but lacks those beyond the end of `after`
+    n_common = len(new_numbers)
+    is_changed = np.ones(len(old_numbers), bool)
+    if n_common:
+        # compared as bytes, because NaN does not equal itself
+        is_changed[:n_common] = (old[:n_common] != new).any(axis=1)
+
+    is_held = ~contain_rows(missing, old_numbers)
+    is_wanted = new_numbers >= start
+    leaving = np.flatnonzero(is_changed & is_held).tolist()
+    entering = np.flatnonzero(is_changed[:n_common] & is_wanted).tolist()
+
+    # A row that leaves one place and enters another has moved. There may be several
+    # equal rows, so each content has a list of places.
+    unmatched = defaultdict[bytes, list[int]](list)
+    for place in leaving:
+        unmatched[old[place].tobytes()].append(place)
+    moved = []
+    replacements = []
+    for place in entering:
+        equal_rows = unmatched[new[place].tobytes()]
+        if equal_rows:
+            equal_rows.pop()
+            moved.append(place)
         else:
-            came[i] = True
-    gone[[i for alike in held.values() for i in alike]] = True
-    others = new.only(came).as_dataset(), old.only(gone).as_dataset()
-    return Differences(before, after, old.only(differs), *others, np.array(moved, np.int64).reshape(-1, 2))
+            replacements.append(place)
+    removals = sorted(place for places in unmatched.values() for place in places)
+
+    changed = old_numbers[is_changed].tolist()
+    return Differences(
+        before,
+        after,
+        tuple(merge_ranges((row, row + 1) for row in changed)),
+        take_rows(after, new_numbers[replacements]),
+        take_rows(before, old_numbers[removals]),
+        tuple(new_numbers[moved].tolist()),
+    )
 
 
 def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) -> bool:
-    """Return whether the rows `start:stop` are the same as in another version of the dataset.
+    """Return whether rows `start:stop` are the same in another version of the dataset.
 
-    False if that is not known: either keeps no versions, or that version has expired.
+    False if that is not known: there are no versions, or that one has expired.
     """
-    if version is None or not isinstance(dataset, datasets.ZarrDataset) or dataset.version is None:
+    versions = _open_versions(dataset, version)
+    if versions is None:
         return False
-    try:
-        before, dataset, spans = datasets.changed_rows(dataset, version)
-    except NoSuchVersionError:
+    before, after, spans = versions
+    if stop > min(before.n_samples, after.n_samples):
         return False
-    if stop > min(before.n_samples, dataset.n_samples):
-        return False
-    ranges = [(max(a, start), min(b, stop)) for a, b in spans if a < stop and start < b]
-    return bool((_read(before, ranges).as_bytes == _read(dataset, ranges).as_bytes).all())
+    spans = [(max(a, start), min(b, stop)) for a, b in spans if a < stop and start < b]
+    _, old = _read_bytes(before, spans)
+    _, new = _read_bytes(after, spans)
+    return np.array_equal(old, new)
 
 
-def _read(dataset: datasets.ZarrDataset, ranges: Sequence[Range]) -> Compared:
-    spans = [(start, min(stop, dataset.n_samples)) for start, stop in ranges if start < dataset.n_samples]
-    read: list[Rows] = [dataset.read(Block(i, start, stop)) for i, (start, stop) in enumerate(spans)]
-    numbers = [np.arange(start, stop) for start, stop in spans]
-    if not read:
-        return _NONE
-    X = np.concatenate([rows.X for rows in read])
-    y = None if read[0].y is None else np.concatenate([rows.y for rows in read if rows.y is not None])
-    weight = None
-    if read[0].sample_weight is not None:
-        weight = np.concatenate([rows.sample_weight for rows in read if rows.sample_weight is not None])
-    parts = [part.reshape(len(X), -1) for part in (X, y, weight) if part is not None]
-    as_bytes = np.hstack([np.ascontiguousarray(part).view(np.uint8) for part in parts])
+def take_rows(dataset: Dataset, numbers: IntArray) -> ArrayDataset | None:
+    """Read single rows into memory as a dataset; None without any."""
+    if not len(numbers):
+        return None
+    X, y, weight = dataset.take(numbers)
     if y is not None and dataset.one_dimensional:
-        # blocks have y with two axes; the dataset made of these rows needs it as it was stored
+        # rows have y with two axes; the dataset made of them needs it as it was stored
         y = y[:, 0]
-    return Compared(np.concatenate(numbers), X, y, weight, as_bytes)
+    return ArrayDataset(X, y, weight, attributes=dataset.attributes)
 
 
-# -- ranges of rows --------------------------------------------------------------------------------
+def _open_versions(dataset: Dataset, version: str | None) -> Versions | None:
+    """Open a version, and the dataset again, and find the rows whose chunks differ."""
+    if not isinstance(dataset, datasets.ZarrDataset):
+        return None
+    if version is None or dataset.version is None:
+        return None
+    try:
+        return datasets.compare_versions(dataset, version)
+    except NoSuchVersionError as error:
+        logger.info("the rows are compared by fingerprints: %s", error)
+        return None
 
 
-def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """Return the same rows as ascending ranges that neither touch nor overlap."""
-    merged: list[Range] = []
-    for start, stop in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
-        elif start < stop:
-            merged.append((start, stop))
-    return merged
-
-
-def without_rows(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
-    """Return the ranges without the rows of `taken`; ranges are not merged."""
-    holes = merge_ranges(taken)
-    starts, stops = [start for start, _ in holes], [stop for _, stop in holes]
-    left = []
-    for start, stop in ranges:
-        # corrections of thousands of rows leave thousands of ranges and of holes
-        within = holes[bisect.bisect_right(stops, start) : bisect.bisect_left(starts, stop)]
-        for hole_start, hole_stop in within:
-            if start < hole_start:
-                left.append((start, hole_start))
-            start = hole_stop
-        if start < stop:
-            left.append((start, stop))
-    return left
-
-
-def count_rows(ranges: Iterable[Range]) -> int:
-    """Return the number of rows."""
-    return sum(stop - start for start, stop in ranges)
-
-
-def as_blocks(ranges: Iterable[Range]) -> list[Block]:
-    """Return ranges as blocks, numbered in their order."""
-    return [Block(i, start, stop) for i, (start, stop) in enumerate(ranges)]
-
-
-def cut_ranges(ranges: Iterable[Range], rows: int) -> list[Range]:
-    """Cut ranges into pieces of at most `rows` rows."""
-    return [(i, min(i + rows, stop)) for start, stop in ranges for i in range(start, stop, rows)]
-
-
-def are_in(numbers: IntArray, ranges: Iterable[Range]) -> BoolArray:
-    """Return which row numbers are in the ranges."""
-    edges = np.array(merge_ranges(ranges), np.int64).ravel()
-    inside: BoolArray = np.searchsorted(edges, numbers, side="right") % 2 == 1
-    return inside
+def _read_bytes(
+    dataset: datasets.ZarrDataset, spans: Sequence[Range]
+) -> tuple[IntArray, AnyArray]:
+    """Return the numbers of existing rows, and each one's values as bytes."""
+    numbers = [np.empty(0, np.int64)]
+    contents = []
+    for start, stop in spans:
+        stop = min(stop, dataset.n_samples)
+        if start >= stop:
+            continue
+        rows = dataset.read(Block(0, start, stop))
+        parts = [
+            np.ascontiguousarray(values.reshape(stop - start, -1)).view(np.uint8)
+            for values in (rows.X, rows.y, rows.sample_weight)
+            if values is not None
+        ]
+        numbers.append(np.arange(start, stop))
+        contents.append(np.hstack(parts))
+    width = contents[0].shape[1] if contents else 0
+    return (
+        np.concatenate(numbers),
+        np.concatenate([np.empty((0, width), np.uint8), *contents]),
+    )

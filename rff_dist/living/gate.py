@@ -1,26 +1,28 @@
-"""The gate: two models, compared on rows that neither has seen.
+"""The gate: compare two models on rows that neither was trained on.
 
-The champion is the current model; the challenger is the model with the new rows, which may replace it.
-
-They are compared on test data if there are any, else on the newest fifth of the rows that the champion holds,
-at most 10,000. These rows were accepted before, so that a batch with wrong targets cannot vouch for itself.
-Both models are solved without them, from exact differences. The published model holds all rows, these too.
+The champion is the current model; the challenger is the model with the new rows, which
+may replace it. They are compared on test data if there are any, else on the newest
+fifth of the rows that both have, at most 10,000. These rows were accepted before, so
+that a batch with wrong targets cannot vouch for itself. Both models are solved without
+them, from exact differences of sums; the published model has them too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import scipy
 
-from rff_dist.data import memory
 from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.living import new_rows, update
-from rff_dist.living.differences import Range, as_blocks, count_rows, cut_ranges
+from rff_dist.living.differences import take_rows
+from rff_dist.living.ranges import as_blocks, count_rows, cut_ranges, newest_rows
 from rff_dist.numerics import cholesky, eigen, exact_sums
+from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, inspection, ridge_statistics
 from rff_dist.text import number
@@ -29,27 +31,25 @@ from rff_dist.typing import FloatArray, frozen
 TOLERANCE = 0.05
 HELD_OUT_SHARE = 5  # one row in so many
 HELD_OUT_ROWS = 10_000
-# Paired differences at this level refused none of 80 good batches; the plain ratio of errors up to one in
-# four.
-_DOUBT = 0.01  # probability that the gate fails by chance alone
-_FAR = 1e4  # alpha over the floor, above which directions below the floor count by a ten-thousandth
+# Probability that the gate refuses a good challenger by chance. At this level paired
+# differences refused none of 80 good batches; the plain ratio of errors up to 1 in 4.
+_DOUBT = 0.01
+# alpha over the floor, above which directions below the floor count by a ten-thousandth
+_FAR = 1e4
 _LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
 _NEGLIGIBLE = 1e-6  # of a target's variance: smaller errors are treated as equal
 
 
 @frozen(eq=False)
-class HeldOut:
-    """Rows that two models are compared on, which neither has seen; see above.
-
-    `sums`: statistics of these rows, to be subtracted; None for test data.
-    `champion`: solved without these rows.
-    `errors`: the champion's errors on them.
-    """
+class GateRows:
+    """Rows on which two models are compared, and the champion solved without them."""
 
     dataset: Dataset
     blocks: list[Block]
+    #: Of these rows, to be subtracted from each model's; None for test data.
     sums: ridge_statistics.RidgeStatistics | None
     champion: predicting.LinearModel
+    #: The champion's, on these rows.
     errors: evaluation.Errors
 
     @property
@@ -68,115 +68,116 @@ def hold_out(
     *,
     engine: Engine,
     test: Dataset | None = None,
-) -> HeldOut:
-    """Choose the rows to hold out, solve the champion without them, and measure its errors on them.
+) -> GateRows:
+    """Choose rows to compare models on, and measure the champion's errors there.
 
-    `rows`: what the challenger is to hold. Of the rows that both models hold, the newest are held out.
-    `test`: data to compare the models on instead.
-    Raises DataError if test data do not fit the model, or have no targets; StatisticsError if the models
-      share no row.
+    They are those of `test`, or else the newest rows that a model with `rows` shares
+    with the champion, which is then solved without them. Raises DataError if test data
+    do not fit the model, or lack targets; StatisticsError if the models share no row.
     """
-    compute = evaluation.measure_errors
+    sums = None
     if test is not None:
         new_rows.check_columns(champion, test)
+        held_out = test
         blocks = inspection.blocks_of(test)
-        errors = inspection.sum_rows(test, compute, champion.linear, engine=engine, label="evaluate")
-        return HeldOut(test, blocks, None, champion.linear, errors)
-    spec, ranges = champion.summed.spec, _newest(rows.shared(champion))
-    if not ranges:
-        raise StatisticsError(
-            "the champion and the challenger share no row, so that none can be held out to compare them; "
-            "give test data (`test`), or fit again"
+    else:
+        spec = champion.summed.spec
+        shared = rows.shared(champion)
+        n_wanted = max(1, min(count_rows(shared) // HELD_OUT_SHARE, HELD_OUT_ROWS))
+        numbers = [np.arange(*span) for span in newest_rows(shared, n_wanted)]
+        # In memory: between corrections lie thousands of short ranges, and each would
+        # be a block to read.
+        in_memory = take_rows(
+            dataset, np.concatenate([np.empty(0, np.int64), *numbers])
         )
-    at_once, whitener = update.rows_at_once(dataset, spec.limb_rows), champion.feature_map.whitener
-    # In memory: between corrections lie thousands of short ranges, and each would be a block to read.
-    numbers = np.concatenate([np.arange(*those) for those in ranges])
-    X, y, weight = dataset.take(numbers)
-    assert y is not None  # the models' columns and targets are those of the dataset
-    dataset = memory.ArrayDataset(X, y[:, 0] if dataset.one_dimensional else y, weight)
-    pieces = cut_ranges([(0, len(numbers))], at_once)
-    blocks = as_blocks(pieces)
-    state = engine.broadcast(accumulate.Accumulation(champion.feature_map, spec))
-    sums = update.sum_ranges(dataset, pieces, state, engine=engine).with_whitener(whitener)
-    without = _linear_without(champion, sums)
-    errors = inspection.sum_rows(dataset, compute, without, blocks=blocks, engine=engine, label="evaluate")
-    return HeldOut(dataset, blocks, sums, without, errors)
+        if in_memory is None:
+            raise StatisticsError(
+                "the champion and the challenger share no row, so that none can be held"
+                " out to compare them; give test data (`test`), or fit again"
+            )
+        held_out = in_memory
+        height = update.rows_at_once(dataset, spec.limb_rows)
+        pieces = cut_ranges([(0, held_out.n_samples)], height)
+        blocks = as_blocks(pieces)
+        feature_map = model_rows.features_for(champion.feature_map, dataset)
+        state = engine.broadcast(accumulate.Accumulation(feature_map, spec))
+        sums = update.sum_ranges(held_out, pieces, state, engine=engine)
+        sums = sums.with_whitener(champion.feature_map.whitener)
+    without = _solve_without(champion, sums)
+    errors = inspection.sum_rows(
+        model_rows.with_codes_of(champion.feature_map.levels, held_out),
+        evaluation.measure_errors,
+        without,
+        blocks=blocks,
+        engine=engine,
+        label="evaluate",
+    )
+    return GateRows(held_out, blocks, sums, without, errors)
 
 
-def _newest(ranges: Sequence[Range]) -> list[Range]:
-    wanted = max(1, min(count_rows(ranges) // HELD_OUT_SHARE, HELD_OUT_ROWS))
-    newest: list[Range] = []
-    # from the end backwards, so that only the oldest of the ranges taken may be cut
-    for start, stop in reversed(ranges):
-        first = max(start, stop - wanted)
-        newest.insert(0, (first, stop))
-        wanted -= stop - first
-        if not wanted:
-            break
-    return newest
-
-
-def _linear_without(
+def _solve_without(
     model: RidgeModel, part: ridge_statistics.RidgeStatistics | None
 ) -> predicting.LinearModel:
-    """Solve a model without some of its rows, with the same alpha.
-
-    `part`: the statistics of these rows.
-    """
+    """Solve a model without the rows of a part of its sums, with the same alpha."""
     if part is None:
         return model.linear
     whole = model.summed
-    # The part was cut into other tiles than the whole, so that rounding errors add up and none cancel.
+    # The part was cut into other tiles than the whole, so that rounding errors add up
+    # and none cancel.
     rest = replace(whole - part, n_tiles=whole.n_tiles + part.n_tiles)
     equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
-    # The same method as `ridge.solve` takes: Cholesky counts directions below the floor and eigenvalues do
-    # not, so that their errors differ much if alpha is near the floor (0.244 and 0.273 for D = 512 in 3
-    # columns). Far above it they agree, and eigenvalues take twenty times as long.
-    alpha, by_eigenvalues = np.asarray(model.alpha), model.card["chosen_by"] in ("gcv", "evidence")
-    if by_eigenvalues and alpha.min() < _FAR * equations.floor():
+    # The same method as `ridge.solve` takes: Cholesky counts directions below the floor
+    # and eigenvalues do not, so that their errors differ much if alpha is near the
+    # floor (0.244 and 0.273 for D = 512 in 3 columns). Far above it they agree, and
+    # eigenvalues take twenty times as long.
+    alpha = np.asarray(model.alpha)
+    takes_eigenvalues = model.card["chosen_by"] in ("gcv", "evidence")
+    if takes_eigenvalues and alpha.min() < _FAR * equations.floor():
         solution = eigen.decompose(equations).solve(model.alpha)
     else:
         solution = cholesky.solve_cholesky(equations, alpha, overwrite_gram=True)
-    return predicting.LinearModel(model.feature_map, solution.coefficients, solution.intercept)
+    return predicting.LinearModel(
+        model.feature_map, solution.coefficients, solution.intercept
+    )
 
 
 @frozen
 class Gate:
-    """Whether the challenger is good enough to replace the champion.
-
-    `reason`: a sentence that says why.
-    `held_out`: the rows that the two were compared on, in words.
-    `ratio`: mean squared error of the challenger over that of the champion, for the worst target.
-    `at_least`: the same, less what chance may have added: a few rows with large errors can decide a mean.
-    `tolerance`: how far `at_least` may be above 1.
-    `champion`, `challenger`: root mean squared errors per target, in the target's units.
-    """
+    """Whether the challenger is good enough to replace the champion."""
 
     passed: bool
+    #: A sentence that says why.
     reason: str
+    #: The rows that the two were compared on, in words.
     held_out: str
+    #: Mean squared error of the challenger over that of the champion, of the worst
+    #: target.
     ratio: float
+    #: The same, less what chance may have added: a few rows with large errors can
+    #: decide a mean.
     at_least: float
+    #: How far `at_least` may be above 1.
     tolerance: float
+    #: Root mean squared errors per target, in the target's units.
     champion: tuple[float, ...]
     challenger: tuple[float, ...]
 
 
 @frozen(eq=False)
 class PairedErrors:
-    """Squared errors of both models on the same rows, and their differences; `+` joins two sets of rows.
+    """Sums of both models' squared errors on the same rows; `+` joins sets of rows.
 
-    `weight`, `weight_squares`: ExactSum of shape (). Sums of the weights w and of w².
-    `champion`, `challenger`: ExactSum of shape (n_targets,). Each model's sum of w·e²; an e² above 1e70
-      counts as 1e70.
-    `differences`, `squares`: ExactSum of shape (n_targets,). Sums of w²·d and w²·d², where d is the
-      challenger's e² less the champion's.
+    w is a row's weight, e² a squared error, at most 1e70, and d is the challenger's e²
+    less the champion's. Sums over targets have shape (n_targets,).
     """
 
+    #: Σw and Σw².
     weight: exact_sums.ExactSum
     weight_squares: exact_sums.ExactSum
+    #: Σw·e² of each model.
     champion: exact_sums.ExactSum
     challenger: exact_sums.ExactSum
+    #: Σw²·d and Σw²·d².
     differences: exact_sums.ExactSum
     squares: exact_sums.ExactSum
 
@@ -198,67 +199,127 @@ class PairedErrors:
         return np.asarray(np.sqrt(np.maximum(spread, 0.0)) / self.weight.value())
 
 
-def measure_pair(rows: Rows, models: predicting.LinearModel) -> PairedErrors:
-    """Return both models' squared errors on a block.
+@frozen(eq=False)
+class Pair:
+    """The champion and the challenger, for rows with the challenger's codes."""
 
-    `models`: the coefficients of the champion and the challenger side by side.
+    #: One model with the coefficients of both, or two if they have other levels.
+    models: tuple[predicting.LinearModel, ...]
+    #: The codes of each, see `model_rows.codes_between`.
+    codes: tuple[Mapping[int, FloatArray], ...]
+
+    @classmethod
+    def of(
+        cls, champion: predicting.LinearModel, challenger: predicting.LinearModel
+    ) -> Self:
+        levels = challenger.feature_map.levels
+        if champion.feature_map.levels != levels:
+            # levels that the champion has never seen have other features there
+            codes = model_rows.codes_between(levels, champion.feature_map.levels)
+            return cls((champion, challenger), (codes, {}))
+        # side by side, so that features of each row are made once for both models
+        both = predicting.LinearModel(
+            challenger.feature_map,
+            np.hstack([champion.coefficients, challenger.coefficients]),
+            np.concatenate([champion.intercept, challenger.intercept]),
+        )
+        return cls((both,), ({},))
+
+    def predict(self, rows: Rows) -> FloatArray:
+        """Return predictions of shape (n_samples, 2 · n_targets), the champion's
+        first.
+        """
+        parts = [
+            predicting.predict_rows(model_rows.recode(codes, rows), model)
+            for model, codes in zip(self.models, self.codes, strict=True)
+        ]
+        return np.hstack(parts)
+
+
+def measure_pair(rows: Rows, models: Pair) -> PairedErrors:
+    """Return the errors on a block of two models.
 
     Raises DataError if the block has no targets, or values that are not finite.
     """
     y, weights = evaluation.evaluated_targets(rows)
     with np.errstate(over="ignore"):
-        errors = (np.tile(y, 2) - predicting.predict_rows(rows, models)) ** 2
+        errors = (np.tile(y, 2) - models.predict(rows)) ** 2
     champion, challenger = np.split(np.minimum(errors, _LARGEST_SQUARE), 2, axis=1)
-    difference, squared = challenger - champion, weights**2
-    totals = np.asarray(weights.sum()), np.asarray(squared.sum()), weights @ champion, weights @ challenger
-    spreads = squared @ difference, squared @ difference**2
-    return PairedErrors(*map(exact_sums.ExactSum.of, (*totals, *spreads)))
+    difference = challenger - champion
+    squared = weights**2
+    sums = (
+        np.asarray(weights.sum()),
+        np.asarray(squared.sum()),
+        weights @ champion,
+        weights @ challenger,
+        squared @ difference,
+        squared @ difference**2,
+    )
+    return PairedErrors(*map(exact_sums.ExactSum.of, sums))
+
+
+def judge(
+    challenger: RidgeModel,
+    held_out: GateRows,
+    *,
+    tolerance: float = TOLERANCE,
+    engine: Engine,
+) -> Gate:
+    """Compare the challenger, solved without the held-out rows, with the champion.
+
+    It fails if the mean squared error of a target has risen by more than the share
+    `tolerance`, with 99 % confidence by the differences of each row. With few rows, or
+    if a few rows decide, no rise is certain.
+    """
+    champion = held_out.champion
+    without = _solve_without(challenger, held_out.sums)
+    levels = challenger.feature_map.levels
+    pair = inspection.sum_rows(
+        model_rows.with_codes_of(levels, held_out.dataset),
+        measure_pair,
+        Pair.of(champion, without),
+        blocks=held_out.blocks,
+        engine=engine,
+        label="compare",
+    )
+    before, now = pair.mean
+    rise = now - before
+    n_targets = len(before)
+    chance = float(scipy.special.ndtri(1 - _DOUBT / n_targets)) * pair.standard_error
+    # the second term keeps errors that are both rounding from looking like a rise
+    unit = before + _NEGLIGIBLE * held_out.errors.target_variance
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rises = np.where(rise == 0, 0.0, rise / unit)
+        certain_rises = np.where(rise == 0, 0.0, (rise - chance) / unit)
+    worst = int(np.argmax(certain_rises))
+    ratio = 1 + float(rises[worst])
+    at_least = max(0.0, 1 + float(certain_rises[worst]))
+    passed = at_least <= 1 + tolerance
+
+    target = ""
+    if n_targets > 1:
+        numbers = [f"target {i}" for i in range(n_targets)]
+        names = challenger.card.get("target_names") or numbers
+        target = f" of {names[worst]}"
+    old_rmse = tuple(np.sqrt(before).tolist())
+    new_rmse = tuple(np.sqrt(now).tolist())
+    verdict = "refused would be what is" if passed else "it is"
+    reason = (
+        f"on {held_out.words}, the mean squared error{target} is {_change_words(ratio)}"
+        f" (RMSE {number(new_rmse[worst])}, before {number(old_rmse[worst])});"
+        f" {verdict} with {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}%"
+        " higher"
+    )
+    return Gate(
+        passed, reason, held_out.words, ratio, at_least, tolerance, old_rmse, new_rmse
+    )
 
 
 def _change_words(ratio: float) -> str:
-    """Return in words how an error with this ratio to another one differs from it."""
+    """Say how much higher or lower an error is, by its ratio to another one."""
     if not np.isfinite(ratio):
         return "higher"
-    change = number(100 * abs(ratio - 1))
-    return "the same" if ratio == 1 else f"{change}% {'higher' if ratio > 1 else 'lower'}"
-
-
-def judge(challenger: RidgeModel, held_out: HeldOut, *, tolerance: float = TOLERANCE, engine: Engine) -> Gate:
-    """Compare the challenger with the champion on held-out rows.
-
-    The challenger fails if the mean squared error of a target has risen by more than tolerated, with 99 %
-    confidence by the differences of each row. With few rows, or if a few rows decide, no rise is certain.
-
-    `challenger`: the model of all rows; it is solved again here without the held-out ones.
-    `tolerance`: by what share of it the mean squared error of a target may rise. Errors below 1e-6 of the
-      target's variance do not count.
-    """
-    champion = held_out.champion
-    without = _linear_without(challenger, held_out.sums)
-    # side by side, so that features of each row are made once for both models
-    coefficients = np.hstack([champion.coefficients, without.coefficients])
-    intercept = np.concatenate([champion.intercept, without.intercept])
-    both = predicting.LinearModel(challenger.feature_map, coefficients, intercept)
-    rows, blocks = held_out.dataset, held_out.blocks
-    pair = inspection.sum_rows(rows, measure_pair, both, blocks=blocks, engine=engine, label="compare")
-    old, now = pair.mean
-    # without it up to 1 in 4 good batches were refused, with it none of 80
-    chance = float(scipy.special.ndtri(1 - _DOUBT / len(old))) * pair.standard_error
-    # the second term keeps errors that are both rounding from looking like a rise
-    unit = old + _NEGLIGIBLE * held_out.errors.target_variance
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rises = np.where(now == old, 0.0, (now - old) / unit)
-        sure = np.where(now == old, 0.0, (now - old - chance) / unit)
-    worst = int(np.argmax(sure))
-    ratio, at_least = 1 + float(rises[worst]), max(0.0, 1 + float(sure[worst]))
-    passed = at_least <= 1 + tolerance
-    names = challenger.card.get("target_names") or [f"target {i}" for i in range(len(old))]
-    target = f" of {names[worst]}" if len(old) > 1 else ""
-    rmse = [tuple(np.sqrt(values).tolist()) for values in (old, now)]
-    before, after = (number(values[worst]) for values in rmse)
-    limit = f"with {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}% higher"
-    reason = (
-        f"on {held_out.words}, the mean squared error{target} is {_change_words(ratio)} (RMSE {after}, "
-        f"before {before}); {'refused would be what is' if passed else 'it is'} {limit}"
-    )
-    return Gate(passed, reason, held_out.words, ratio, at_least, tolerance, *rmse)
+    if ratio == 1:
+        return "the same"
+    direction = "higher" if ratio > 1 else "lower"
+    return f"{number(100 * abs(ratio - 1))}% {direction}"

@@ -1,20 +1,19 @@
-"""Update a model with the rows that came and went since it was trained: exact sums, and a solve.
+"""Update a ridge model with the rows that came and went since it was trained.
 
-A ridge model keeps its exact statistics and a fingerprint of the rows that they hold. An update checks that
-the data begin with these rows, sums what is new, and solves again.
+A model keeps its exact statistics and a fingerprint of their rows. An update checks
+that the data begin with these rows, sums only what changed, and solves again;
+`new_rows` has found what changed. Training again would read all rows. The result is the
+challenger: `living.gate` decides whether it may replace the champion, the current
+model, and `jobs.refresh` makes a job of all this.
 
-Sums are rounded tile by tile, and tiles are cut from blocks. So the rows of the last, unfinished block are
-read again, subtracted as they were cut then, and added as they are cut now. Since `-` is exact, the result
-has the bits of one pass over all rows. In versioned data, tiles with rows that were corrected, deleted or
-rolled back are subtracted as they were and added as they are now; rows that leave a window are subtracted
-too. All rows are summed again if the model does not say how its rows were cut, if they were cut by folds of
-groups or of time, or if most blocks have changed.
-
-The result is the challenger: `living.gate` decides whether it may replace the champion, the current model,
-and `jobs.refresh` makes a job of it.
+Sums have the bits of one pass over all rows, although they are rounded tile by tile,
+and tiles are cut from blocks. So the rows of the last, unfinished block are read again,
+subtracted as they were cut then, and added as they are cut now; `-` is exact. Likewise
+for tiles with rows that were corrected or deleted, and for rows that leave a window.
+All rows are summed again if the model does not record how its rows were cut, if they
+were cut by folds of groups or of time, or if most blocks have changed.
 """
 
-import bisect
 import functools
 import logging
 import operator
@@ -27,153 +26,198 @@ from rff_dist.data import folding
 from rff_dist.data.blocks import MIN_BLOCK_ROWS, Block, BlockTask, Dataset
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError
+from rff_dist.features import maps
 from rff_dist.fitting import prepare
-from rff_dist.living import differences, drift, new_rows, windows
-from rff_dist.ridge import describe, fit
+from rff_dist.living import drift, new_rows, windows
+from rff_dist.living.ranges import (
+    Range,
+    as_blocks,
+    count_rows,
+    cut_ranges,
+    merge_ranges,
+    overlapping,
+    without_rows,
+)
+from rff_dist.recipes import model_rows
+from rff_dist.ridge import describe
 from rff_dist.ridge.models import RidgeModel
+from rff_dist.ridge.refit import refit
 from rff_dist.statistics import accumulate, inspection, moments, ridge_statistics, specs
-from rff_dist.typing import FloatArray
+from rff_dist.typing import Facts, FloatArray
 
 logger = logging.getLogger(__name__)
 
-type Ranges = Sequence[differences.Range]
-type Pieces = set[differences.Range]
+# -- before the sums: what is measured on new rows and on gone ones
+# ----------------------------------------------------------------
 
 
 def score_new_rows(
-    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+    model: RidgeModel,
+    dataset: Dataset,
+    rows: new_rows.NewRows,
+    *,
+    engine: protocol.Engine,
 ) -> drift.Batch:
-    """Measure a model's errors on rows that it has not seen, and their columns: progressive validation.
+    """Measure a model's errors on rows that it was not trained on, and their columns.
 
-    `rows`: at least one of them is new.
-    Raises DataError if values cannot be used, or are too large for the grids of the sums; names row and
-      column.
+    At least one row is new. Raises DataError, with row and column, if values cannot be
+    used or are too large for the grids of the sums.
     """
-    sums = accumulate.Accumulation(model.feature_map, model.summed.spec, with_gram=False)
-    state, batches = drift.BatchState(model.linear, sums, _pivot(model)), list[drift.Batch]()
-    came = rows.differences.came
-    for source, blocks in _sources((dataset, rows.ranges), came, model.summed.spec.limb_rows):
+    spec = model.summed.spec
+    model_rows.warn_of_levels(model.feature_map, dataset)
+    feature_map = model_rows.features_for(model.feature_map, dataset)
+    sums = accumulate.Accumulation(feature_map, spec, with_gram=False)
+    # the model has never seen the levels that are new
+    codes = model_rows.codes_between(feature_map.levels, model.feature_map.levels)
+    state = drift.BatchState(model.linear, sums, _pivot(model), codes)
+    batches: list[drift.Batch] = []
+    replacements = rows.differences.replacements
+    for source, blocks in _sources(dataset, rows.ranges, replacements, spec.limb_rows):
         task = BlockTask(source, drift.measure_batch, adds=True)
         batches.append(engine.map_reduce(task, blocks, state, label="score"))
     batch = functools.reduce(operator.add, batches)
     if not batch.moments.weight.value() > 0:
-        raise DataError(f"all {rows.n_samples:_} new rows have weight 0; at least one must count")
-    return replace(batch, statistics=batch.statistics.with_whitener(model.feature_map.whitener))
-
-
-def _pivot(model: RidgeModel) -> FloatArray:
-    """Return the point about which the moments of rows that come or go are taken."""
-    center = model.columns.mean if model.columns is not None else np.zeros(model.n_features)
-    return np.concatenate([center, model.summed.target_means()])
+        raise DataError(
+            f"all {rows.n_new:_} new rows have weight 0; at least one must count"
+        )
+    statistics = batch.statistics.with_whitener(model.feature_map.whitener)
+    return replace(batch, statistics=statistics)
 
 
 def measure_gone_rows(
-    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+    model: RidgeModel,
+    dataset: Dataset,
+    rows: new_rows.NewRows,
+    *,
+    engine: protocol.Engine,
 ) -> moments.Moments | None:
-    """Measure the columns of the rows that a model is no longer to hold; None if all stay."""
+    """Measure the columns of rows that leave a model; None if all stay."""
     before = rows.differences.before or dataset
-    pivot = _pivot(model)
+    removals = rows.differences.removals
+    levels = model_rows.features_for(model.feature_map, before).levels
     parts = [
         inspection.sum_rows(
-            source, moments.measure_moments, pivot, blocks=blocks, engine=engine, label="measure"
+            source,
+            functools.partial(moments.measure_moments, levels=levels),
+            _pivot(model),
+            blocks=blocks,
+            engine=engine,
+            label="measure",
         )
-        for source, blocks in _sources((before, rows.left), rows.differences.gone, MIN_BLOCK_ROWS)
+        for source, blocks in _sources(before, rows.expired, removals, MIN_BLOCK_ROWS)
     ]
     return functools.reduce(operator.add, parts) if parts else None
 
 
+def _pivot(model: RidgeModel) -> FloatArray:
+    """Return the point about which moments of the columns [X, y] are summed."""
+    center = np.zeros(model.n_features)
+    if model.columns is not None:
+        center = model.columns.mean
+    return np.concatenate([center, model.summed.target_means()])
+
+
 def _sources(
-    stored: tuple[Dataset, Ranges], others: Dataset | None, max_rows: int
+    dataset: Dataset, ranges: Sequence[Range], others: Dataset | None, max_rows: int
 ) -> Iterator[tuple[Dataset, list[Block]]]:
-    """Yield the dataset of `stored` and the one of `others`, each with its blocks, if they have any rows."""
-    dataset, ranges = stored
+    """Yield a dataset with blocks of some ranges, and all of another, unless empty."""
     if ranges:
-        yield dataset, differences.as_blocks(differences.cut_ranges(ranges, rows_at_once(dataset, max_rows)))
+        pieces = cut_ranges(ranges, rows_at_once(dataset, max_rows))
+        yield dataset, as_blocks(pieces)
     if others is not None:
         yield others, inspection.blocks_of(others, max_rows=max_rows)
 
 
-def rows_at_once(dataset: Dataset, at_most: int) -> int:
+def rows_at_once(dataset: Dataset, max_rows: int) -> int:
     """Return how many rows a block that is not cut along chunks may have."""
-    return min(MIN_BLOCK_ROWS, at_most, inspection.blocks_of(dataset)[0].n_samples)
+    return min(MIN_BLOCK_ROWS, max_rows, inspection.blocks_of(dataset)[0].n_samples)
+
+
+# -- sums
+# ------------------------------------------------------------------------------------
 
 
 def accumulate_new_rows(
-    model: RidgeModel, dataset: Dataset, rows: new_rows.NewRows, *, engine: protocol.Engine
+    model: RidgeModel,
+    dataset: Dataset,
+    rows: new_rows.NewRows,
+    *,
+    engine: protocol.Engine,
 ) -> ridge_statistics.RidgeStatistics:
-    """Return the statistics of all rows, from a model's own and those of the blocks that changed.
+    """Return the statistics of all rows that the updated model is to have.
 
-    Raises DataError if values cannot be used, or are too large for the grids of the sums.
+    They are the model's own, less the changed pieces as they were, plus these as they
+    are. Raises DataError if values cannot be used, or are too large for the grids of
+    the sums.
     """
-    spec, folds = model.summed.spec, _folds(model)
+    spec = model.summed.spec
+    folds = _lasting_folds(model)
     blocks = describe.summed_blocks(dataset, spec, folds)
-    wanted = differences.without_rows([(block.start, block.stop) for block in blocks], rows.out)
-    gone, come = set[differences.Range](), set(wanted)
-    statistics = ridge_statistics.RidgeStatistics.empty(spec)
-    changes = _changes(model, rows, come)
+    wanted = without_rows([(block.start, block.stop) for block in blocks], rows.absent)
+    n_wanted = count_rows(wanted)
+
+    statistics = model.summed
+    changes = _changed_pieces(model, rows, set(wanted))
     if changes is None:
-        logger.info("summing all %s rows again", f"{differences.count_rows(wanted):_}")
-    else:
-        gone, come = changes
-        statistics = model.summed
-    state = engine.broadcast(accumulate.Accumulation(model.feature_map, spec, folds))
+        logger.info("summing all %s rows again", f"{n_wanted:_}")
+        statistics = ridge_statistics.RidgeStatistics.empty(spec)
+        changes = (set(), set(wanted))
+    gone, new = changes
+
+    feature_map = model_rows.features_for(model.feature_map, dataset)
+    state = engine.broadcast(accumulate.Accumulation(feature_map, spec, folds))
     if gone:
         before = rows.differences.before or dataset
-        statistics = statistics - sum_ranges(before, gone, state, engine=engine)
-    if come:
-        statistics = statistics + sum_ranges(dataset, come, state, engine=engine)
-    statistics.check_complete(differences.count_rows(wanted), model.feature_map)
+        known = state
+        # an earlier version may list levels whose texts were erased since
+        earlier = model_rows.features_for(model.feature_map, before)
+        if model_rows.codes_between(earlier.levels, feature_map.levels):
+            known = engine.broadcast(accumulate.Accumulation(earlier, spec, folds))
+        statistics = statistics - sum_ranges(before, gone, known, engine=engine)
+    if new:
+        statistics = statistics + sum_ranges(dataset, new, state, engine=engine)
+    statistics.check_complete(n_wanted, model.feature_map)
     return statistics.with_whitener(model.feature_map.whitener)
 
 
-def _changes(model: RidgeModel, rows: new_rows.NewRows, wanted: Pieces) -> tuple[Pieces, Pieces] | None:
-    """Return what to subtract, as it was, and what to add; None if summing all rows again costs no more.
+def _changed_pieces(
+    model: RidgeModel, rows: new_rows.NewRows, wanted: set[Range]
+) -> tuple[set[Range], set[Range]] | None:
+    """Return the pieces to subtract, as they were, and those to add.
 
-    None too if it is not known how the model's rows were cut.
-
-    `wanted`: the blocks that the model is to hold.
+    `wanted` are the blocks of the updated model. None if it is unknown how the model's
+    rows were cut, or if summing all of them again reads no more rows.
     """
-    per_block, by_folds = model.card.get("rows_per_block"), model.card.get("summed_by_folds", False)
-    if per_block is None or (by_folds and _folds(model) is None):
+    rows_per_block = model.card.get("rows_per_block")
+    has_folds = model.card.get("summed_by_folds", False)
+    if rows_per_block is None or (has_folds and _lasting_folds(model) is None):
         return None
-    cut = differences.cut_ranges([(0, new_rows.n_seen(model))], int(per_block))
-    held = set(differences.without_rows(cut, new_rows.out_of(model)))
-    # Sums are rounded tile by tile. With folds, tiles are cut from a block's rows in another order, so that
-    # whole blocks are summed again.
-    height = None if by_folds else specs.tile_rows(model.feature_map.n_components)
-    again = _again(sorted(held & wanted), rows.differences.changed, height)
-    gone = (held - wanted) | again
-    come = (wanted - held) | again
-    # changes would read no fewer rows than summing all again
-    n_changed = differences.count_rows([*gone, *come])
-    return None if n_changed >= differences.count_rows(wanted) else (gone, come)
+    blocks = cut_ranges([(0, new_rows.n_seen(model))], int(rows_per_block))
+    summed = set(without_rows(blocks, new_rows.missing_rows(model)))
+
+    # Of blocks that stay, only tiles with changed rows are summed again. With folds, a
+    # block's rows are sorted by fold before they are cut into tiles: then the block is.
+    corrected: set[Range] = set()
+    changed = rows.differences.changed
+    for block in overlapping(sorted(summed & wanted), changed):
+        tiles = [block]
+        if not has_folds:
+            height = specs.tile_rows(model.feature_map.n_components)
+            tiles = cut_ranges([block], height)
+        # adjacent tiles are read together
+        corrected.update(merge_ranges(overlapping(tiles, changed)))
+
+    gone = (summed - wanted) | corrected
+    new = (wanted - summed) | corrected
+    if count_rows([*gone, *new]) >= count_rows(wanted):
+        return None
+    return gone, new
 
 
-def _again(pieces: Ranges, changed: Ranges, height: int | None) -> set[differences.Range]:
-    """Return the tiles with changed rows, of pieces that stay: these are summed again.
+def _lasting_folds(model: RidgeModel) -> folding.Folds | None:
+    """Return the folds of a model's sums, if they are by hash; else None.
 
-    `height`: rows of a tile; None takes whole pieces.
-    """
-    again = set[differences.Range]()
-    for piece in _touched(pieces, changed):
-        tiles = [piece] if height is None else differences.cut_ranges([piece], height)
-        again.update(differences.merge_ranges(_touched(tiles, changed)))  # adjacent tiles are read together
-    return again
-
-
-def _touched(pieces: Ranges, changed: Ranges) -> list[differences.Range]:
-    """Return the pieces that have rows of `changed`; both are ascending."""
-    starts = [start for start, _ in changed]
-    stops = [stop for _, stop in changed]
-    # ranges that start before b, less those that stop at a or before it: what is left overlaps [a, b)
-    return [(a, b) for a, b in pieces if bisect.bisect_left(starts, b) > bisect.bisect_right(stops, a)]
-
-
-def _folds(model: RidgeModel) -> folding.Folds | None:
-    """Return the folds that a model's rows were summed by, if they assign new rows too; else None.
-
-    Folds by hash do. Folds of time change as rows are added, and groups are not known here: such sums are
-    made again.
+    Appended rows change folds of time, and groups are not known here.
     """
     if not model.card.get("summed_by_folds", False):
         return None
@@ -184,16 +228,22 @@ def _folds(model: RidgeModel) -> folding.Folds | None:
 
 def sum_ranges(
     dataset: Dataset,
-    ranges: Iterable[differences.Range],
+    ranges: Iterable[Range],
     state: protocol.Broadcast[accumulate.Accumulation],
     *,
     engine: protocol.Engine,
 ) -> ridge_statistics.RidgeStatistics:
     """Return the statistics of ranges of rows, each summed as a block."""
     task = BlockTask(dataset, accumulate.accumulate_rows, adds=True)
-    blocks = differences.as_blocks(sorted(ranges))
-    statistics: ridge_statistics.RidgeStatistics = engine.map_reduce(task, blocks, state, label="accumulate")
+    blocks = as_blocks(sorted(ranges))
+    statistics: ridge_statistics.RidgeStatistics = engine.map_reduce(
+        task, blocks, state, label="accumulate"
+    )
     return statistics
+
+
+# -- the challenger
+# ------------------------------------------------------------------------
 
 
 def solve_update(
@@ -205,38 +255,65 @@ def solve_update(
     batch: drift.Batch | None,
     gone: moments.Moments | None = None,
 ) -> RidgeModel:
-    """Solve a model from the statistics of all rows, with alpha chosen as before; see `solve_as_before`."""
-    is_windowed = rows.window != windows.ALL_ROWS or rows.start
-    window = {"window": {"of": rows.window, "start": rows.start}} if is_windowed else {}
-    again = solve_as_before(model, statistics).with_card(
-        **prepare.describe_dataset(dataset),
-        **describe.describe_cut(dataset, statistics, _folds(model)),
-        n_seen=rows.n_after,
-        left_out=[list(span) for span in rows.left_out],
-        **window,
-    )
-    return replace(again, columns=_columns(model, batch, gone))
+    """Solve a model from the statistics of all rows, and record its rows on its card.
 
+    `batch` is from `score_new_rows`, None without new rows; `gone` is from
+    `measure_gone_rows`.
+    """
+    feature_map = model_rows.features_for(model.feature_map, dataset)
+    facts = {
+        **describe_rows(dataset, feature_map),
+        **describe.describe_cut(dataset, statistics, _lasting_folds(model)),
+        "n_seen": rows.n_after,
+        "left_out": [list(span) for span in rows.left_out],
+    }
+    if rows.window != windows.ALL_ROWS or rows.first_row:
+        facts["window"] = {"of": rows.window, "start": rows.first_row}
+    followed = replace(model, feature_map=feature_map)
+    challenger = solve_as_before(followed, statistics).with_card(**facts)
 
-def solve_as_before(model: RidgeModel, statistics: ridge_statistics.RidgeStatistics) -> RidgeModel:
-    """Solve a model from other sums, with alpha chosen as before; one that folds or rows chose stays."""
-    card = model.card
-    stays = card["chosen_by"] in ("cv", "press")
-    alpha, alphas = (None, None) if stays else (card["alpha_given"], card.get("alphas"))
-    return fit.refit(model, statistics, alpha=alpha, alphas=alphas, fit_intercept=card["fit_intercept"])
-
-
-def _columns(
-    model: RidgeModel, batch: drift.Batch | None, gone: moments.Moments | None
-) -> moments.ColumnMoments | None:
-    """Return the moments of the columns of all rows, from a model's and those of rows that came and went."""
-    if model.columns is None or model.statistics is None:
-        return None
-    columns, frequency = model.columns, model.summed.spec.frequency_weights
+    columns = model.columns
+    if model.statistics is None or columns is None:
+        return replace(challenger, columns=None)
+    columns = columns.with_levels(model.feature_map.levels, feature_map.levels)
     if batch is not None:
-        columns = columns + moments.ColumnMoments.of(batch.moments, frequency_weights=frequency)
+        columns = columns + batch.columns
     if gone is not None:
-        went = moments.ColumnMoments.of(gone, frequency_weights=frequency)
-        # moments have no `-`: negative counts and weights subtract
-        columns = columns + replace(went, n_samples=-went.n_samples, weight=-went.weight)
-    return columns
+        repeats = model.summed.spec.frequency_weights
+        leaving = moments.ColumnMoments.of(gone, frequency_weights=repeats)
+        before = rows.differences.before or dataset
+        levels = model_rows.features_for(model.feature_map, before).levels
+        columns = columns + leaving.with_levels(levels, feature_map.levels).negative
+    return replace(challenger, columns=columns)
+
+
+def describe_rows(dataset: Dataset, feature_map: maps.FeatureMap) -> Facts:
+    """Return the facts of a dataset that a card keeps, with the lists of levels that
+    the features have.
+    """
+    facts = prepare.describe_dataset(dataset)
+    return {**facts, **model_rows.recipe_with(feature_map.levels, facts)}
+
+
+def solve_as_before(
+    model: RidgeModel, statistics: ridge_statistics.RidgeStatistics
+) -> RidgeModel:
+    """Solve a model from other sums, with alpha chosen as before.
+
+    An alpha that folds or single rows chose stays, since sums do not have them.
+    Intervals are normal ones until `intervals.hold_out_newest` makes them.
+    """
+    card = model.card
+    alpha = card["alpha_given"]
+    alphas = card.get("alphas")
+    if card["chosen_by"] in ("cv", "press"):
+        alpha = None
+        alphas = None
+    again = refit(
+        model,
+        statistics,
+        alpha=alpha,
+        alphas=alphas,
+        fit_intercept=card["fit_intercept"],
+    )
+    return again.with_intervals(None, "")

@@ -1,4 +1,8 @@
-"""The kinds of stored models, read whatever they are; clusters as JSON and checksummed arrays."""
+"""Read and write stored models of any kind: ridge models, and clusters.
+
+A URL goes in, a model comes out; the record says which kind it is. Clusters are stored
+here, as JSON and checksummed arrays; ridge models by `rff_dist.ridge.models`.
+"""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -18,15 +22,16 @@ _RESULTS = ("inertia", "inertias", "start_inertias", "n_iter", "converged")
 type AnyModel = models.RidgeModel | starts.Clusters
 
 
-def write_clusters(clusters: starts.Clusters, url: PathLike, *, overwrite: bool = False) -> None:
-    """Store clusters; a reader sees either the old ones or the new ones.
-
-    Raises OutputExistsError if something exists at `url` and `overwrite` is False; StorageError if it cannot
-      be written.
-    """
+def write_clusters(
+    clusters: starts.Clusters, url: PathLike, *, overwrite: bool = False
+) -> None:
+    """Store clusters; a reader sees either the old ones or the new ones."""
     features, arrays = models.record_features(clusters.feature_map)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    card = {"environment": models.describe_environment(), "created": created, **clusters.card}
+    card = {
+        "environment": models.describe_environment(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **clusters.card,
+    }
     metadata = {
         **values_of(clusters, "n_clusters", *_RESULTS),
         "grid": asdict(clusters.grid),
@@ -34,27 +39,31 @@ def write_clusters(clusters: starts.Clusters, url: PathLike, *, overwrite: bool 
         "card": card,
         "digest": clusters.digest(),
     }
-    arrays = {"centres": clusters.centres, "cluster_weights": clusters.weights, **arrays}
-    records.write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
+    arrays = {
+        "centres": clusters.centres,
+        "cluster_weights": clusters.weights,
+        **arrays,
+    }
+    records.write_record(
+        url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite
+    )
 
 
 def read_any(url: PathLike) -> AnyModel:
-    """Read a model of any kind.
-
-    Raises StorageError if there is none, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or too
-      new (VersionError).
-    """
+    """Read a model of any kind; raises StorageError as `records.read_record`."""
     record = records.read_record(url)
     if record.kind == models.KIND:
         return models.model_from(record, url)
     if record.kind == KIND:
         return _clusters_from(record, url)
-    expected = f"a {models.KIND!r} or a {KIND!r}"
-    raise StorageError(f"{redact(str(url))} holds a {record.kind!r}; expected {expected}")
+    raise StorageError(
+        f"{redact(str(url))} holds a {record.kind!r}; expected a {models.KIND!r} or a"
+        f" {KIND!r}"
+    )
 
 
 def write_any(model: AnyModel, url: PathLike, *, overwrite: bool = False) -> None:
-    """Store a model of any kind; raises as `write_clusters`."""
+    """Store a model of any kind; a reader sees either the old one or the new one."""
     if isinstance(model, starts.Clusters):
         write_clusters(model, url, overwrite=overwrite)
     else:
@@ -76,10 +85,13 @@ def chosen_of(model: AnyModel) -> Summary:
 
 
 def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
-    arrays, values = record.arrays, record.metadata
+    arrays = record.arrays
+    values = record.metadata
     try:
         grid = values["grid"]
-        exponents = tuple((int(count), float(value)) for count, value in grid["exponents"])
+        exponents = tuple(
+            (int(count), float(value)) for count, value in grid["exponents"]
+        )
         results: dict[str, Any] = {name: values[name] for name in _RESULTS}
         # JSON has lists only
         for name in ("inertias", "start_inertias"):
@@ -89,8 +101,12 @@ def _clusters_from(record: records.Record, url: PathLike) -> starts.Clusters:
             arrays["centres"],
             arrays["cluster_weights"],
             **results,
-            grid=lloyd_pass.ClusterGrid(grid["fraction_bits"], grid["weight_exponent"], exponents),
+            grid=lloyd_pass.ClusterGrid(
+                grid["fraction_bits"], grid["weight_exponent"], exponents
+            ),
             card=values["card"],
         )
     except KeyError as error:
-        raise IntegrityError(f"the clusters at {redact(str(url))} lack {error}; store them again") from error
+        raise IntegrityError(
+            f"the clusters at {redact(str(url))} lack {error}; store them again"
+        ) from error

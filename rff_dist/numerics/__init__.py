@@ -1,1 +1,3 @@
-"""Arithmetic that knows no rows: exact sums, triangular factors, ridge solvers, threads."""
+"""Arithmetic that knows no rows: exact sums, triangular factors, ridge solvers,
+threads.
+"""

@@ -1,8 +1,10 @@
-"""Ridge systems whose matrix is known only by its products with vectors: preconditioned conjugate gradients.
+"""Ridge systems whose matrix is known only by its products with vectors: preconditioned
+conjugate gradients.
 
-(A + alpha·I)·w = b for several columns at once, each with an alpha of its own. Errors e of w are measured as
-ridge's own objective measures them, ‖e‖² = ‖Ze‖² + alpha·e'e. The estimate is r'P⁻¹r, with r the residual and
-P the preconditioner, times the factor by which (A + alpha·I)⁻¹ may exceed P⁻¹.
+(A + alpha·I)·w = b for several columns at once, each with an alpha of its own. Errors e
+of w are measured as ridge's own objective measures them, ‖e‖² = ‖Ze‖² + alpha·e'e. The
+estimate is r'P⁻¹r, with r the residual and P the preconditioner, times the factor by
+which (A + alpha·I)⁻¹ may exceed P⁻¹.
 
 References
 ----------
@@ -23,7 +25,8 @@ from rff_dist.numerics import machine
 from rff_dist.typing import EPS, FloatArray, IntArray, frozen
 
 RESTARTS = 3  # at most, from the true residual, since the updated one drifts from it
-RESTART_WORTH = 0.5  # a restart that leaves more than this share of the error has met rounding
+# a restart that leaves more than this share of the error has met rounding
+RESTART_WORTH = 0.5
 
 
 class Stop(StrEnum):
@@ -35,18 +38,18 @@ class Stop(StrEnum):
 
 
 @frozen(eq=False)
-class Iterated:
-    """Where conjugate gradients ended.
+class IterationResult:
+    """Where conjugate gradients ended."""
 
-    `solution`: float64 array of shape (n_components, n_columns).
-    `residual`: float64 array of the same shape. b − (A + alpha·I)·w, computed again by one more product.
-    `errors`: float64 array of shape (n_columns,). Estimates of the error's norm, see the module.
-    `n_products`: products with A, including the one for the residual.
-    """
-
+    #: float64 array of shape (n_components, n_columns)
     solution: FloatArray
+    #: float64 array of the same shape. b − (A + alpha·I)·w, computed again by one more
+    #: product.
     residual: FloatArray
+    #: float64 array of shape (n_columns,). Estimates of the error's norm, see the
+    #: module.
     errors: FloatArray
+    #: products with A, including the one for the residual
     n_products: int
     stop: Stop
 
@@ -60,35 +63,47 @@ def conjugate_gradients(
     tolerance: FloatArray,
     max_products: int,
     start: FloatArray | None = None,
-) -> Iterated:
-    """Like `scipy.sparse.linalg.cg` for (A + alpha·I)·w = b, with one product for all columns in each step.
+) -> IterationResult:
+    """Like `scipy.sparse.linalg.cg` for (A + alpha·I)·w = b, with one product for all
+    columns in each step.
 
-    `multiply`: returns A times columns of shape (n_components, n_columns); it gets fewer columns towards the
-      end.
+    `multiply`: returns A times columns of shape (n_components, n_columns); it gets
+      fewer columns towards the end.
     `right`: float64 array of shape (n_components, n_columns). b.
     `alpha`: float64 array of shape (n_columns,). Above 0.
-    `tolerance`: float64 array of shape (n_columns,). A column is done when its error is at most this; see the
-      module.
-    `start`: float64 array of the shape of b. Where to begin, which costs a product; 0 by default.
+    `tolerance`: float64 array of shape (n_columns,). A column is done when its error is
+      at most this; see the module.
+    `start`: float64 array of the shape of b. Where to begin, which costs a product; 0
+      by default.
+
     Raises SolveError if a product is not finite.
     """
-    # the error's norm in the objective is r'(A + alpha)⁻¹r, at most the shortfall times r'P⁻¹r
+    # the error's norm in the objective is r'(A + alpha)⁻¹r, at most the shortfall times
+    # r'P⁻¹r
     shortfall = np.sqrt(preconditioner.shortfall(alpha))
 
     def error_of(residual: FloatArray) -> FloatArray:
         solved = preconditioner.solve(residual, alpha)
-        return np.asarray(shortfall * np.sqrt(np.maximum(0.0, (residual * solved).sum(axis=0))))
+        return np.asarray(
+            shortfall * np.sqrt(np.maximum(0.0, (residual * solved).sum(axis=0)))
+        )
 
-    solution, residual, n_products = np.zeros_like(right), right.copy(), 0
+    solution = np.zeros_like(right)
+    residual = right.copy()
+    n_products = 0
     if start is not None:
-        solution, n_products = start.copy(), 1
+        solution = start.copy()
+        n_products = 1
         residual -= multiply(solution) + alpha * solution
     errors = error_of(residual)
     for _ in range(1 + RESTARTS):
-        # here the residual is always the true one, b − (A + alpha)w, never the updated one
+        # here the residual is always the true one, b − (A + alpha)w, never the updated
+        # one
         before = errors
-        descent, taken = Descent(solution, residual, alpha, preconditioner), 0
-        while n_products + taken + 1 < max_products:  # one product is left for the residual
+        descent = Descent(solution, residual, alpha, preconditioner)
+        taken = 0
+        # one product is left for the residual
+        while n_products + taken + 1 < max_products:
             if not len(active := descent.active(tolerance / shortfall)):
                 break
             descent.step(active, multiply(descent.direction[:, active]))
@@ -97,18 +112,24 @@ def conjugate_gradients(
         n_products += taken + 1
         errors = error_of(residual)
         if (errors <= tolerance).all():
-            return Iterated(solution, residual, errors, n_products, Stop.TOLERANCE)
+            return IterationResult(
+                solution, residual, errors, n_products, Stop.TOLERANCE
+            )
         if n_products >= max_products:
             break
         if (errors > RESTART_WORTH * before)[errors > tolerance].all():
-            return Iterated(solution, residual, errors, n_products, Stop.ROUNDING)
-    return Iterated(solution, residual, errors, n_products, Stop.LIMIT)
+            return IterationResult(
+                solution, residual, errors, n_products, Stop.ROUNDING
+            )
+    return IterationResult(solution, residual, errors, n_products, Stop.LIMIT)
 
 
 class Descent:
-    """Steps of conjugate gradients from a solution and its residual, both of which are overwritten.
+    """Steps of conjugate gradients from a solution and its residual, both of which are
+    overwritten.
 
-    `direction`: float64 array of shape (n_components, n_columns). The direction of each column's next step.
+    `direction`: float64 array of shape (n_components, n_columns). The direction of each
+    column's next step.
     """
 
     def __init__(
@@ -118,13 +139,17 @@ class Descent:
         alpha: FloatArray,
         preconditioner: NystromPreconditioner,
     ) -> None:
-        self.solution, self._residual, self._alpha = solution, residual, alpha
+        self.solution = solution
+        self._residual = residual
+        self._alpha = alpha
         self._preconditioner = preconditioner
         self.direction = preconditioner.solve(residual, alpha)
         self._squares = (residual * self.direction).sum(axis=0)
 
     def active(self, tolerance: FloatArray) -> IntArray:
-        """Return the columns whose √(r'P⁻¹r) is above a tolerance, shape (n_columns,)."""
+        """Return the columns whose √(r'P⁻¹r) is above a tolerance, shape
+        (n_columns,).
+        """
         return np.flatnonzero(self._squares > np.square(tolerance))
 
     def step(self, active: IntArray, product: FloatArray) -> None:
@@ -132,54 +157,69 @@ class Descent:
 
         Raises SolveError if it is not finite.
         """
-        # Saad (2003), Iterative Methods for Sparse Linear Systems, Alg. 9.1, for the active columns only
-        along, penalty, squares = self.direction[:, active], self._alpha[active], self._squares[active]
+        # Saad (2003), Iterative Methods for Sparse Linear Systems, Alg. 9.1, for the
+        # active columns only
+        along = self.direction[:, active]
+        penalty = self._alpha[active]
+        squares = self._squares[active]
         image = product + penalty * along
         curvature = (along * image).sum(axis=0)
         if not np.isfinite(curvature).all():
-            raise SolveError("a product with Z'Z is not finite: the inputs overflow; standardise them")
-        # A is positive semi-definite, so a curvature of 0 or less is rounding; dividing by it would destroy
-        # the column
-        step = np.where(curvature > 0.0, squares / np.where(curvature > 0.0, curvature, 1.0), 0.0)
+            raise SolveError(
+                "a product with Z'Z is not finite: the inputs overflow; standardise"
+                " them"
+            )
+        # A is positive semi-definite, so a curvature of 0 or less is rounding; dividing
+        # by it would destroy the column
+        step = np.where(
+            curvature > 0.0, squares / np.where(curvature > 0.0, curvature, 1.0), 0.0
+        )
         self.solution[:, active] += step * along
         self._residual[:, active] -= step * image
         solved = self._preconditioner.solve(self._residual[:, active], penalty)
         new = (self._residual[:, active] * solved).sum(axis=0)
         # only columns with squares above 0 are active, so this divides by no 0
         self.direction[:, active] = solved + (new / squares) * along
-        self._squares[active] = np.where(step > 0.0, new, 0.0)  # without a step rounding ends the column
+        # without a step rounding ends the column
+        self._squares[active] = np.where(step > 0.0, new, 0.0)
 
 
 def expected_iterations(condition: float, tolerance: float) -> float:
-    """Bound the steps that reduce the error to a share `tolerance`: √condition/2 · log(2/tolerance)."""
-    # the error falls below 2·((√κ − 1)/(√κ + 1))^m ≤ 2·exp(−2m/√κ) of itself in m steps (Saad 2003, sec.
-    # 6.11.3)
+    """Bound the steps that reduce the error to a share `tolerance`: √condition/2 ·
+    log(2/tolerance).
+    """
+    # the error falls below 2·((√κ − 1)/(√κ + 1))^m ≤ 2·exp(−2m/√κ) of itself in m steps
+    # (Saad 2003, sec. 6.11.3)
     return 0.5 * math.sqrt(condition) * math.log(2.0 / tolerance)
 
 
-# -- A preconditioner from a few products with a matrix --------------------------------------------
+# -- A preconditioner from a few products with a matrix
+# --------------------------------------------
 #
 # References
 # ----------
 # Frangella, Tropp & Udell (2023), Randomized Nyström preconditioning.
 
 
-SKETCH_COLUMNS = 256  # per pass, so that its sums and what is sent to workers stay small
+# per pass, so that its sums and what is sent to workers stay small
+SKETCH_COLUMNS = 256
 _MOST_SHIFTED = 1e-9  # of the norm of the products
-MAX_RANK_BYTES = 2**29  # of a sketch; four such arrays exist while its eigenvectors are computed
+# of a sketch; four such arrays exist while its eigenvectors are computed
+MAX_RANK_BYTES = 2**29
 
 
 @frozen(eq=False)
 class NystromPreconditioner:
-    """P, near A + alpha·I: A's leading eigenvectors, and their smallest eigenvalue elsewhere.
-
-    `eigenvalues`: float64 array of shape (rank,). Descending.
-    `vectors`: float64 array of shape (n_components, rank). Orthonormal up to rounding.
-    `floor`: size below which eigenvalues of A are rounding error; an alpha below it counts as the floor here.
+    """P, near A + alpha·I: A's leading eigenvectors, and their smallest eigenvalue
+    elsewhere.
     """
 
+    #: float64 array of shape (rank,). Descending.
     eigenvalues: FloatArray
+    #: float64 array of shape (n_components, rank). Orthonormal up to rounding.
     vectors: FloatArray
+    #: size below which eigenvalues of A are rounding error; an alpha below it counts as
+    #: the floor here
     floor: float
 
     @property
@@ -188,24 +228,28 @@ class NystromPreconditioner:
         return len(self.eigenvalues)
 
     def solve(self, columns: FloatArray, alpha: FloatArray) -> FloatArray:
-        """Return P⁻¹ times columns of shape (n_components, n_columns), each with its alpha.
+        """Return P⁻¹ times columns of shape (n_components, n_columns), each with its
+        alpha.
 
         Source: Frangella, Tropp & Udell (2023), eq. 1.3, up to a constant factor.
         """
         alpha = np.maximum(alpha, self.floor)
-        # P⁻¹x = V(Λ + alpha)⁻¹V'x + (I − VV')x/(λ_last + alpha), in 4·n_components·rank operations per column
+        # P⁻¹x = V(Λ + alpha)⁻¹V'x + (I − VV')x/(λ_last + alpha), in 4·n_components·rank
+        # operations per column
         beyond = 1.0 / (self.eigenvalues[-1] + alpha)
         within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
         with machine.single_threaded_blas():  # the same bits for any number of threads
-            return np.asarray(self.vectors @ (within * (self.vectors.T @ columns)) + beyond * columns)
+            return np.asarray(
+                self.vectors @ (within * (self.vectors.T @ columns)) + beyond * columns
+            )
 
     def shortfall(self, alpha: FloatArray) -> FloatArray:
         """Return by what factor (A + alpha·I)⁻¹ may exceed P⁻¹, shape (n_columns,).
 
         In directions that are not known A may be as small as 0.
         """
-        # (λ_last + alpha)/alpha: P's value in an unknown direction over the smallest that A + alpha can have
-        # there
+        # (λ_last + alpha)/alpha: P's value in an unknown direction over the smallest
+        # that A + alpha can have there
         return np.asarray(1.0 + self.eigenvalues[-1] / np.maximum(alpha, self.floor))
 
 
@@ -215,22 +259,30 @@ def nystrom_preconditioner(
     """Return the preconditioner of a sketch, O(n_components · rank²).
 
     `test_matrix`: float64 array of shape (n_components, rank). Ω.
-    `products`: float64 array of shape (n_components, rank). AΩ. Overwritten.
+    `products`: float64 array of shape (n_components, rank). AΩ.
     `rounding`: size of the errors of A that rounding makes in the products.
-    Raises SolveError if A is not positive semi-definite, which rounding does not explain.
-    Source: Frangella, Tropp & Udell (2023), Algorithm 2.1. Only the span of Ω matters.
+    Raises SolveError if A is not positive semi-definite, which rounding does not
+    explain. Source: Frangella, Tropp & Udell (2023), Algorithm 2.1, with another shift.
     """
     with machine.single_threaded_blas():  # the same bits for any number of threads
         norm = float(np.linalg.norm(products))
         if norm == 0.0:
-            return NystromPreconditioner(np.zeros(1), np.zeros((len(products), 1)), rounding)
-        # Ω'AΩ is singular to rounding if A's rank is below the sketch's; Ω'(A + shift)Ω is not
+            return NystromPreconditioner(
+                np.zeros(1), np.zeros((len(products), 1)), rounding
+            )
+        # Ω'AΩ is singular to rounding if A's rank is below the sketch's, or if Ω is
+        # nearly singular, as a square one is. Algorithm 2.1 factors Ω'(A + shift)Ω, but
+        # errors E of AΩ leave Ω'E in Ω'AΩ, and shift·Ω'Ω does not exceed that where Ω
+        # is small (σ = 6e-5 with 300 columns of 300).
         shift = EPS * norm
         most = max(_MOST_SHIFTED * norm, 10.0 * rounding)
         while True:
-            core = test_matrix.T @ products + shift * (test_matrix.T @ test_matrix)
+            core = test_matrix.T @ products
+            core.flat[:: len(core) + 1] += shift
             try:
-                factor = scipy.linalg.cholesky((core + core.T) / 2.0, overwrite_a=True, check_finite=False)
+                factor = scipy.linalg.cholesky(
+                    (core + core.T) / 2.0, overwrite_a=True, check_finite=False
+                )
                 break
             except scipy.linalg.LinAlgError as error:
                 if shift > most:
@@ -239,18 +291,20 @@ def nystrom_preconditioner(
                         "more than rounding explains: report this"
                     ) from error
                 shift *= 10.0
-        products += shift * test_matrix
-        # root·root' = AΩ(Ω'AΩ)⁻¹Ω'A, the Nyström approximation (of A + shift); root has the shape of the
-        # sketch
-        root = scipy.linalg.solve_triangular(factor, products.T, trans="T", check_finite=False).T
-        # A QR and an SVD would take twice the time, and resolve eigenvalues below the rounding of the Gram,
-        # for which a preconditioner has no use.
-        squares, directions = scipy.linalg.eigh(root.T @ root, overwrite_a=True, check_finite=False)
-        known = squares > len(root) * EPS * squares[-1]
-        squares, directions = squares[known][::-1], directions[:, known][:, ::-1]
-        vectors = root @ (directions / np.sqrt(squares))
-        # Algorithm 2.1 takes the shift off again
-        eigenvalues = np.maximum(0.0, squares - shift)
+        # root·root' = AΩ(Ω'AΩ + shift)⁻¹Ω'A: at most the Nyström approximation, so at
+        # most A. root has the shape of the sketch.
+        root = scipy.linalg.solve_triangular(
+            factor, products.T, trans="T", check_finite=False
+        ).T
+        # A QR and an SVD would take twice the time, and resolve eigenvalues below the
+        # rounding of the Gram, for which a preconditioner has no use.
+        eigenvalues, directions = scipy.linalg.eigh(
+            root.T @ root, overwrite_a=True, check_finite=False
+        )
+        known = eigenvalues > len(root) * EPS * eigenvalues[-1]
+        eigenvalues = eigenvalues[known][::-1]
+        directions = directions[:, known][:, ::-1]
+        vectors = root @ (directions / np.sqrt(eigenvalues))
         floor = max(len(root) * EPS * float(eigenvalues[0]), rounding)
         return NystromPreconditioner(eigenvalues, vectors, floor)
 

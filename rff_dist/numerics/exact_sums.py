@@ -1,7 +1,9 @@
-"""Sums without rounding: integers that add up to the same bits in any order and grouping.
+"""Sums without rounding: integers that add up to the same bits in any order and
+grouping.
 
-`ExactSum` holds float64 values of any size, as a few arrays of 32-bit digits. The D x D Gram is too large for
-that; `ridge_statistics` keeps it on a fixed-point grid, which is possible because its values are bounded.
+`ExactSum` holds float64 values of any size, as a few arrays of 32-bit digits. The D x D
+Gram is too large for that; `ridge_statistics` keeps it on a fixed-point grid, which is
+possible because its values are bounded.
 
 References
 ----------
@@ -18,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.typing import AnyArray, Arrays, EqualByFields, FloatArray, IntArray, frozen
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    EqualByFields,
+    FloatArray,
+    IntArray,
+    frozen,
+)
 
 _BITS = 32
 _MASK = (1 << _BITS) - 1
@@ -26,14 +35,14 @@ _MASK = (1 << _BITS) - 1
 
 @frozen(eq=False)
 class ExactSum(EqualByFields):
-    """Like `math.fsum`, for arrays: exact sums of float64 values, in base 2**32, in canonical form.
-
-    `lowest`: the first digit counts multiples of 2**(32 * lowest).
-    `digits`: int64 array of shape (n_digits + 1, ...). Digits from 0 to 2**32 - 1, least significant first,
-      then a last one of 0 or -1 for the sign.
+    """Like `math.fsum`, for arrays: exact sums of float64 values, in base 2**32, in
+    canonical form.
     """
 
+    #: the first digit counts multiples of 2**(32 * lowest)
     lowest: int
+    #: int64 array of shape (n_digits + 1, ...). Digits from 0 to 2**32 - 1, least
+    #: significant first, then a last one of 0 or -1 for the sign.
     digits: IntArray
 
     @classmethod
@@ -43,18 +52,21 @@ class ExactSum(EqualByFields):
         Raises DataError if a value is NaN or infinite.
         """
         if not np.isfinite(values).all():
-            raise DataError("a sum is not finite: values overflow float64; scale them down")
+            raise DataError(
+                "a sum is not finite: values overflow float64; scale them down"
+            )
         mantissas, exponents = np.frexp(values)
-        # exact: a float64 has 53 significant bits, so these are whole numbers below 2**53
+        # exact: a float64 has 53 significant bits, so these are whole numbers below
+        # 2**53
         integers = (mantissas * 2.0**53).astype(np.int64)
         # value = integer · 2**shift · 2**(32 · position), with a shift from 0 to 31
         position, shift = np.divmod(exponents.astype(np.int64) - 53, _BITS)
         # zeros have no position of their own, and must not widen the range
         lowest = int(position[integers != 0].min()) if integers.any() else 0
         position = np.where(integers == 0, lowest, position)
-        # a 53-bit integer shifted by up to 31 bits spans three digits; each part stays below 2**63
-        # integers below 0 stay right: `>>` rounds down and `&` is never negative, so only the top part has a
-        # sign
+        # a 53-bit integer shifted by up to 31 bits spans three digits; each part stays
+        # below 2**63 integers below 0 stay right: `>>` rounds down and `&` is never
+        # negative, so only the top part has a sign
         low = (integers & _MASK) << shift
         high = (integers >> _BITS) << shift
         parts = (low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS)
@@ -74,7 +86,8 @@ class ExactSum(EqualByFields):
 
     @classmethod
     def by_group(cls, values: FloatArray, groups: AnyArray, n_groups: int) -> Self:
-        """Return the sums of `values` by group, shape (n_groups,); `groups` has the group of each value.
+        """Return the sums of `values` by group, shape (n_groups,); `groups` has the
+        group of each value.
 
         Raises DataError if a value is NaN or infinite.
         """
@@ -90,6 +103,10 @@ class ExactSum(EqualByFields):
         """Shape of the sums."""
         return self.digits.shape[1:]
 
+    def reshape(self, *shape: int) -> Self:
+        """Return the same sums in another shape."""
+        return type(self)(self.lowest, self.digits.reshape(-1, *shape))
+
     def leading(self, count: int) -> Self:
         """Return the sums of the first `count` places of the first axis."""
         return type(self)(*_canonical(self.lowest, self.digits[:, :count].copy()))
@@ -100,23 +117,29 @@ class ExactSum(EqualByFields):
         Raises DataError if a sum is larger than float64 holds.
         """
         negative = self.digits[-1] < 0
-        # a negative number is −1 and then large digits, which would cancel in float64; its magnitude does not
+        # a negative number is −1 and then large digits, which would cancel in float64;
+        # its magnitude does not
         magnitude = np.where(negative, -self.digits, self.digits)
         _carry(magnitude)
         total = np.zeros(self.shape)
         with np.errstate(over="ignore"):
             for k in range(len(magnitude) - 1, -1, -1):
-                total += np.ldexp(magnitude[k].astype(np.float64), _BITS * (self.lowest + k))
+                total += np.ldexp(
+                    magnitude[k].astype(np.float64), _BITS * (self.lowest + k)
+                )
         if not np.isfinite(total).all():
             raise DataError("a sum is larger than float64 holds; scale the values down")
         return np.where(negative, -total, total)
 
     def _combined(self, other: ExactSum, sign: int) -> Self:
         if self.shape != other.shape:
-            raise StatisticsError(f"cannot add sums of shape {self.shape} and {other.shape}")
+            raise StatisticsError(
+                f"cannot add sums of shape {self.shape} and {other.shape}"
+            )
         lowest = min(self.lowest, other.lowest)
         top = max(self.lowest + len(self.digits), other.lowest + len(other.digits))
-        digits = np.zeros((top - lowest + 1, *self.shape), np.int64)  # with one for the carry
+        # with one for the carry
+        digits = np.zeros((top - lowest + 1, *self.shape), np.int64)
         for part, factor in ((self, 1), (other, sign)):
             offset = part.lowest - lowest
             digits[offset : offset + len(part.digits)] += factor * part.digits
@@ -131,7 +154,9 @@ class ExactSum(EqualByFields):
     def update_digest(self, hasher: hashlib._Hash) -> None:
         """Feed the canonical form to a hash."""
         hasher.update(f"{self.lowest} {self.digits.shape}".encode())
-        hasher.update(np.ascontiguousarray(self.digits).astype("<i8", copy=False).tobytes())
+        hasher.update(
+            np.ascontiguousarray(self.digits).astype("<i8", copy=False).tobytes()
+        )
 
 
 def _carry(digits: IntArray) -> None:
@@ -144,10 +169,12 @@ def _carry(digits: IntArray) -> None:
 def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
     """Carry, then drop redundant digits, so that equal sums have equal digits.
 
-    The last digit must be 0 or -1 after the carry, so callers add one that is free to take it.
+    The last digit must be 0 or -1 after the carry, so callers add one that is free to
+    take it.
     """
     _carry(digits)
-    # a digit that repeats the sign, 0 below 0 or 2**32 − 1 below −1, adds nothing, as in two's complement
+    # a digit that repeats the sign, 0 below 0 or 2**32 − 1 below −1, adds nothing, as
+    # in two's complement
     while len(digits) > 1 and (digits[-2] == (digits[-1] & _MASK)).all():
         digits = np.concatenate([digits[:-2], digits[-1:]])
     if not digits.any():
@@ -158,16 +185,24 @@ def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
 
 def exact_sum_arrays(prefix: str, total: ExactSum) -> dict[str, AnyArray]:
     """Return the arrays that store `total`; `exact_sum_from_arrays` reads them."""
-    return {f"{prefix}_lowest": np.array(total.lowest, np.int64), f"{prefix}_digits": total.digits}
+    return {
+        f"{prefix}_lowest": np.array(total.lowest, np.int64),
+        f"{prefix}_digits": total.digits,
+    }
 
 
 def exact_sum_from_arrays(prefix: str, arrays: Arrays) -> ExactSum:
     """Read what `exact_sum_arrays` returned."""
-    return ExactSum(int(arrays[f"{prefix}_lowest"]), np.asarray(arrays[f"{prefix}_digits"], np.int64))
+    return ExactSum(
+        int(arrays[f"{prefix}_lowest"]),
+        np.asarray(arrays[f"{prefix}_digits"], np.int64),
+    )
 
 
 def add_fields[S](left: S, right: S, **values: Any) -> S:
-    """Add two dataclasses of sums field by field; the fields in `values` are set to these."""
+    """Add two dataclasses of sums field by field; the fields in `values` are set to
+    these.
+    """
     record: Any = left  # a dataclass, which `S` does not say
     names = [field.name for field in fields(record) if field.name not in values]
     sums = {name: getattr(left, name) + getattr(right, name) for name in names}
@@ -175,14 +210,17 @@ def add_fields[S](left: S, right: S, **values: Any) -> S:
     return total
 
 
-# -- vectors with long stretches of one value as runs of (count, value) ----------------------------
+# -- vectors with long stretches of one value as runs of (count, value)
+# ----------------------------
 
 
 type Runs = tuple[tuple[int, float], ...]
 
 
 def expand(runs: Runs) -> NDArray[np.float64]:
-    """Return runs of (count, value) as an array with one value per place: `numpy.repeat(values, counts)`."""
+    """Return runs of (count, value) as an array with one value per place:
+    `numpy.repeat(values, counts)`.
+    """
     counts, values = zip(*runs, strict=True)
     return np.repeat(np.asarray(values, np.float64), counts)
 

@@ -7,18 +7,23 @@ from functools import cache
 import numpy as np
 import scipy
 
+from rff_dist.errors import SolveError
 from rff_dist.typing import FloatArray
 
 
-def call(name: str, *arguments: bytes | int | FloatArray) -> int:
-    """Call a routine, and return its status. All arguments are pointers, and the status is the last.
+def call(name: str, *arguments: bytes | int | FloatArray) -> None:
+    """Call a routine, or raise SolveError by its status.
 
-    SciPy's own wrappers hold the interpreter's lock, so that threads could not solve side by side.
+    All arguments are pointers, and the status is the last.
+
+    SciPy's own wrappers hold the interpreter's lock, so that threads could not solve
+    side by side.
     """
     status = ctypes.c_int(0)
     pointers = [_pointer(argument) for argument in (*arguments, status)]
     _routine(name, len(pointers))(*pointers)
-    return status.value
+    if status.value:
+        raise SolveError(f"LAPACK's {name} returned {status.value}; report this")
 
 
 def _pointer(argument: bytes | int | ctypes.c_int | FloatArray) -> object:
@@ -30,18 +35,28 @@ def _pointer(argument: bytes | int | ctypes.c_int | FloatArray) -> object:
         return argument.ctypes.data
     if isinstance(argument, bytes):
         return argument
-    return ctypes.byref(ctypes.c_int(argument) if isinstance(argument, int) else argument)
+    return ctypes.byref(
+        ctypes.c_int(argument) if isinstance(argument, int) else argument
+    )
 
 
 @cache
 def _routine(name: str, n_arguments: int) -> Callable[..., None]:
-    """Return a routine of the LAPACK that SciPy brings; see `scipy.linalg.cython_lapack`."""
+    """Return a routine of the LAPACK that SciPy brings; see
+    `scipy.linalg.cython_lapack`.
+    """
     # a capsule's name is the routine's signature in C, and its pointer the routine
     capsule = scipy.linalg.cython_lapack.__pyx_capi__[name]
     named = ctypes.pythonapi.PyCapsule_GetName
-    named.restype, named.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    named.restype = ctypes.c_char_p
+    named.argtypes = [ctypes.py_object]
     address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # functions of this type, unlike PYFUNCTYPE's, release the interpreter's lock while they run
+    address.restype = ctypes.c_void_p
+    address.argtypes = [
+        ctypes.py_object,
+        ctypes.c_char_p,
+    ]
+    # functions of this type, unlike PYFUNCTYPE's, release the interpreter's lock while
+    # they run
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)
     return kind(address(capsule, named(capsule)))

@@ -1,4 +1,6 @@
-"""What this machine gives a computation: its cores, its memory, and threads that share out whole tiles."""
+"""What this machine gives a computation: its cores, its memory, and threads that share
+out whole tiles.
+"""
 
 import os
 import sys
@@ -21,32 +23,40 @@ from rff_dist.typing import AnyArray
 
 
 def available_memory() -> int:
-    """Return the bytes that this process may use: the machine's memory, or a control group's lower limit."""
+    """Return the bytes that this process may use: the machine's memory, or a control
+    group's lower limit.
+    """
     # in a container this is still the whole machine's memory
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *_control_group_limits()])
-
-
-def _control_group_limits() -> Iterator[int]:
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     # of version 2 of control groups, and of version 1
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ):
         try:
             text = Path(path).read_text().strip()
         except OSError:
             continue
         if text.isdigit():  # "max" is no limit
-            yield int(text)
+            limits.append(int(text))
+    return min(limits)
 
 
 def available_cores() -> int:
     """Count the cores that this process may run on.
 
-    The environment does not matter: Dask's workers and its local cluster set OMP_NUM_THREADS to 1.
+    The environment does not matter: Dask's workers and its local cluster set
+    OMP_NUM_THREADS to 1.
     """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
-# -- threads that share out whole tiles, each with single-threaded BLAS ----------------------------
+# -- threads that share out whole tiles, each with single-threaded BLAS
+# ----------------------------
 
 
 threads_in_use: ContextVar[int] = ContextVar("n_threads", default=1)
@@ -56,8 +66,9 @@ threads_in_use: ContextVar[int] = ContextVar("n_threads", default=1)
 def using_threads(n_threads: int) -> Iterator[None]:
     """Let block functions use `n_threads` threads, each with single-threaded BLAS.
 
-    Threads share out whole tiles, so no bit of a result depends on their number. BLAS with threads of its own
-    would cut its sums by their number, and crash on large symmetric products.
+    Threads share out whole tiles, so no bit of a result depends on their number. BLAS
+    with threads of its own would cut its sums by their number, and crash on large
+    symmetric products.
     """
     with contexts.setting(threads_in_use, n_threads), single_threaded_blas():
         yield
@@ -71,23 +82,33 @@ class _Inline(Executor):
 
 
 def executor_of(n_threads: int) -> Executor:
-    """Return an executor of `n_threads` threads; with one, tasks run in the calling thread."""
+    """Return an executor of `n_threads` threads; with one, tasks run in the calling
+    thread.
+    """
     return _Inline() if n_threads == 1 else ThreadPoolExecutor(n_threads)
 
 
 class SpareMemory:
-    """Memory that threads hand on to each other: new pages from the system take longer than filling them."""
+    """Memory that threads hand on to each other: new pages from the system take longer
+    than filling them.
+    """
 
     def __init__(self) -> None:
         self._arrays: deque[AnyArray] = deque()
 
     def take(self, size: int, dtype: DTypeLike) -> AnyArray:
-        """Return an array of one dimension with at least `size` numbers of any value."""
+        """Return an array of one dimension with at least `size` numbers of any
+        value.
+        """
         try:
             array = self._arrays.popleft()
         except IndexError:
             return np.empty(size, dtype)
-        return array if len(array) >= size and array.dtype == dtype else np.empty(size, dtype)
+        return (
+            array
+            if len(array) >= size and array.dtype == dtype
+            else np.empty(size, dtype)
+        )
 
     def give(self, array: AnyArray) -> None:
         """Hand on an array that is no longer used."""
@@ -95,8 +116,11 @@ class SpareMemory:
 
 
 def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
-    """Call a function with each item; this thread and the others of `using_threads` share the items."""
-    # its popleft is atomic, so threads need no lock; whoever is free takes the next item
+    """Call a function with each item; this thread and the others of `using_threads`
+    share the items.
+    """
+    # its popleft is atomic, so threads need no lock; whoever is free takes the next
+    # item
     left = deque(items)
 
     def work() -> None:
@@ -124,17 +148,25 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
 
 
 def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[slice]:
-    """Cut rows into tiles that become smaller towards the end, so that threads that share them end together.
+    """Cut rows into tiles that become smaller towards the end, so that threads that
+    share them end together.
 
-    Each tile is half of a thread's share of the rows left (Polychronopoulos & Kuck 1987, guided
-    self-scheduling), for the threads of `using_threads`. With one thread all tiles have `most` rows.
+    Each tile is half of a thread's share of the rows left (Polychronopoulos & Kuck
+    1987, guided self-scheduling), for the threads of `using_threads`. With one thread
+    all tiles have `most` rows.
 
-    `most`, `least`: rows of the largest and the smallest tiles, multiples of `multiple`.
-    `multiple`: all tiles but the last have a multiple of so many rows.
+    `most`, `least`: rows of the largest and the smallest tiles, multiples of
+    `multiple`. `multiple`: all tiles but the last have a multiple of so many rows.
     """
-    n_threads, tiles, first = threads_in_use.get(), [], 0
+    n_threads = threads_in_use.get()
+    tiles = []
+    first = 0
     while first < n_rows:
-        share = most if n_threads == 1 else (n_rows - first) // (2 * n_threads * multiple) * multiple
+        share = (
+            most
+            if n_threads == 1
+            else (n_rows - first) // (2 * n_threads * multiple) * multiple
+        )
         last = min(n_rows, first + min(most, max(least, share)))
         tiles.append(slice(first, last))
         first = last
@@ -142,7 +174,9 @@ def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[
 
 
 def libraries_with_threads() -> list[dict[str, Any]]:
-    """Return the BLAS libraries in this process, as `threadpoolctl.threadpool_info` does."""
+    """Return the BLAS libraries in this process, as `threadpoolctl.threadpool_info`
+    does.
+    """
     return cast("list[dict[str, Any]]", _libraries().info())
 
 
@@ -154,16 +188,19 @@ def _libraries() -> ThreadpoolController:
 
 @lru_cache(maxsize=1)
 def _libraries_of(n_modules: int) -> ThreadpoolController:
-    """List the BLAS libraries, which takes 8 ms, again whenever new modules may have brought more."""
+    """List the BLAS libraries, which takes 8 ms, again whenever new modules may have
+    brought more.
+    """
     return ThreadpoolController().select(user_api="blas")
 
 
 class _BlasLimit:
     """Keeps BLAS on one thread while any thread of the process needs that.
 
-    How many threads BLAS uses is one number for the whole process. If each of several threads set and
-    restored it, one would lift the limit while another computes, and the last would restore a limit. So the
-    first to come sets it, and the last to leave restores it.
+    How many threads BLAS uses is one number for the whole process. If each of several
+    threads set and restored it, one would lift the limit while another computes, and
+    the last would restore a limit. So the first to come sets it, and the last to leave
+    restores it.
     """
 
     def __init__(self) -> None:
@@ -177,7 +214,9 @@ class _BlasLimit:
         with self._lock:
             self._n_users += 1
             for library in libraries:
-                self._threads_before.setdefault(library.filepath, (library, library.num_threads))
+                self._threads_before.setdefault(
+                    library.filepath, (library, library.num_threads)
+                )
                 _set_threads(library, 1)
         try:
             yield
@@ -191,7 +230,8 @@ class _BlasLimit:
 
 
 def _set_threads(library: LibController, n_threads: int) -> None:
-    # since threadpoolctl 3.8 a library obeys the first thread that sets a limit, and ignores the others
+    # since threadpoolctl 3.8 a library obeys the first thread that sets a limit, and
+    # ignores the others
     obey_any = getattr(library, "clear_controlling_thread", None)
     if obey_any is not None:
         obey_any(force=True)
@@ -204,12 +244,19 @@ _blas_limit = _BlasLimit()
 
 
 def single_threaded_blas() -> AbstractContextManager[None]:
-    """Let BLAS use one thread for a while, so that no bit of its sums depends on the number of threads."""
+    """Let BLAS use one thread for a while, so that no bit of its sums depends on the
+    number of threads.
+    """
     return _blas_limit.hold()
 
 
 @contextmanager
 def tile_pool(n_threads: int | None = None) -> Iterator[Executor]:
-    """Open a pool to run tiles in, all cores of the process by default, with BLAS on one thread each."""
-    with single_threaded_blas(), ThreadPoolExecutor(n_threads or available_cores()) as pool:
+    """Open a pool to run tiles in, all cores of the process by default, with BLAS on
+    one thread each.
+    """
+    with (
+        single_threaded_blas(),
+        ThreadPoolExecutor(n_threads or available_cores()) as pool,
+    ):
         yield pool

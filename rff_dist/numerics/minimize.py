@@ -1,19 +1,23 @@
-"""Minimise a convex loss of linear scores plus a ridge penalty, with the ridge Gram as preconditioner.
+"""Minimise a convex loss of linear scores plus a ridge penalty, with the ridge Gram as
+preconditioner.
 
-The objective is J(W, b) = L(W, b) + penalty·‖W‖². Each evaluation costs a pass over the data, so passes are
-what counts. With A the centred Gram and h the mean curvature of the loss, the Hessian in centred features is
-near h·A + 2·penalty·I = R'R. In V = R·W it is near the identity: L-BFGS then takes 10 to 30 passes, where it
-would take hundreds in W. Newton's method with conjugate gradients takes far more, because every step of its
-inner iteration is a pass too.
+The objective is J(W, b) = L(W, b) + penalty·‖W‖². Each evaluation costs a pass over the
+data, so passes are what counts. With A the centred Gram and h the mean curvature of the
+loss, the Hessian in centred features is near h·A + 2·penalty·I = R'R. In V = R·W it is
+near the identity: L-BFGS then takes 10 to 30 passes, where it would take hundreds in W.
+Newton's method with conjugate gradients takes far more, because every step of its inner
+iteration is a pass too.
 
-Where alpha is tiny or classes are separable it takes more passes, but no costlier method was found to pay. A
-Gram of the rows weighted by their curvature costs as much as 5 to 13 passes at D = 512. With a new one every
-12 passes, 8,000 separable rows (alpha = 3e-9) were short of the minimum after 197 passes and 5 Grams, and the
-digits' logistic loss, with one Gram for all classes, took 96 passes and 6 Grams instead of 116 passes. L-BFGS
-with a memory of 160 steps instead of 20 saved at most a tenth.
+Where alpha is tiny or classes are separable it takes more passes, but no costlier
+method was found to pay. A Gram of the rows weighted by their curvature costs as much as
+5 to 13 passes at D = 512. With a new one every 12 passes, 8,000 separable rows (alpha =
+3e-9) were short of the minimum after 197 passes and 5 Grams, and the digits' logistic
+loss, with one Gram for all classes, took 96 passes and 6 Grams instead of 116 passes.
+L-BFGS with a memory of 160 steps instead of 20 saved at most a tenth.
 
-Nocedal & Wright (2006), Numerical Optimization, ch. 7.2; Byrd, Lu, Nocedal & Zhu (1995); Fan et al.
-(2008), LIBLINEAR, whose tolerance is relative to the loss at W = 0 too.
+Nocedal & Wright (2006), Numerical Optimization, ch. 7.2; Byrd, Lu, Nocedal & Zhu
+(1995); Fan et al. (2008), LIBLINEAR, whose tolerance is relative to the loss at W = 0
+too.
 """
 
 from __future__ import annotations
@@ -32,75 +36,114 @@ from rff_dist.typing import FloatArray, frozen
 logger = logging.getLogger(__name__)
 
 # (coefficients, intercept) -> loss, its gradient with respect to each of the two
-type LossFunction = Callable[[FloatArray, FloatArray], tuple[float, FloatArray, FloatArray]]
+type LossFunction = Callable[
+    [FloatArray, FloatArray], tuple[float, FloatArray, FloatArray]
+]
 
 MEMORY = 20  # steps that L-BFGS remembers: 16 · MEMORY bytes for each coefficient
 
 
 @frozen(eq=False)
 class Minimum:
-    """Where a minimisation ended, and how far from the minimum that may be.
+    """Where a minimisation ended, and how far from the minimum that may be."""
 
-    `coefficients`: float64 array of shape (n_components, n_columns). W.
-    `intercept`: float64 array of shape (n_columns,). b; zero without an intercept.
-    `objective`: J at the end.
-    `excess`: ½‖∂J/∂V‖², about how far J is above its minimum.
-    `n_iterations`, `n_evaluations`: steps taken, and evaluations of the loss, which are passes over the data.
-    `converged`: whether `excess` is at most tol · `reference`.
-    `reference`: the loss of scores of 0.
-    """
-
+    #: float64 array of shape (n_components, n_columns). W.
     coefficients: FloatArray
+    #: float64 array of shape (n_columns,). b; zero without an intercept.
     intercept: FloatArray
+    #: J at the end
     objective: float
+    #: ½‖∂J/∂V‖², about how far J is above its minimum
     excess: float
+    #: `n_iterations`, `n_evaluations`: steps taken, and evaluations of the loss, which
+    #: are passes over the data
     n_iterations: int
     n_evaluations: int
+    #: whether `excess` is at most tol · `reference`
     converged: bool
+    #: the loss of scores of 0
     reference: float
 
 
 @frozen(eq=False)
 class PenalizedLoss:
-    """J(W, b) = loss(W, b) + penalty·‖W‖².
+    """J(W, b) = loss(W, b) + penalty·‖W‖²."""
 
-    `loss`: makes the loss and its gradients, all sums over rows, of W and b.
-    `equations`: those of the same rows and features; centred where an intercept is fitted.
-    `penalty`: at least 0.
-    `curvature`: h, a typical second derivative of the loss with respect to a score. It changes the number of
-      evaluations, not the minimum.
-    `reference`: the loss of scores of 0, which is J at W = 0; tolerances are relative to it. J itself goes to
-      0 with the penalty where classes are separable, and a tolerance relative to it would rarely be met.
-    """
-
+    #: makes the loss and its gradients, all sums over rows, of W and b
     loss: LossFunction
+    #: those of the same rows and features; centred where an intercept is fitted
     equations: solution.NormalEquations
+    #: at least 0
     penalty: float
+    #: h, a typical second derivative of the loss with respect to a score. It changes
+    #: the number of evaluations, not the minimum.
     curvature: float
+    #: the loss of scores of 0, which is J at W = 0; tolerances are relative to it. J
+    #: itself goes to 0 with the penalty where classes are separable, and a tolerance
+    #: relative to it would rarely be met.
     reference: float
 
 
 def minimize_loss(
-    problem: PenalizedLoss, coefficients: FloatArray, intercept: FloatArray, *, tol: float, max_iter: int
+    problem: PenalizedLoss,
+    coefficients: FloatArray,
+    intercept: FloatArray,
+    *,
+    tol: float,
+    max_iter: int,
 ) -> Minimum:
-    """Like `scipy.optimize.minimize(…, method="L-BFGS-B")` on loss(W, b) + penalty·‖W‖².
+    """Like `scipy.optimize.minimize(…, method="L-BFGS-B")` on loss(W, b) +
+    penalty·‖W‖².
 
     Takes O(n_components³ / 3) besides the evaluations of the loss.
     The bits depend on those of the loss alone: BLAS runs on one thread for each tile.
 
     `problem`: its Gram is overwritten.
     `coefficients`: float64 array of shape (n_components, n_columns). W to start from.
-    `intercept`: float64 array of shape (n_columns,). b to start from; not changed where `equations` have no
-      intercept.
-    `tol`: when to stop: ½‖∂J/∂V‖² ≤ tol·reference. Scores are then right to about √tol of their spread.
+    `intercept`: float64 array of shape (n_columns,). b to start from; not changed where
+      `equations` have no intercept.
+    `tol`: when to stop: ½‖∂J/∂V‖² ≤ tol·reference. Scores are then right to about √tol
+      of their spread.
+
     Raises SolveError if the Gram is not positive semi-definite.
     """
-    search, goal = _Search(problem, (coefficients, intercept)), tol * problem.reference
-    with machine.single_threaded_blas():  # else the bits of L-BFGS's own products would depend on the threads
-        ending = _run(search, goal=goal, max_iter=max_iter)
+    search = _Search(problem, (coefficients, intercept))
+    goal = tol * problem.reference
+
+    def scaled(point: FloatArray) -> tuple[float, FloatArray]:
+        # L-BFGS-B begins with an evaluation at x0, which would be one more pass
+        known = search.n_evaluations == 1 and np.array_equal(point, x0)
+        objective, gradient = first if known else search(unit * point)
+        return objective / unit**2, gradient / unit
+
+    def stop(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+        if search.excess <= goal:
+            raise StopIteration
+
+    # SciPy's own tolerances are off: `stop` compares the excess with the goal
+    options = {
+        "maxcor": MEMORY,
+        "maxiter": max_iter,
+        "maxfun": 10 * max_iter + 20,
+        "ftol": 0.0,
+        "gtol": 0.0,
+    }
+    # else the bits of L-BFGS's own products would depend on the threads
+    with machine.single_threaded_blas():
+        start = search.start()
+        first = search(start)
+        # The first step of L-BFGS-B is the gradient over its norm. In units of that
+        # norm it is ∂J/∂V, near Newton's step.
+        unit = float(np.sqrt(np.square(first[1]).sum())) or 1.0
+        x0 = start / unit
+        ending = scipy.optimize.minimize(
+            scaled, x0, jac=True, method="L-BFGS-B", callback=stop, options=options
+        )
     converged = search.excess <= goal
     if not converged:
-        logger.warning("stopped after %d evaluations: %s", search.n_evaluations, ending.message)
+        logger.warning(
+            "stopped after %d evaluations: %s", search.n_evaluations, ending.message
+        )
     best, intercept = search.parameters(search.point)
     return Minimum(
         coefficients=best,
@@ -114,40 +157,23 @@ def minimize_loss(
     )
 
 
-def _run(search: _Search, *, goal: float, max_iter: int) -> scipy.optimize.OptimizeResult:
-    start = search.start()
-    first = search(start)
-    # The first step of L-BFGS-B is the gradient over its norm. In units of that norm it is ∂J/∂V, near
-    # Newton's step.
-    unit = float(np.sqrt(np.square(first[1]).sum())) or 1.0
-
-    def scaled(point: FloatArray) -> tuple[float, FloatArray]:
-        # L-BFGS-B begins with an evaluation at x0, which would be one more pass
-        known = search.n_evaluations == 1 and np.array_equal(point, x0)
-        objective, gradient = first if known else search(unit * point)
-        return objective / unit**2, gradient / unit
-
-    def stop(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        if search.excess <= goal:
-            raise StopIteration
-
-    x0 = start / unit
-    # SciPy's own tolerances are off: `stop` compares the excess with the goal
-    options = {"maxcor": MEMORY, "maxiter": max_iter, "maxfun": 10 * max_iter + 20, "ftol": 0.0, "gtol": 0.0}
-    return scipy.optimize.minimize(scaled, x0, jac=True, method="L-BFGS-B", callback=stop, options=options)
-
-
 class _Search:
-    """J as a function of one vector, V and the scaled intercept in centred features; keeps the best point.
+    """J as a function of one vector, V and the scaled intercept in centred features;
+    keeps the best point.
 
     `objective`, `point`, `gradient`: of the evaluation with the least objective.
     """
 
-    def __init__(self, problem: PenalizedLoss, start: tuple[FloatArray, FloatArray]) -> None:
-        self._problem, self._start = problem, start
+    def __init__(
+        self, problem: PenalizedLoss, start: tuple[FloatArray, FloatArray]
+    ) -> None:
+        self._problem = problem
+        self._start = start
         equations = problem.equations
-        self._means, self._factor = equations.feature_means, _factor(problem)
-        # the factor of b that brings its curvature near 1 too; None without an intercept
+        self._means = equations.feature_means
+        self._factor = _factor(problem)
+        # the factor of b that brings its curvature near 1 too; None without an
+        # intercept
         scale = math.sqrt(problem.curvature * equations.sum_of_weights)
         self._intercept_scale = scale if equations.fit_intercept else None
         self.n_evaluations = 0
@@ -164,12 +190,14 @@ class _Search:
         coefficients, intercept = self._start
         scaled = np.empty(coefficients.shape)
         for rows in cholesky.tiles_of(len(scaled)):
-            # V = R·W; triu, because below the diagonal the diagonal tiles keep old numbers
+            # V = R·W; triu, because below the diagonal the diagonal tiles keep old
+            # numbers
             scaled[rows] = np.triu(self._factor[rows, rows]) @ coefficients[rows]
             scaled[rows] += self._factor[rows, rows.stop :] @ coefficients[rows.stop :]
         if self._intercept_scale is None:
             return scaled.ravel()
-        # scores ZW + b are (Z − z̄)W + (b + z̄'W): the search's intercept is the second bracket
+        # scores ZW + b are (Z − z̄)W + (b + z̄'W): the search's intercept is the second
+        # bracket
         centred = intercept + self._means @ coefficients
         return np.append(scaled, self._intercept_scale * centred)
 
@@ -180,7 +208,10 @@ class _Search:
         cholesky.solve_upper(self._factor, coefficients)
         if self._intercept_scale is None:
             return coefficients, self._start[1]
-        return coefficients, values[-1] / self._intercept_scale - self._means @ coefficients
+        return (
+            coefficients,
+            values[-1] / self._intercept_scale - self._means @ coefficients,
+        )
 
     def __call__(self, point: FloatArray) -> tuple[float, FloatArray]:
         coefficients, intercept = self.parameters(point)
@@ -189,29 +220,41 @@ class _Search:
         self.n_evaluations += 1
         objective = loss + penalty * float(np.square(coefficients).sum())
         # ∂J/∂W with b + z̄'W held fixed, as in `start`; then ∂J/∂V = R⁻ᵀ ∂J/∂W
-        slope = slope - np.outer(self._means, intercept_slope) + 2.0 * penalty * coefficients
+        slope = (
+            slope
+            - np.outer(self._means, intercept_slope)
+            + 2.0 * penalty * coefficients
+        )
         cholesky.solve_transposed(self._factor, slope)
         gradient = slope.ravel()
         if self._intercept_scale is not None:
             gradient = np.append(gradient, intercept_slope / self._intercept_scale)
         # a line search also visits points that are worse than the best one
         if objective <= self.objective:
-            self.objective, self.point, self.gradient = objective, point.copy(), gradient.copy()
+            self.objective = objective
+            self.point = point.copy()
+            self.gradient = gradient.copy()
         return objective, gradient
 
 
 def _factor(problem: PenalizedLoss) -> FloatArray:
-    """Factor h·A + 2·penalty·I in the Gram's place; eigenvalues below the floor are lifted to it."""
-    matrix, penalty, curvature = problem.equations.gram, problem.penalty, problem.curvature
+    """Factor h·A + 2·penalty·I in the Gram's place; eigenvalues below the floor are
+    lifted to it.
+    """
+    matrix = problem.equations.gram
+    penalty = problem.penalty
+    curvature = problem.curvature
     with machine.tile_pool() as pool:
         floor = problem.equations.floor()
         matrix *= curvature
         # above 0 even where all features are 0
-        matrix.flat[:: len(matrix) + 1] += max(2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny)
+        matrix.flat[:: len(matrix) + 1] += max(
+            2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny
+        )
         broken_at = cholesky.cholesky_in_place(matrix, pool)
     if broken_at is not None:
         raise SolveError(
-            f"the Gram is not positive semi-definite: with a penalty of {penalty:.3g} its factorisation "
-            f"stopped at component {broken_at}; raise alpha"
+            f"the Gram is not positive semi-definite: with a penalty of {penalty:.3g}"
+            f" its factorisation stopped at component {broken_at}; raise alpha"
         )
     return matrix

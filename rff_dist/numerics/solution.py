@@ -1,4 +1,6 @@
-"""The result of a ridge solve and how far to trust it: a failure is a status with causes and remedies."""
+"""The result of a ridge solve and how far to trust it: a failure is a status with
+causes and remedies.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _STRIP_ROWS = 64  # of a Gram that are worked on at a time, to fit the cache
 
 
 class SolveStatus(StrEnum):
-    """How a ridge system was solved; `causes` and `remedies` are sentences for a person."""
+    """How a ridge system was solved; `causes` and `remedies` are sentences for a
+    person.
+    """
 
     OK = "ok"
     ILL_CONDITIONED = "ill_conditioned"
@@ -38,15 +42,24 @@ class SolveStatus(StrEnum):
 
 _CAUSES = {
     SolveStatus.ILL_CONDITIONED: (
-        "alpha is below the rounding error of the Gram matrix, so some coefficients are rounding error too",
-        "the length scale is wide for the data, or the features nearly repeat each other",
+        (
+            "alpha is below the rounding error of the Gram matrix, so some coefficients"
+            " are rounding error too"
+        ),
+        (
+            "the length scale is wide for the data, or the features nearly repeat each"
+            " other"
+        ),
     ),
     SolveStatus.RANK_DEFICIENT: (
         "there are fewer independent rows than components",
         "some features repeat each other or are constant",
     ),
     SolveStatus.NOT_CONVERGED: (
-        "alpha is so small compared with Z'Z that conjugate gradients meet rounding, or need more passes",
+        (
+            "alpha is so small compared with Z'Z that conjugate gradients meet"
+            " rounding, or need more passes"
+        ),
     ),
 }
 _REMEDIES = {
@@ -64,35 +77,38 @@ _REMEDIES = {
 
 @frozen
 class RidgeSolution:
-    """Coefficients that minimise ‖y − intercept − Zw‖² + alpha·‖w‖², one column per target.
-
-    `coefficients`: float64 array of shape (n_components, n_targets). Weights of the normalised features.
-    `intercept`: float64 array of shape (n_targets,). ȳ − z̄'w; zero without an intercept.
-    `alpha`: float64 array of shape (n_targets,). The penalty of each target.
-    `residual_sum_of_squares`: float64 array of shape (n_targets,). Of the training rows; at least 0. The true
-      value is within `rss_error_bound` of it.
-    `rss_error_bound`: float64 array of shape (n_targets,). Rounding error of `residual_sum_of_squares`. A
-      residual below its bound is not resolved: say "at most the bound", not "zero".
-    `unexplained`: float64 array of shape (n_targets,). The residual as a share of the total sum of squares,
-      1 − R² at the training rows; 0 for a constant target.
-    `effective_rank`: directions of the feature space that the solution uses.
-    `floor`: eigenvalues below it are rounding error; see `NormalEquations.floor`.
-    `status`: how it went, with causes and remedies.
+    """Coefficients that minimise ‖y − intercept − Zw‖² + alpha·‖w‖², one column per
+    target.
     """
 
+    #: float64 array of shape (n_components, n_targets). Weights of the normalised
+    #: features.
     coefficients: FloatArray
+    #: float64 array of shape (n_targets,). ȳ − z̄'w; zero without an intercept.
     intercept: FloatArray
+    #: float64 array of shape (n_targets,). The penalty of each target.
     alpha: FloatArray
+    #: float64 array of shape (n_targets,). Of the training rows; at least 0. The true
+    #: value is within `rss_error_bound` of it.
     residual_sum_of_squares: FloatArray
+    #: float64 array of shape (n_targets,). Rounding error of `residual_sum_of_squares`.
+    #: A residual below its bound is not resolved: say "at most the bound", not "zero".
     rss_error_bound: FloatArray
+    #: float64 array of shape (n_targets,). The residual as a share of the total sum of
+    #: squares, 1 − R² at the training rows; 0 for a constant target.
     unexplained: FloatArray
+    #: directions of the feature space that the solution uses
     effective_rank: int
+    #: eigenvalues below it are rounding error; see `NormalEquations.floor`
     floor: float
+    #: how it went, with causes and remedies
     status: SolveStatus
 
 
 class TargetSummary(Protocol):
-    """Means and sums of squares that normal equations, their spectrum and systems without a Gram all have."""
+    """Means and sums of squares that normal equations, their spectrum and systems
+    without a Gram all have.
+    """
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
@@ -117,25 +133,34 @@ def make_solution(
     floor: float,
     status: SolveStatus,
 ) -> RidgeSolution:
-    """Complete a solution from its coefficients and the residual as computed, which may be negative.
+    """Complete a solution from its coefficients and the residual as computed, which may
+    be negative.
 
     Raises SolveError if squares of the coefficients overflow.
     """
     total = summary.total_sum_of_squares
-    # c − 2w'B + w'Aw cancels where the fit is close, and may come out below 0; the bound says by how much
+    # c − 2w'B + w'Aw cancels where the fit is close, and may come out below 0; the
+    # bound says by how much
     residual = np.maximum(rss, 0.0)
     with np.errstate(over="ignore"):
         norms = np.square(coefficients).sum(axis=0)
     if not np.isfinite(norms).all():
         largest = float(np.abs(coefficients).max())
-        raise SolveError(f"coefficients reach {largest:.3g}, whose squares overflow float64; scale y down")
+        raise SolveError(
+            f"coefficients reach {largest:.3g}, whose squares overflow float64; scale y"
+            " down"
+        )
     return RidgeSolution(
         coefficients=coefficients,
         intercept=summary.target_means - summary.feature_means @ coefficients,
         alpha=alpha,
         residual_sum_of_squares=residual,
-        rss_error_bound=rss_error_bound(norms, total, n_components=len(coefficients), floor=floor),
-        unexplained=np.divide(residual, total, out=np.zeros_like(residual), where=total > 0.0),
+        rss_error_bound=rss_error_bound(
+            norms, total, n_components=len(coefficients), floor=floor
+        ),
+        unexplained=np.divide(
+            residual, total, out=np.zeros_like(residual), where=total > 0.0
+        ),
         effective_rank=effective_rank,
         floor=floor,
         status=status,
@@ -143,13 +168,18 @@ def make_solution(
 
 
 def rss_error_bound(
-    squared_norm: FloatArray, total_sum_of_squares: FloatArray, *, n_components: int, floor: float
+    squared_norm: FloatArray,
+    total_sum_of_squares: FloatArray,
+    *,
+    n_components: int,
+    floor: float,
 ) -> FloatArray:
     """Bound the rounding error of a residual computed from sums, c − 2w'B + w'Aw.
 
-    An error E of the Gram moves the residual by at most 3·‖E‖·‖w‖² to first order: w'Ew directly and
-    2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor. The sums themselves, each at
-    most about the total sum of squares, add n_components·eps of it each.
+    An error E of the Gram moves the residual by at most 3·‖E‖·‖w‖² to first order: w'Ew
+    directly and 2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor. The
+    sums themselves, each at most about the total sum of squares, add n_components·eps
+    of it each.
     """
     return 3.0 * floor * squared_norm + 4.0 * n_components * EPS * total_sum_of_squares
 
@@ -159,53 +189,80 @@ def check_equations(equations: NormalEquations) -> None:
 
     Only the upper triangle of the Gram is looked at, a strip of rows at a time.
 
-    Raises SolveError if shapes disagree, or the Gram or the moments hold NaN or infinity.
+    Raises SolveError if shapes disagree, or the Gram or the moments hold NaN or
+    infinity.
     """
-    gram, moments = equations.gram, equations.moments
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or moments.ndim != 2 or len(moments) != len(gram):
+    gram = equations.gram
+    moments = equations.moments
+    if (
+        gram.ndim != 2
+        or gram.shape[0] != gram.shape[1]
+        or moments.ndim != 2
+        or len(moments) != len(gram)
+    ):
         raise SolveError(
-            f"normal equations do not fit together: gram has shape {gram.shape}, moments {moments.shape}; "
-            f"expected (n_components, n_components) and (n_components, n_targets)"
+            f"normal equations do not fit together: gram has shape {gram.shape},"
+            f" moments {moments.shape}; expected (n_components, n_components) and"
+            " (n_components, n_targets)"
         )
     if 0 in moments.shape:
-        raise SolveError(f"nothing to solve: moments have shape {moments.shape}; expected at least (1, 1)")
+        raise SolveError(
+            f"nothing to solve: moments have shape {moments.shape}; expected at least"
+            " (1, 1)"
+        )
     # np.triu copies, and the copy of a strip is small
     for start in range(0, len(gram), 512):
         strip = np.triu(gram[start : start + 512, start:])
         if not np.isfinite(strip).all():
             row, column = np.argwhere(~np.isfinite(strip))[0] + start
             raise SolveError(
-                f"gram[{row}, {column}] is {gram[row, column]}; expected finite numbers. "
-                "Look for NaN or infinity in the rows that were summed"
+                f"gram[{row}, {column}] is {gram[row, column]}; expected finite"
+                " numbers. Look for NaN or infinity in the rows that were summed"
             )
     for name in ("moments", "total_sum_of_squares", "feature_means", "target_means"):
         if not np.isfinite(getattr(equations, name)).all():
-            raise SolveError(f"{name} of the normal equations hold NaN or infinity; expected finite numbers")
+            raise SolveError(
+                f"{name} of the normal equations hold NaN or infinity; expected finite"
+                " numbers"
+            )
 
 
 def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
     """Return one penalty per target, float64 of shape (n_targets,).
 
-    Raises InvalidParameterError if a penalty is negative or not finite, or their number is neither one nor
+    Raises InvalidParameterError if a penalty is negative or not finite, or their number
+    is neither one nor
       `n_targets`.
     """
     values = np.asarray(alpha)
-    if values.dtype.kind not in "iuf" or not np.isfinite(values).all() or (values < 0).any():
-        raise InvalidParameterError(f"`alpha` is {alpha!r}; expected finite numbers in [0, inf)")
+    if (
+        values.dtype.kind not in "iuf"
+        or not np.isfinite(values).all()
+        or (values < 0).any()
+    ):
+        raise InvalidParameterError(
+            f"`alpha` is {alpha!r}; expected finite numbers in [0, inf)"
+        )
     if values.shape not in {(), (n_targets,)}:
         raise InvalidParameterError(
-            f"`alpha` has shape {values.shape}; expected one number or one for each of {n_targets} targets"
+            f"`alpha` has shape {values.shape}; expected one number or one for each of"
+            f" {n_targets} targets"
         )
     return np.broadcast_to(values.astype(np.float64), (n_targets,)).copy()
 
 
-def largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, steps: int) -> float:
-    """Growth of the norm under repeated `apply`, symmetric and non-negative; never above the eigenvalue."""
+def largest_eigenvalue(
+    apply: Callable[[FloatArray], FloatArray], n: int, *, steps: int
+) -> float:
+    """Growth of the norm under repeated `apply`, symmetric and non-negative; never
+    above the eigenvalue.
+    """
     # irregular, so that it is orthogonal to no eigenvector by accident
     vector = np.cos(np.arange(n, dtype=np.float64) ** 2)
     growth = 0.0
     for _ in range(steps):
-        # ‖Av‖ of a unit vector never exceeds the largest eigenvalue (Golub & Van Loan, section 8.2.1)
+        # ‖Av‖ of a unit vector never exceeds the largest eigenvalue (Golub & Van Loan,
+        # section 8.2.1)
         vector = apply(vector / np.linalg.norm(vector))
         growth = float(np.linalg.norm(vector))
         if growth == 0.0:
@@ -213,64 +270,73 @@ def largest_eigenvalue(apply: Callable[[FloatArray], FloatArray], n: int, *, ste
     return growth
 
 
-# -- the system that ridge regression solves, and what its spectrum keeps of it --------------------
+# -- the system that ridge regression solves, and what its spectrum keeps of it
+# --------------------
 
 
 @frozen(kw_only=True)
 class EquationFacts:
-    """Counts, means and sums of squares that normal equations and their spectrum have in common.
-
-    `total_sum_of_squares`: float64 array of shape (n_targets,). Sum of squares of each (centred) target.
-    `feature_means`: float64 array of shape (n_components,). z̄, zero without an intercept.
-    `target_means`: float64 array of shape (n_targets,). ȳ, zero without an intercept.
-    `n_samples`: observations; see `RidgeStatistics.n_observations`.
-    `sum_of_weights`: sum of the rows' weights; over `n_samples` it is the mean weight of an observation.
-    `fit_intercept`: whether an intercept is fitted, which costs one degree of freedom.
+    """Counts, means and sums of squares that normal equations and their spectrum have
+    in common.
     """
 
+    #: float64 array of shape (n_targets,). Sum of squares of each (centred) target.
     total_sum_of_squares: FloatArray
+    #: float64 array of shape (n_components,). z̄, zero without an intercept.
     feature_means: FloatArray
+    #: float64 array of shape (n_targets,). ȳ, zero without an intercept.
     target_means: FloatArray
+    #: observations; see `RidgeStatistics.n_observations`
     n_samples: int
+    #: sum of the rows' weights; over `n_samples` it is the mean weight of an
+    #: observation
     sum_of_weights: float
+    #: whether an intercept is fitted, which costs one degree of freedom
     fit_intercept: bool
 
 
 @frozen(kw_only=True)
 class NormalEquations(EquationFacts):
-    """The system (gram + alpha·I)·w = moments that ridge regression solves, in float64.
-
-    `gram`: float64 array of shape (n_components, n_components). Z'Z, symmetric; centred (Z'Z − n·z̄z̄') where
-      an intercept is fitted.
-    `moments`: float64 array of shape (n_components, n_targets). Z'Y, centred likewise.
-    `gram_error`: how far rounding of sums and of means may have moved an eigenvalue of the Gram.
+    """The system (gram + alpha·I)·w = moments that ridge regression solves, in
+    float64.
     """
 
+    #: float64 array of shape (n_components, n_components). Z'Z, symmetric; centred (Z'Z
+    #: − n·z̄z̄') where an intercept is fitted.
     gram: FloatArray
+    #: float64 array of shape (n_components, n_targets). Z'Y, centred likewise.
     moments: FloatArray
+    #: how far rounding of sums and of means may have moved an eigenvalue of the Gram
     gram_error: float = 0.0
 
     def floor(self, largest: float | None = None) -> float:
-        """Return the size below which eigenvalues are rounding error; no alpha below it can be relied on.
+        """Return the size below which eigenvalues are rounding error; no alpha below it
+        can be relied on.
 
-        It is n_components · eps · (largest eigenvalue), or the Gram's own error if that is more.
+        It is n_components · eps · (largest eigenvalue), or the Gram's own error if that
+        is more.
 
-        `largest`: the largest eigenvalue. By default eight power iterations estimate it, up to a few per cent
-          too low; they read the upper triangle only.
+        `largest`: the largest eigenvalue. By default eight power iterations estimate
+          it, up to a few per cent too low; they read the upper triangle only.
         """
         if largest is None:
-            # the transpose is in Fortran's order without a copy, and its lower triangle is the Gram's upper
+            # the transpose is in Fortran's order without a copy, and its lower triangle
+            # is the Gram's upper
             gram = self.gram.T
             largest = largest_eigenvalue(
-                lambda x: scipy.linalg.blas.dsymv(1.0, gram, x, lower=1), len(gram), steps=8
+                lambda x: scipy.linalg.blas.dsymv(1.0, gram, x, lower=1),
+                len(gram),
+                steps=8,
             )
         return max(len(self.gram) * EPS * largest, self.gram_error)
 
     def without(self, part: NormalEquations) -> NormalEquations:
-        """Return the equations of the rows that are not in `part`, centred about their own means.
+        """Return the equations of the rows that are not in `part`, centred about their
+        own means.
 
-        Sums about the means of all are those of both groups, and a term of rank one for the distance between
-        their means (Chan, Golub and LeVeque 1983). They lose digits if few rows are left.
+        Sums about the means of all are those of both groups, and a term of rank one for
+        the distance between their means (Chan, Golub and LeVeque 1983). They lose
+        digits if few rows are left.
 
         `part`: of some of the rows, with the same components and targets.
         """
@@ -287,7 +353,9 @@ class NormalEquations(EquationFacts):
             np.subtract(self.gram[rows], part.gram[rows], out=gram[rows])
             if self.fit_intercept:
                 gram[rows] -= np.outer(between * features[rows], features)
-        squares = self.total_sum_of_squares - part.total_sum_of_squares - between * targets**2
+        squares = (
+            self.total_sum_of_squares - part.total_sum_of_squares - between * targets**2
+        )
         return NormalEquations(
             gram=gram,
             moments=self.moments - part.moments - between * np.outer(features, targets),

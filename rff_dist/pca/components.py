@@ -1,28 +1,30 @@
-"""Kernel principal components from exact statistics, and projections of rows on them; NumPy only.
+"""Kernel principal components from exact statistics, and projections of rows on them.
 
-Principal components of the features Z are eigenvectors of the centred Z'Z. The scores of the rows on them are
-those of kernel PCA with the kernel ZZ'. With degree-normalised features they are those of spectral
-clustering. Let rows have weights w, s = Σ w z, the degree of a row d = z's (its summed similarity to all
-rows), and the volume V = Σ w d. Then the rows z·√V/d with weights w·d/V have the mean s/√V and the covariance
+Principal components of the features Z are eigenvectors of the centred Z'Z. The scores
+of the rows on them are those of kernel PCA with the kernel ZZ'. With degree-normalised
+features they are those of spectral clustering. Let rows have weights w, s = Σ w z, the
+degree of a row d = z's (its summed similarity to all rows), and the volume V = Σ w d.
+Then the rows z·√V/d with weights w·d/V have the mean s/√V and the covariance
 
     Σ w zz'/d − ss'/V,
 
-whose eigenvalues are those of D^(−1/2) K D^(−1/2) without the largest, 1, which depends on degrees only. The
-scores are the random walk's eigenfunctions, nearly constant on clusters.
+whose eigenvalues are those of D^(−1/2) K D^(−1/2) without the largest, 1, which depends
+on degrees only. The scores are the random walk's eigenfunctions, nearly constant on
+clusters.
 
-Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eigenvalue problem; von Luxburg
-(2007), A tutorial on spectral clustering, section 4; Alzate & Suykens (2010), for spectral clustering as a
-weighted kernel PCA.
+Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eigenvalue
+problem; von Luxburg (2007), A tutorial on spectral clustering, section 4; Alzate &
+Suykens (2010), for spectral clustering as a weighted kernel PCA.
 """
 
-import warnings
 from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
+from scipy import linalg
 
 from rff_dist.data import blocks
-from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.errors import DataError, InvalidParameterError, StatisticsError, warn
 from rff_dist.features import maps
 from rff_dist.fitting import predicting
 from rff_dist.numerics import eigen, exact_sums, machine
@@ -32,85 +34,97 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
 from rff_dist.typing import EPS, FloatArray, frozen
 
-DEGREE_FLOOR = 0.01  # of the mean degree; with finitely many features, far rows get degrees around 0
+# of the mean degree; with finitely many features, far rows get degrees around 0
+DEGREE_FLOOR = 0.05
 
 
 @frozen(eq=False)
 class PrincipalComponents:
-    """Directions of largest variance of the features, the largest first.
+    """Directions of largest variance of the features, the largest first."""
 
-    `components`: float64 array of shape (n_kept, n_components). Orthonormal rows; in each the coefficient of
-      largest absolute value is positive.
-    `eigenvalues`: float64 array of shape (n_kept,). Eigenvalues of the centred Z'Z.
-    `explained_variance`: float64 array of shape (n_kept,). Variance of the rows' scores with divisor n − 1,
-      as in scikit-learn's PCA of Z; for degree-normalised features, the eigenvalue itself.
-    `explained_variance_ratio`: float64 array of shape (n_kept,). Shares of the variance of all components.
-    `means`: float64 array of shape (n_components,). Subtracted from the features.
-    `noise_floor`: a variance up to this is rounding.
-    """
-
+    #: Orthonormal rows; in each the coefficient of largest absolute value is positive;
+    #: shape (n_kept, n_components).
     components: FloatArray
+    #: Eigenvalues of the centred Z'Z; shape (n_kept,).
     eigenvalues: FloatArray
+    #: Variance of the rows' scores with divisor n − 1, as in scikit-learn's PCA of Z;
+    #: for degree-normalised features, the eigenvalue itself; shape (n_kept,).
     explained_variance: FloatArray
+    #: Shares of the variance of all components; shape (n_kept,).
     explained_variance_ratio: FloatArray
+    #: Subtracted from the features; shape (n_components,).
     means: FloatArray
+    #: A variance up to this is rounding.
     noise_floor: float
 
     __repr__ = short_repr
 
 
-def principal_components(statistics: RidgeStatistics, n_components: int) -> PrincipalComponents:
-    """`sklearn.decomposition.PCA(n_components).fit(Z)` from statistics, O(D³) for D features, up to signs.
+def principal_components(
+    statistics: RidgeStatistics, n_components: int
+) -> PrincipalComponents:
+    """Like `sklearn.decomposition.PCA(n_components)` of Z, from sums, O(D³).
 
-    n is the number of observations: if weights repeat rows, these count as repetitions. Otherwise the
-    covariance is that of the weighted rows times n/(n − 1). Warns and keeps fewer components if the rows have
-    fewer directions with a variance above rounding.
-
-    `statistics`: with or without targets.
-    `n_components`: how many to keep, from 1 to D.
-    Raises InvalidParameterError if there are fewer features; StatisticsError if fewer than 2 rows were
-      counted; DataError if all rows have the same features.
-
-    Schölkopf, Smola & Müller (1998).
+    n is the number of observations: if weights repeat rows, these count as repetitions.
+    Otherwise the covariance is that of the weighted rows times n/(n − 1). Warns and
+    keeps fewer components if the rows have fewer directions with a variance above
+    rounding. Raises InvalidParameterError if there are fewer features; StatisticsError
+    if fewer than 2 rows were counted; DataError if all rows have the same features.
     """
     equations = statistics.normal_equations(fit_intercept=True)
     n = equations.n_samples
-    return _decomposed(equations, n_components, divisor=statistics.sum_of_weights * (n - 1) / max(n, 1))
+    return _decomposed(
+        equations, n_components, divisor=statistics.sum_of_weights * (n - 1) / max(n, 1)
+    )
 
 
-def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float) -> PrincipalComponents:
-    width, n_samples = len(equations.gram), equations.n_samples
+def _decomposed(
+    equations: NormalEquations, n_components: int, *, divisor: float
+) -> PrincipalComponents:
+    width = len(equations.gram)
+    n_samples = equations.n_samples
     if n_samples < 2:
         raise StatisticsError(
-            f"principal components of n_samples={n_samples}: 1 sample has no variance; give 2 at least"
+            f"principal components of n_samples={n_samples}: 1 sample has no variance;"
+            " give 2 at least"
         )
     if not 1 <= n_components <= width:
         raise InvalidParameterError(
-            f"`n_components` is {n_components}; expected a number from 1 to {width}, the number of features "
-            "that principal components are made of"
+            f"`n_components` is {n_components}; expected a number from 1 to {width},"
+            " the number of features that principal components are made of"
         )
     # centring subtracted Σw·z̄z̄', so rounding has the scale of the uncentred Gram
-    subtracted = equations.sum_of_weights * float(np.square(equations.feature_means).sum())
+    subtracted = equations.sum_of_weights * float(
+        np.square(equations.feature_means).sum()
+    )
     resolution = width * EPS
     total = float(np.trace(equations.gram))
     if total <= resolution * (subtracted + total) + equations.gram_error:
-        _refuse_equal_rows()  # before eigenvalues of rounding errors, which converge slowly
+        # before eigenvalues of rounding errors, which converge slowly
+        _refuse_equal_rows()
     # `decompose` is made for ridge, so give it a target of zeros
     zero = np.zeros(1)
     spectrum = eigen.decompose(
-        replace(equations, moments=np.zeros((width, 1)), total_sum_of_squares=zero, target_means=zero)
+        replace(
+            equations,
+            moments=np.zeros((width, 1)),
+            total_sum_of_squares=zero,
+            target_means=zero,
+        )
     )
-    rounding = resolution * (float(spectrum.eigenvalues[-1]) + subtracted) + equations.gram_error
+    rounding = (
+        resolution * (float(spectrum.eigenvalues[-1]) + subtracted)
+        + equations.gram_error
+    )
     floor = max(spectrum.floor, rounding)
     n_kept = min(n_components, int((spectrum.eigenvalues > floor).sum()))
     if n_kept == 0:
         _refuse_equal_rows()
     if n_kept < n_components:
-        warnings.warn(
-            f"{n_kept} principal components in place of {n_components}: the rows have no more directions "
-            f"with a variance above rounding ({floor / divisor:.3g})",
-            UserWarning,
-            stacklevel=3,
+        warn(
+            f"{n_kept} principal components in place of {n_components}: the rows have"
+            " no more directions with a variance above rounding"
+            f" ({floor / divisor:.3g})",
         )
     eigenvalues = spectrum.eigenvalues[::-1][:n_kept].copy()
     return PrincipalComponents(
@@ -125,27 +139,30 @@ def _decomposed(equations: NormalEquations, n_components: int, *, divisor: float
 
 def _refuse_equal_rows() -> NoReturn:
     raise DataError(
-        "all rows have the same features, so no direction has a variance; give rows that differ, or a "
-        "smaller length scale"
+        "all rows have the same features, so no direction has a variance; give rows"
+        " that differ, or a smaller length scale"
     )
 
 
 def _with_fixed_signs(components: FloatArray) -> FloatArray:
     largest = np.abs(components).argmax(axis=1, keepdims=True)
-    # eigenvectors have no sign of their own: with this rule all machines give the same one
+    # eigenvectors have no sign of their own: with this rule all machines give the same
+    # one
     signs = np.sign(np.take_along_axis(components, largest, 1))
     return np.ascontiguousarray(components * signs)
 
 
-# -- degrees ---------------------------------------------------------------------------------------
+# -- degrees
+# --------------------------------------------------------------------------------------
 
 
-def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> tuple[exact_sums.ExactSum, ...]:
-    """Return the sums of a block from which degrees follow, O(n_samples · n_components · n_features).
+def sum_features(
+    rows: blocks.Rows, feature_map: maps.FeatureMap
+) -> tuple[exact_sums.ExactSum, ...]:
+    """Return a block's sum of weights, and weighted sums of its unnormalised features.
 
-    Returns `weight`, ExactSum of shape (): sum of the weights; `raw`, ExactSum of shape (n_components,):
-      weighted sums of the unnormalised features.
-    Raises DataError if values are not finite, or a weight is negative.
+    Degrees follow from these. Raises DataError if values are not finite, or a weight is
+    negative.
     """
     inputs = feature_map.inputs_of(replace(rows, y=None))
     weights = rows.weights
@@ -158,7 +175,8 @@ def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> tuple[exact
         for first in range(0, len(inputs), height):
             tile = inputs[first : first + height]
             features = stripe[:, : len(tile)]
-            with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses such sums
+            # `ExactSum.of` refuses such sums
+            with np.errstate(over="ignore", invalid="ignore"):
                 feature_map.fill(tile, features, start, stop)
                 sums[start:stop] += features @ weights[first : first + height]
 
@@ -168,17 +186,17 @@ def sum_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> tuple[exact
 
 @frozen(eq=False)
 class Degrees:
-    """What gives each row its degree, z(x)'s: the weighted sum of its similarities to the dataset's rows.
+    """What gives each row its degree z(x)'s: its summed similarity to all rows."""
 
-    `sums`: float64 array of shape (n_components,). s, the weighted sums of Z's columns.
-    `floor`: smaller degrees are replaced by this one.
-    """
-
+    #: The vector s, weighted sums of Z's columns; shape (n_components,).
     sums: FloatArray
+    #: Smaller degrees are replaced by this one.
     floor: float
 
 
-def degrees_from(sums: tuple[exact_sums.ExactSum, ...], feature_map: maps.FeatureMap) -> Degrees:
+def degrees_from(
+    sums: tuple[exact_sums.ExactSum, ...], feature_map: maps.FeatureMap
+) -> Degrees:
     """Return the degrees of a dataset from the sums of its features.
 
     Raises DataError if their mean is not above 0.
@@ -186,40 +204,38 @@ def degrees_from(sums: tuple[exact_sums.ExactSum, ...], feature_map: maps.Featur
     of_weights, raw = sums
     scaled = gram_products.sums_of_z(raw.value()[:, np.newaxis], feature_map)
     # Σ w·z's = ‖s‖², for s = Σ w·z
-    volume, weight = float(np.square(scaled).sum()), float(of_weights.value())
+    volume = float(np.square(scaled).sum())
+    weight = float(of_weights.value())
     if not (weight > 0 and volume > 0):
         raise DataError(
-            f"the rows' degrees add up to {volume:g} with a total weight of {weight:g}; expected numbers "
-            "above 0. Degrees are sums of similarities: take a kernel without negative values"
+            f"the rows' degrees add up to {volume:g} with a total weight of {weight:g};"
+            " expected numbers above 0. Degrees are sums of similarities: take a"
+            " kernel without negative values"
         )
     return Degrees(scaled[:, 0], DEGREE_FLOOR * volume / weight)
 
 
 @frozen(eq=False)
 class DegreeAccumulation:
-    """The state of a pass over degree-normalised features.
+    """The state of a pass over degree-normalised features."""
 
-    `accumulation`: the features, and a spec for weights up to the largest weight divided by `floor`.
-    `degree`: the model f(x) = z(x)'s, a row's degree.
-    `floor`: smaller degrees are replaced by this one.
-    """
-
+    #: The features, and a spec for weights up to the largest weight divided by `floor`.
     accumulation: accumulate.Accumulation
+    #: The model f(x) = z(x)'s, a row's degree.
     degree: predicting.LinearModel
+    #: Smaller degrees are replaced by this one.
     floor: float
 
 
 @frozen(eq=False)
 class DegreeStatistics:
-    """Exact sums of degree-normalised features; `+` joins two sets of rows.
+    """Exact sums of degree-normalised features; `+` joins two sets of rows."""
 
-    `statistics`: without targets, of rows with weights w/d.
-    `volume`: ExactSum of shape (). Σ w·d, with d at least the floor.
-    `n_floored`: number of rows whose degree was below the floor.
-    """
-
+    #: Without targets, of rows with weights w/d.
     statistics: RidgeStatistics
+    #: Σ w·d, with d at least the floor; shape ().
     volume: exact_sums.ExactSum
+    #: Number of rows whose degree was below the floor.
     n_floored: int
 
     __add__ = exact_sums.add_fields
@@ -228,14 +244,14 @@ class DegreeStatistics:
 def accumulate_normalized_rows(
     rows: blocks.Rows, state: DegreeAccumulation, total: DegreeStatistics | None = None
 ) -> DegreeStatistics:
-    """Return the statistics of a block's degree-normalised features; adds to `total` in place.
+    """Sum a block's degree-normalised features; adds to `total` in place.
 
-    Takes as long as `accumulate_rows`.
-
-    Raises DataError if values are not finite, or a weight is negative or beyond the grid of the spec.
+    Raises DataError if values are not finite, or a weight is negative or beyond the
+    grid of the spec.
     """
     degrees_seen = predicting.predict_rows(rows, state.degree)[:, 0]
-    blocks.check_targets(replace(rows, y=None))  # checks the weights, before they are divided by degrees
+    # checks the weights, before they are divided by degrees
+    blocks.check_targets(replace(rows, y=None))
     degrees = np.maximum(degrees_seen, state.floor)
     weights = rows.weights
     # sums of rows z/√d are those of rows z with weights w/d
@@ -245,48 +261,73 @@ def accumulate_normalized_rows(
     if total is None:
         statistics = accumulate.accumulate_rows(weighted, state.accumulation)
         return DegreeStatistics(statistics, volume, n_floored)
-    statistics = accumulate.accumulate_rows(weighted, state.accumulation, total.statistics)
-    return DegreeStatistics(statistics, total.volume + volume, total.n_floored + n_floored)
+    statistics = accumulate.accumulate_rows(
+        weighted, state.accumulation, total.statistics
+    )
+    return DegreeStatistics(
+        statistics, total.volume + volume, total.n_floored + n_floored
+    )
 
 
 def spectral_components(
     sums: DegreeStatistics, degrees: Degrees, n_components: int
 ) -> tuple[PrincipalComponents, float]:
-    """Compute the leading components of degree-normalised features, O(D³); see the head of this file.
+    """Compute components of degree-normalised features, as this file's head says.
 
-    Returns `principal`: eigenvalues lie in [0, 1], and are the explained variances too.
-    Returns `volume`: Σ w·d.
-    Raises InvalidParameterError, StatisticsError, DataError as `principal_components`.
+    Returns them, with eigenvalues in [0, 1], which are the explained variances too, and
+    the volume Σ w·d. Raises as `principal_components`.
     """
     equations = sums.statistics.normal_equations(fit_intercept=False)
     volume = float(sums.volume.value())
-    # the trivial eigenvector √d has eigenvalue 1; in the space of features it is s/√volume
+    # the trivial eigenvector √d has eigenvalue 1; in the space of features it is
+    # s/√volume
     mean = degrees.sums / np.sqrt(volume)
     gram = equations.gram
-    for start in range(0, len(gram), 512):  # in strips: the outer product would be a second matrix of D²
+    # in strips: the outer product would be a second matrix of D²
+    for start in range(0, len(gram), 512):
         gram[start : start + 512] -= np.outer(mean[start : start + 512], mean)
-    # `_decomposed` measures rounding by what centring subtracted, Σw·z̄z̄': this z̄ makes it the product
+    # `_decomposed` measures rounding by what centring subtracted, Σw·z̄z̄': this z̄
+    # makes it the product
     #   above
     shift = mean / np.sqrt(equations.sum_of_weights)
-    principal = _decomposed(replace(equations, feature_means=shift), n_components, divisor=1.0)
+    principal = _decomposed(
+        replace(equations, feature_means=shift), n_components, divisor=1.0
+    )
     return replace(principal, means=mean), volume
 
 
-# -- projections -----------------------------------------------------------------------------------
+def leading_directions(gram: FloatArray, n_leading: int) -> FloatArray:
+    """Return v/√λ of the leading eigenvectors of Σ w zz'/d, shape (D, n_leading).
+
+    Rows times these are √d times eigenvectors of D^(−1/2) K D^(−1/2), the first of them
+    constant on each connected cluster.
+    """
+    width = len(gram)
+    n_leading = min(n_leading, width)
+    with machine.using_threads(1):
+        eigenvalues, vectors = linalg.eigh(
+            gram, subset_by_index=[width - n_leading, width - 1]
+        )
+    signed = _with_fixed_signs(vectors.T[::-1])
+    # an eigenvector of rounding would grow without limit
+    roots = np.sqrt(np.maximum(eigenvalues[::-1], width * EPS))
+    return np.asarray(signed.T / roots)
+
+
+# -- projections
+# -----------------------------------------------------------------------------------
 
 
 @frozen(eq=False)
 class Projection:
-    """The state of a pass that projects rows on components.
+    """The state of a pass that projects rows on components."""
 
-    `linear`: computes the scores. For degree-normalised features its last column is the degree, by which the
-      others are still to be divided.
-    `offset`: float64 array of shape (n_kept,). Subtracted after that division.
-    `floor`: smaller degrees are replaced by this one; None if features are not normalised.
-    """
-
+    #: Computes the scores. For degree-normalised features its last column is the
+    #: degree, by which the others are still to be divided.
     linear: predicting.LinearModel
+    #: Subtracted after that division; shape (n_kept,).
     offset: FloatArray
+    #: Smaller degrees are replaced by this one; None if features are not normalised.
     floor: float | None = None
 
     __repr__ = short_repr
@@ -297,18 +338,25 @@ class Projection:
         return len(self.offset)
 
     def digest(self) -> str:
-        """Return a digest of the feature map and of all numbers on which scores depend."""
+        """Return a digest of the feature map and of all numbers on which scores
+        depend.
+        """
         linear = self.linear
         label = f"projection {linear.feature_map.digest()} {self.floor!r}"
-        return maps.arrays_digest(label, [linear.coefficients, linear.intercept, self.offset], None)
+        return maps.arrays_digest(
+            label, [linear.coefficients, linear.intercept, self.offset], None
+        )
 
 
 def project_rows(rows: blocks.Rows, projection: Projection) -> FloatArray:
-    """Return scores of shape (n_samples, n_kept), O(n_samples · n_components · n_features).
+    """Return the scores of a block, shape (n_samples, n_kept).
 
     Raises DataError as `predict_rows`.
     """
     scores = predicting.predict_rows(rows, projection.linear)
     if projection.floor is None:
         return scores
-    return scores[:, :-1] / np.maximum(scores[:, -1:], projection.floor) - projection.offset
+    return (
+        scores[:, :-1] / np.maximum(scores[:, -1:], projection.floor)
+        - projection.offset
+    )

@@ -1,1 +1,3 @@
-"""Exact sums of products of fixed-point features: one interface, several ways, the same whole numbers."""
+"""Exact sums of products of fixed-point features: one interface, several ways, the same
+whole numbers.
+"""

@@ -1,4 +1,9 @@
-"""Products of bytes by ONNX Runtime: several times the rate of float64 where processors multiply bytes."""
+"""Products of bytes by ONNX Runtime, on processors that multiply bytes.
+
+A feature of 15 bits is two bytes, so four products of bytes (three on the diagonal) do
+for one of float64, at several times its rate. NumPy has no product of bytes with sums
+of 32 bits.
+"""
 
 import math
 from functools import lru_cache
@@ -10,14 +15,17 @@ from rff_dist.numerics import machine
 from rff_dist.products import protocol
 from rff_dist.typing import FloatArray
 
-STRIP = 256  # components of a right operand: half a region, so that diagonal regions save a quarter
+# Components of a right operand. `gram` gets squares of twice as many: on the diagonal
+# one of a square's four parts is copied, not computed.
+STRIP = 256
 
 
 class ByteTile(protocol.Tile):
-    """Features as bytes, twice: one component per line, and one row per line in strips of components.
+    """Features as bytes, twice: as left and as right operands.
 
-    ONNX Runtime wants the left operand as unsigned bytes with 128 for zero, and the right one transposed,
-    signed and without gaps.
+    The left ones have one component per line; the right ones are strips of components
+    with one row per line. ONNX Runtime wants the left operand as unsigned bytes with
+    128 for zero, and the right one transposed, signed and without gaps.
     """
 
     def __init__(self, n_components: int, n_rows: int) -> None:
@@ -33,83 +41,107 @@ class ByteTile(protocol.Tile):
         self._left = left[:size].reshape(2, self.n_components, n_rows)
 
     def _strip(self, start: int) -> protocol.Bytes:
-        """Return the right operands of components from `start`: array of shape (2, n_rows, width)."""
+        """Return the right operands from component `start`, (2, n_rows, width)."""
         width = min(STRIP, self.n_components - start)
         first = 2 * start * self.n_rows
-        return self._right[first : first + 2 * self.n_rows * width].reshape(2, self.n_rows, width)
+        numbers = self._right[first : first + 2 * self.n_rows * width]
+        return numbers.reshape(2, self.n_rows, width)
 
     def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
         shape = stop - start, rows.stop - rows.start
         size = math.prod(shape)
-        return cast("FloatArray", self._spare.take(size, np.float64))[:size].reshape(shape)
+        memory: FloatArray = self._spare.take(size, np.float64)
+        return memory[:size].reshape(shape)
 
     def put(self, start: int, rows: slice, panel: FloatArray) -> None:
-        planes, stop = protocol.split(panel), start + len(panel)
+        planes = protocol.split(panel)
+        stop = start + len(panel)
         self._spare.give(panel.reshape(-1))
         self._left[:, start:stop, rows] = planes
         for first in range(start // STRIP * STRIP, stop, STRIP):
-            begin, end = max(first, start), min(stop, first + STRIP)
+            begin = max(first, start)
+            end = min(stop, first + STRIP)
             for plane, right in zip(planes, self._strip(first), strict=True):
                 lines = transpose(plane[begin - start : end - start])
-                np.bitwise_xor(lines, protocol.SIGN, out=right[rows, begin - first : end - first])
+                np.bitwise_xor(
+                    lines, protocol.SIGN, out=right[rows, begin - first : end - first]
+                )
 
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
+        # `right` begins at a multiple of STRIP, and ends at one or with the last
+        # component
         for start in range(right.start, right.stop, STRIP):
             stop = min(start + STRIP, right.stop)
             columns = slice(start - right.start, stop - right.start)
-            above = left.stop if left != right else start  # lines outside the strip's diagonal square
-            if above > left.start:
-                self._multiply(slice(left.start, above), start, out[: above - left.start, columns])
+            # on the diagonal, lines of the strip above its own square
+            stop_above = left.stop if left != right else start
+            if stop_above > left.start:
+                lines = slice(0, stop_above - left.start)
+                self._multiply(
+                    slice(left.start, stop_above), start, out[lines, columns]
+                )
             if left == right:
                 self._multiply(slice(start, stop), start, out[columns, columns])
                 out[columns, : columns.start] = out[: columns.start, columns].T
 
     def _multiply(self, left: slice, start: int, out: FloatArray) -> None:
-        """Write the products of components `left` with the strip that begins at `start`."""
+        """Write the products of components `left` with the strip from `start`."""
         high, low = self._left[:, left]
         right_high, right_low = self._strip(start).view(np.int8)
         middle = multiply(high, right_low)
         # On the diagonal l'h is the transpose of h'l, so three products do for four.
         middle += middle.T if left.start == start else multiply(low, right_high)
-        protocol.combine(multiply(high, right_high), middle, multiply(low, right_low), out)
+        protocol.combine(
+            multiply(high, right_high), middle, multiply(low, right_low), out
+        )
 
 
 class ByteProducts(protocol.Products):
-    """Products by ONNX Runtime's MatMulInteger, each in the thread that asks for it."""
+    """Products by ONNX Runtime's MatMulInteger, each in the calling thread."""
 
     name = "bytes"
-    tile = ByteTile
+    make_tile = ByteTile
 
 
 def multiply(left: protocol.Bytes, right: protocol.SignedBytes) -> protocol.Int32Array:
     """Return (left - 128) @ right in int32, for operands without gaps."""
-    # one thread with AVX-512 VNNI makes 375e9 operations a second of u8·s8, 146e9 of u8·u8, 33e9 of s8·s8
-    return cast("protocol.Int32Array", _session(MATMUL_INTEGER).run(None, {"A": left, "B": right})[0])
+    # one thread with AVX-512 VNNI makes 375e9 operations a second of u8·s8, 146e9 of
+    # u8·u8, 33e9 of s8·s8
+    return cast(
+        "protocol.Int32Array",
+        _session(MATMUL_INTEGER).run(None, {"A": left, "B": right})[0],
+    )
 
 
 def transpose(matrix: protocol.Bytes) -> protocol.Bytes:
-    """Return the transpose of a matrix without gaps, in a tenth of the time of NumPy's strided copies."""
+    """Return the transpose of a matrix without gaps, in a tenth of NumPy's time."""
     return cast("protocol.Bytes", _session(TRANSPOSE).run(None, {"A": matrix})[0])
 
 
 @lru_cache
 def _session(model: bytes) -> Any:
-    """Return the session that runs a model; threads share it, and each works in its own thread."""
+    """Return the session that runs a model, in each thread that calls it."""
     import onnxruntime  # 0.05 s and 30 MiB, which small jobs do without
 
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"]
+    )
 
 
-# -- the models --------------------------------------------------------------------------------------
+# -- the models
 #
-# ONNX Runtime runs two models of one operator each. A model is a protocol buffer (onnx.proto): fields, each
-# a number, a type and a value. They are written here by hand, which spares the dependency on onnx.
+# ONNX Runtime runs two models of one operator each. A model is a protocol buffer
+# (onnx.proto): fields, each a number, a type and a value. They are written here by
+# hand, which spares the dependency on onnx.
 
-_UINT8, _INT8, _INT32 = 2, 3, 6  # TensorProto.DataType
+# TensorProto.DataType
+_UINT8 = 2
+_INT8 = 3
+_INT32 = 6
 
 
 def _number(field: int, value: int) -> bytes:
@@ -123,25 +155,32 @@ def _part(field: int, content: bytes) -> bytes:
 
 
 def _matrix(name: bytes, data_type: int) -> bytes:
-    """Return what a graph says of an input or output: its name, its type and two axes of any length."""
+    """Return a graph's input or output: name, type and two axes of any length."""
     axes = _part(1, b"") + _part(1, b"")
     return _part(1, name) + _part(2, _part(1, _number(1, data_type) + _part(2, axes)))
 
 
-def _model(operator: bytes, inputs: dict[bytes, int], output: int, zero: bytes = b"") -> bytes:
-    """Return a model of one operator (IR version 8, operators of version 13) whose output is Y.
+def _model(
+    operator: bytes, inputs: dict[bytes, int], output: int, zero: bytes = b""
+) -> bytes:
+    """Return a model of one operator (IR version 8, operators of version 13).
 
-    `zero`: the name of a constant, an unsigned byte of 128, which is the operator's last input; or nothing.
+    Its output is Y. `zero` may name a constant, an unsigned byte of 128, which is the
+    operator's last input.
     """
     names = b"".join(_part(1, name) for name in (*inputs, zero) if name)
     node = names + _part(2, b"Y") + _part(4, operator)
     graph = _part(1, node) + _part(2, b"graph")
-    graph += _part(5, _number(2, _UINT8) + _part(8, zero) + _part(9, bytes([128]))) if zero else b""
-    graph += b"".join(_part(11, _matrix(name, data_type)) for name, data_type in inputs.items())
+    if zero:
+        graph += _part(5, _number(2, _UINT8) + _part(8, zero) + _part(9, bytes([128])))
+    for name, data_type in inputs.items():
+        graph += _part(11, _matrix(name, data_type))
     graph += _part(12, _matrix(b"Y", output))
     return _number(1, 8) + _part(7, graph) + _part(8, _part(1, b"") + _number(2, 13))
 
 
 # Y = (A - 128) @ B, of unsigned and signed bytes
-MATMUL_INTEGER = _model(b"MatMulInteger", {b"A": _UINT8, b"B": _INT8}, _INT32, zero=b"zero")
+MATMUL_INTEGER = _model(
+    b"MatMulInteger", {b"A": _UINT8, b"B": _INT8}, _INT32, zero=b"zero"
+)
 TRANSPOSE = _model(b"Transpose", {b"A": _UINT8}, _UINT8)  # Y = A.T

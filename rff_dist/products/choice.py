@@ -1,6 +1,8 @@
-"""Which way this process multiplies fixed-point features: measured once, where the work is worth it.
+"""The way in which this process multiplies fixed-point features: the fastest here.
 
-All ways give the same whole numbers, so no result depends on the choice, and a cluster may mix machines.
+All ways give the same whole numbers, so no result depends on the choice, and a cluster
+may mix machines. A process measures them once, where the work is worth it, after a
+self-test: some processors saturate when they multiply bytes, and give wrong sums.
 """
 
 import logging
@@ -28,40 +30,40 @@ WAYS: Mapping[str, Callable[[], protocol.Products]] = {
     "float64": protocol.Float64Products,
     "bytes": bytes.ByteProducts,
 }
-# Measured once per process, after a self-test: processors without VNNI saturate, and give wrong sums.
-WORTH_MEASURING = 2e10  # operations, half a second of float64: a measurement takes 0.2 s
-NARROW = 128  # components below which float64 is as fast, since little is computed with each feature
-_REGION, _ROWS, _REPEATS = 512, 1024, 3
-_TEST_ROWS, _TEST_COMPONENTS = 521, 262  # no multiples of vectors' lengths; more than one strip of bytes
+# operations, half a second of float64: a measurement takes 0.2 s
+WORTH_MEASURING = 2e10
+# components below which float64 is as fast, since little is computed with each feature
+NARROW = 128
+_REGION = 512
+_ROWS = 1024
+_REPEATS = 3
+# no multiples of vectors' lengths; more than one strip of bytes
+_TEST_ROWS = 521
+_TEST_COMPONENTS = 262
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast a way of multiplying is, in one thread.
-
-    `products`: the way.
-    `gflops`: billions of operations a second, counted as float64 would need them.
-    `put`: seconds to lay out a feature.
-    """
+    """How fast a way of multiplying is, in one thread."""
 
     products: protocol.Products
+    #: Billions of operations a second, counted as float64 would need them.
     gflops: float
+    #: Seconds to lay out a feature.
     put: float
 
     def seconds(self, n_components: int) -> float:
-        """Return the time for a row's share of the Gram: half the operations, because it is symmetric."""
+        """Return the seconds for a row: half the operations, as Z'Z is symmetric."""
         return n_components * self.put + n_components**2 / (1e9 * self.gflops)
 
 
 @dataclass(frozen=True)
-class MeasuredWays:
-    """The ways to multiply on this machine.
+class ProductRates:
+    """The ways to multiply on this machine."""
 
-    `rates`: of each way that sums exactly.
-    `refused`: the names of ways that do not work here, with the reasons.
-    """
-
+    #: Of each way that sums exactly.
     rates: tuple[Rate, ...]
+    #: The names of ways that do not work here, with the reasons.
     refused: Mapping[str, str]
 
     def best(self, n_components: int) -> Rate:
@@ -71,44 +73,54 @@ class MeasuredWays:
     def describe(self, n_components: int) -> str:
         """Say which way is taken for `n_components`, and the rates of all ways."""
         best = self.best(n_components).products.name
-        rates = ", ".join(f"{rate.products.name} {rate.gflops:.0f}e9" for rate in self.rates)
-        note = "; {} are not used: {}; results are the same, in more time"
-        refused = "".join(note.format(name, reason) for name, reason in self.refused.items())
+        rates = ", ".join(
+            f"{rate.products.name} {rate.gflops:.0f}e9" for rate in self.rates
+        )
+        refused = "".join(
+            f"; {name} are not used: {reason}; results are the same, in more time"
+            for name, reason in self.refused.items()
+        )
         return f"{best} ({rates} operations a second on one thread{refused})"
 
 
 def products_for(n_rows: int, n_components: int) -> protocol.Products:
     """Return the way to multiply the features of all rows of a pass.
 
-    Up to half a second of work is done by float64 BLAS. For more, a process measures all ways at its first
-    such pass, and takes the fastest. If `RFF_DIST_PRODUCTS` names a way, that one is taken.
-
-    Raises InvalidParameterError if the environment names a way that does not exist or does not work here.
+    Up to half a second of work is done by float64 BLAS. For more, a process measures
+    all ways at its first such pass, and takes the fastest. `RFF_DIST_PRODUCTS` may name
+    a way instead. Raises InvalidParameterError if that does not work here.
     """
-    forced = os.environ.get(VARIABLE)
-    if forced:
-        return _forced(forced)
     operations = float(n_rows) * n_components**2
-    if n_components < NARROW or operations < WORTH_MEASURING:
-        return protocol.Float64Products()
-    return measure().best(n_components).products
+    products = _unmeasured(n_components, operations)
+    return measure().best(n_components).products if products is None else products
 
 
 def rate_for(n_components: int, operations: float = math.inf) -> Rate:
-    """Return the way that `products_for` gives a process with `operations` to do, and its rate here."""
+    """Return the rate of what `products_for` returns for so many `operations`."""
+    products = _unmeasured(n_components, operations)
+    if products is None:
+        return measure().best(n_components)
+    with machine.single_threaded_blas():
+        return rate_of(products)
+
+
+def _unmeasured(n_components: int, operations: float) -> protocol.Products | None:
+    """Return the way that is taken without measuring; None if it is to be measured."""
     forced = os.environ.get(VARIABLE)
-    if forced or n_components < NARROW or operations < WORTH_MEASURING:
-        with machine.single_threaded_blas():
-            return rate_of(_forced(forced) if forced else protocol.Float64Products())
-    return measure().best(n_components)
+    if forced:
+        return _forced(forced)
+    if n_components < NARROW or operations < WORTH_MEASURING:
+        return protocol.Float64Products()
+    return None
 
 
 def check_environment() -> None:
-    """Raise InvalidParameterError if the environment names a way that does not exist."""
+    """Raise InvalidParameterError if the environment names an unknown way."""
     forced = os.environ.get(VARIABLE)
     if forced and forced not in WAYS:
         raise InvalidParameterError(
-            f"{VARIABLE} is {forced!r}; expected one of {', '.join(WAYS)}, or nothing for the fastest"
+            f"{VARIABLE} is {forced!r}; expected one of {', '.join(WAYS)}, or nothing"
+            " for the fastest"
         )
 
 
@@ -116,8 +128,11 @@ def check_environment() -> None:
 def _forced(name: str) -> protocol.Products:
     check_environment()
     products = WAYS[name]()
-    if (reason := _reason_against(products)) is not None:
-        raise InvalidParameterError(f"{VARIABLE} is {name!r}, which does not work here: {reason}; unset it")
+    reason = _reason_against(products)
+    if reason is not None:
+        raise InvalidParameterError(
+            f"{VARIABLE} is {name!r}, which does not work here: {reason}; unset it"
+        )
     logger.debug("products of features by %s, as %s says", name, VARIABLE)
     return products
 
@@ -125,24 +140,28 @@ def _forced(name: str) -> protocol.Products:
 _measuring = Lock()
 
 
-def measure() -> MeasuredWays:
-    """Return the ways to multiply on this machine, measured and logged at the first call."""
+def measure() -> ProductRates:
+    """Return the ways to multiply on this machine, measured at the first call."""
     with _measuring:  # `lru_cache` alone would let two threads measure at once
         return _measure()
 
 
 @lru_cache
-def _measure() -> MeasuredWays:
+def _measure() -> ProductRates:
     with machine.single_threaded_blas():
-        rates, refused = [rate_of(protocol.Float64Products())], {}
+        rates = [rate_of(protocol.Float64Products())]
+        refused = {}
         products = bytes.ByteProducts()
-        if (reason := _reason_against(products)) is None:
+        reason = _reason_against(products)
+        if reason is None:
             rates.append(rate_of(products))
         else:
             refused[products.name] = reason
             # processors without VNNI saturate: their user need not hear of it
-            logger.info("products of features by %s are refused: %s", products.name, reason)
-    choice = MeasuredWays(tuple(rates), refused)
+            logger.info(
+                "products of features by %s are refused: %s", products.name, reason
+            )
+    choice = ProductRates(tuple(rates), refused)
     logger.debug("products of features by %s", choice.describe(_REGION))
     return choice
 
@@ -150,20 +169,27 @@ def _measure() -> MeasuredWays:
 def _reason_against(products: protocol.Products) -> str | None:
     try:
         wrong = find_wrong_sums(products)
-    except Exception as error:  # whatever a library or a driver raises, float64 is always there
+    except Exception as error:
+        # Whatever a library raises, float64 is always there.
         return f"{type(error).__name__}: {error}"
     if wrong is None:
         return None
     if products.name == "bytes":
-        return f"this processor has no instruction that sums bytes exactly (tested with {wrong})"
+        return (
+            "this processor has no instruction that sums bytes exactly (tested with"
+            f" {wrong})"
+        )
     return f"wrong sums of {wrong}"
 
 
 def rate_of(products: protocol.Products) -> Rate:
     """Time the products of one region in one thread, and the layout of its features."""
-    region, rows = _REGION, slice(0, _ROWS)
-    tile, out = products.tile(2 * region, _ROWS), np.empty((region, region))
-    left, right = slice(0, region), slice(region, 2 * region)
+    region = _REGION
+    rows = slice(0, _ROWS)
+    tile = products.make_tile(2 * region, _ROWS)
+    out = np.empty((region, region))
+    left = slice(0, region)
+    right = slice(region, 2 * region)
 
     def put() -> None:
         for part in (left, right):
@@ -171,21 +197,28 @@ def rate_of(products: protocol.Products) -> Rate:
             panel.fill(0.0)
             tile.put(part.start, rows, panel)
 
-    laid_out = _seconds(put)
-    multiplied = _seconds(lambda: tile.gram(left, right, out))
-    return Rate(products, 2 * region**2 * _ROWS / multiplied / 1e9, laid_out / (2 * region * _ROWS))
+    # first, so that there are features to multiply
+    seconds_to_put = _seconds(put)
+    seconds = _seconds(lambda: tile.gram(left, right, out))
+    return Rate(
+        products,
+        gflops=2 * region**2 * _ROWS / seconds / 1e9,
+        put=seconds_to_put / (2 * region * _ROWS),
+    )
 
 
 def _seconds(function: Callable[[], object]) -> float:
-    """Return the shortest of a few runs, by this thread's clock, which others do not disturb."""
-    return min(timeit.repeat(function, timer=time.thread_time, number=1, repeat=_REPEATS))
+    """Return the shortest of a few runs, in time of this thread alone."""
+    return min(
+        timeit.repeat(function, timer=time.thread_time, number=1, repeat=_REPEATS)
+    )
 
 
-# -- does a way give exact sums on this machine? Some processors' byte products saturate ---------------
+# -- the self-test
 
 
 def find_wrong_sums(products: protocol.Products) -> str | None:
-    """Name the features that a way sums wrongly; None where all sums are those of float64 BLAS."""
+    """Name features that a way sums wrongly; None if all sums are those of float64."""
     specification = protocol.Float64Products()
     for label, numbers in _cases():
         if not np.array_equal(_gram(products, numbers), _gram(specification, numbers)):
@@ -194,24 +227,28 @@ def find_wrong_sums(products: protocol.Products) -> str | None:
 
 
 def _gram(products: protocol.Products, numbers: IntArray) -> FloatArray:
-    """Return the products of all features with each other, and a region next to the diagonal once more."""
-    tile = products.tile(*numbers.shape)
-    n_components, rows = len(numbers), slice(0, numbers.shape[1])
+    """Return the products of all features, and a region off the diagonal once more."""
+    tile = products.make_tile(*numbers.shape)
+    n_components = len(numbers)
+    rows = slice(0, numbers.shape[1])
     panel = tile.panel(0, n_components, rows)
-    panel[...] = numbers / protocol.ONE
+    panel[...] = numbers / protocol.UNITS_PER_ONE
     tile.put(0, rows, panel)
-    gram, region = np.empty((n_components, n_components)), np.empty((256, n_components - 256))
+    gram = np.empty((n_components, n_components))
+    region = np.empty((256, n_components - 256))
     tile.gram(slice(0, n_components), slice(0, n_components), gram)
     tile.gram(slice(0, 256), slice(256, n_components), region)
     return np.append(gram, region)
 
 
 def _cases() -> list[tuple[str, IntArray]]:
-    """Return the features of the self-test, each set with its name: extreme bytes, and random ones."""
-    shape, unit = (_TEST_COMPONENTS, _TEST_ROWS), protocol.FIXED_POINT_ONE
+    """Return the features of the self-test: extreme bytes, and random ones."""
+    shape = (_TEST_COMPONENTS, _TEST_ROWS)
+    unit = protocol.COSINE_ONE
     random = np.random.Generator(np.random.Philox(0))
     signs = np.where(np.arange(_TEST_ROWS) % 2, -1, 1) * np.ones(shape, np.int64)
-    extremes = np.array([unit, unit - 64, -unit, -unit + 63])  # their low bytes l are 0, -64, 0 and 63
+    # their low bytes l are 0, -64, 0 and 63
+    extremes = np.array([unit, unit - 64, -unit, -unit + 63])
     return [
         ("all features +1", np.full(shape, unit)),
         ("all features -1", np.full(shape, -unit)),

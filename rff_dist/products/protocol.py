@@ -1,6 +1,12 @@
-"""The protocol of ways to multiply fixed-point features: each gives the same whole numbers.
+"""The protocol of ways to multiply fixed-point features, and the plain way, float64.
 
-A fixed-point feature is a whole number q with |q| ≤ 127·128, in units of 2⁻¹⁴.
+Features of some rows are put into a `Tile`, which then computes blocks of Z'Z. A
+feature is a whole number q with |q| ≤ 127·128, in units of 2⁻¹⁴, so all ways give the
+same bits, on processors that multiply bytes and on others.
+
+A cosine of 1 is stored as q = 127·128, which is 127/128 and not 1: 2¹⁴ itself would not
+split into two signed bytes. The scales of a feature map undo this factor, see
+`rff_dist.features.fourier`.
 """
 
 from abc import ABC, abstractmethod
@@ -12,34 +18,37 @@ from numpy.typing import NDArray
 
 from rff_dist.typing import FloatArray
 
-FIXED_POINT_BITS = 14  # features are whole numbers times 2**-14, so that they lie in [-1, 1]
-FIXED_POINT_ONE = 127 * 128  # stands for a cosine of 1, and splits into two signed bytes
-ONE = 2.0**FIXED_POINT_BITS
-MOST_ROWS = 2**17  # rows that every way sums without rounding: sums of products of bytes stay below 2³¹
+# features are whole numbers q times 2**-14, so that they lie in [-1, 1]
+FIXED_POINT_BITS = 14
+# q of the number 1
+UNITS_PER_ONE = 2.0**FIXED_POINT_BITS
+# q of a cosine of 1
+COSINE_ONE = 127 * 128
+# rows that every way sums without rounding: sums of products of bytes stay below 2³¹
+MOST_ROWS = 2**17
 
 
 class Tile(ABC):
     """Features of some rows, laid out for products with each other.
 
-    Threads may write different features at the same time, and then ask for different products.
-
-    `n_components`: components of each row.
-    `n_rows`: rows that it holds at present.
+    Threads may write different features at the same time, and then compute different
+    products.
     """
 
     n_components: int
+    #: The number of rows since the last `clear`.
     n_rows: int
 
     @abstractmethod
     def clear(self, n_rows: int) -> None:
-        """Begin again with `n_rows` rows, at most as many as the tile was made for."""
+        """Begin again with `n_rows` rows, at most as many as at construction."""
 
     @abstractmethod
     def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
         """Return memory for the features of components `start:stop` and some rows.
 
-        Returns a float64 array of shape (stop - start, number of rows), one component per line. The caller
-          writes multiples of 2⁻¹⁴ to it and gives it back by `put`.
+        It is a float64 array of shape (stop - start, number of rows), to which the
+        caller writes multiples of 2⁻¹⁴ and which it gives back by `put`.
         """
 
     @abstractmethod
@@ -48,31 +57,28 @@ class Tile(ABC):
 
     @abstractmethod
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
-        """Write Z'Z for components of `left` and `right`: exact sums over all rows, multiples of 2⁻²⁸.
+        """Write Z'Z of the components `left` and `right` to `out`, exactly.
 
-        `left`, `right`: ranges of components, equal or without a common one. Each begins at a multiple of
-          256, and ends at one or at the last component.
-        `out`: float64 array of shape (n_left, n_right). Overwritten.
+        The ranges are equal or without a common component. Each begins at a multiple of
+        256, and ends at a multiple of 256 or at the last component.
         """
 
 
 class Products:
-    """A way to multiply fixed-point features.
+    """A way to multiply fixed-point features."""
 
-    `tile`: makes memory for the features of (number of components, number of rows, at most 2¹⁷).
-    `name`: its name in `RFF_DIST_PRODUCTS`.
-    `region`: components on each side of a product at which it is fastest.
-    """
-
+    #: The value of the environment variable `RFF_DIST_PRODUCTS` that chooses it.
     name: ClassVar[str]
+    #: Components on each side of a product at which it is fastest.
     region: int = 512
+    #: Takes the numbers of components and of rows, at most 2¹⁷.
+    make_tile: Callable[[int, int], Tile]
 
-    tile: Callable[[int, int], Tile]
 
-
-# -- A 15-bit whole number as two bytes ------------------------------------------------------------
+# -- a 15-bit whole number as two bytes
 #
-# Then qq' = 2¹⁴·hh' + 2⁷·(hl' + lh') + ll': four products of bytes, with sums of 32 bits.
+# q = 128·h + l, with h from -127 to 127 and l from -64 to 63. Then
+# qq' = 2¹⁴·hh' + 2⁷·(hl' + lh') + ll': four products of bytes, with sums of 32 bits.
 
 
 type Bytes = NDArray[np.uint8]
@@ -80,35 +86,47 @@ type SignedBytes = NDArray[np.int8]
 type Int32Array = NDArray[np.int32]
 
 SIGN = 128  # an unsigned byte is the signed byte that it stands for, plus this
-_PANEL = 64  # lines that are combined at once, so that they stay in the cache
+_COMBINED_LINES = 64  # are combined at once, so that they stay in the cache
 
 
 def split(features: FloatArray) -> Bytes:
-    """Return the bytes h + 128 and l + 128 of multiples of 2⁻¹⁴, array of shape (2, *features.shape)."""
+    """Return all bytes h + 128 of multiples of 2⁻¹⁴, and then all bytes l + 128.
+
+    100 = 128·1 - 28, so its bytes are 1 + 128 and -28 + 128:
+
+    >>> split(np.array([100 / 2**14])).tolist()
+    [[129], [100]]
+    """
     numbers = np.empty(features.shape, np.int16)
-    np.multiply(features, ONE, out=numbers, casting="unsafe")
-    numbers += SIGN * 128 + 64  # q is now 128·(h + 128) + (l + 64), both parts positive
+    np.multiply(features, UNITS_PER_ONE, out=numbers, casting="unsafe")
+    # now 128·(h + 128) + (l + 64): neither part is negative, so bits separate them.
+    # Another 64 makes l + 64 the unsigned byte l + 128.
+    numbers += SIGN * 128 + 64
     planes = np.empty((2, *features.shape), np.uint8)
     planes[1] = (numbers & 127) + 64
     planes[0] = np.right_shift(numbers, 7, out=numbers)
     return planes
 
 
-def combine(high: Int32Array, middle: Int32Array, low: Int32Array, out: FloatArray) -> None:
-    """Write 2⁻²⁸·(2¹⁴·high + 2⁷·middle + low) to a float64 array, in which it is exact."""
-    for i in range(0, len(high), _PANEL):
-        lines = slice(i, i + _PANEL)
-        panel = high[lines] * 128.0
-        panel += middle[lines]
-        panel *= 128.0
-        panel += low[lines]
-        np.multiply(panel, ONE**-2, out=out[lines])
+def combine(
+    high: Int32Array, middle: Int32Array, low: Int32Array, out: FloatArray
+) -> None:
+    """Write 2⁻²⁸·(2¹⁴·high + 2⁷·middle + low) to `out`, in which it is exact."""
+    for i in range(0, len(high), _COMBINED_LINES):
+        lines = slice(i, i + _COMBINED_LINES)
+        sums = high[lines] * 128.0
+        sums += middle[lines]
+        sums *= 128.0
+        sums += low[lines]
+        np.multiply(sums, UNITS_PER_ONE**-2, out=out[lines])
 
 
-# -- products by float64 BLAS, the specification ---------------------------------------------------
+# -- products by float64 BLAS, the specification
 
 
-REGION = 1024  # components: 0.91 of dsyrk at D = 4,096, where 512 reach 0.83 and 2,048 reach 0.93
+# `region` of float64 products: 0.91 of the speed of dsyrk at D = 4,096, where 512
+# components reach 0.83 and 2,048 reach 0.93
+FLOAT64_REGION = 1024
 
 
 class Float64Tile(Tile):
@@ -130,7 +148,7 @@ class Float64Tile(Tile):
         return self._features[start:stop, rows]
 
     def put(self, start: int, rows: slice, panel: FloatArray) -> None:
-        pass  # `panel` gave the tile's own memory
+        pass  # the caller wrote to the tile's own memory, which `panel` returned
 
     def gram(self, left: slice, right: slice, out: FloatArray) -> None:
         np.matmul(self._features[left], self._features[right].T, out=out)
@@ -140,7 +158,7 @@ class Float64Products(Products):
     """Products by NumPy's own BLAS, which the caller limits to one thread."""
 
     name = "float64"
-    tile = Float64Tile
+    make_tile = Float64Tile
 
-    def __init__(self, region: int = REGION) -> None:
+    def __init__(self, region: int = FLOAT64_REGION) -> None:
         self.region = region

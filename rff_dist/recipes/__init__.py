@@ -1,1 +1,1 @@
-"""Recipes: how the columns of a table become numbers, and how a stored recipe does it again."""
+"""Recipes: how a table's columns become numbers, and how that is done again later."""

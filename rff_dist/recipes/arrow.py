@@ -9,4 +9,6 @@ if TYPE_CHECKING:
     from pyarrow import compute as compute
     from pyarrow import types as types
 else:
-    pyarrow, compute, types = map(LazyModule, ("pyarrow", "pyarrow.compute", "pyarrow.types"))
+    pyarrow, compute, types = map(
+        LazyModule, ("pyarrow", "pyarrow.compute", "pyarrow.types")
+    )

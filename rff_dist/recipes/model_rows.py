@@ -1,67 +1,204 @@
-"""Whether a dataset's rows are what a model takes: by its columns, and by the recipe that encoded them."""
+"""The rows of a dataset as a model takes them: columns, encoding and codes of levels.
 
+Columns of the same names may hold other numbers if another recipe encoded them, which
+no check of names or shapes would notice. A column of categories may have other codes if
+the dataset lists other levels, or in another order; then rows are recoded by the texts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from rff_dist.data import blocks
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.grids import GridDataset, reference_of
-from rff_dist.errors import DataError
-from rff_dist.recipes.recipes import Recipe, recipe_of
+from rff_dist.data.labelled import TargetsOfSource, of_source, source_of
+from rff_dist.data.memory import Sample
+from rff_dist.errors import DataError, warn
+from rff_dist.features import levels as levels_of
+from rff_dist.features.levels import Levels
+from rff_dist.features.maps import FeatureMap
+from rff_dist.recipes.recipes import RECIPE, Recipe, recipe_of
+from rff_dist.recipes.recipes import levels_of as lists_in
+from rff_dist.recipes.tables import listed
 from rff_dist.text import redact
-from rff_dist.typing import Facts
+from rff_dist.typing import Facts, FloatArray, IndexArray
+
+
+def rows_for(dataset: Dataset, model: Any) -> Dataset:
+    """Return the rows of a dataset with the codes of a model's levels; warns of levels
+    of a grid that the model does not have.
+
+    Raises DataError if it does not have the columns of the model, see `check_columns`.
+    """
+    check_dataset(dataset, model)
+    known = model.feature_map.levels
+    # a table's were told of when it was read
+    is_grid = isinstance(source_of(dataset), GridDataset)
+    lists = lists_in(dataset.attributes) if is_grid else {}
+    for column, texts in known.items():
+        if unknown := sorted(set(lists.get(column, ())).difference(texts)):
+            warn(
+                f"the column {dataset.column_names[column]!r} has levels that the"
+                f" training rows did not have: {listed(unknown)}; they count as"
+                " unknown, and their predictions are less certain",
+            )
+    return with_codes_of(known, dataset)
+
+
+def with_codes_of(levels: Levels, dataset: Dataset) -> Dataset:
+    """Return the rows of a dataset with the codes of other lists of levels."""
+    codes = codes_between(lists_in(dataset.attributes), levels)
+    if not codes:
+        return dataset
+    return RecodedDataset(dataset, codes, levels)
+
+
+def features_for(feature_map: FeatureMap, dataset: Dataset) -> FeatureMap:
+    """Return a model's features for the codes of a dataset, whose levels all have
+    features of their own: rows that are trained on.
+    """
+    lists = {**feature_map.levels, **lists_in(dataset.attributes)}
+    return feature_map.with_levels({j: lists[j] for j in feature_map.levels})
+
+
+def warn_of_levels(feature_map: FeatureMap, dataset: Dataset) -> None:
+    """Warn of levels in rows to train on that the features cannot tell apart."""
+    if feature_map.learns_levels:
+        return
+    lists = lists_in(dataset.attributes)
+    n_new = sum(
+        len(set(lists.get(column, ())).difference(texts))
+        for column, texts in feature_map.levels.items()
+    )
+    if n_new:
+        warn(
+            f"levels that are new: {n_new:,}. Nyström features and linear kernels have"
+            " no centres or components of them, so predictions of all rows may suffer;"
+            " fit again with all rows, or with features='fourier'",
+        )
+
+
+def recipe_with(levels: Levels, facts: Facts) -> Facts:
+    """Return the entry of a card's recipe with the lists of a model's features."""
+    recipe = recipe_of(facts)
+    return {} if recipe is None else {RECIPE: recipe.with_levels(levels).to_dict()}
+
+
+def codes_between(levels: Levels, wanted: Levels) -> Mapping[int, FloatArray]:
+    """Return what the codes of one list are in another, by column, where they differ.
+
+    They do not if one list begins with the other: codes that it lacks are never seen.
+    """
+    differing = {}
+    for column in levels.keys() & wanted.keys():
+        texts = levels[column]
+        n_common = min(len(texts), len(wanted[column]))
+        if texts[:n_common] != wanted[column][:n_common]:
+            differing[column] = texts
+    return levels_of.codes_of(differing, wanted)
+
+
+def recode(codes: Mapping[int, FloatArray], rows: blocks.Rows) -> blocks.Rows:
+    """Return rows with other codes in columns of categories, see `codes_between`."""
+    return replace(rows, X=levels_of.recoded(rows.X, codes))
+
+
+@dataclass(frozen=True, eq=False)
+class RecodedDataset(TargetsOfSource):
+    """A dataset whose columns of categories have the codes of other lists of levels."""
+
+    source: Dataset
+    #: Of `codes_between`.
+    codes: Mapping[int, FloatArray]
+    levels: Levels
+
+    read_groups = of_source("read_groups")
+    fingerprint = of_source("fingerprint")
+
+    @property
+    def attributes(self) -> Facts:  # type: ignore[override]  # derived from the source
+        known = self.source.attributes
+        return {**known, **recipe_with(self.levels, known)}
+
+    @property
+    def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
+        return partial(recode, self.codes)
+
+    def take(self, indices: IndexArray, /) -> Sample:
+        X, y, weight = self.source.take(indices)
+        return Sample(levels_of.recoded(X, self.codes), y, weight)
+
+    def without_targets(self) -> Dataset:
+        return replace(self, source=self.source.without_targets())
 
 
 def check_dataset(dataset: Dataset, model: Any) -> None:
-    """Check that a dataset has the columns of a model with a feature map and a card; see `check_columns`."""
+    """Check that a dataset has the columns of a model; see `check_columns`."""
     check_columns(dataset, model.feature_map.n_features, model.card)
 
 
-def check_columns(dataset: Dataset, n_features: int, card: Facts, *, who: str = "the model") -> None:
-    """Check that a dataset has the columns that a model was trained on, encoded by the same recipe.
+def check_columns(
+    dataset: Dataset, n_features: int, card: Facts, *, who: str = "the model"
+) -> None:
+    """Check that a dataset has the columns of a model's card, by the same recipe.
 
-    `card`: of the model; empty if it has none.
-    `who`: the model in messages, which are scikit-learn's: its conformance tests look for them.
-    Raises DataError if it has another number of columns, other names, another recipe or none, or another
-      reference system.
+    Raises DataError if it has another number of columns, other names, another recipe or
+    none, or another reference system. Messages are scikit-learn's, whose conformance
+    tests look for them; `who` is the model in them.
     """
+    # raises if the reference systems differ
     reference_of([card.get("reference", {}), dataset.reference])
     recipe = recipe_of(card)
     # rows in memory come from those that were checked when they were read
-    if recipe is not None and (dataset.url is not None or isinstance(dataset, GridDataset)):
-        check_encoding(dataset, recipe)
+    if dataset.url is not None or isinstance(dataset, GridDataset):
+        if recipe is not None:
+            check_encoding(dataset, recipe)
+        # without a card it is unknown what the columns were
+        elif card and (categories := lists_in(dataset.attributes)):
+            names = [dataset.column_names[column] for column in categories]
+            raise DataError(
+                f"the columns {names} of X are categories, but {who} took them for"
+                " numbers. Fit again"
+            )
     if dataset.n_features != n_features:
         raise DataError(
-            f"X has {dataset.n_features} features, but {who} is expecting {n_features} features as input"
+            f"X has {dataset.n_features} features, but {who} is expecting {n_features}"
+            " features as input"
         )
     expected = list(card.get("feature_names", ()))
     names = list(dataset.feature_names or ())
     if expected and names and names != expected:
         raise DataError(
-            "The feature names should match those that were passed during fit: the columns of X are "
-            f"{names}, expected {expected}. Give the same columns in the same order"
+            "The feature names should match those that were passed during fit: the"
+            f" columns of X are {names}, expected {expected}. Give the same columns in"
+            " the same order"
         )
 
 
 def check_encoding(dataset: Dataset, recipe: Recipe) -> None:
-    """Check that rows were encoded as a model's recipe encodes them.
-
-    Columns of the same names may hold other numbers, which no check of names or shapes would notice.
-    Raises DataError if they were encoded otherwise, or not at all.
-    """
+    """Raise DataError if rows were not encoded by a model's recipe."""
     place = redact(dataset.url or f"the {type(dataset).__name__}")
-    own = recipe_of(dataset.attributes)
-    if own is not None and own.digest() != recipe.digest():
+    stored = recipe_of(dataset.attributes)
+    if stored is not None and stored.digest() != recipe.digest():
         raise DataError(
-            f"{place} was ingested by another recipe than the data that the model was trained on: levels, "
-            "means or medians differ. Give the table itself, or ingest it with the model as `recipe`"
+            f"{place} was ingested by another recipe than the data that the model was"
+            " trained on: columns, means or medians differ. Give the table itself, or"
+            " ingest it with the model as `recipe`"
         )
-    if own is None and not recipe.is_plain and not recipe.are_inputs(dataset.feature_names):
+    if stored is not None or recipe.is_plain:
+        return
+    # A plain Zarr of encoded columns has no recipe, but their names tell, if these are
+    # not the table's too.
+    if not recipe.are_inputs(dataset.feature_names):
         raise DataError(f"{place} holds rows that {refusal_of(recipe)}")
 
 
 def refusal_of(recipe: Recipe) -> str:
-    """Return why rows cannot be taken that do not say whether a recipe has encoded them."""
+    """Return the reason for refusing rows that may or may not be encoded."""
     return (
-        f"do not say whether they are a table's, which the model's recipe encodes first ({recipe.words}), or "
-        f"encoded already; expected a table or a frame with the columns {recipe.inputs[:10]}, or a dataset "
-        "that was ingested by this recipe"
+        "do not say whether they are a table's, which the model's recipe encodes first"
+        f" ({recipe.words}), or encoded already; expected a table or a frame with the"
+        f" columns {recipe.inputs[:10]}, or a dataset that was ingested by this recipe"
     )

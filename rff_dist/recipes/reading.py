@@ -1,4 +1,7 @@
-"""How CSV files are read: options of jobs that take tables. Light, since the command line imports it."""
+"""How CSV files are read: options of jobs that take tables.
+
+Light, since the command line imports it.
+"""
 
 import codecs
 from typing import ClassVar, Literal
@@ -8,7 +11,7 @@ from rff_dist.errors import InvalidParameterError
 
 
 @fields.group
-class Reading:
+class CsvOptions:
     """How CSV files are written; what is not given is found out from each file.
 
     Raises InvalidParameterError if the delimiter or the encoding is not valid.
@@ -17,47 +20,59 @@ class Reading:
     panel: ClassVar[str] = "Tables"
 
     format: Literal["csv", "json", "parquet", "arrow", "xlsx"] | None = fields.option(
-        "Format of a file, whatever its name. By default its name says it, or how it begins.", default=None
+        "Format of a file, whatever its name. By default its name says it, or how it"
+        " begins.",
+        default=None,
     )
     header: bool | None = fields.option(
-        "Column names in the first line of a CSV file. Without them (`--no-header`) the columns are called "
-        "0, 1, …. Detected by default.",
+        "Column names in the first line of a CSV file. Without them (`--no-header`) the"
+        " columns are called 0, 1, …. Detected by default.",
         default=None,
     )
     delimiter: str | None = fields.option(
-        "Separator of the cells of a CSV file. Detected by default.", default=None, unit="CHARACTER"
+        "Separator of the cells of a CSV file. Detected by default.",
+        default=None,
+        unit="CHARACTER",
     )
     encoding: str | None = fields.option(
-        "Text encoding of a CSV file, such as latin-1. By default utf-8, or cp1252 if the file is not valid "
-        "utf-8.",
+        "Text encoding of a CSV file, such as latin-1. By default utf-8, or cp1252 if"
+        " the file is not valid utf-8.",
         default=None,
     )
     missing: fields.Names | None = fields.option(
-        "Texts of a CSV file that mean missing in columns of numbers and dates, such as -999, in addition to "
-        "empty cells, NA, NaN, null and ?.",
+        "Texts of a CSV file that mean missing in columns of numbers and dates, such as"
+        " -999, in addition to empty cells, NA, NaN, null and ?.",
         default=None,
         unit="TEXT,…",
     )
     date_order: Literal["dmy", "mdy", "ymd"] | None = fields.option(
-        "Order of day, month and year in dates such as 03/04/2024 or 03/04/05, if several would do.",
+        "Order of day, month and year in dates such as 03/04/2024 or 03/04/05, if"
+        " several would do.",
         default=None,
     )
 
     @property
     def kind(self) -> str | None:
         """The kind of a file, see `files.File`, if its format is given."""
-        return None if self.format is None else {"json": ".jsonl"}.get(self.format, f".{self.format}")
+        return (
+            None
+            if self.format is None
+            else {"json": ".jsonl"}.get(self.format, f".{self.format}")
+        )
 
     def __post_init__(self) -> None:
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+        if self.delimiter is not None and (
+            len(self.delimiter) != 1 or self.delimiter in '"\r\n'
+        ):
             raise InvalidParameterError(
-                f"`delimiter` is {self.delimiter!r}; expected one character, such as ';'"
+                f"`delimiter` is {self.delimiter!r}; expected one character, such"
+                " as ';'"
             )
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)
             except LookupError:
                 raise InvalidParameterError(
-                    f"`encoding` is {self.encoding!r}, which is not known; expected one such as 'utf-8', "
-                    "'latin-1' or 'cp1251'"
+                    f"`encoding` is {self.encoding!r}, which is not known; expected one"
+                    " such as 'utf-8', 'latin-1' or 'cp1251'"
                 ) from None

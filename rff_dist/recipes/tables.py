@@ -1,4 +1,8 @@
-"""Tables as batches of columns, the columns' types, and conversions between columns and arrays."""
+"""What all tables share: batches of Arrow columns, kinds of types, arrays from columns.
+
+A reader of any format returns a `RawTable`: its schema, and a function that yields
+batches of the wanted columns, so that no table must fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,23 @@ from rff_dist.typing import AnyDType, frozen
 
 _BATCH_BYTES = 8 * 2**20
 
-#: Texts that stand for a missing number or date: those of Arrow's CSV reader, and one more.
+#: Texts that stand for a missing number or date: those of Arrow's CSV reader, and one
+#: more.
 MISSING_TEXTS = [
-    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA"),
+    *(
+        "",
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "N/A",
+        "NA",
+    ),
     *("NULL", "NaN", "n/a", "nan", "null", "?"),
 ]
 
@@ -38,58 +56,68 @@ type RowArrays = tuple[np.ndarray | None, ...]
 
 
 @frozen
-class Table:
-    """Columns of numbers, text and dates, read batch by batch.
-
-    `schema`: the types of the columns; for text files and queries, by their first rows.
-    `batches`: takes the types of the wanted columns, and returns an iterator of record batches that hold
-      them, perhaps with others.
-    `n_samples`: number of rows, if it is known.
-    `notes`: unusual things that were found out about how to read it.
-    `is_read_once`: whether `batches` works only once.
-    `head`: takes types like `batches`, and returns the first rows, if these cannot be read again.
-    `decimal`: for a file of text, the decimal point of numbers that could have either; None if it has types.
-    """
+class RawTable:
+    """Columns of numbers, text and dates, read batch by batch."""
 
     name: str
+    #: of text files and queries, by their first rows
     schema: pyarrow.Schema
+    #: from the types of the wanted columns to batches that hold them
     batches: Callable[[Types], Batches]
+    #: if it is known
     n_samples: int | None
+    #: what is unusual about how it is read
     notes: Sequence[str] = ()
+    #: whether `batches` works only once
     is_read_once: bool = False
+    #: the first rows, if `batches` cannot read them again
     head: Callable[[Types], pyarrow.RecordBatch | None] | None = None
+    #: of a file of text: the decimal point of numbers that could have either
     decimal: str | None = None
 
     def first_rows(self, types: Types) -> pyarrow.RecordBatch | None:
-        """Return the first rows of some columns, None if there is none; later they are read again."""
-        return next(self.batches(types), None) if self.head is None else self.head(types)
+        """Return the first rows of some columns, None if there is none; later they are
+        read again.
+        """
+        return (
+            next(self.batches(types), None) if self.head is None else self.head(types)
+        )
 
 
-# -- what columns hold -----------------------------------------------------------------------------
+# -- what columns hold
+# -----------------------------------------------------------------------------
 
 
 @cache  # a table of 5,000 columns asks 35,000 times
 def kind_of(kind: pyarrow.DataType) -> str | None:
-    """Return what a column of an Arrow type holds: "number", "text", "date", or None for all other types.
+    """Return the kind of an Arrow type: "number", "text", "date", or None for others.
 
     A time of day counts as a number of hours, a duration as a number of days.
     """
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
+    ):
         return "text"
     if types.is_date(kind) or types.is_timestamp(kind):
         return "date"
     plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
     spans = types.is_time(kind) or types.is_duration(kind)
     # A column that is empty in the first rows may hold numbers in later ones.
-    return "number" if plain or spans or types.is_decimal(kind) or types.is_null(kind) else None
+    return (
+        "number"
+        if plain or spans or types.is_decimal(kind) or types.is_null(kind)
+        else None
+    )
 
 
 def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
-    """Return the type to read a column by.
+    """Return the type to read a column by, from the type of its first rows.
 
-    `kind`: its type in the first rows. Numbers are read as float64, since "1.5" may follow after integers.
-    `wanted`: "number", "text", "date", or None for labels, which are read as they are.
+    Numbers are read as float64, since "1.5" may follow after integers. `wanted` is
+    "number", "text", "date", or None for labels, which are read as they are.
     """
     if wanted == "text" or (wanted is None and types.is_null(kind)):
         return pyarrow.string()
@@ -108,34 +136,40 @@ def number_dtype(kind: pyarrow.DataType) -> AnyDType:
 
 
 def to_numbers(column: pyarrow.Array) -> np.ndarray:
-    """Return a column of numbers, times or durations as float64, missing values as NaN; see `kind_of`."""
-    if column.type == pyarrow.float64():  # most columns: tables of thousands feel each step
+    """Return a column of numbers as float64, missing values as NaN; see `kind_of`."""
+    # most columns: tables of thousands feel each step
+    if column.type == pyarrow.float64():
         return _floats(column)
     scale = 1.0
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if types.is_time(column.type):
-        column, scale = column.cast(pyarrow.time64("ns")).cast("int64"), 3.6e12
+        column = column.cast(pyarrow.time64("ns")).cast("int64")
+        scale = 3.6e12
     elif types.is_duration(column.type):
-        column, scale = column.cast(pyarrow.duration("us")).cast("int64"), 8.64e10
-    values = _floats(column.cast("float64", safe=False))  # rounds integers above 2^53, which "safe" refuses
+        column = column.cast(pyarrow.duration("us")).cast("int64")
+        scale = 8.64e10
+    # rounds integers above 2^53, which "safe" refuses
+    values = _floats(column.cast("float64", safe=False))
     return values / scale if scale != 1.0 else values
 
 
-# Arrow's own conversions, `to_numpy` and `array`, import pandas, which takes 0.3 s of the second in which
-# `rff-dist predict` predicts a row.
+# Arrow's own conversions, `to_numpy` and `array`, import pandas, which takes 0.3 s of
+# the second in which `rff-dist predict` predicts a row.
 
 
 def _floats(column: pyarrow.Array) -> np.ndarray:
     """Return a column of float64 as an array, missing values as NaN."""
-    values = np.frombuffer(column.buffers()[1], np.float64, len(column), 8 * column.offset)
+    values = np.frombuffer(
+        column.buffers()[1], np.float64, len(column), 8 * column.offset
+    )
     if not column.null_count:
         return values
     return np.where(np.from_dlpack(column.is_null().cast("uint8")), np.nan, values)
 
 
 def column_of(values: Sequence[Any]) -> pyarrow.Array:
-    """Return Python's values as a column: numbers, dates, flags or lists if they are nothing else, or text.
+    """Return Python's values as a column of one type, which is text if they differ.
 
     Text that stands for a missing value is missing among others.
     """
@@ -145,16 +179,24 @@ def column_of(values: Sequence[Any]) -> pyarrow.Array:
         return pyarrow.array(texts, pyarrow.string() if kinds else pyarrow.null())
     values = [None if _is_missing(value) else value for value in values]
     if kinds <= {int, float}:
-        with suppress(pyarrow.ArrowException, OverflowError):  # others than whole numbers
-            numbers = pyarrow.array(values, None if kinds == {int} else pyarrow.float64(), from_pandas=True)
+        # others than whole numbers
+        with suppress(pyarrow.ArrowException, OverflowError):
+            numbers = pyarrow.array(
+                values, None if kinds == {int} else pyarrow.float64(), from_pandas=True
+            )
             return numbers.cast("int64")
         return pyarrow.array(values, pyarrow.float64(), from_pandas=True)
     if kinds <= {date, datetime}:
-        moments = [datetime(*v.timetuple()[:3]) if type(v) is date else v for v in values]
+        moments = [
+            datetime(*v.timetuple()[:3]) if type(v) is date else v for v in values
+        ]
         return pyarrow.array(moments, pyarrow.timestamp("us"))
     if len(kinds) == 1 or kinds <= {list, dict}:
         return pyarrow.array(values)
-    return pyarrow.array([None if value is None else cell_text(value) for value in values], pyarrow.string())
+    return pyarrow.array(
+        [None if value is None else cell_text(value) for value in values],
+        pyarrow.string(),
+    )
 
 
 def _is_missing(value: Any) -> bool:
@@ -168,10 +210,11 @@ def cell_text(value: Any) -> str:
     return str(value).strip()
 
 
-def with_lists(table: Table) -> Table:
-    """Return a table whose lists of as many numbers in each row, such as embeddings, are columns of numbers.
+def with_lists(table: RawTable) -> RawTable:
+    """Return a table whose lists of numbers, such as embeddings, are columns.
 
-    They are called "NAME 0", "NAME 1", …. Its batches raise DataError if a list has another length.
+    They are called "NAME 0", "NAME 1", …. Its batches raise DataError if a list is not
+    as long as the first one.
     """
     kinds = {field.name: field.type for field in table.schema if _is_list(field.type)}
     first = table.first_rows(kinds) if kinds else None
@@ -182,7 +225,9 @@ def with_lists(table: Table) -> Table:
         lengths = compute.list_value_length(first.column(name)).drop_null()
         if len(lengths):
             widths[name] = lengths[0].as_py()
-    places = {f"{name} {i}": (name, i) for name, width in widths.items() for i in range(width)}
+    places = {
+        f"{name} {i}": (name, i) for name, width in widths.items() for i in range(width)
+    }
     fields = {}
     for field in table.schema:
         width = widths.get(field.name)
@@ -192,57 +237,93 @@ def with_lists(table: Table) -> Table:
             fields |= {f"{field.name} {i}": field.type.value_type for i in range(width)}
 
     def batches(types: Types) -> Batches:
-        lists = {places[name][0]: kinds[places[name][0]] for name in types if name in places}
+        lists = {
+            places[name][0]: kinds[places[name][0]] for name in types if name in places
+        }
         plain = {name: kind for name, kind in types.items() if name not in places}
         start = 0
         for batch in table.batches({**plain, **lists}):
             columns = {name: batch.column(name) for name in plain}
             for name in lists:
-                _check_lengths(batch.column(name), widths[name], table.name, name, start)
+                _check_lengths(
+                    batch.column(name), widths[name], table.name, name, start
+                )
             for name in types.keys() & places.keys():
                 source, i = places[name]
-                columns[name] = compute.list_element(batch.column(source), i).cast(types[name], safe=False)
-            yield pyarrow.RecordBatch.from_pydict({name: columns[name] for name in types})
+                columns[name] = compute.list_element(batch.column(source), i).cast(
+                    types[name], safe=False
+                )
+            yield pyarrow.RecordBatch.from_pydict(
+                {name: columns[name] for name in types}
+            )
             start += batch.num_rows
 
     return replace(table, schema=pyarrow.schema(fields), batches=batches, head=None)
 
 
 def _is_list(kind: pyarrow.DataType) -> bool:
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return bool(is_list and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type)))
+    is_list = (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+    )
+    return bool(
+        is_list
+        and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
+    )
 
 
-def _check_lengths(column: pyarrow.Array, width: int, table: str, name: str, start: int) -> None:
+def _check_lengths(
+    column: pyarrow.Array, width: int, table: str, name: str, start: int
+) -> None:
     lengths = compute.list_value_length(column)
     row = compute.index(compute.not_equal(lengths, width), True).as_py()
     if row >= 0:
         raise DataError(
-            f"{table}: row {start + row + 1}, column {name!r} has a list of {lengths[row]} numbers (rows "
-            f"count from 1, without a header); expected {width}, as in the first rows. Correct it, or leave "
-            "the column out of a new dataset with `drop`"
+            f"{table}: row {start + row + 1}, column {name!r} has a list of"
+            f" {lengths[row]} numbers (rows count from 1, without a header); expected"
+            f" {width}, as in the first rows. Correct it, or leave the column out of a"
+            " new dataset with `drop`"
         )
 
 
 def to_column(values: np.ndarray) -> pyarrow.Array:
     """Return a 1-D array of numbers or text as a column."""
-    if values.dtype.kind not in "iuf":  # text, and booleans, which Arrow packs into bits
-        return pyarrow.array(values.astype(object) if values.dtype.kind in "UT" else values)
+    # text, and booleans, which Arrow packs into bits
+    if values.dtype.kind not in "iuf":
+        return pyarrow.array(
+            values.astype(object) if values.dtype.kind in "UT" else values
+        )
     plain = np.ascontiguousarray(memory.native(values))
     data = pyarrow.py_buffer(plain)
-    return pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(plain.dtype), len(plain), [None, data])
+    return pyarrow.Array.from_buffers(
+        pyarrow.from_numpy_dtype(plain.dtype), len(plain), [None, data]
+    )
 
 
 def to_text(column: pyarrow.Array) -> pyarrow.Array:
     """Return a column as text; empty text becomes missing."""
+    text = _written(column)
+    return compute.if_else(
+        compute.equal(text, ""), pyarrow.scalar(None, pyarrow.string()), text
+    )
+
+
+def _written(column: pyarrow.Array) -> pyarrow.Array:
+    """Return values as files write them: Arrow writes 1e15 as "1e+15", NaN as "nan"."""
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    text = column.cast(pyarrow.string())
-    return compute.if_else(compute.equal(text, ""), pyarrow.scalar(None, pyarrow.string()), text)
+    text = column.cast(pyarrow.string(), safe=False)
+    if not types.is_floating(column.type):
+        return text
+    whole = column.cast("int64", safe=False)
+    is_whole = compute.equal(whole.cast(column.type, safe=False), column)
+    text = compute.if_else(is_whole, whole.cast(pyarrow.string()), text)
+    return compute.if_else(compute.is_nan(column), None, text)
 
 
 def to_labels(column: pyarrow.Array) -> np.ndarray:
-    """Return a column of labels as an array: text as Python strings, missing labels as None."""
+    """Return a column of labels as an array; texts are objects, missing ones None."""
     kind = kind_of(column.type)
     if kind == "date":
         column = column.cast(pyarrow.string())
@@ -253,43 +334,64 @@ def to_labels(column: pyarrow.Array) -> np.ndarray:
 
 @contextmanager
 def opening(path: Path, kind: str, *others: type[Exception]) -> Iterator[None]:
-    """Raise StorageError if Arrow or the disk cannot read a file of this kind, or by errors of `others`."""
+    """Turn errors of Arrow, of the disk and `others` into a StorageError."""
     try:
         yield
     except (pyarrow.ArrowException, OSError, EOFError, UnicodeError, *others) as error:
         if isinstance(error, StorageError):
             raise
-        why = "it is empty" if path.is_file() and not path.stat().st_size else locations.explain(error)
+        why = (
+            "it is empty"
+            if path.is_file() and not path.stat().st_size
+            else locations.explain(error)
+        )
         raise StorageError(f"{path} cannot be read as {kind}: {why}") from error
 
 
 @contextmanager
 def expecting_types(path: Path) -> Iterator[None]:
-    """Raise DataError if later rows of a text file have other types than its first rows."""
+    """Raise DataError if later rows of a text file have other types than the first."""
     try:
         yield
     except (pyarrow.ArrowException, OSError, UnicodeError) as error:
         raise DataError(
-            f"{path.name}: {locations.explain(error)}; expected one type of value in each column, as in the "
-            "first rows. Correct the value, or leave the column out of a new dataset with `drop`"
+            f"{path.name}: {locations.explain(error)}; expected one type of value in"
+            " each column, as in the first rows. Correct the value, or leave the"
+            " column out of a new dataset with `drop`"
         ) from error
 
 
-def cast_columns(batch: pyarrow.RecordBatch, types: Types, table: str) -> pyarrow.RecordBatch:
+def types_to_read(types: Types, schema: pyarrow.Schema) -> Types:
+    """Return the types to read by, where a reader does not make texts of numbers."""
+    read = {}
+    for name, kind in types.items():
+        own = schema.field(name).type
+        is_number = kind_of(own) == "number" and own != pyarrow.null()
+        read[name] = own if is_number and kind == pyarrow.string() else kind
+    return read
+
+
+def cast_columns(
+    batch: pyarrow.RecordBatch, types: Types, table: str
+) -> pyarrow.RecordBatch:
     """Return the columns of `types`, cast to these types.
 
-    `table`: its name in messages.
-    Raises DataError if a value cannot be cast.
+    Raises DataError, which names the table, if a value cannot be cast.
     """
     columns = {}
     for name, kind in types.items():
         column = batch.column(name)
         try:
-            columns[name] = column if column.type == kind else column.cast(kind, safe=False)
+            if kind == pyarrow.string():
+                columns[name] = _written(column)
+            elif column.type == kind:
+                columns[name] = column
+            else:
+                columns[name] = column.cast(kind, safe=False)
         except pyarrow.ArrowException as error:
             raise DataError(
-                f"{table}: column {name!r} is {column.type}; expected {kind}, as in the dataset "
-                f"({locations.explain(error)})"
+                f"{table}: column {name!r} is {column.type}; expected {kind}, as in the"
+                f" dataset ({locations.explain(error)})"
             ) from error
     return pyarrow.RecordBatch.from_pydict(columns)
 
@@ -310,12 +412,15 @@ def numbered(names: Sequence[str]) -> list[str]:
     >>> numbered(["a", "", "a", "", "a.2"])
     ['a', '', 'a.3', '.2', 'a.2']
     """
-    taken, unique_names = set(names), dict[str, None]()
+    taken = set(names)
+    unique_names = dict[str, None]()
     for name in names:
-        unique, count = name, 2
+        unique = name
+        count = 2
         # a number must not make a name that another column already has
         while unique in unique_names or (unique != name and unique in taken):
-            unique, count = f"{name}.{count}", count + 1
+            unique = f"{name}.{count}"
+            count = count + 1
         unique_names[unique] = None
     return list(unique_names)
 
@@ -328,4 +433,6 @@ def numbered_note(names: Sequence[str]) -> list[str]:
 
 def listed(names: Sequence[str]) -> str:
     """Return up to ten names as text for messages."""
-    return ", ".join(clipped(repr(name), 60) for name in names[:10]) + (" …" if len(names) > 10 else "")
+    return ", ".join(clipped(repr(name), 60) for name in names[:10]) + (
+        " …" if len(names) > 10 else ""
+    )

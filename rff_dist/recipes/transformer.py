@@ -1,7 +1,7 @@
-"""Fitted transformers of scikit-learn as a part of a recipe.
+"""Fitted transformers of scikit-learn → a part of a recipe, stored without pickle.
 
-skops writes and reads them as JSON and arrays in a zip file, without pickle. Types that skops does not trust
-are refused by name before any object is made.
+skops writes and reads them as JSON and arrays in a zip file, without pickle. Types that
+skops does not trust are refused by name before any object is made.
 """
 
 from __future__ import annotations
@@ -17,48 +17,64 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from rff_dist import errors
+from rff_dist.errors import (
+    DataError,
+    IntegrityError,
+    InvalidParameterError,
+    UnsafeModelError,
+)
 from rff_dist.lazy import require
-from rff_dist.recipes import tables
-from rff_dist.storage import locations
+from rff_dist.recipes.tables import kind_of, listed, to_numbers, to_text
+from rff_dist.storage.locations import explain
 from rff_dist.typing import FloatArray, frozen
 
 if TYPE_CHECKING:
     import pyarrow
 
-#: Types that imputers, splines and selections need, and skops does not trust; none runs code it is given.
+#: Types that imputers, splines and selections need, and skops does not trust; none runs
+#: code it is given.
 _SELECTION = "sklearn.feature_selection"
 _TRUSTED = [
     "numpy.dtype",
-    *("builtins.object", "numpy.number", "sklearn.compose._column_transformer.make_column_selector"),
+    *(
+        "builtins.object",
+        "numpy.number",
+        "sklearn.compose._column_transformer.make_column_selector",
+    ),
     *("scipy.interpolate._bsplines.BSpline", "scipy.interpolate._bsplines._BSpline"),
-    *(f"{_SELECTION}._univariate_selection.{name}" for name in ("chi2", "f_classif", "f_regression")),
-    *(f"{_SELECTION}._mutual_info.mutual_info_{name}" for name in ("classif", "regression")),
+    *(
+        f"{_SELECTION}._univariate_selection.{name}"
+        for name in ("chi2", "f_classif", "f_regression")
+    ),
+    *(
+        f"{_SELECTION}._mutual_info.mutual_info_{name}"
+        for name in ("classif", "regression")
+    ),
 ]
-#: Limits of a file's size, and of the size that it unpacks to, which in a crafted file could be anything.
-MAX_BYTES, _MAX_UNPACKED = 2**23, 2**28
+#: Limits of a file's size, and of the size that it unpacks to, which in a crafted file
+#: could be anything.
+MAX_BYTES = 2**23
+_MAX_UNPACKED = 2**28
 _log = logging.getLogger(__name__)
 
 
 @frozen
 class Transformer:
-    """A fitted transformer, or a pipeline of them, which makes all inputs of a table's columns.
-
-    `inputs`: the table's columns, in the transformer's order.
-    `names`: names of the columns that it makes.
-    `texts`: inputs that are read as text, since their categories are text; others are read as they are.
-    `words`: its description, for people.
-    `by_name`: whether it takes a frame; otherwise it takes an array.
-    `file`: the file of skops, in base64.
-    """
+    """A fitted transformer, or a pipeline of them, which makes all columns of X."""
 
     kind: ClassVar[str] = "scikit-learn"
 
+    #: the table's columns, in the transformer's order
     inputs: Sequence[str]
+    #: of the columns that it makes
     names: Sequence[str]
+    #: inputs that are read as text, since their categories are text
     texts: Sequence[str]
+    #: its description, for people
     words: str
+    #: whether it takes a frame instead of an array
     by_name: bool
+    #: the file of skops, in base64
     file: str
 
     @property
@@ -77,49 +93,53 @@ class Transformer:
         if not self.by_name:
             return self.transform(np.column_stack(list(columns.values())))
         pandas = require(
-            "pandas", "scikit-learn's transformers take tables as frames of the package pandas", "skops"
+            "pandas",
+            "scikit-learn's transformers take tables as frames of the package pandas",
+            "skops",
         )
         # a transformer that was fitted on a frame selects its columns by name
         return self.transform(pandas.DataFrame(columns))
 
     def transform(self, rows: Any) -> FloatArray:
-        """Transform rows, to shape (n_rows, n_names).
+        """Transform a frame or an array, to shape (n_rows, n_names).
 
-        `rows`: a frame or an array, like the one that the transformer was fitted on.
-        Raises DataError if the transformer does not take them.
+        Raises DataError if the transformer does not take it.
         """
         step = _step_of(self.file)
         try:
             output = step.transform(rows)
-            values = np.asarray(output.toarray() if hasattr(output, "toarray") else output, np.float64)
+            values = np.asarray(
+                output.toarray() if hasattr(output, "toarray") else output, np.float64
+            )
         except (ValueError, TypeError, KeyError) as error:
-            raise errors.DataError(
-                f"scikit-learn's transformer does not take these rows: {locations.explain(error)}. Expected "
-                "rows like those that it was fitted on"
+            raise DataError(
+                "scikit-learn's transformer does not take these rows:"
+                f" {explain(error)}. Expected rows like those that it was"
+                " fitted on"
             ) from error
         if values.ndim != 2 or values.shape[1] != len(self.names):
-            raise errors.DataError(
-                f"scikit-learn's transformer made an array of shape {values.shape}; expected "
-                f"{len(self.names)} columns"
+            raise DataError(
+                f"scikit-learn's transformer made an array of shape {values.shape};"
+                f" expected {len(self.names)} columns"
             )
         return values
 
 
 def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
-    """Return a fitted transformer in the form that recipes hold.
+    """Return a fitted transformer as a part of a recipe.
 
-    `n_names`: how many columns it makes, if that is known; they are numbered if it does not name them.
-    Raises InvalidParameterError if it is not fitted, cannot be written, is too large, or does not name its
-      columns; UnsafeModelError if it holds types that skops does not trust; MissingDependencyError if skops
-      is not installed.
+    If the number of its columns is known, they may have no names. Raises
+    InvalidParameterError if it is not fitted, cannot be written, is too large, or does
+    not name its columns; UnsafeModelError if it holds types that skops does not trust;
+    MissingDependencyError if skops is not installed.
     """
     skops = _skops()
     try:
         content = skops.dumps(step, compression=zipfile.ZIP_DEFLATED)
     except Exception as error:  # a user's objects may raise anything
-        raise errors.InvalidParameterError(
-            f"{_name(step)} cannot be written by skops: {locations.explain(error)}; expected transformers of "
-            "scikit-learn"
+        raise InvalidParameterError(
+            f"{_name(step)} cannot be written by skops: {explain(error)};"
+            " expected transformers of scikit-learn"
         ) from error
     return read_transformer(content, n_names=n_names)
 
@@ -127,30 +147,43 @@ def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
 def read_transformer(content: bytes, *, n_names: int | None = None) -> Transformer:
     """Return the transformer in a file of skops; raises as `transformer_of`."""
     if len(content) > MAX_BYTES:
-        raise errors.InvalidParameterError(
-            f"the transformer takes {len(content) / 2**20:.0f} MiB, since it keeps rows or many categories; "
-            f"expected at most {MAX_BYTES // 2**20} MiB, since each version of a model holds it"
+        raise InvalidParameterError(
+            f"the transformer takes {len(content) / 2**20:.0f} MiB, since it keeps rows"
+            f" or many categories; expected at most {MAX_BYTES // 2**20} MiB, since"
+            " each version of a model holds it"
         )
     file = base64.b64encode(content).decode("ascii")
     step = _step_of(file)
     n_inputs = getattr(step, "n_features_in_", None)
     if n_inputs is None or not hasattr(step, "transform"):
-        raise errors.InvalidParameterError(
-            f"{_name(step)} is no fitted transformer; expected one after `fit`, or a pipeline of them"
+        raise InvalidParameterError(
+            f"{_name(step)} is no fitted transformer; expected one after `fit`, or a"
+            " pipeline of them"
         )
     named = getattr(step, "feature_names_in_", None)
-    inputs = [str(i) for i in range(n_inputs)] if named is None else _used(step, list(map(str, named)))
+    inputs = (
+        [str(i) for i in range(n_inputs)]
+        if named is None
+        else _used(step, list(map(str, named)))
+    )
     try:
         names = [str(name) for name in step.get_feature_names_out()]
     except (AttributeError, ValueError) as error:
         if n_names is None:
-            raise errors.InvalidParameterError(
-                f"{_name(step)} does not name its columns: {locations.explain(error)}. Make a "
-                'FunctionTransformer with feature_names_out="one-to-one"'
+            raise InvalidParameterError(
+                f"{_name(step)} does not name its columns: {explain(error)}."
+                ' Make a FunctionTransformer with feature_names_out="one-to-one"'
             ) from error
         names = [str(i) for i in range(n_names)]
     texts = sorted(_texts(step, inputs), key=inputs.index)
-    return Transformer(inputs, names, texts, f"by scikit-learn's {_name(step)}", named is not None, file)
+    return Transformer(
+        inputs,
+        names,
+        texts,
+        f"by scikit-learn's {_name(step)}",
+        named is not None,
+        file,
+    )
 
 
 def _name(step: Any) -> str:
@@ -159,8 +192,9 @@ def _name(step: Any) -> str:
 
 
 def _used(step: Any, inputs: Sequence[str]) -> list[str]:
-    """Return the columns of a frame that a transformer uses: a ColumnTransformer may drop some."""
-    for _, first in getattr(step, "steps", ())[:1]:  # later steps see what the first one makes
+    """Return the columns that a transformer uses; a ColumnTransformer may drop some."""
+    # later steps see what the first one makes
+    for _, first in getattr(step, "steps", ())[:1]:
         return _used(first, inputs)
     used: set[str] = set()
     for _, part, columns in getattr(step, "transformers_", [("", None, inputs)]):
@@ -171,15 +205,17 @@ def _used(step: Any, inputs: Sequence[str]) -> list[str]:
 
 
 def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
-    """Return the inputs whose categories are text, in a transformer or in those that it is made of."""
+    """Return the inputs whose categories are text, in a transformer or its parts."""
     # read as numbers, codes such as 01067 would lose their zeros
     inputs = list(getattr(step, "feature_names_in_", inputs))
     categories = getattr(step, "categories_", ())
     texts = {
         name
-        # only if there is one list of categories for each input are the two in the same order
+        # only if there is one list of categories for each input are the two in the same
+        # order
         for name, levels in zip(inputs, categories, strict=False)
-        if len(categories) == len(inputs) and any(isinstance(level, str) for level in levels)
+        if len(categories) == len(inputs)
+        and any(isinstance(level, str) for level in levels)
     }
     for parts in ("steps", "transformers_", "transformer_list"):
         for part in getattr(step, parts, ()):
@@ -189,20 +225,20 @@ def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
 
 def _values(column: pyarrow.Array) -> np.ndarray:
     """Return a column as pandas would hold it: missing text as NaN, dates in UTC."""
-    held = tables.kind_of(column.type)
-    if held == "text":
-        texts = tables.to_text(column).to_pylist()
+    kind = kind_of(column.type)
+    if kind == "text":
+        texts = to_text(column).to_pylist()
         return np.array([np.nan if text is None else text for text in texts], object)
-    if held == "date":
+    if kind == "date":
         return np.asarray(column.cast("timestamp[us]").to_numpy(zero_copy_only=False))
     if str(column.type) == "bool" and not column.null_count:
         return np.asarray(column.to_numpy(zero_copy_only=False))
-    return tables.to_numbers(column)
+    return to_numbers(column)
 
 
 @lru_cache(maxsize=4)  # every batch of rows asks for it
 def _step_of(file: str) -> Any:
-    """Load a transformer from its file, unless the file holds types that could run code."""
+    """Load a transformer from its file, which may only hold types that run no code."""
     skops = _skops()
     try:
         content = base64.b64decode(file, validate=True)
@@ -210,40 +246,48 @@ def _step_of(file: str) -> Any:
             # before anything is unpacked: a small file can claim to hold gigabytes
             n_bytes = sum(member.file_size for member in members.infolist())
         if n_bytes > _MAX_UNPACKED:
-            raise errors.UnsafeModelError(
-                f"the transformer claims to unpack to {n_bytes / 2**20:,.0f} MiB; expected at most "
-                f"{_MAX_UNPACKED // 2**20} MiB"
+            raise UnsafeModelError(
+                f"the transformer claims to unpack to {n_bytes / 2**20:,.0f} MiB;"
+                f" expected at most {_MAX_UNPACKED // 2**20} MiB"
             )
         unknown = sorted(set(skops.get_untrusted_types(data=content)) - set(_TRUSTED))
         if unknown:
-            raise errors.UnsafeModelError(
-                f"the transformer holds {tables.listed(unknown)}, which skops does not trust: code that is "
-                "not scikit-learn's, or could crash. Expected its scalers, encoders, imputers, projections "
-                "and the like, and functions of NumPy such as log1p"
+            raise UnsafeModelError(
+                f"the transformer holds {listed(unknown)}, which skops does not"
+                " trust: code that is not scikit-learn's, or could crash. Expected its"
+                " scalers, encoders, imputers, projections and the like, and functions"
+                " of NumPy such as log1p"
             )
         with warnings.catch_warnings(record=True, action="always") as caught:
             step = skops.loads(content, trusted=_TRUSTED)
-    except errors.UnsafeModelError:
+    except UnsafeModelError:
         raise
     except Exception as error:  # a damaged file may fail anywhere
-        raise errors.IntegrityError(
-            f"the transformer cannot be read by skops: {locations.explain(error)}; expected a file of "
-            f"skops.io.dump"
+        raise IntegrityError(
+            f"the transformer cannot be read by skops: {explain(error)};"
+            " expected a file of skops.io.dump"
         ) from error
     _tell_versions(caught)
     return step
 
 
 def _tell_versions(caught: Sequence[warnings.WarningMessage]) -> None:
-    """Log once which versions of scikit-learn wrote a transformer and read it, if they differ."""
+    """Log once if other versions of scikit-learn wrote a transformer and read it."""
     words = (
-        "the transformer was fitted by scikit-learn %s, and this is %s: compare its figures, or fit it again"
+        "the transformer was fitted by scikit-learn %s, and this is %s: compare its"
+        " figures, or fit it again"
     )
     for message in (warning.message for warning in caught):
         if (written := getattr(message, "original_sklearn_version", None)) is not None:
-            _log.warning(words, written, getattr(message, "current_sklearn_version", None))
+            _log.warning(
+                words, written, getattr(message, "current_sklearn_version", None)
+            )
             return
 
 
 def _skops() -> Any:
-    return require("skops.io", "scikit-learn's transformers are stored by the package skops", "skops")
+    return require(
+        "skops.io",
+        "scikit-learn's transformers are stored by the package skops",
+        "skops",
+    )

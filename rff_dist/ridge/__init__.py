@@ -1,1 +1,1 @@
-"""Ridge regression on random features: fit, predict, evaluate, update, and how sure it is."""
+"""Ridge regression on random features: fit, predict, evaluate, and update."""

@@ -1,10 +1,17 @@
-"""What a fit begins with, before any pass: candidates, folds, penalty and numbers of components."""
+"""Decide what a fit will try before it reads a row.
 
-import itertools
+A dataset's size, the options and the memory of the machines go in; `Choices` come out:
+candidates to compare, folds, penalty and numbers of components. Everything that cannot
+work is refused here, before hours of passes.
+
+A *candidate* is a kernel, its length scale and a kind of features. A first round
+compares candidates on a sample of rows; the final trains the best one on all rows.
+"""
+
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -13,181 +20,164 @@ from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import length_scales
+from rff_dist.features.draw import linear_components
+from rff_dist.features.feature_options import FeatureKind
 from rff_dist.features.nystrom import Nystrom
-from rff_dist.fitting.options import CV_NAMES, Penalty, RidgeOptions, check_conformal, read_widths
-from rff_dist.fitting.plan import Machines, Plan, check_solver_plan
+from rff_dist.fitting.options import (
+    CV_NAMES,
+    Penalty,
+    RidgeOptions,
+    read_n_components,
+)
+from rff_dist.fitting.plan import Machines, Plan, plan_regression
 from rff_dist.kernels import base, names, stationary
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
-from rff_dist.ridge.budget import EFFORTS, MIN_COMPONENTS, Effort
+from rff_dist.recipes import recipes
+from rff_dist.ridge.budget import (
+    DEFAULT_EFFORT,
+    EFFORTS,
+    MIN_COMPONENTS,
+    EffortLevel,
+)
 from rff_dist.ridge.candidates import Candidate, TimesMedian
 from rff_dist.statistics import inspection
 from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_FOLDS, FOLDS_OF_FEW, FEW_SAMPLES = 5, 10, 200
-# Three folds of more than `EXACT_ROWS` rows choose alike: 40 fits of 2,500 and 4,500 rows took 0.76 of the
-# time, and 39 of them erred by 0.9999 times as much.
+DEFAULT_FOLDS = 5
+FOLDS_OF_FEW = 10
+FEW_SAMPLES = 200
+# Three folds of more than `EXACT_ROWS` rows choose alike: 40 fits of 2,500 and 4,500
+# rows took 0.76 of the time, and 39 of them erred by 0.9999 times as much.
 FOLDS_OF_MANY = 3
-AUTO_COMPONENTS = EFFORTS[3].n_components  # what "auto" takes by default, if rows and memory allow
-DEFAULT_COMPONENTS = 1024  # of given candidates, each of which takes sums and a table in n_components³
+# what "auto" takes by default, if rows and memory allow
+AUTO_COMPONENTS = EFFORTS[DEFAULT_EFFORT].n_components
+# of given candidates, each of which takes sums and a table in n_components³
+DEFAULT_COMPONENTS = 1024
 
-# Up to so many rows Nyström features have all of them as centres, and are the kernel itself. Errors come from
-# the rows, and only the best is summed up: of 930 rows a table takes 20 ms in place of 130.
+# Up to so many rows Nyström features have all of them as centres, and are the kernel
+# itself. Errors come from the rows, and only the best is summed up: of 930 rows a table
+# takes 20 ms in place of 130.
 EXACT_ROWS = 2048
 ROUND_ROWS = 10_000
-# Finalists of more rows meet on so many of them, or so many values of X, in this process: the best of them
-# alone then takes a pass over all rows.
-MEETING_ROWS, MEETING_VALUES = 65_536, 2**24
-ROUND_COMPONENTS = 512
+# Parts of the kernel that is tried by default: smooth functions, and rougher ones.
 AUTO_KERNELS = (stationary.Gaussian(), stationary.Matern(nu=1.5))
-# On six sets and three kernels the best of a finer grid lay at 0.35 to 4 medians, and within about a standard
-# error of one of these, but for one set (8 %).
-MULTIPLES = (0.5, 1.0, 2.0, 4.0)  # of the median distance between rows
-TRIED_WITH_NYSTROM = 3
+# Of more columns, functions of single columns take longer than all else: pol, with 26,
+# took 49 CPU seconds in place of 25.
+ADDITIVE_COLUMNS = 20
+# where a search for the kernel's weights begins
+FIRST_COLUMN_WEIGHT = 0.05
+# of the median distance between rows, if length scales are not tuned
+MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 # Half of the rows tune as well as all on airfoil, concrete and energy.
-TUNED_ON = 2000  # rows that tune candidates' length scales; at most half of all rows
-# Rows whose exact evidence polishes length scales, unless there are only Fourier features, or these and few
-# rows. With 256 of these on 2,000 rows, 22 fits of 8 sets err by 1.014 times as much: pol by 1.12, elevators
-# by 0.98. 500 and 1,000 rows gain less. Up to 750 rows a second climb gains nothing: 40 fits of airfoil and
-# concrete. Labels say less than numbers: of classes so few rows gave 1.04 times the log loss on 8 fits.
+TUNING_ROWS = 2000  # rows that tune candidates' length scales; at most half of all rows
+# Rows whose exact evidence polishes length scales, unless there are only Fourier
+# features, or these and few rows. With 256 of these on 2,000 rows, 22 fits of 8 sets
+# err by 1.014 times as much: pol by 1.12, elevators by 0.98. 500 and 1,000 rows gain
+# less. Up to 750 rows a second climb gains nothing: 40 fits of airfoil and concrete.
 TUNED_EXACTLY = 750
-# Up to which alpha is chosen by leaving out each row, and length scales are tuned more quickly. Concrete with
-# 927 rows, of which many are alike, would err by 4 % more that way.
-# Of 155 nasty draws of 40 to 600 rows, 34 erred by more than 1.1 times what the best alpha gives if folds
-# chose it, and 24 if rows did.
+# Up to which alpha is chosen by leaving out each row, and length scales are tuned more
+# quickly. Concrete with 927 rows, of which many are alike, would err by 4 % more that
+# way. Of 155 nasty draws of 40 to 600 rows, 34 erred by more than 1.1 times what the
+# best alpha gives if folds chose it, and 24 if rows did.
 FEW_ROWS = 500
-# Half of fewer rows are too few to tune length scales, as are fewer tuning rows than columns. 50 rows gain:
-# with 5 and 20 columns they err by 0.31 and 0.35 deviations, and by 0.48 and 0.56 without tuning.
+# Half of fewer rows are too few to tune length scales, as are fewer tuning rows than
+# columns. 50 rows gain: with 5 and 20 columns they err by 0.31 and 0.35 deviations, and
+# by 0.48 and 0.56 without tuning.
 MIN_TUNED_SAMPLES = 40
-# With fewer rows than these, or fewer tuning rows for each column, tuned length scales are not preferred to
-# others whose error is as small.
+# With fewer rows than these, or fewer tuning rows for each column, tuned length scales
+# are not preferred to others whose error is as small.
 TRUSTED_SAMPLES = 200
 TRUSTED_PER_COLUMN = 10
 
 
-# -- the whole -------------------------------------------------------------------------------------
+# -- the whole
+# -------------------------------------------------------------------------------------
 
 
 @frozen
 class Choices:
-    """What a fit begins with, before any pass.
+    """What a fit begins with, before any pass."""
 
-    `dataset`: the rows; those of a classifier have targets of −1 and +1.
-    `options`: its options, with the kinds of features that are compared.
-    `candidates`: those that the first round begins with, or that meet on all rows if they were given; just
-      one if nothing is chosen.
-    `given`: whether the candidates were given, so that there is no first round.
-    `penalty`: how alpha is found, given the memory there is.
-    `folds`: the folds of the final pass. Each is summed separately, and alpha is chosen by them.
-    `by`: the folds that candidates are compared by: `folds`, or others if alpha is found without any.
-    `widths`: numbers of components, ascending.
-    `n_tuned_on`: the most rows that length scales are tuned on.
-    `plan`: of a pass with the folds and the largest number of components.
-    """
-
+    #: A classifier's has targets of −1 and +1.
     dataset: Dataset
+    #: The user's, with the kinds of features that are compared.
     options: RidgeOptions
+    #: Those that the first round compares, or those that the user gave; just one if
+    #: nothing is chosen.
     candidates: list[Candidate]
-    given: bool
+    #: The user gave the candidates, so that all are trained on all rows, without a
+    #: first round.
+    has_given_candidates: bool
     penalty: Penalty
+    #: Each is summed separately in the final, and they choose alpha; None if alpha is
+    #: found without folds.
     folds: folding.Folds | None
-    by: folding.Folds | None
+    #: Candidates are compared by these: `folds`, or others if there are none.
+    comparison_folds: folding.Folds | None
+    #: Numbers of components to try, ascending.
     widths: list[int]
-    n_tuned_on: int
+    #: At most so many rows tune length scales.
+    n_tuning_rows: int
+    #: Of a pass with the folds and the largest number of components.
     plan: Plan
 
     @property
-    def choosing(self) -> bool:
-        """Whether there is a first round: to choose, or to see how fast this machine is."""
-        several = len(self.candidates) > 1 or len(self.options.kinds) > 1
-        return not self.given and (several or self.options.time_limit is not None)
+    def has_first_round(self) -> bool:
+        """Whether candidates are compared on a sample, or timed there for a limit."""
+        if self.has_given_candidates:
+            return False
+        return len(self.candidates) > 1 or self.options.time_limit is not None
 
     @property
-    def effort(self) -> Effort:
+    def effort(self) -> EffortLevel:
         return EFFORTS[self.options.effort]
 
     @property
-    def kernels(self) -> bool:
-        """Whether the first round chooses the kernel."""
-        return not self.given and self.options.kernel == "auto"
+    def has_few_rows(self) -> bool:
+        """Whether errors come from the rows themselves."""
+        return self.plan.n_samples <= EXACT_ROWS
 
     @property
-    def n_tried(self) -> int:
-        """The most candidates that may be tried."""
-        if not self.choosing:
-            return len(self.candidates) if self.given else 0
-        curved = sum(not isinstance(candidate.kernel, Linear) for candidate in self.candidates)
-        more = min(curved, TRIED_WITH_NYSTROM) if len(self.options.kinds) > 1 else 0
-        return len(self.candidates) + more + self.kernels
+    def n_round_components(self) -> int:
+        """The components of the first round: half of them, or of few rows all."""
+        width = self.widths[-1]
+        half = width // 4 * 2  # even, for pairs
+        needs_all = self.has_few_rows or half < MIN_COMPONENTS
+        if needs_all or not self.effort.compares_with_half:
+            return width
+        return half
 
     @property
-    def round_width(self) -> int:
-        """The first round's number of components: 512, or ¼ to ½ of the rows if less; at most the final's."""
-        of_rows = max(64, 1 << (self.plan.n_samples // 4 - 1).bit_length())
-        return min(ROUND_COMPONENTS, of_rows, self.widths[-1])
+    def leaves_rows_out(self) -> bool:
+        """Whether alpha is chosen by leaving out each row in turn, not by folds.
 
-    @property
-    def first_is_final(self) -> bool:
-        """Whether the first round has all rows and components."""
-        return self.plan.n_samples <= ROUND_ROWS and self.widths[-1] == self.round_width
-
-    @property
-    def n_finalists(self) -> int:
-        """How many candidates may meet, at most."""
-        if self.given:
-            return len(self.candidates)
-        if not self.choosing or self.first_is_final or self.folds is None:
-            return 1
-        return 1 + (len(self.options.kinds) > 1) + self.kernels
-
-    @property
-    def meeting_rows(self) -> int:
-        """How many rows several finalists meet on: all of them, or a sample if they are many."""
-        n_samples = self.plan.n_samples
-        most = max(ROUND_ROWS, min(MEETING_ROWS, MEETING_VALUES // self.plan.n_features))
-        return min(n_samples, most) if self.choosing and self.options.n_components == "auto" else n_samples
-
-    @property
-    def by_rows(self) -> bool:
-        """Whether alpha is chosen by leaving out each row: rows are few, and alpha and `cv` are free."""
-        few = self.dataset.n_samples <= FEW_ROWS and self.widths[-1] <= AUTO_COMPONENTS
-        penalty, free = self.options.penalty, self.options.cv is None
-        free = free and penalty.named == "auto" and penalty.grid is None
-        return few and free and not has_groups(self.dataset)
+        If rows are few, and neither alpha nor folds were given.
+        """
+        is_small = (
+            self.dataset.n_samples <= FEW_ROWS and self.widths[-1] <= AUTO_COMPONENTS
+        )
+        penalty = self.options.penalty
+        alpha_is_free = penalty.criterion == "auto" and penalty.grid is None
+        is_free = alpha_is_free and self.options.cv is None
+        return is_small and is_free and not has_groups(self.dataset)
 
     @property
     def tuning(self) -> length_scales.EvidenceSearch:
-        """How length scales are tuned: in a first round more quickly than those asked for by name."""
-        if not self.choosing:
-            return length_scales.EvidenceSearch()
-        width, n_starts = 128 if self.plan.n_samples <= FEW_ROWS else 256, self.effort.n_starts
-        features, classes = self.options.features, isinstance(self.dataset, labelled.LabelledDataset)
-        many = self.plan.n_samples > EXACT_ROWS and features != "fourier" and not classes
-        exact = TUNED_EXACTLY if features == "nystrom" or many else 0
+        """How length scales are tuned: more quickly in a first round than by name."""
+        of_classes = isinstance(self.dataset, labelled.LabelledDataset)
+        if not self.has_first_round:
+            return length_scales.EvidenceSearch(of_classes=of_classes)
+        tunes_exactly = self.options.features != "fourier"
         return length_scales.EvidenceSearch(
-            n_samples=TUNED_ON, n_components=width, n_starts=n_starts, exact_rows=exact
+            n_samples=TUNING_ROWS,
+            n_components=128 if self.plan.n_samples <= FEW_ROWS else 256,
+            n_starts=self.effort.n_starts,
+            exact_rows=TUNED_EXACTLY if tunes_exactly else 0,
+            of_classes=of_classes,
         )
-
-    def finals(self, n_finalists: int) -> list[Self]:
-        """Return the passes of so many finalists: with half of the components; the best goes on with all."""
-        if n_finalists == 1 or self.given or self.meeting == self.widths[-1]:
-            return [self]
-        return [replace(self, widths=[self.meeting]), self]
-
-    @property
-    def meeting(self) -> int:
-        """The number of components that finalists meet with: half of them, or all of few or several."""
-        width = self.widths[-1]
-        half = width // 4 * 2  # even, for pairs
-        several = len(self.widths) > 1 or not self.effort.halves or self.plan.n_samples <= FEW_ROWS
-        return width if several or half < MIN_COMPONENTS else half
-
-
-def trusted_samples(dataset: Dataset) -> int:
-    """Return how many rows there must be for tuned length scales to be preferred in a first round."""
-    return max(TRUSTED_SAMPLES, 2 * TRUSTED_PER_COLUMN * dataset.n_features)
 
 
 def choices_of(
@@ -197,143 +187,241 @@ def choices_of(
     machines: Machines,
     candidates: Sequence[Candidate] | None = None,
 ) -> Choices:
-    """Return what a fit begins with, as far as memory allows; see `plan_choices`.
+    """Return what a fit begins with, as far as memory allows.
 
-    `machines`: what is to run the fit.
-    `candidates`: they replace the kernels and length scales of the options.
-    Raises PlanError if memory is too small.
+    Given candidates replace the kernels and length scales of the options. Raises
+    PlanError if memory is too small.
     """
-    kinds = options.kinds
-    if len(kinds) > 1 and options.effort == 1:
-        kinds = kinds[:1] if dataset.n_samples > EXACT_ROWS else kinds[1:]
-    if len(kinds) > 1 and options.n_components == "auto" and 2 <= dataset.n_samples <= EXACT_ROWS:
-        kinds = kinds[1:]
+    kinds = _kinds_to_compare(options, dataset)
     if candidates is None:
-        tried = candidates_of(replace(options, features=kinds[0]), dataset)
+        first_candidates = candidates_of(options, dataset, kinds)
         if dataset.n_samples < 2:  # nothing to compare
-            tried, kinds = tried[:1], kinds[:1]
+            first_candidates = first_candidates[:1]
+            kinds = kinds[:1]
     else:
         options = with_folds(options)
-        tried = []
-        for candidate in candidates:
-            # features of a linear kernel are exact
-            alone = candidate.features or (kinds[0] if isinstance(candidate.kernel, Linear) else None)
-            tried += [replace(candidate, features=kind) for kind in ([alone] if alone else kinds)]
-    n_tuned_on = 0
-    if any(candidate.length_scale == "evidence" for candidate in tried):
+        first_candidates = _with_kinds(candidates, kinds)
+
+    n_tuning_rows = 0
+    if any(candidate.length_scale == "evidence" for candidate in first_candidates):
         # asked for by name, it takes more rows
-        first = candidates is None and (len(tried) > 1 or len(kinds) > 1)
-        n_tuned_on = TUNED_ON if first else length_scales.TUNING_ROWS
+        is_compared = candidates is None and len(first_candidates) > 1
+        n_tuning_rows = TUNING_ROWS if is_compared else length_scales.TUNING_ROWS
     penalty, folds, widths, plan = plan_choices(
-        dataset, options, features=kinds[-1], n_tuned_on=n_tuned_on, machines=machines
+        dataset,
+        options,
+        features=kinds[-1],
+        n_tuning_rows=n_tuning_rows,
+        machines=machines,
     )
-    if candidates is None and options.kernel == "auto":  # a linear kernel takes a component per column
-        fit_in = dataset.n_features <= widths[-1]
-        tried = [candidate for candidate in tried if fit_in or not isinstance(candidate.kernel, Linear)]
-    options = replace(options, features="auto" if len(kinds) > 1 else kinds[0])
-    is_given = candidates is not None
-    choices = Choices(dataset, options, tried, is_given, penalty, folds, folds, widths, n_tuned_on, plan)
-    if folds is None and choices.choosing:  # alpha is given or chosen otherwise: folds choose only the rest
-        by = default_folds(dataset.n_samples, options.effort)
-        choices = replace(choices, by=_held_in(by, dataset, options, n_tuned_on))
+    # a linear kernel takes a component per column
+    levels = recipes.levels_of(dataset.attributes)
+    has_room_for_linear = linear_components(dataset.n_features, levels) <= widths[-1]
+    if options.kernel == "auto" and candidates is None and not has_room_for_linear:
+        first_candidates = [
+            c for c in first_candidates if not isinstance(c.kernel, Linear)
+        ]
+
+    choices = Choices(
+        dataset=dataset,
+        options=replace(options, features="auto" if len(kinds) > 1 else kinds[0]),
+        candidates=first_candidates,
+        has_given_candidates=candidates is not None,
+        penalty=penalty,
+        folds=folds,
+        comparison_folds=folds,
+        widths=widths,
+        n_tuning_rows=n_tuning_rows,
+        plan=plan,
+    )
+    # alpha is given or found without folds, which then choose only the rest
+    if folds is None and choices.has_first_round:
+        others = _fit_for(
+            default_folds(dataset.n_samples, options.effort),
+            dataset,
+            options,
+            n_tuning_rows,
+        )
+        choices = replace(choices, comparison_folds=others)
     return choices
 
 
-# -- candidates ------------------------------------------------------------------------------------
+def _kinds_to_compare(options: RidgeOptions, dataset: Dataset) -> list[FeatureKind]:
+    kinds = options.kinds
+    if len(kinds) == 1:
+        return kinds
+    fourier = kinds[:1]
+    # of few rows these are the kernel itself
+    nystrom = kinds[1:]
+    has_few_rows = dataset.n_samples <= EXACT_ROWS
+    if options.effort == 1:
+        return nystrom if has_few_rows else fourier
+    if has_few_rows and options.chooses_n_components and dataset.n_samples >= 2:
+        return nystrom
+    return kinds
 
 
-def candidates_of(options: RidgeOptions, dataset: Dataset) -> list[Candidate]:
-    """Return the candidates that the first round begins with; just one if there is nothing to choose."""
-    first = options.kinds[0]
-    if options.kernel == "auto":
-        kernels: list[base.Kernel] = [*(AUTO_KERNELS[:1] if options.effort == 1 else AUTO_KERNELS)]
-        linear = not options.several_widths and options.effort > 1
-    else:
-        kernels, linear = [names.find_kernel(options.kernel)], False
-    candidates = [
-        Candidate(kernel, length_scale, first)
-        for kernel in kernels
-        for length_scale in _length_scales(options, kernel, dataset)
-    ]
-    effort, tuned = EFFORTS[options.effort], Candidate(AUTO_KERNELS[-1], "evidence", first)
-    if options.kernel == "auto" and tuned in candidates:
-        if effort.mapped and options.standardize == "auto":
-            candidates.append(replace(tuned, mapped=True))
-        if effort.additive and options.design == "auto" and dataset.n_features > 1:
-            kernel = Additive(
-                kernel=AUTO_KERNELS[-1]
-            )  # sums of this one won on 11 of 12 fits on which a sum did
-            alone = replace(kernel, order_2=0, dense=0)  # whose effects of columns are exact
-            candidates += [replace(tuned, kernel=kernel), replace(tuned, kernel=alone)]
-    return [*candidates, *([Candidate(Linear(), None, "fourier")] if linear else [])]
+def _with_kinds(
+    candidates: Sequence[Candidate], kinds: Sequence[FeatureKind]
+) -> list[Candidate]:
+    """Return each candidate with each kind of features, unless it has one."""
+    completed = []
+    for candidate in candidates:
+        if candidate.features is not None:
+            candidate_kinds = [candidate.features]
+        elif isinstance(candidate.kernel, Linear):  # exact, so that kinds do not differ
+            candidate_kinds = [kinds[0]]
+        else:
+            candidate_kinds = list(kinds)
+        completed += [replace(candidate, features=kind) for kind in candidate_kinds]
+    return completed
 
 
-def _length_scales(options: RidgeOptions, kernel: base.Kernel, dataset: Dataset) -> list[Any]:
+# -- candidates
+# ------------------------------------------------------------------------------------
+
+
+def candidates_of(
+    options: RidgeOptions,
+    dataset: Dataset,
+    kinds: Sequence[FeatureKind] | None = None,
+) -> list[Candidate]:
+    """Return the candidates of a first round, those that take least time first; one if
+    there is nothing to choose. Those of several kinds of features are tried with each.
+    """
+    kinds = options.kinds if kinds is None else kinds
+    if options.kernel != "auto":
+        kernel = names.find_kernel(options.kernel)
+        scales = _length_scales(options, kernel, dataset)
+        return _with_kinds([Candidate(kernel, scale) for scale in scales], kinds)
+    if not EFFORTS[options.effort].is_tuned:
+        (scale,) = _length_scales(options, AUTO_KERNELS[0], dataset)
+        return [Candidate(AUTO_KERNELS[0], scale, kinds[0])]
+
+    candidates = []
+    if not options.has_several_n_components:
+        candidates.append(Candidate(Linear(), None, "fourier"))
+    *untuned, last = _length_scales(options, AUTO_KERNELS[-1], dataset)
+    if last != "evidence":
+        for kernel in AUTO_KERNELS:
+            for scale in [*untuned, last]:
+                candidates.append(Candidate(kernel, scale, kinds[0]))
+        return candidates
+    for scale in untuned:  # in case that nothing can be tuned
+        candidates.append(Candidate(AUTO_KERNELS[-1], scale, kinds[0]))
+    is_mapped = options.standardize == "auto"
+    for kernel in AUTO_KERNELS:
+        tuned = Candidate(_with_columns(kernel, dataset), last, mapped=is_mapped)
+        candidates += _with_kinds([tuned], kinds)
+    return candidates
+
+
+def _with_columns(
+    kernel: stationary.Gaussian | stationary.Matern, dataset: Dataset
+) -> stationary.Stationary:
+    """Return the kernel plus those of single columns, each with a weight of its own.
+
+    Of classes it is the kernel: rows left out in turn tune their length scales, which
+    takes too long with weights.
+    """
+    n_features = dataset.n_features
+    of_classes = isinstance(dataset, labelled.LabelledDataset)
+    if of_classes or not 1 < n_features <= ADDITIVE_COLUMNS:
+        return kernel
+    weights = (FIRST_COLUMN_WEIGHT,) * n_features
+    return Additive(kernel=kernel, order_1=weights, order_2=0.0, dense=1.0)
+
+
+def _length_scales(
+    options: RidgeOptions, kernel: base.Kernel, dataset: Dataset
+) -> list[Any]:
     """Return the length scales that a kernel is tried with."""
-    wanted = options.length_scale
-    if not isinstance(wanted, str):
-        return [wanted]
-    if wanted == "evidence":
+    length_scale = options.length_scale
+    if not isinstance(length_scale, str):
+        return [length_scale]
+    if length_scale == "evidence":
         length_scales.check_tunable(kernel)
-        return [wanted]
-    if wanted not in ("auto", "median"):
+        return [length_scale]
+    if length_scale not in ("auto", "median"):
         raise InvalidParameterError(
-            f"`length_scale` is {wanted!r}; expected 'auto', 'median', 'evidence' or numbers above 0"
+            f"`length_scale` is {length_scale!r}; expected 'auto', 'median', 'evidence'"
+            " or numbers above 0"
         )
-    if wanted == "median" and isinstance(kernel, stationary.Stationary):
-        return [TimesMedian(1.0)]
-    if wanted == "median" or not stationary.parts_without_length_scale(kernel):
-        return [None]  # the kernel has its own, needs none, or gets the median where it is drawn
-    # few rows of classes can be separated exactly, which the evidence mistakes for good length scales
-    classes = isinstance(dataset, labelled.LabelledDataset)
-    least = trusted_samples(dataset) if classes else max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
-    effort = EFFORTS[options.effort]
-    tunable = isinstance(kernel, stationary.Stationary) and dataset.n_samples >= least
-    tuned = ["evidence"] if tunable and effort.tuned else []
-    return [*tuned, *(map(TimesMedian, MULTIPLES) if effort.multiples else [TimesMedian(1.0)])]
+    median = TimesMedian(1.0)
+    is_stationary = isinstance(kernel, stationary.Stationary)
+    if length_scale == "median" and is_stationary:
+        return [median]
+    if length_scale == "median" or not stationary.parts_without_length_scale(kernel):
+        # the kernel has its own, needs none, or gets the median where it is drawn
+        return [None]
+    if not EFFORTS[options.effort].is_tuned:
+        return [median]
+
+    n_needed = max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
+    if isinstance(dataset, labelled.LabelledDataset):
+        # few rows of classes can be separated exactly, which the evidence mistakes for
+        # good length scales
+        n_needed = trusted_samples(dataset)
+    if is_stationary and dataset.n_samples >= n_needed:
+        return [median, "evidence"]
+    return [TimesMedian(factor) for factor in MULTIPLES]
 
 
-# -- folds, penalty and numbers of components --------------------------------------------------------
+def trusted_samples(dataset: Dataset) -> int:
+    """Return the rows above which a first round prefers tuned length scales."""
+    return max(TRUSTED_SAMPLES, 2 * TRUSTED_PER_COLUMN * dataset.n_features)
 
 
-def default_folds(n_samples: int, effort: int = 3) -> folding.HashFolds:
-    """Return 5 folds by hash; 3 of more than 2,048 rows; 10 of fewer than 200, but no more than rows."""
+# -- folds
+# -------------------------------------------------------------------------------------
+
+
+def default_folds(n_samples: int, effort: int = DEFAULT_EFFORT) -> folding.HashFolds:
+    """Return 5 folds by a hash of the row; 3 of many rows, up to 10 of few."""
     if n_samples > EXACT_ROWS and not EFFORTS[effort].many_folds:
         return folding.HashFolds(FOLDS_OF_MANY)
-    few = max(2, min(n_samples, FOLDS_OF_FEW))
-    return folding.HashFolds(DEFAULT_FOLDS if n_samples >= FEW_SAMPLES else few)
+    if n_samples >= FEW_SAMPLES:
+        return folding.HashFolds(DEFAULT_FOLDS)
+    return folding.HashFolds(max(2, min(n_samples, FOLDS_OF_FEW)))
 
 
 def needs_folds(options: RidgeOptions) -> bool:
-    """Return whether something is chosen or measured by folds."""
-    return bool(options.several_widths or options.penalty.by_folds or options.conformal)
+    """Return whether something is chosen by folds."""
+    return options.has_several_n_components or options.penalty.may_use_folds
 
 
-def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Folds | None:
-    """Return the folds that a fit sums separately; None if nothing is chosen by cross-validation.
+def folds_for(
+    options: RidgeOptions, n_samples: int = FEW_SAMPLES
+) -> folding.Folds | None:
+    """Return the folds that a fit sums separately; None if it needs none.
 
-    Several numbers of components, several alphas, "auto", "cv" and "cv-1se", and conformal intervals need
-    folds.
-
-    Raises InvalidParameterError if `cv` is no number of folds, or folds are needed but `alpha` is 0 or chosen
-      without them.
+    Raises InvalidParameterError if `cv` is no number of folds, or folds are needed but
+    `alpha` is 0 or chosen without them.
     """
-    alpha, cv, named = options.alpha, options.cv, isinstance(options.alpha, str)
-    several, by_folds = options.several_widths, options.penalty.by_folds
+    alpha = options.alpha
+    cv = options.cv
     if cv is None and not needs_folds(options):
         return None
-    if named and not by_folds:
-        reasons = {f"`cv` is {cv!r}": cv is not None, f"`n_components` is {options.n_components!r}": several}
-        conformal = f"`conformal` is {options.conformal!r}"
-        reason = next((words for words, is_so in reasons.items() if is_so), conformal)
+    criterion = options.penalty.criterion
+    if criterion is not None and not options.penalty.may_use_folds:
+        reason = f"`cv` is {cv!r}"
+        if cv is None:
+            reason = f"`n_components` is {options.n_components!r}"
         raise InvalidParameterError(
-            f"{reason}, which takes k-fold cross-validation, but `alpha` is {alpha!r}; expected one of "
-            f"{list(CV_NAMES)} or numbers. Leave one of them out"
+            f"{reason}, which takes k-fold cross-validation, but `alpha` is {alpha!r};"
+            f" expected one of {list(CV_NAMES)} or numbers. Leave one of them out"
         )
-    if not named and not np.all(np.asarray(alpha) > 0):
-        raise InvalidParameterError(f"`alpha` is {alpha!r}; cross-validation needs numbers above 0")
-    folds = default_folds(n_samples, options.effort) if cv is None else folding.find_folds(cv)
-    if len(folds.splits) < 2 and (several or (named and alpha == "cv-1se")):
+    if criterion is None and not np.all(np.asarray(alpha) > 0):
+        raise InvalidParameterError(
+            f"`alpha` is {alpha!r}; cross-validation needs numbers above 0"
+        )
+
+    if cv is None:
+        folds: folding.Folds = default_folds(n_samples, options.effort)
+    else:
+        folds = folding.find_folds(cv)
+    needs_standard_error = options.has_several_n_components or criterion == "cv-1se"
+    if needs_standard_error and len(folds.splits) < 2:
         raise InvalidParameterError(
             f"{folds} give one split, whose error has no standard error; use more folds"
         )
@@ -343,42 +431,69 @@ def folds_for(options: RidgeOptions, n_samples: int = FEW_SAMPLES) -> folding.Fo
 def with_folds(options: RidgeOptions) -> RidgeOptions:
     """Return the options with folds that can choose among given candidates.
 
-    Raises InvalidParameterError if alpha is chosen without folds, or the solver makes no sums of theirs.
+    Raises InvalidParameterError if alpha is chosen without folds, or the solver makes
+    no sums of theirs.
     """
-    if options.penalty.named not in (None, *CV_NAMES):
+    if options.penalty.criterion not in (None, *CV_NAMES):
         raise InvalidParameterError(
-            f"`alpha` is {options.alpha!r}, but candidates are compared by k-fold cross-validation; expected "
-            f"one of {list(CV_NAMES)} or numbers above 0, or give one kernel and length scale"
+            f"`alpha` is {options.alpha!r}, but candidates are compared by k-fold"
+            f" cross-validation; expected one of {list(CV_NAMES)} or numbers above 0,"
+            " or give one kernel and length scale"
         )
     if options.solver == "pcg":
         raise InvalidParameterError(
-            "`solver` is 'pcg', which keeps no sums of Z'Z, but candidates are compared by the sums of each "
-            "fold; leave it out, or give one kernel and length scale"
+            "`solver` is 'pcg', which keeps no sums of Z'Z, but candidates are compared"
+            " by the sums of each fold; leave it out, or give one kernel and length"
+            " scale"
         )
     return replace(options, cv=DEFAULT_FOLDS if options.cv is None else options.cv)
 
 
-def prepare_folds(dataset: Dataset, folds: folding.Folds, *, engine: protocol.Engine) -> folding.Folds:
-    """Return the folds that passes over a dataset use: folds of groups are balanced by the groups' sizes.
+def _fit_for(
+    folds: folding.Folds, dataset: Dataset, options: RidgeOptions, n_tuning_rows: int
+) -> folding.Folds:
+    """Return folds that keep groups together and never validate on tuning rows."""
+    has_own_folds = isinstance(options.cv, folding.Folds)
+    if has_groups(dataset) and not has_own_folds:
+        folds = folding.GroupFolds(folds.n_folds, is_default=options.cv is None)
+    if n_tuning_rows == 0:
+        return folds
+    return folding.hold_in(folds, dataset.n_samples, n_tuning_rows)
 
-    Groups are counted in a pass that reads no X. More than `MAX_BALANCED_GROUPS` are assigned by hash.
 
-    Raises DataError if the folds are of groups, and the dataset has none or too few.
+def prepare_folds(
+    dataset: Dataset, folds: folding.Folds, *, engine: protocol.Engine
+) -> folding.Folds:
+    """Return folds of groups balanced by the groups' sizes, and others as they are.
+
+    Groups are counted in a pass that reads no X. More than `MAX_BALANCED_GROUPS` are
+    assigned by hash. Raises DataError if the folds are of groups, and the dataset has
+    none or too few.
     """
     if isinstance(folds, folding.HeldInFolds):
         base = prepare_folds(dataset, folds.base, engine=engine)
-        return replace(folds, base=base, n_folds=folds.n_folds - folds.base.n_folds + base.n_folds)
-    first = Block(0, 0, min(1, dataset.n_samples))  # one row shows whether there are groups
-    folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=dataset.read(first).groups)
+        n_more = folds.n_folds - folds.base.n_folds
+        return replace(folds, base=base, n_folds=base.n_folds + n_more)
+
+    # one row shows whether there are groups; folds of groups raise an error without
+    first = Block(0, 0, min(1, dataset.n_samples))
+    groups = dataset.read(first).groups
+    folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=groups)
     if not isinstance(folds, folding.GroupFolds):
         return folds
+
     folds = replace(folds, table=None)
-    counts = inspection.count_groups(dataset, at_most=folding.MAX_BALANCED_GROUPS, engine=engine)
+    counts = inspection.count_groups(
+        dataset, at_most=folding.MAX_BALANCED_GROUPS, engine=engine
+    )
     if counts is None:
-        logger.info("more than %d groups: folds are assigned by their hashes", folding.MAX_BALANCED_GROUPS)
+        logger.info(
+            "more than %d groups: folds are assigned by their hashes",
+            folding.MAX_BALANCED_GROUPS,
+        )
         return folds
-    counted = counts.weight.value() > 0
-    return folds.balanced(counts.labels[counted], counts.n_samples[counted])
+    has_weight = counts.weight.value() > 0
+    return folds.balanced(counts.labels[has_weight], counts.n_samples[has_weight])
 
 
 def has_groups(dataset: Dataset) -> bool:
@@ -386,92 +501,114 @@ def has_groups(dataset: Dataset) -> bool:
     return dataset.n_samples > 0 and dataset.read_groups(Block(0, 0, 1)) is not None
 
 
-def automatic_components(n_samples: int, fits: Callable[[int], object], most: int = AUTO_COMPONENTS) -> int:
-    """Return how many components a fit takes by itself: `most`, or fewer for few rows or little memory.
+# -- what memory allows
+# -------------------------------------------------------------------------------------
 
-    More components than rows seldom help: up to 1,024 rows, the number of rows is rounded up to a power of
-    two, and to at least 256. A pass takes time in proportion to the rows and the square of this number: some
-    ten seconds on two cores for 2,048 components of 200,000 rows.
 
-    `fits`: plans a fit with so many components, and raises PlanError if memory is too small.
-    Raises PlanError if memory is too small for 256 components.
+def automatic_components(
+    n_samples: int, check: Callable[[int], object], most: int = AUTO_COMPONENTS
+) -> int:
+    """Return how many components "auto" takes: `most`, or fewer for few rows or memory.
+
+    More components than rows seldom help: up to 1,024 rows, the number of rows is
+    rounded up to a power of two, and to at least 256. A pass takes time in proportion
+    to the rows and the square of this number: some ten seconds on two cores for 2,048
+    components of 200,000 rows.
+
+    `check` raises PlanError if memory is too small for so many components, and this
+    raises it if memory is too small for 256.
     """
-    wanted = min(most, max(MIN_COMPONENTS, 1 << (n_samples - 1).bit_length()))
+    power_of_two = 1 << (n_samples - 1).bit_length()
+    n_components = min(most, max(MIN_COMPONENTS, power_of_two))
     while True:
         try:
-            fits(wanted)
+            check(n_components)
         except PlanError:
-            if wanted == MIN_COMPONENTS:
+            if n_components == MIN_COMPONENTS:
                 raise
-            logger.warning("memory does not hold the sums of %d components: taking half as many", wanted)
-            wanted //= 2
+            logger.warning(
+                "memory does not hold the sums of %d components: taking half as many",
+                n_components,
+            )
+            n_components //= 2
         else:
-            return wanted
+            return n_components
 
 
 def plan_choices(
-    dataset: Dataset, options: RidgeOptions, *, features: str | Nystrom, n_tuned_on: int, machines: Machines
+    dataset: Dataset,
+    options: RidgeOptions,
+    *,
+    features: str | Nystrom,
+    n_tuning_rows: int,
+    machines: Machines,
 ) -> tuple[Penalty, folding.Folds | None, list[int], Plan]:
-    """Return the penalty, folds and numbers of components of a fit that memory allows, and its plan.
+    """Return the penalty, folds, numbers of components and plan that memory allows.
 
-    If memory does not hold the sums of the default folds, three or two replace them; if it does not hold
-    those either, "auto" alpha is chosen by generalised cross-validation. Folds, alpha or widths that
-    were given are kept. If `n_tuned_on` rows tune length scales by the evidence, the folds never validate on
-    these.
+    If memory does not hold the sums of the default folds, three or two replace them; if
+    it does not hold those either, "auto" alpha is chosen by generalised
+    cross-validation. Folds, alpha and numbers of components that a user gave stay.
 
     Raises InvalidParameterError if parameters do not go together.
     """
     folds = folds_for(options, dataset.n_samples)
     if folds is not None and dataset.n_samples == 1:
         raise DataError(
-            "n_samples=1: nothing can be chosen by cross-validation; give one number as `alpha`, or more rows"
+            "n_samples=1: nothing can be chosen by cross-validation; give one number as"
+            " `alpha`, or more rows"
         )
-    check_conformal(options.conformal, folds)
-    penalty = options.penalty
-    automatic = penalty.named == "auto"
 
-    def honest(folds: folding.Folds | None) -> folding.Folds | None:
-        return None if folds is None else _held_in(folds, dataset, options, n_tuned_on)
+    def complete(folds: folding.Folds) -> folding.Folds:
+        return _fit_for(folds, dataset, options, n_tuning_rows)
 
     def plan(n_components: int, folds: folding.Folds | None) -> Plan:
         n_folds = 1 if folds is None else folds.n_folds
-        return check_solver_plan(dataset, n_components, options, n_folds, machines=machines)
+        return plan_regression(
+            dataset, n_components, options, n_folds, machines=machines
+        )
 
-    folds = honest(folds)
-    if isinstance(options.n_components, str) and options.n_components == "auto":
+    penalty = options.penalty
+    alpha_is_auto = penalty.criterion == "auto"
+    if folds is not None:
+        folds = complete(folds)
+    if options.chooses_n_components:
         most = EFFORTS[options.effort].n_components
-        widths = [automatic_components(dataset.n_samples, lambda wanted: plan(wanted, folds), most)]
+        widths = [
+            automatic_components(dataset.n_samples, lambda n: plan(n, folds), most)
+        ]
     else:
-        widths = read_widths(options.n_components, options.map, features)
-        choices: list[folding.Folds | None] = [folds]
-        if folds is not None and options.cv is None and automatic:
-            choices += [honest(folding.HashFolds(3)), honest(folding.HashFolds(2))]
-            choices += [] if options.conformal or options.several_widths else [None]
-        folds = _first_that_fits(choices, lambda choice: plan(widths[-1], choice))
-    if automatic:
+        widths = read_n_components(options.n_components, options.map, features)
+        if folds is not None and alpha_is_auto and options.cv is None:
+            smaller: list[folding.Folds | None] = [
+                complete(folding.HashFolds(3)),
+                complete(folding.HashFolds(2)),
+            ]
+            if not options.has_several_n_components:
+                smaller.append(None)
+            folds = _folds_in_memory(folds, smaller, lambda f: plan(widths[-1], f))
+    if alpha_is_auto:
         penalty = replace(penalty, alpha="gcv" if folds is None else "cv")
     return penalty, folds, widths, plan(widths[-1], folds)
 
 
-def _held_in(folds: folding.Folds, dataset: Dataset, options: RidgeOptions, n_tuned_on: int) -> folding.Folds:
-    """Return folds that hold groups out together, unless others were given, and tuned rows never."""
-    if not isinstance(options.cv, folding.Folds) and has_groups(dataset):
-        folds = folding.GroupFolds(folds.n_folds, is_default=options.cv is None)
-    return folding.hold_in(folds, dataset.n_samples, n_tuned_on) if n_tuned_on else folds
-
-
-def _first_that_fits(
-    choices: Sequence[folding.Folds | None], check: Callable[[folding.Folds | None], object]
+def _folds_in_memory(
+    folds: folding.Folds | None,
+    alternatives: Sequence[folding.Folds | None],
+    check: Callable[[folding.Folds | None], object],
 ) -> folding.Folds | None:
-    for choice, following in itertools.pairwise(choices):
+    """Return the first folds that `check` lets pass, or the last alternative."""
+    for alternative in alternatives:
         try:
-            check(choice)
+            check(folds)
         except PlanError:
-            assert choice is not None  # which is the last choice
+            assert folds is not None  # None is the last alternative
             instead = "alpha is chosen by generalised cross-validation"
-            if following is not None:
-                instead = f"taking {following.n_folds}"
-            logger.warning("memory does not hold the sums of %d folds: %s", choice.n_folds, instead)
+            if alternative is not None:
+                instead = f"taking {alternative.n_folds}"
+            logger.warning(
+                "memory does not hold the sums of %d folds: %s", folds.n_folds, instead
+            )
+            folds = alternative
         else:
-            return choice
-    return choices[-1]
+            break
+    return folds

@@ -1,4 +1,9 @@
-"""What a choice by folds costs beyond one fit."""
+"""Estimate what choosing a model by folds costs beyond one fit.
+
+The choices of a fit and a measured speed go in; candidates, rows and seconds of the
+first round, and of the training on all rows, come out, before anything runs. It is
+arithmetic on sizes alone.
+"""
 
 from rff_dist.numerics import machine
 from rff_dist.ridge import budget
@@ -6,45 +11,51 @@ from rff_dist.ridge.choices import ROUND_ROWS, Choices
 from rff_dist.selection import cross_validation
 from rff_dist.typing import Summary
 
-# For an estimate to a factor of two: the speed of many small products and decompositions as a share of the
-# speed of one large product.
+# For an estimate to a factor of two: the speed of many small products and
+# decompositions as a share of the speed of one large product.
 _SHARE_OF_PEAK = 0.25
 
 
 def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
-    """Return what a choice by folds takes beyond one fit: a first round in this process, and a final."""
-    if not choices.choosing and choices.n_finalists == 1:
+    """Return what a first round and a final take; None if nothing is compared."""
+    n_trained = len(choices.candidates) if choices.has_given_candidates else 1
+    if not choices.has_first_round and n_trained == 1:
         return None
-    assert choices.by is not None  # which compare the candidates
-    chosen, tuning, n_splits = choices.plan, choices.tuning, len(choices.by.splits)
-    rows, width = min(ROUND_ROWS, chosen.n_samples), choices.round_width
-    tuned = {candidate.kernel for candidate in choices.candidates if candidate.length_scale == "evidence"}
-    flops = len(tuned) * tuning.flops(choices.n_tuned_on, chosen.n_features)
-    operations = rows * width * (width + 2 * (chosen.n_features + 2))
-    if choices.choosing:  # else given candidates meet on all rows at once
-        flops += choices.n_tried * (operations + cross_validation.cross_validation_flops([width], n_splits))
+    assert choices.comparison_folds is not None  # which compare the candidates
+    plan = choices.plan
+    n_splits = len(choices.comparison_folds.splits)
+    n_rows = min(ROUND_ROWS, plan.n_samples)
+    width = choices.n_round_components
+    tuned_kernels = {
+        candidate.kernel
+        for candidate in choices.candidates
+        if candidate.length_scale == "evidence"
+    }
+    flops_of_tuning = choices.tuning.flops(choices.n_tuning_rows, plan.n_features)
+    flops = len(tuned_kernels) * flops_of_tuning
+    if choices.has_first_round:  # else given candidates meet on all rows at once
+        # Z'Z, and the features: products with W, cosines and sines
+        flops_of_sums = n_rows * width * (width + 2 * (plan.n_features + 2))
+        flops += len(choices.candidates) * (
+            flops_of_sums + cross_validation.cross_validation_flops([width], n_splits)
+        )
     rate = _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()
 
-    def final_of(finals: Choices, of_rows: float = 1.0) -> float:
-        share = of_rows * (finals.widths[-1] / choices.widths[-1]) ** 2
-        tables = cross_validation.cross_validation_flops(finals.widths, n_splits) / rate
-        return share * chosen.seconds(gflops) + tables
-
-    meeting, *alone = choices.finals(choices.n_finalists)
-    met = choices.meeting_rows / chosen.n_samples
-    if met < 1 < choices.n_finalists:  # on a sample, so that only the best takes a pass over all rows
-        alone = [choices]
-    final = choices.n_finalists * final_of(meeting, met if alone else 1.0) + sum(map(final_of, alone))
-    first, limit = float(flops / rate), choices.options.time_limit
+    cv_seconds = (
+        cross_validation.cross_validation_flops(choices.widths, n_splits) / rate
+    )
+    final = n_trained * (plan.seconds(gflops) + cv_seconds)
+    first = float(flops / rate)
+    limit = choices.options.time_limit
     if limit is not None:
         first = min(first, budget.FIRST_SHARE * limit)
         final = min(final, limit - first)
     return {
-        "n_candidates": choices.n_tried,
-        "n_samples": rows,
+        "n_candidates": len(choices.candidates),
+        "n_samples": n_rows,
         "n_components": width,
         "flops": float(flops),
         "seconds": first,
-        "n_finalists": choices.n_finalists,
+        "n_trained": n_trained,
         "final_seconds": float(final),
     }

@@ -1,4 +1,8 @@
-"""Facts for a model: the data, the candidates, the choices, and the error to expect on new rows."""
+"""Describe a fit for a model's card: the rows, the candidates, and errors to expect.
+
+Results of a fit go in; JSON-able facts come out, and from these the words and table
+rows that terminal and page show. They are computed once, so that all agree.
+"""
 
 import math
 from collections.abc import Sequence
@@ -17,41 +21,53 @@ from rff_dist.statistics import inspection, ridge_statistics, specs
 from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.typing import Facts, Summary
 
-type Row = Summary
+#: A candidate, its errors and its round: a row of the table of candidates.
+type CandidateResult = Summary
 
 
 def describe_cut(
-    dataset: Dataset, statistics: ridge_statistics.RidgeStatistics, folds: folding.Folds | None = None
+    dataset: Dataset,
+    statistics: ridge_statistics.RidgeStatistics,
+    folds: folding.Folds | None = None,
 ) -> Facts:
-    """Return the facts about the blocks that were summed; only the last one has fewer rows."""
+    """Return the facts about the blocks that were summed."""
     blocks = summed_blocks(dataset, statistics.spec, folds)
     return {"rows_per_block": blocks[0].n_samples, "summed_by_folds": folds is not None}
 
 
-def summed_blocks(dataset: Dataset, spec: specs.StatisticsSpec, folds: folding.Folds | None) -> list[Block]:
-    """Return the blocks that a dataset's statistics are summed by, for all rows or for folds."""
+def summed_blocks(
+    dataset: Dataset, spec: specs.StatisticsSpec, folds: folding.Folds | None
+) -> list[Block]:
+    """Return the blocks of rows that are summed together."""
     n_folds = 1 if folds is None else folds.n_folds
     return inspection.blocks_of(dataset, max_rows=spec.limb_rows, n_folds=n_folds)
 
 
 def describe_choices(penalty: options.Penalty) -> Facts:
     """Return the facts that let later fits choose alpha as this one did."""
-    alpha, per_target = penalty.alpha, penalty.per_target
+    alpha: Any = penalty.alpha
+    if not isinstance(alpha, str):
+        alpha = np.asarray(alpha, np.float64).tolist()
+    per_target = penalty.per_target
+    if not isinstance(per_target, str):
+        per_target = bool(per_target)
     return {
-        "alpha_given": alpha if isinstance(alpha, str) else np.asarray(alpha, np.float64).tolist(),
-        "alpha_per_target": per_target if isinstance(per_target, str) else bool(per_target),
+        "alpha_given": alpha,
+        "alpha_per_target": per_target,
         "fit_intercept": bool(penalty.fit_intercept),
     }
 
 
-def describe_estimate(solved: solve.Solved) -> Summary | None:
+def describe_estimate(solved: solve.SelectedSolution) -> Summary | None:
     """Return the cross-validated errors; None if nothing was cross-validated.
 
-    Returns `estimate`: `by`, "cv"; for each target `rmse` in its units, its `rmse_standard_error`
-      (None for one split) and `r2` (None for a constant target). If folds are of groups or times, also
-      `random_rmse`, which random folds would give: by generalised cross-validation, which needs no pass.
+    They are `rmse` of each target in its units, its `rmse_standard_error` (None for one
+    split) and `r2` (None for a constant target). If folds are of groups or times, also
+    `random_rmse`, which random folds would give: by generalised cross-validation, which
+    needs no pass.
     """
-    table, choice = solved.cross_validation, solved.choice
+    table = solved.cross_validation
+    choice = solved.choice
     if table is None or choice is None:
         return None
     errors, deviations = table.at_alphas(choice.n_components, solved.solution.alpha)
@@ -60,7 +76,8 @@ def describe_estimate(solved: solve.Solved) -> Summary | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         figures = {
             "rmse": rmse,
-            "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),  # d√m = dm / (2√m)
+            # d√m = dm / (2√m)
+            "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
     if not isinstance(getattr(table.folds, "base", table.folds), folding.HashFolds):
@@ -72,62 +89,81 @@ def describe_estimate(solved: solve.Solved) -> Summary | None:
     return {"by": "cv", **estimate}
 
 
-# -- candidates --------------------------------------------------------------------------------
+# -- candidates
+# --------------------------------------------------------------------------------
 
 
-def describe_candidate(feature_map: maps.FeatureMap, solved: solve.Solved) -> Row:
+def describe_candidate(
+    feature_map: maps.FeatureMap, solved: solve.SelectedSolution
+) -> CandidateResult:
     """Return JSON-able facts of a cross-validated candidate.
 
-    Returns `row`: `kernel`; `length_scale`, one number, a list, or None if the kernel has no single one;
-      `features`, "fourier" or "nystrom"; `mapped`, whether columns are mapped; `score`, the least error of
-      its table as a share of the targets' variance, by which candidates are compared, and its
-      `standard_error`, None for one split; the `n_components` and `alpha` that were chosen, a list if targets
-      have their own; `alpha_at_end`, the end of the grid that alpha is at, if any; and `rmse`, the root mean
-      squared error of each target in its units.
+    Besides those of `describe_features`: the `n_components` and `alpha` that were
+    chosen, a list if targets have their own; `alpha_at_end`, the end of the grid that
+    alpha is at, if any; `score`, the smallest error of its table as a share of the
+    targets' variance, by which candidates are compared, and its `standard_error`, None
+    for one split; and `rmse` of each target in its units.
     """
-    table, choice = solved.cross_validation, solved.choice
+    table = solved.cross_validation
+    choice = solved.choice
     assert table is not None
     assert choice is not None
-    least = table.best
+    best = table.best
+    alpha: float | list[float] = choice.alpha
     if choice.own_alphas is not None:
-        least = table.with_own_alphas(least, always=True)
+        best = table.with_own_alphas(best, always=True)
+        alpha = list(choice.own_alphas)
+    mse, _ = table.at_alphas(choice.n_components, solved.solution.alpha)
     return {
         **describe_features(feature_map),
         "n_components": choice.n_components,
-        "alpha": choice.alpha if choice.own_alphas is None else list(choice.own_alphas),
+        "alpha": alpha,
         "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
-        "score": least.score,
-        "standard_error": None if np.isnan(least.standard_error) else least.standard_error,
-        "rmse": np.sqrt(table.at_alphas(choice.n_components, solved.solution.alpha)[0]).tolist(),
+        "score": best.score,
+        "standard_error": (
+            None if np.isnan(best.standard_error) else best.standard_error
+        ),
+        "rmse": np.sqrt(mse).tolist(),
     }
 
 
 def describe_round(
-    name: str, n_samples: int, results: Sequence[tuple[maps.FeatureMap, solve.Solved]]
-) -> list[Row]:
-    """Return the rows of candidates that were compared on so many samples, with the round's name."""
+    name: str,
+    n_samples: int,
+    results: Sequence[tuple[maps.FeatureMap, solve.SelectedSolution]],
+) -> list[CandidateResult]:
+    """Return the facts of candidates that were compared in the same round."""
     of_all = {"round": name, "n_samples": n_samples}
     return [{**of_all, **describe_candidate(*result)} for result in results]
 
 
-def describe_features(feature_map: maps.FeatureMap) -> Row:
-    """Return the `kernel`, `length_scale`, `features` and so on of a candidate; see `describe_candidate`."""
-    kernel, standardizer = kinds.kernel_of(feature_map), feature_map.standardizer
-    length_scale = stationary.own_length_scale(kernel)
+def describe_features(feature_map: maps.FeatureMap) -> CandidateResult:
+    """Return what a candidate is.
+
+    Its `kernel`; `length_scale`, one number, a list, or None if the kernel has no
+    single one; `features`, "fourier" or "nystrom"; and `mapped`, whether columns are
+    mapped.
+    """
+    kernel = kinds.kernel_of(feature_map)
+    standardizer = feature_map.standardizer
+    length_scale: Any = stationary.own_length_scale(kernel)
+    if isinstance(length_scale, tuple):
+        length_scale = list(length_scale)
     return {
         "kernel": "given" if kernel is None else names.kernel_text(kernel),
-        "length_scale": list(length_scale) if isinstance(length_scale, tuple) else length_scale,
+        "length_scale": length_scale,
         "features": kinds.kind_of(feature_map),
         "mapped": standardizer is not None and bool(standardizer.maps),
     }
 
 
-def compare_rows(rows: Sequence[Row]) -> list[Row]:
+def compare_rows(rows: Sequence[CandidateResult]) -> list[CandidateResult]:
     """Compare the rows of given candidates: return them with two more entries.
 
-    `within_one_standard_error` says whether a row's score is within the best row's standard error of the best
-    score. `length_scale_at_end` ("lower", "upper" or None) says whether its length scale is the smallest or
-    largest of several that its kernel was tried with.
+    `within_one_standard_error` says whether a row's score is within the best row's
+    standard error of the best score. `length_scale_at_end` ("lower", "upper" or None)
+    says whether its length scale is the smallest or largest of several that its kernel
+    was tried with.
     """
     best = min(rows, key=lambda row: float(row["score"]))
     limit = best["score"] + max(best["standard_error"] or 0.0, RESOLUTION)
@@ -151,7 +187,11 @@ def _length_scale_at_end(row: Facts, rows: Sequence[Facts]) -> str | None:
     }
     if not isinstance(length_scale, float) or len(tried) < 2:
         return None
-    return "lower" if length_scale == min(tried) else "upper" if length_scale == max(tried) else None
+    if length_scale == min(tried):
+        return "lower"
+    if length_scale == max(tried):
+        return "upper"
+    return None
 
 
 #: Titles of `candidate_cells`.
@@ -173,17 +213,23 @@ def candidate_cells(row: Facts) -> list[Any]:
 
 def candidate_name(row: Facts) -> str:
     """Return the kernel, length scale and features of a candidate on a model's card."""
-    scale = "" if row["length_scale"] is None else f", length scale {_scale_words(row['length_scale'])}"
-    return f"{_kernel_words(row)}{scale}, D = {row['n_components']:,}, {row['features']}"
+    scale = ""
+    if row["length_scale"] is not None:
+        scale = f", length scale {_scale_words(row['length_scale'])}"
+    components = f"D = {row['n_components']:,}"
+    return f"{_kernel_words(row)}{scale}, {components}, {row['features']}"
 
 
 def candidate_words(row: Facts) -> str:
     """Return a candidate and its R² by cross-validation in words."""
-    return f"{candidate_name(row)}, R² {plus_minus(1 - row['score'], row['standard_error'])}"
+    r2 = plus_minus(1 - row["score"], row["standard_error"])
+    return f"{candidate_name(row)}, R² {r2}"
 
 
 def _kernel_words(row: Facts) -> str:
-    return names.shortened_text(row["kernel"]) + (" of mapped columns" if row["mapped"] else "")
+    return names.shortened_text(row["kernel"]) + (
+        " of mapped columns" if row["mapped"] else ""
+    )
 
 
 def _scale_words(scale: Any) -> str:
@@ -191,9 +237,15 @@ def _scale_words(scale: Any) -> str:
 
 
 def ranked_candidates(candidates: Sequence[Facts]) -> list[Facts]:
-    """Return candidates, the best first; the first round's come last: they are errors of fewer rows and D."""
+    """Return candidates, the best first.
+
+    The first round's come last: they are errors of fewer rows and components.
+    """
     best = chosen_candidate(candidates)
-    return sorted(candidates, key=lambda row: (row is not best, row.get("round") == "first", row["score"]))
+    return sorted(
+        candidates,
+        key=lambda row: (row is not best, row.get("round") == "first", row["score"]),
+    )
 
 
 _SHOWN_TARGETS = 8
@@ -208,14 +260,19 @@ TITLES = {
 
 
 def estimate_of(card: Facts) -> Summary | None:
-    """Return the errors on new rows that a model's card estimates; None if it has no estimate.
+    """Return the errors on new rows that a model's card estimates, if it does.
 
-    For a classifier these are accuracy and log loss; errors of its targets of −1 and +1 say nothing.
+    For a classifier these are accuracy and log loss; errors of its targets of −1 and +1
+    say nothing.
     """
     estimate = card.get("estimate")
     if estimate is None or "classifier" not in card:
         return estimate
-    figures = {key: value for key, value in estimate.items() if key.startswith(("accuracy", "log_loss"))}
+    figures = {
+        key: value
+        for key, value in estimate.items()
+        if key.startswith(("accuracy", "log_loss"))
+    }
     return {"by": estimate["by"], **figures} if figures else None
 
 
@@ -223,31 +280,36 @@ def chosen_candidate(candidates: Sequence[Facts]) -> Facts | None:
     """Return the best of the candidates on a model's card; None if there are none."""
     if not candidates:
         return None
-    final = [candidate for candidate in candidates if candidate.get("round") not in ("first", "meeting")]
-    # Without a final the best candidate comes first; it need not have the least error.
-    return min(final, key=lambda candidate: float(candidate["score"])) if final else candidates[0]
+    final = [c for c in candidates if c.get("round") != "first"]
+    if final:
+        return min(final, key=lambda candidate: float(candidate["score"]))
+    # the first round puts the best first, which need not have the smallest error
+    return candidates[0]
 
 
 def n_candidates(candidates: Sequence[Facts]) -> int:
-    """Return how many candidates were tried; finalists were tried twice."""
+    """Return how many candidates were tried; the best one was tried twice."""
     first = [candidate for candidate in candidates if candidate.get("round") == "first"]
     return len(first or candidates)
 
 
 def errors_text(errors: Facts, targets: Sequence[str] | None = None) -> str:
-    """Return the errors of a record in words, with their standard errors if it has them.
+    """Return the errors of a record in words, with their standard errors if known.
 
-    `targets`: names of several targets; by default y0, y1, ….
+    Several targets are called y0, y1, … by default.
     """
     n_targets = len(errors["rmse"]) if isinstance(errors.get("rmse"), list) else 1
     if n_targets > 1:
         named = (targets or [f"y{i}" for i in range(n_targets)])[:_SHOWN_TARGETS]
-        lists = {key: values for key, values in errors.items() if isinstance(values, list)}
-        each = [
-            f"{name}: {errors_text({key: [values[i]] for key, values in lists.items()})}"
-            for i, name in enumerate(named)
-        ]
-        return "; ".join(each) + (f" … ({n_targets} targets)" if n_targets > len(named) else "")
+        lists = {
+            key: values for key, values in errors.items() if isinstance(values, list)
+        }
+        each = []
+        for i, name in enumerate(named):
+            of_target = {key: [values[i]] for key, values in lists.items()}
+            each.append(f"{name}: {errors_text(of_target)}")
+        more = f" … ({n_targets} targets)" if n_targets > len(named) else ""
+        return "; ".join(each) + more
     return ", ".join(
         f"{title} {errors_words(errors[name], errors.get(f'{name}_standard_error'))}"
         for name, title in TITLES.items()

@@ -1,89 +1,116 @@
-"""Exact effects of single columns, for models whose function is a sum of functions of one column each.
+"""Exact effects of single columns on predictions.
 
-Then f(x) = f(m) + Σ_j e_j(x_j) for all rows x, with e_j(v) = f(m with v in column j) − f(m). Here m holds the
-columns' means. This is no average over rows, and no approximation: a row's effects and f(m) add up to its
-prediction.
+A model whose function is a sum of functions of one column each goes in; for each column
+the change of the prediction at up to 41 values, or at each level of a category, comes
+out. Partial dependence would need averages over rows; these effects need none.
 
-Kernels that have functions of several columns too are left out, since their parts are not unique: functions
-of pairs and of all columns can take over what a column does alone (Lu, Boukouvalas & Hensman 2022,
-"Additive Gaussian processes revisited"). With equal weights of the three parts of `Additive`, eight
-columns and y = 3·x₀ + sin 2x₁, the slope of the functions of x₀ alone was 0.86 with Nyström features and 3.4
-with Fourier features; both models predicted y with an R² above 0.99.
+For such a model f(x) = f(m) + Σ_j e_j(x_j) for all rows x, with the columns' means m
+and e_j(v) = f(m with v in column j) − f(m). This is no approximation: a row's effects
+and f(m) add up to its prediction. A category has no mean level; its effects are about
+the mean of f over the levels of the training rows, or over all levels if how many rows
+each has is not known, and f(m) is that mean too.
+
+Kernels that have functions of several columns too are left out, since their parts are
+not unique: functions of pairs and of all columns can take over what a column does alone
+(Lu, Boukouvalas & Hensman 2022, "Additive Gaussian processes revisited"). With equal
+weights of the three parts of `Additive`, eight columns and y = 3·x₀ + sin 2x₁, the
+slope of the functions of x₀ alone was 0.86 with Nyström features and 3.4 with Fourier
+features; both models predicted y with an R² above 0.99.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import kinds
+from rff_dist.features import kinds, levels
 from rff_dist.fitting import predicting
 from rff_dist.kernels import additive, base, explicit
+from rff_dist.recipes import recipes
 from rff_dist.ridge import models
 from rff_dist.text import short_repr
-from rff_dist.typing import FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IntArray, frozen
 
+# where effects are computed, in standard deviations from the mean
 _SCORES = np.linspace(-2.0, 2.0, 41)
 
 
 @frozen(eq=False)
 class Effect:
-    """What one column adds to predictions.
+    """What one column adds to predictions."""
 
-    `column`: which input column.
-    `values`: float64 array of shape (n_values,). Values of the column, in its own units, ascending.
-    `effect`: float64 array of shape (n_values,) or (n_values, n_targets). How much the prediction changes,
-      in the target's units, if the column has this value rather than its mean.
-    """
-
+    #: Which input column.
     column: int
-    values: FloatArray
+    #: Values of the column in its own units, ascending, or the names of a category's
+    #: levels; shape (n_values,).
+    values: AnyArray
+    #: How much the prediction changes, in the target's units, if the column has this
+    #: value rather than its mean, or than a category's levels have on average; shape
+    #: (n_values,) or (n_values, n_targets).
     effect: FloatArray
+    #: Training rows of each level, shape (n_values,); None for numbers, or if that is
+    #: not known.
+    n_rows: IntArray | None = None
 
     __repr__ = short_repr
 
 
 def is_additive(kernel: base.Kernel, n_features: int) -> bool:
     """Return whether a kernel's functions are sums of functions of one column each."""
-    return all(_is_additive(term, n_features) for term in kernel.terms())
+    return all(_is_additive_term(term, n_features) for term in kernel.terms())
 
 
-def _is_additive(term: base.Term, n_features: int) -> bool:
-    every = range(n_features)
-    factors = [k if isinstance(k, base.OnColumns) else base.OnColumns(k, every) for k in term.factors]
-    if len({column for factor in factors for column in factor.columns}) <= 1:
+def _is_additive_term(term: base.Term, n_features: int) -> bool:
+    columns: set[int] = set()
+    for factor in term.factors:
+        of_factor: Sequence[int] = range(n_features)
+        if isinstance(factor, base.OnColumns):
+            of_factor = factor.columns
+        columns.update(of_factor)
+    if len(columns) <= 1:
         return True
-    if len(factors) > 1:
+    if len(term.factors) > 1:
         return False
-    match factors[0].kernel:
-        case explicit.Linear() | explicit.Min():
-            return True
-        case additive.Additive() as kernel:
-            return not kernel.weights(len(factors[0].columns))[1:].any()
-    return False
+    (kernel,) = term.factors
+    if isinstance(kernel, base.OnColumns):
+        kernel = kernel.kernel
+    if isinstance(kernel, additive.Additive):
+        # the weights of single columns, of pairs, and of all columns together
+        return not kernel.weights(len(columns))[1:].any()
+    return isinstance(kernel, explicit.Linear | explicit.Min)
 
 
 def has_slopes(model: models.RidgeModel) -> bool:
-    """Return whether predictions are linear in the inputs: their kernel is, and no column is mapped."""
-    kernel, standardizer = kinds.kernel_of(model.feature_map), model.feature_map.standardizer
-    if kernel is None or (standardizer is not None and standardizer.maps):
+    """Return whether predictions are linear in the inputs."""
+    kernel = kinds.kernel_of(model.feature_map)
+    standardizer = model.feature_map.standardizer
+    has_mapped_columns = standardizer is not None and bool(standardizer.maps)
+    if kernel is None or has_mapped_columns:
         return False
-    factors = [term.factors for term in kernel.terms()]
-    return any(factors) and all(len(of_term) < 2 and all(map(_is_linear, of_term)) for of_term in factors)
-
-
-def _is_linear(kernel: base.Kernel) -> bool:
-    inner = kernel.kernel if isinstance(kernel, base.OnColumns) else kernel
-    return isinstance(inner, explicit.Linear)
+    n_factors = 0
+    for term in kernel.terms():
+        if len(term.factors) > 1:
+            return False
+        for factor in term.factors:
+            inner = factor.kernel if isinstance(factor, base.OnColumns) else factor
+            if not isinstance(inner, explicit.Linear):
+                return False
+            n_factors += 1
+    return n_factors > 0
 
 
 def slopes(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
-    """Return slopes (n_targets, n_features) and intercepts (n_targets,) of a model that has them."""
+    """Return slopes (n_targets, n_features) and intercepts (n_targets,)."""
     standardizer = model.feature_map.standardizer
     mean = np.zeros(model.n_features) if standardizer is None else standardizer.mean
     scale = np.ones(model.n_features) if standardizer is None else standardizer.scale
-    # features of the row of means, and of a step of one standard deviation in each column
-    Z = model.feature_map.transform(mean + np.vstack([np.zeros_like(mean), np.diag(scale)]))
+    # features of the row of means, and of a step of one standard deviation in each
+    # column
+    Z = model.feature_map.transform(
+        mean + np.vstack([np.zeros_like(mean), np.diag(scale)])
+    )
     steps = (Z[1:] - Z[0]) @ model.coefficients
     coefficients = (steps / scale[:, np.newaxis]).T
     at_means = Z[0] @ model.coefficients + model.intercept
@@ -91,42 +118,62 @@ def slopes(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
 
 
 def why_no_effects(model: models.RidgeModel) -> str | None:
-    """Return why a model has no exact effects of single columns, and what to do; None if it has them."""
+    """Return why there are no exact effects, and what to do; None if there are."""
     kernel = kinds.kernel_of(model.feature_map)
     if kernel is None or not is_additive(kernel, model.n_features):
         return (
-            f"no effects of single columns: with the kernel {kernel or 'of given frequencies'} columns act "
-            "together; fit with one of functions of single columns, such as Additive(order_2=0, dense=0)"
+            "no effects of single columns: with the kernel"
+            f" {kernel or 'of given frequencies'} columns act together; fit with one of"
+            " functions of single columns, such as Additive(order_2=0, dense=0)"
         )
     if model.columns is None and model.feature_map.standardizer is None:
-        return "no effects of single columns: the model keeps no means of its columns; fit in one call"
+        return (
+            "no effects of single columns: the model keeps no means of its columns; fit"
+            " in one call"
+        )
     return None
 
 
-def column_effect(model: models.RidgeModel, column: int, values: ArrayLike) -> FloatArray:
-    """Return the effect of a column at some values, O(n_values · n_components · n_features).
+def column_effect(
+    model: models.RidgeModel, column: int, values: ArrayLike
+) -> FloatArray:
+    """Return the effect of a column at values in its units, or at levels of a category
+    by their names: (n_values, n_targets).
 
-    `column`: which input column, counted from 0.
-    `values`: array-like of shape (n_values,). In the column's units.
-    Returns `effect`: float64 array of shape (n_values, n_targets), see `Effect`.
-    Raises InvalidParameterError if the model has no effects, or no such column; DataError if a value is not
-      finite.
+    A level that the model has not seen has the effect that is expected of one.
+
+    Raises InvalidParameterError if the model has no effects, or no such column, counted
+    from 0; DataError if a value is not finite.
     """
     means, _ = _spread(model)
     if not 0 <= column < model.n_features:
         raise InvalidParameterError(
-            f"`column` is {column}, counted from 0; the model has {model.n_features} columns"
+            f"`column` is {column}, counted from 0; the model has {model.n_features}"
+            " columns"
         )
-    values = np.asarray(values, np.float64)
-    rows = np.tile(means, (1 + len(values), 1))
-    # row 0 is m itself; each other row is m with one value in the column
-    rows[1:, column] = values
-    predicted = predicting.predict_rows(blocks.Rows(blocks.Block(0, 0, len(rows)), rows), model.linear)
-    return np.asarray(predicted[1:] - predicted[0])
+    texts = recipes.levels_of(model.card).get(column)
+    if texts is None:
+        base = means[[column]]
+        values = np.asarray(values, np.float64)
+    else:
+        base = np.arange(len(texts), dtype=np.float64)
+        (code_of,) = levels.codes_of(
+            {0: tuple(np.asarray(values, str).tolist())}, {0: texts}
+        ).values()
+        values = code_of[:-1]
+    rows = np.tile(means, (len(base) + len(values), 1))
+    rows[:, column] = np.concatenate([base, values])
+    predicted = predicting.predict_rows(
+        blocks.Rows(blocks.Block(0, 0, len(rows)), rows), model.linear
+    )
+    at_base = np.average(
+        predicted[: len(base)], axis=0, weights=_rows_of_levels(model, column)
+    )
+    return np.asarray(predicted[len(base) :] - at_base)
 
 
 def column_effects(model: models.RidgeModel) -> list[Effect]:
-    """Return the effects of all columns, each at up to 41 values; see `RFFRidge.effects_`.
+    """Return the effects of all columns, each at up to 41 values, or at all levels.
 
     Raises InvalidParameterError if the model has no effects.
     """
@@ -134,25 +181,53 @@ def column_effects(model: models.RidgeModel) -> list[Effect]:
     places = list(mean[:, np.newaxis] + deviation[:, np.newaxis] * _SCORES)
     standardizer = model.feature_map.standardizer
     if standardizer is not None:
-        for part in standardizer.maps:  # they have about mean 0 and standard deviation 1
-            places[part.column] = np.interp(_SCORES, standardizer.mapped(part, part.inputs), part.inputs)
-    effects = []
+        # they have about mean 0 and standard deviation 1
+        for part in standardizer.maps:
+            places[part.column] = np.interp(
+                _SCORES, standardizer.mapped(part, part.inputs), part.inputs
+            )
     # unique, because all values of a constant column are the same
-    for column, values in enumerate(map(np.unique, places)):
+    places = list(map(np.unique, places))
+    for column, texts in recipes.levels_of(model.card).items():
+        places[column] = np.array(texts)
+    effects = []
+    for column, values in enumerate(places):
         effect = column_effect(model, column, values)
-        effects.append(Effect(column, values, effect[:, 0] if model.one_dimensional else effect))
+        effects.append(
+            Effect(
+                column,
+                values,
+                effect[:, 0] if model.one_dimensional else effect,
+                _rows_of_levels(model, column),
+            )
+        )
     return effects
 
 
+def _rows_of_levels(model: models.RidgeModel, column: int) -> IntArray | None:
+    """Return how many training rows have each level, if that is known."""
+    if model.columns is None or column not in model.columns.counts:
+        return None
+    known = model.columns.counts[column][:-1]
+    return known if known.any() else None
+
+
 def _spread(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
-    """Return the columns' means and standard deviations: of the training rows, or of those first fitted.
+    """Return the columns' means and deviations, of the training rows if they are known.
+
+    Categories have their first level for a mean: which one changes no other effect.
 
     Raises InvalidParameterError if the model has no effects.
     """
     if (why := why_no_effects(model)) is not None:
         raise InvalidParameterError(why)
     if model.columns is not None:
-        return model.columns.mean, np.sqrt(model.columns.second)
-    standardizer = model.feature_map.standardizer
-    assert standardizer is not None  # `why_no_effects`
-    return standardizer.mean, standardizer.scale
+        means = model.columns.mean.copy()
+        deviations = np.sqrt(model.columns.second)
+    else:
+        standardizer = model.feature_map.standardizer
+        assert standardizer is not None  # `why_no_effects`
+        means = standardizer.mean.copy()
+        deviations = standardizer.scale
+    means[list(recipes.levels_of(model.card))] = 0.0
+    return means, deviations

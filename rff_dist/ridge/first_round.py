@@ -1,22 +1,20 @@
-"""The first round of a fit: candidates compared on a sample of rows, with few components, in this process.
+"""The first round of a fit: compare candidates on a sample of rows, in this process.
 
-1. **Candidates.** Gaussian and Matérn-3/2 kernels, with one length scale per column, tuned by the evidence,
-   or a multiple of the median distance between rows; sums of functions of single columns, pairs and all
-   columns, tuned from these. A linear model competes too, so that the choice is not worse than it. Multiples
-   other than 1 are left out if the median itself errs clearly more than tuned length scales. The Matérn
-   kernel comes first, with columns as they are and mapped (`features.column_maps`): the others take the
-   columns that it errs less with.
-2. **The first round**, on up to 10,000 rows. The best kernels are tried with the other kind of features too,
-   and the best of all with a linear kernel added to it. As many are tried at once as there are cores.
-3. **Finalists**: the best candidate, and the best ones with the other kind of features and another kernel.
-   They meet on all rows with half of the components, see `ridge.fit.fit`; but if rows are many, on a sample
-   here. Only the best is then summed up, in one pass over all rows.
+A prepared dataset and candidates (kernel, length scale, kind of features) go in; the
+one to train on all rows comes out, with the errors of all. Cross-validating all
+candidates on all rows would take many times as long.
 
-With few rows, errors come from the rows themselves (`selection.row_folds`), in the final too. Alpha is then
-chosen by leaving out each row in turn (`selection.row_folds`).
+1. **Candidates**, see `ridge.choices.candidates_of`: a kernel that adds functions of
+   single columns to one of all columns, smooth or rougher, whose weights, length scales
+   and maps of columns the evidence tunes together; a linear model, so that the choice
+   is not worse than it; and the median distance, which needs no tuning.
+2. **The first round**, on up to 10,000 rows with half of the components. As many are
+   tried at once as there are cores. Of few rows it takes all components, and errors
+   come from the rows themselves (`selection.row_folds`), which the final takes over.
 
-All errors are cross-validated, with the same folds. Length scales are tuned on rows that no fold
-validates on (`data.folding.hold_in`). Options that are given are kept; if all are, there is no first round.
+All errors are cross-validated, with the same folds. Length scales are tuned on rows
+that no fold validates on (`data.folding.hold_in`). Given options stay; if all are
+given, there is no first round.
 """
 
 import time
@@ -26,332 +24,296 @@ from dataclasses import replace
 import numpy as np
 
 from rff_dist.data import folding, labelled, memory, samples
-from rff_dist.engines import progress
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
+from rff_dist.features import draw
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fields import values_of
 from rff_dist.fitting import prepare
-from rff_dist.kernels import additive, base, explicit
+from rff_dist.kernels import explicit
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.numerics import machine
 from rff_dist.ridge import describe
-from rff_dist.ridge.budget import FIRST_SHARE, MIN_COMPONENTS, TUNING_SECONDS, Budget, Pace
-from rff_dist.ridge.candidates import Candidate, Draws, TimesMedian
-from rff_dist.ridge.choices import EXACT_ROWS, ROUND_ROWS, TRIED_WITH_NYSTROM, Choices, trusted_samples
+from rff_dist.ridge.budget import (
+    FIRST_SHARE,
+    MIN_COMPONENTS,
+    TUNING_SECONDS,
+    Budget,
+    SpeedEstimate,
+)
+from rff_dist.ridge.candidates import Candidate, Draws
+from rff_dist.ridge.choices import (
+    EXACT_ROWS,
+    ROUND_ROWS,
+    Choices,
+    trusted_samples,
+)
 from rff_dist.selection import cross_validation, row_folds
 from rff_dist.statistics import fold_statistics, passes, specs
 from rff_dist.storage import columns
 from rff_dist.typing import FloatArray, frozen
 
-# Times the best score of the first round. On six real sets no winner of the final was above 1.25 times it.
-WITHIN_REACH = 1.3
-# Times the best score: other multiples of the median are tried for kernels that err so little with the
-# median. Of 86 fits on 24 sets, of 50 to 15,642 rows, two err otherwise (× 0.983, 1.005); CPU seconds × 0.87.
-NEAR = 1.05
-# Where the last doubling gained less, the next gained at most 0.4 % (energy, elevators, pumadyn,
-# keggdirected).
-SETTLED = 0.01  # share of the error that the last doubling of components gained, for one more to pay
-
 
 @frozen
-class Chosen:
-    """What the final pass compares, and what the first round found.
+class Finalists:
+    """What the final pass trains, and the results of the first round."""
 
-    `candidates`: finalists, with numbers as length scales.
-    `rows`: the results of the first round, the best first; none without one.
-    `tables`: finalists' errors, found from few rows themselves; None where sums are needed.
-    `widths`: the numbers of components that there is time for.
-    """
-
+    #: The best one, or those that the user gave.
     candidates: list[Candidate]
-    rows: list[describe.Row]
+    #: Results of the first round, the best first; empty without one.
+    results: list[describe.CandidateResult]
+    #: Errors of each candidate that few rows gave without sums; else None.
     tables: list[cross_validation.CrossValidation | None]
+    #: The numbers of components that there is time for.
     widths: list[int]
 
 
 @frozen
-class _Try:
+class _Trial:
     """A candidate of the first round, and its errors."""
 
     candidate: Candidate
-    row: describe.Row
+    result: describe.CandidateResult
+    feature_map: FeatureMap
     table: cross_validation.CrossValidation
+    #: Error of each split at the best alpha.
     split_scores: FloatArray
-    pace: Pace | None
+    #: How long it took per row and component; None if that says nothing about others.
+    pace: SpeedEstimate | None
 
 
-def choose(prepared: prepare.Prepared, draws: Draws, choices: Choices, budget: Budget) -> Chosen:
-    """Choose kernels, length scales and kinds of features, so far as the options leave them open."""
-    dataset, widths = prepared.dataset, choices.widths
-    candidates, chosen = choices.candidates, Chosen([], [], [], widths)
-    if choices.choosing:
-        assert choices.by is not None
-        first = _FirstRound(prepared, draws, choices, choices.by, budget)
-        tries = first.run()
-        candidates = [tries[0].candidate] if choices.first_is_final else _finalists(tries)
-        chosen = Chosen([], [trial.row for trial in tries], [], widths)
-        paces = [trial.pace for trial in tries if trial.pace is not None]
-        if budget.limit is not None and paces:
-            halves = len(choices.finals(len(candidates))) > 1
-            pace = Pace.slowest(paces, n_threads=prepared.engine.n_workers * prepared.engine.n_threads)
-            rows = (dataset.n_samples, choices.meeting_rows)
-            width, kept = budget.final(pace, rows, widths[-1], len(candidates), halves=halves)
-            candidates, choices = candidates[:kept], replace(choices, widths=[width])
-            first, chosen = replace(first, choices=choices), replace(chosen, widths=choices.widths)
-        sampled = choices.meeting_rows < dataset.n_samples and len(candidates) > 1
-        here = sampled or dataset.n_samples <= EXACT_ROWS
-        if choices.folds is not None and len(choices.widths) == 1 and here:
-            chosen = first.meet(candidates, chosen)
-            candidates = chosen.candidates
+def choose(
+    prepared: prepare.PreparedDataset, draws: Draws, choices: Choices, budget: Budget
+) -> Finalists:
+    """Choose kernels, length scales and kinds of features that the options leave open.
+
+    Without a first round all candidates are returned, if folds can compare them.
+    """
+    if choices.has_first_round:
+        assert choices.comparison_folds is not None
+        first = _FirstRound(prepared, draws, choices, choices.comparison_folds, budget)
+        return first.run()
+    candidates = choices.candidates
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
-    fixed = [replace(final, kernel=draws.kernel(final), length_scale=None) for final in candidates]
-    return replace(chosen, candidates=fixed, tables=chosen.tables or [None] * len(fixed))
-
-
-def _finalists(tries: Sequence[_Try]) -> list[Candidate]:
-    """Return the best candidate, the best with the other kind of features, and the best other kernel.
-
-    An order of kinds and kernels that holds with few components need not hold with many, so these meet again
-    if their scores are close.
-    """
-    best, *others = tries
-    # on airfoil Gaussian beats Matérn-3/2 with 512 Nyström features, and loses with 1,353
-    finalists, limit = [best], WITHIN_REACH * float(best.row["score"])
-    close = [other for other in others if float(other.row["score"]) <= limit]
-    for differs in (_other_features, _other_kernel):
-        finalists += [other for other in close if differs(other, best) and other not in finalists][:1]
-    return [other.candidate for other in finalists]
-
-
-def _other_features(other: _Try, best: _Try) -> bool:
-    """Return whether a candidate has another kind of features; never for linear ones, which are exact."""
-    curved = not isinstance(other.candidate.kernel, explicit.Linear)
-    return curved and bool(other.row["features"] != best.row["features"])
-
-
-def _other_kernel(other: _Try, best: _Try) -> bool:
-    """Return whether a candidate differs in its kernel alone, and not only by an added linear kernel."""
-    first = [row["kernel"].partition(" + ")[0] for row in (other.row, best.row)]
-    alike = other.row["features"] == best.row["features"] and isinstance(other.candidate.kernel, Stationary)
-    return alike and first[0] != first[1]
+    return Finalists(candidates, [], [None] * len(candidates), choices.widths)
 
 
 @frozen
 class _FirstRound:
     """Compares candidates on a sample of rows, with the folds of the dataset."""
 
-    prepared: prepare.Prepared
+    prepared: prepare.PreparedDataset
     draws: Draws
     choices: Choices
     folds: folding.Folds
     budget: Budget
 
-    def run(self) -> list[_Try]:
-        """Cross-validate the candidates, and others made from the best of them; the best comes first."""
-        options, sample, width = self.choices.options, self._sample(), self.choices.round_width
-        candidates: Sequence[Candidate] = self.choices.candidates
-        n_rows = min(ROUND_ROWS, self.prepared.dataset.n_samples)
-        self.prepared.say("choose", f"candidates on {n_rows:,} rows with {width:,} components")
-        if self.budget.limit is not None:
-            candidates = self._in_time(candidates)
-        twins = [c for c in candidates if c.mapped or replace(c, mapped=True) in candidates]
-        candidates = [candidate for candidate in candidates if candidate not in twins]
-        tries = self._try_all(twins, sample)
-        if tries and min(tries, key=_score).candidate.mapped:  # the other candidates take mapped columns too
-            candidates = [
-                c if isinstance(c.kernel, explicit.Linear) else replace(c, mapped=True) for c in candidates
-            ]
-        sums_of_columns = [c for c in candidates if isinstance(c.kernel, additive.Additive)]
-        others = [candidate for candidate in candidates if candidate not in sums_of_columns]
-        tries += self._try_dense(others, sample)
-        tries += self._try_all(sums_of_columns, sample)  # tuned from the others' length scales
-        if len(options.kinds) > 1:
-            # At 512 centres sums over pairs of columns take as long as all other candidates, so they must be
-            # among the best: 28 fits of seven sets then err by 0.97 times as much, at the same CPU seconds.
-            ranked = [trial.candidate for trial in self._best_first(tries)]
-            curved = [c for c in ranked if not isinstance(c.kernel, explicit.Linear)]
-            again = [replace(c, features=options.kinds[1]) for c in curved[:TRIED_WITH_NYSTROM]]
-            tries += self._try_all(again, sample)
-        best = self._best_first(tries)[0].candidate
-        if options.kernel == "auto" and self._may_add_linear(best):
-            kernel = self.draws.kernel(best) + explicit.Linear()
-            tries += self._try_all([replace(best, kernel=kernel, length_scale=None)], sample)
-        return self._best_first(tries)
+    def run(self) -> Finalists:
+        """Cross-validate the candidates, and return the best one."""
+        sample = samples.sample_folds(
+            self.prepared.dataset, self.folds, n_rows=ROUND_ROWS
+        )
+        self.prepared.say(
+            "choose",
+            f"candidates on {len(sample.X):,} rows with"
+            f" {self.choices.n_round_components:,} components",
+        )
+        candidates = self._candidates_in_time()
+        trials: list[_Trial] = []
+        # kinds of features share what is tuned, so that one kind follows the other
+        for kind in dict.fromkeys(candidate.features for candidate in candidates):
+            of_kind = [c for c in candidates if c.features == kind]
+            trials += self._try_all(of_kind, sample, at_least=0 if trials else 1)
+        ranked = self._best_first(trials)
+        best = ranked[0]
 
-    def _try_dense(self, candidates: Sequence[Candidate], sample: samples.FoldSample) -> list[_Try]:
-        """Cross-validate candidates, first those with tuned length scales and with the median itself.
+        widths = self._widths_in_time(trials)
+        table = None
+        if self._is_final(widths):
+            # rows themselves resolve smaller alphas than sums do
+            sums = self._sums(best.feature_map, sample).total()
+            table = best.table.from_alpha(specs.gram_error_of(sums))
+        results = [trial.result for trial in ranked]
+        return Finalists([best.candidate], results, [table], widths)
 
-        Its other multiples follow for kernels that err at most `NEAR` times the best with the median. If no
-        candidate is tuned, all are tried at once.
-        """
-        tuned = any(candidate.length_scale == "evidence" for candidate in candidates)
-        multiples = [c for c in candidates if tuned and isinstance(c.length_scale, TimesMedian)]
-        later = [candidate for candidate in multiples if candidate.length_scale != TimesMedian(1.0)]
-        tries = self._try_all([c for c in candidates if c not in later], sample, at_least=1)
-        limit = NEAR * min((float(trial.row["score"]) for trial in tries), default=0.0)
-        little = [trial.candidate for trial in tries if float(trial.row["score"]) <= limit]
-        near = {c.kernel for c in little if c.length_scale == TimesMedian(1.0)}
-        return tries + self._try_all([candidate for candidate in later if candidate.kernel in near], sample)
+    def _is_final(self, widths: Sequence[int]) -> bool:
+        """Return whether the errors of the best are those of the final too."""
+        choices = self.choices
+        has_all_components = [choices.n_round_components] == list(widths)
+        has_folds = choices.folds is not None
+        return choices.has_few_rows and has_folds and has_all_components
+
+    def _widths_in_time(self, trials: Sequence[_Trial]) -> list[int]:
+        """Return the numbers of components that the final pass has time for."""
+        prepared = self.prepared
+        paces = [trial.pace for trial in trials if trial.pace is not None]
+        if self.budget.limit is None or not paces:
+            return self.choices.widths
+        n_threads = prepared.engine.n_workers * prepared.engine.n_threads
+        pace = SpeedEstimate.slowest(paces, n_threads=n_threads)
+        n_components = self.choices.widths[-1]
+        n_samples = prepared.dataset.n_samples
+        return [self.budget.fitting_components(pace, n_samples, n_components)]
 
     def _try_all(
-        self, candidates: Sequence[Candidate], sample: samples.FoldSample, *, at_least: int = 0
-    ) -> list[_Try]:
-        """Cross-validate candidates, as many at the same time as there are cores, while there is time."""
-        tries: list[_Try] = []
+        self,
+        candidates: Sequence[Candidate],
+        sample: samples.FoldSample,
+        *,
+        at_least: int = 0,
+    ) -> list[_Trial]:
+        """Cross-validate candidates, one per core at a time, while there is time."""
+        trials: list[_Trial] = []
         n_threads = min(machine.available_cores(), len(candidates)) or 1
-        left, at_once = list(candidates), len(candidates) if self.budget.limit is None else n_threads
+        untried = list(candidates)
+        n_at_once = len(candidates) if self.budget.limit is None else n_threads
         with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
-            while left:
-                if len(tries) >= at_least and self.budget.left(FIRST_SHARE) <= 0:
-                    self.budget.n_untried += len(left)
+            while untried:
+                is_late = self.budget.remaining(FIRST_SHARE) <= 0
+                if is_late and len(trials) >= at_least:
+                    self.budget.n_untried += len(untried)
                     break
-                some, left = left[:at_once], left[at_once:]
-                for trial in pool.map(lambda candidate: self._try(candidate, sample), some):
+                batch = untried[:n_at_once]
+                untried = untried[n_at_once:]
+                for trial in pool.map(
+                    lambda candidate: self._try(candidate, sample), batch
+                ):
                     if trial is not None:
-                        self.prepared.say("choose", describe.candidate_words(trial.row), progress.Tried)
-                        tries.append(trial)
-        return tries
+                        words = describe.candidate_words(trial.result)
+                        self.prepared.say("choose", words)
+                        trials.append(trial)
+        return trials
 
-    def _in_time(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates to try, first one that needs no tuning; if time is short, only such."""
-        quick = [candidate for candidate in candidates if candidate.length_scale != "evidence"]
-        quick.sort(key=lambda candidate: candidate.length_scale != TimesMedian(1.0))
-        if quick and self.budget.left(FIRST_SHARE) < TUNING_SECONDS:
+    def _candidates_in_time(self) -> list[Candidate]:
+        """Return the candidates to try; if time is short, only those without tuning."""
+        candidates = self.choices.candidates
+        quick = [c for c in candidates if c.length_scale != "evidence"]
+        if quick and self.budget.remaining(FIRST_SHARE) < TUNING_SECONDS:
             self.budget.n_untried += len(candidates) - len(quick)
             return quick
-        return [*quick[:1], *(candidate for candidate in candidates if candidate not in quick[:1])]
+        return candidates
 
-    def meet(self, finalists: list[Candidate], chosen: Chosen) -> Chosen:
-        """Let finalists meet on few rows, or on a sample of many: the best one alone is left.
+    def _best_first(self, tries: Sequence[_Trial]) -> list[_Trial]:
+        """Sort by error, but put the preferred one of those as good as the best first.
 
-        Few rows give its table too; of more it is made of all rows.
+        A difference within one standard error, fold by fold, may be chance. Among such
+        candidates a linear model is preferred, as the simplest. Next come length scales
+        tuned on many rows: those rows, which no fold validates on, are evidence for
+        them too.
         """
-        sample, n_components = self._sample(self.choices.meeting_rows), self.choices.widths[-1]
-        width = n_components if len(finalists) == 1 else self.choices.meeting
-        few = self.prepared.dataset.n_samples <= EXACT_ROWS
-
-        def validate(candidate: Candidate, width: int) -> _Try:
-            return self._validate(candidate, sample, width, resolved=few)
-
-        n_threads = min(machine.available_cores(), len(finalists))
-        with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
-            tries = list(pool.map(lambda finalist: validate(finalist, width), finalists))
-        rows = [{**trial.row, "round": "meeting"} for trial in tries] if len(tries) > 1 else []
-        best = min(tries, key=_score)
-        if width < n_components:
-            automatic = self.choices.options.n_components == "auto"
-            half = validate(best.candidate, width // 2) if automatic else None
-            if half is None or not is_settled(float(half.row["score"]), float(best.row["score"])):
-                width = n_components
-                best = validate(best.candidate, width) if few else best
-        rows += chosen.rows
-        return Chosen([best.candidate], rows, [best.table if few else None], [width])
-
-    def _sample(self, n_rows: int = ROUND_ROWS) -> samples.FoldSample:
-        return samples.sample_folds(self.prepared.dataset, self.folds, n_rows=n_rows)
-
-    def _best_first(self, tries: Sequence[_Try]) -> list[_Try]:
-        """Sort by error, but put the preferred one of those that may be as good as the best first.
-
-        A difference within one standard error, fold by fold, may be chance. Among such candidates a linear
-        model is preferred, as the simplest, and then a sum of functions of one column each. Next come length
-        scales tuned on many rows: those rows, which no fold validates on, are evidence for them too. Sums of
-        kernels come last.
-        """
-        ranked = sorted(tries, key=_score)
-        as_good = [trial for trial in ranked[1:] if _within_one_standard_error(trial, ranked[0])]
-        # least errors alone would take energy from 0.044 to 0.049, and concrete from 0.253 to 0.260
-        favourite = min([ranked[0], *as_good], key=self._preference)
+        best, *others = sorted(tries, key=_score)
+        as_good = [other for other in others if _within_one_standard_error(other, best)]
+        favourite = min([best, *as_good], key=self._preference)
+        ranked = [best, *others]
         return [favourite, *(trial for trial in ranked if trial is not favourite)]
 
-    def _preference(self, trial: _Try) -> int:
-        candidate, dataset = trial.candidate, self.prepared.dataset
-        trusted = dataset.n_samples >= trusted_samples(dataset)
-        if isinstance(candidate.kernel, explicit.Linear):
+    def _preference(self, trial: _Trial) -> int:
+        """Return the rank of a kind of candidate: a low one is preferred."""
+        dataset = self.prepared.dataset
+        if isinstance(trial.candidate.kernel, explicit.Linear):
             return 0
-        if isinstance(candidate.kernel, additive.Additive) and candidate.kernel.weights(2)[0] == 1:
+        is_trusted = dataset.n_samples >= trusted_samples(dataset)
+        if is_trusted and trial.candidate.length_scale == "evidence":
             return 1
-        if candidate.length_scale == "evidence" and trusted:
-            return 2
-        return 3 if isinstance(candidate.kernel, Stationary) else 4
+        return 2
 
-    def _may_add_linear(self, best: Candidate) -> bool:
-        """Return whether linear components leave room for others, and the map will not be shortened."""
-        room = 2 * self.prepared.dataset.n_features <= self.choices.round_width
-        return room and not self.choices.options.several_widths and isinstance(best.kernel, Stationary)
+    @property
+    def _n_linear_components(self) -> int:
+        prepared = self.prepared
+        return draw.linear_components(prepared.dataset.n_features, prepared.levels)
 
-    def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Try | None:
-        """Cross-validate a candidate; None if its length scales cannot be tuned, or another is the same."""
+    def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Trial | None:
+        """Cross-validate a candidate; None if it cannot be tuned."""
         options = self.choices.options
         try:
-            # the dense kernel itself is a candidate too, unless the sum was asked for by name
-            if options.kernel == "auto" and _is_dense(self.draws.kernel(candidate)):
-                return None
-            return self._validate(candidate, sample, self.choices.round_width)
+            return self._validate(candidate, sample)
         except (DataError, SolveError) as error:
-            if candidate.length_scale != "evidence" or options.length_scale == "evidence":
+            was_tuned = candidate.length_scale == "evidence"
+            if not was_tuned or options.length_scale == "evidence":
                 raise
-            # constant targets, or few rows that are all alike, cannot tune length scales
+            # constant targets, or few rows that are all alike, cannot tune length
+            # scales
             self.prepared.say("choose", f"length scales were not tuned: {error}")
             return None
 
-    def _validate(
-        self, candidate: Candidate, sample: samples.FoldSample, width: int, *, resolved: bool = False
-    ) -> _Try:
-        """Cross-validate a candidate.
-
-        `resolved`: only with alphas that sums resolve, since rows themselves resolve smaller ones.
-        """
-        if not isinstance(candidate.kernel, Stationary):  # linear terms take a component per column
-            width = max(width, 2 * self.prepared.dataset.n_features)
-        feature_map = self.draws.feature_map(candidate, min(width, self.choices.widths[-1]))
+    def _validate(self, candidate: Candidate, sample: samples.FoldSample) -> _Trial:
+        """Cross-validate a candidate."""
+        width = self.choices.n_round_components
+        # linear terms take a component per column
+        if not isinstance(candidate.kernel, Stationary):
+            width = max(width, 2 * self._n_linear_components)
+        feature_map = self.draws.feature_map(
+            candidate, min(width, self.choices.widths[-1])
+        )
         table, pace = self._table(feature_map, sample)
-        if resolved:
-            table = table.from_alpha(specs.gram_error_of(self._sums(feature_map, sample).total()))
         best = table.best
-        row: describe.Row = {
+        result: describe.CandidateResult = {
             "round": "first",
             "n_samples": len(sample.X),
             **describe.describe_features(feature_map),
             "n_components": feature_map.n_components,
             **values_of(best, "alpha", "score"),
-            "standard_error": None if np.isnan(best.standard_error) else best.standard_error,
+            "standard_error": (
+                None if np.isnan(best.standard_error) else best.standard_error
+            ),
         }
-        at = int(np.flatnonzero(table.alphas == best.alpha)[0])
-        return _Try(candidate, row, table, table.split_scores()[:, 0, at], pace)
+        place = int(np.flatnonzero(table.alphas == best.alpha)[0])
+        scores = table.split_scores()[:, 0, place]
+        return _Trial(candidate, result, feature_map, table, scores, pace)
 
     def _table(
         self, feature_map: FeatureMap, sample: samples.FoldSample
-    ) -> tuple[cross_validation.CrossValidation, Pace | None]:
-        """Return the errors on a sample, from few rows directly or else from sums of folds, and the pace.
+    ) -> tuple[cross_validation.CrossValidation, SpeedEstimate | None]:
+        """Return the errors on a sample, and how long they took.
 
-        The pace is None for a linear kernel, whose few columns say little about others.
+        Errors of few rows come from the rows themselves, others from sums of folds. The
+        pace is None for a linear kernel, whose few columns say little about others.
         """
-        D, begun = feature_map.n_components, time.monotonic()
-        typical = D >= MIN_COMPONENTS // 2  # the few columns of a linear kernel give no pace of others
-        grid, fit_intercept = self.choices.options.penalty.grid, self.choices.options.fit_intercept
+        D = feature_map.n_components
+        begun = time.monotonic()
+        is_typical = D >= MIN_COMPONENTS // 2
+        grid = self.choices.options.penalty.grid
+        fit_intercept = self.choices.options.fit_intercept
         grid = grid if grid is None or np.all(grid > 0) else None
         if len(sample.X) <= EXACT_ROWS:
-            Z, repeated = feature_map.transform(sample.X), self.prepared.frequency_weights
-            known = row_folds.cross_validate_rows(
-                Z, sample, self._sampled_folds, alphas=grid, fit_intercept=fit_intercept, repeated=repeated
+            table_of_rows = row_folds.cross_validate_rows(
+                feature_map.transform(sample.X),
+                sample,
+                self._sampled_folds,
+                alphas=grid,
+                fit_intercept=fit_intercept,
+                frequency_weights=self.prepared.frequency_weights,
             )
-            if known is not None:
-                return known, Pace(0.0, (time.monotonic() - begun) / D**3) if typical else None
+            if table_of_rows is not None:
+                pace = SpeedEstimate(0.0, (time.monotonic() - begun) / D**3)
+                return table_of_rows, pace if is_typical else None
         begun = time.monotonic()
         parts = self._sums(feature_map, sample)
         summed = time.monotonic()
-        table = cross_validation.cross_validate(parts, alphas=grid, fit_intercept=fit_intercept)
-        pace = Pace((summed - begun) / (len(sample.X) * D**2), (time.monotonic() - summed) / D**3)
-        return table, pace if typical else None
+        table = cross_validation.cross_validate(
+            parts, alphas=grid, fit_intercept=fit_intercept
+        )
+        pace = SpeedEstimate(
+            (summed - begun) / (len(sample.X) * D**2),
+            (time.monotonic() - summed) / D**3,
+        )
+        return table, pace if is_typical else None
 
-    def _sums(self, feature_map: FeatureMap, sample: samples.FoldSample) -> fold_statistics.FoldStatistics:
-        serial, assigned = SerialEngine(1), columns.as_column(sample.fold_of_row, name="folds")
-        rows = labelled.GroupedDataset(memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned)
-        member = replace(self.prepared, dataset=rows, engine=serial).accumulation(feature_map)
-        (parts,) = passes.accumulate_folds(rows, [member], folds=self._sampled_folds, engine=serial)
+    def _sums(
+        self, feature_map: FeatureMap, sample: samples.FoldSample
+    ) -> fold_statistics.FoldStatistics:
+        serial = SerialEngine(1)
+        assigned = columns.as_column(sample.fold_of_row, name="folds")
+        rows = labelled.GroupedDataset(
+            memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned
+        )
+        member = replace(self.prepared, dataset=rows, engine=serial).accumulation(
+            feature_map
+        )
+        (parts,) = passes.accumulate_folds(
+            rows, [member], folds=self._sampled_folds, engine=serial
+        )
         return parts
 
     @property
@@ -359,23 +321,15 @@ class _FirstRound:
         return folding.SampledFolds(self.folds.n_folds, self.folds)
 
 
-def _score(trial: _Try) -> float:
-    return float(trial.row["score"])
+def _score(trial: _Trial) -> float:
+    return float(trial.result["score"])
 
 
-def _is_dense(kernel: base.Kernel) -> bool:
-    """Return whether an additive kernel is the dense one that it adds to."""
-    return isinstance(kernel, additive.Additive) and bool(kernel.weights(2)[2] == 1)
-
-
-def is_settled(half: float, whole: float) -> bool:
-    """Return whether half of the components err as little, so that twice as many will gain little."""
-    return half <= (1 + SETTLED) * whole
-
-
-def _within_one_standard_error(other: _Try, best: _Try) -> bool:
+def _within_one_standard_error(other: _Trial, best: _Trial) -> bool:
     if len(other.split_scores) < 2:
         return False  # one split has no standard error
     # the splits are the same, so that what makes their rows hard to predict cancels
     differences = np.subtract(other.split_scores, best.split_scores)
-    return bool(differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences)))
+    return bool(
+        differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences))
+    )

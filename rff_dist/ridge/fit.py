@@ -1,7 +1,14 @@
-"""The main job: random features of all rows, Z'Z and Z'y, and ridge regression by them.
+"""Train kernel ridge regression on random features: the library's main job.
 
-`fit` is the job line by line; what follows it are its steps. Each pass goes through an engine, the rest is
-arithmetic on what the passes return. `ridge.predict` uses the trained model.
+A dataset and options go in; a model comes out, with a record of every candidate tried.
+Forming the n_samples × D features would not fit into memory. Solving needs only
+sums over the rows, so every step is either a pass over the data, run by an engine
+(serial or Dask), or arithmetic on what a pass returned.
+
+A *candidate* is a kernel, its length scale and a kind of features. A first round
+compares candidates on a sample of rows, and the best one is trained on all rows.
+
+`fit` lists the steps, which follow below in the same order.
 """
 
 from __future__ import annotations
@@ -9,32 +16,47 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rff_dist.data import blocks, folding, labelled
 from rff_dist.engines.protocol import Broadcast, Engine
+from rff_dist.errors import PlanError, SolveError
 from rff_dist.features import draw, kinds
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import parameters
-from rff_dist.fitting.options import Alpha, Penalty, RidgeOptions
-from rff_dist.fitting.plan import Machines, check_solver_plan, plan_readings
-from rff_dist.fitting.prepare import Prepared, describe_dataset, prepare
+from rff_dist.fitting.options import Penalty, RidgeOptions
+from rff_dist.fitting.plan import Machines, Plan, plan_readings, plan_regression
+from rff_dist.fitting.prepare import PreparedDataset, describe_dataset, prepare
 from rff_dist.kernels.stationary import Stationary
-from rff_dist.ridge import describe, first_round, models, pcg, solve
-from rff_dist.ridge import held_out as conformal
+from rff_dist.ridge import describe, first_round, held_out, models, pcg, solve
 from rff_dist.ridge.budget import Budget
-from rff_dist.ridge.candidates import Candidate, Draws, check_candidates, draw_candidates
-from rff_dist.ridge.choices import EXACT_ROWS, Choices, choices_of, has_groups, prepare_folds
+from rff_dist.ridge.candidates import (
+    Candidate,
+    Draws,
+    check_candidates,
+    draw_candidates,
+)
+from rff_dist.ridge.choices import (
+    EXACT_ROWS,
+    Choices,
+    choices_of,
+    has_groups,
+    prepare_folds,
+)
 from rff_dist.selection.cross_validation import CrossValidation, cross_validate
 from rff_dist.statistics import fold_statistics, inspection, moments, passes
 from rff_dist.statistics.accumulate import Accumulations
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import human_bytes, short_repr
-from rff_dist.typing import Do, Facts, Summary, frozen, plainly
+from rff_dist.typing import Do, Summary, frozen, plainly
 
 logger = logging.getLogger(__name__)
+
+# Share of the squared error that the last doubling of components must have gained for
+# another one, which takes four to eight times as long.
+DOUBLING_PAYS = 0.1
 
 
 def fit(
@@ -45,415 +67,697 @@ def fit(
     choices: Choices | None = None,
     engine: Engine,
     do: Do = plainly,
-) -> Trained:
-    """Train ridge regression on random features; cross-validation chooses what the options leave open.
+) -> FitResult:
+    """Train ridge regression on random features; choose what the options leave open.
 
-    Takes O(n_samples · n_components²) operations in a pass over all rows, and O(n_components³) to solve.
+    One pass over all rows takes O(n_samples · n_components²) operations, and solving
+    takes O(n_components³). Cross-validation makes the choices.
 
-    `dataset`: with targets, and with groups if the folds are of groups.
-    `candidates`: replace the kernel and length scale of the options. All meet on all rows with all
-      components, the first of equal ones wins, and "auto" alpha is "cv"; if several numbers of components are
-      given, each takes the smallest within one standard error of its best.
-    `choices`: those of `choices_of`, if they are made already.
-    `do`: calls the steps.
-    Raises InvalidParameterError if a parameter is out of range; PlanError if memory is too small;
-      StatisticsError if a fold has no rows.
+    Parameters
+    ----------
+    dataset : Dataset
+        With targets, and with groups if folds keep groups together.
+    options : RidgeOptions
+        What is "auto" is chosen.
+    candidates : sequence of Candidate, optional
+        Replace the kernel and length scale of the options. All are compared on all rows
+        with all components; of equal ones the first wins. "auto" alpha is then "cv". If
+        several numbers of components are given, each candidate takes the smallest
+        within one standard error of its best.
+    choices : Choices, optional
+        The result of `choices_of`, if the caller has it already.
+    engine : Engine
+        Runs the passes.
+    do : callable
+        Calls each step as `do(name, function, *arguments)`. A Prefect flow passes one
+        that runs the step as a task; by default it is a plain call.
+
+    Returns
+    -------
+    FitResult
+
+    Raises
+    ------
+    InvalidParameterError
+        If a parameter is out of range.
+    PlanError
+        If memory is too small.
+    StatisticsError
+        If a fold has no rows.
     """
     if choices is None:
         if candidates is not None:
             check_candidates(candidates, dataset, options)
-        choices = choices_of(dataset, options, machines=Machines.of(engine), candidates=candidates)
+        choices = choices_of(
+            dataset, options, machines=Machines.of(engine), candidates=candidates
+        )
     budget = Budget(choices.options.time_limit)
-    # mean and deviation of each column
+
+    # mean and standard deviation of each column
     prepared, choices = do("measure", measure, dataset, choices, engine=engine)
     budget.reading = budget.spent()
-    # a kernel and its length scales, or the best few: from a sample of rows
-    draws = Draws(prepared, choices.options, folds=choices.by, tuning=choices.tuning)
-    chosen = do("choose", first_round.choose, prepared, draws, choices, budget)
-    choices = replace(choices, widths=chosen.widths)
-    for final in choices.finals(len(chosen.candidates)):  # several finalists meet with half of the components
-        # W and b, such that Z = √(2/D) · cos(X W + b)
-        maps = do("draw", draw_candidates, draws, chosen.candidates, final.widths)
-        readings = share_out(prepared, final, maps, chosen.tables)
-        if readings is None:  # by conjugate gradients, in passes of Z'(Zv)
-            trained = fit_without_sums(prepared, maps[0], choices, do)
-            return conclude(trained, prepared, choices, chosen, budget)
-        compared = Compared(readings)
-        while (reading := compared.following(final.options)) is not None:
-            # W and b to every worker
-            shared = do("broadcast", broadcast, prepared, reading, choices.folds)
-            # Z'Z and Z'y, of each fold
-            sums = do("accumulate", accumulate, prepared, shared)
-            # a map's sums are freed before those of the next are solved
-            for feature_map, table in zip(reading.maps, reading.tables, strict=True):
-                # alpha by the folds, and w of (Z'Z + alpha·I) w = Z'y
-                solved = do("solve", solve_sums, prepared, feature_map, sums.popleft(), final, table)
-                compared.add(solved)
-        if final is choices or (choices.options.n_components == "auto" and compared.settled(choices.penalty)):
-            break
-        chosen = compared.best_of(prepared, chosen)
-    trained = compared.trained(prepared, choices)
-    if choices.options.conformal:
-        trained = do("hold out", with_held_out_scores, trained, prepared, choices)
-    return conclude(trained, prepared, choices, chosen, budget)
+
+    # a kernel and its length scales, from a sample of rows
+    draws = Draws(
+        prepared,
+        choices.options,
+        folds=choices.comparison_folds,
+        tuning=choices.tuning,
+    )
+    finalists = do("choose", first_round.choose, prepared, draws, choices, budget)
+    choices = replace(choices, widths=finalists.widths)
+
+    # W and b, such that Z = √(2/D) · cos(X W + b)
+    maps = do("draw", draw_candidates, draws, finalists.candidates, choices.widths)
+
+    plan = plan_solver(prepared, choices, maps)
+    if plan.solver == "pcg":
+        result = fit_without_sums(prepared, maps[0], choices, plan, do)
+        return conclude(result, prepared, choices, finalists, budget)
+
+    readings = share_out(prepared, choices, maps, finalists.tables, plan)
+    comparison = train_all(prepared, readings, choices, do)
+    # twice as many components, as long as the last doubling gained much
+    while (more := with_more_components(comparison, prepared, choices)) is not None:
+        choices = more
+        maps = do("draw", draw_candidates, draws, finalists.candidates, choices.widths)
+        readings = share_out(prepared, choices, maps, [None], choices.plan)
+        comparison = train_all(prepared, readings, choices, do)
+
+    result = model_of(comparison, prepared, choices)
+    if result.parts is not None:
+        result = do("hold out", with_fold_models, result, prepared)
+    return conclude(result, prepared, choices, finalists, budget)
+
+
+def train_all(
+    prepared: PreparedDataset, readings: Sequence[SharedPass], choices: Choices, do: Do
+) -> Comparison:
+    """Train every map; then the best again in float32 if rounding to 15 bits shows.
+
+    Only the best map keeps its sums, so that memory holds those of few maps at a time.
+    """
+    results: list[tuple[FeatureMap, solve.SelectedSolution]] = []
+    best: TrainedMap | None = None
+    best_index = 0
+    for reading in readings:
+        for trained in train(prepared, reading, choices, do):
+            if best is None or trained.score < best.score:
+                best = trained
+                best_index = len(results)
+            results.append((trained.feature_map, trained.solved))
+            # frees its sums, unless it is the best, before those of the next are solved
+            del trained
+    assert best is not None  # there is at least one map
+
+    if needs_high_precision(best.visible_rounding(), choices.options):
+        precise = draw.in_high_precision(best.drawn)
+        # frees its sums before another pass makes new ones
+        best = None
+        reading = SharedPass([precise], [None], readings[0].n_parts)
+        (best,) = train(prepared, reading, choices, do)
+        results[best_index] = (best.feature_map, best.solved)
+    return Comparison(tuple(results), best, best_index, len(readings))
+
+
+def train(
+    prepared: PreparedDataset, reading: SharedPass, choices: Choices, do: Do
+) -> Iterator[TrainedMap]:
+    """Sum up all rows for several maps in one pass, then solve map by map."""
+    # W and b to every worker
+    shared = do("broadcast", broadcast, prepared, reading, choices.folds)
+    # Z'Z and Z'y, of each fold
+    sums = do("accumulate", accumulate, prepared, shared)
+    for feature_map, table in zip(reading.maps, reading.tables, strict=True):
+        # alpha by the folds, and w of (Z'Z + alpha·I) w = Z'y
+        yield do(
+            "solve", solve_sums, prepared, feature_map, sums.popleft(), choices, table
+        )
 
 
 @frozen(eq=False)
-class Trained:
-    """The best of the models that were compared.
+class FitResult:
+    """The best of the models that were compared, trained on all rows."""
 
-    `model`: trained on all rows. Its card lists all `candidates` that were tried.
-    `compared`: every feature map that was trained, at the number of components chosen for it.
-    `best_index`: which of them belongs to the model.
-    `parts`: the model's statistics fold by fold; None if folds were not summed separately.
-    `rounding_seen`: how far rounding features to 15 bits moves predictions; None if negligible. See
-      `solve.rounding_seen`.
-    `rows`: the results of all candidates that were tried, the trained ones first; none if nothing was chosen.
-      Of given candidates see `compare_rows`.
-    `n_readings`: how many times the data were read for statistics; 1 if memory holds those of all candidates.
-    """
-
+    #: Its card lists all candidates that were tried.
     model: models.RidgeModel
-    compared: tuple[tuple[FeatureMap, solve.Solved], ...]
+    #: Every trained feature map, at the number of components chosen for it.
+    compared: tuple[tuple[FeatureMap, solve.SelectedSolution], ...]
+    #: Which of `compared` belongs to the model.
     best_index: int = 0
+    #: The model's statistics fold by fold; None if folds were not summed separately.
     parts: fold_statistics.FoldStatistics | None = None
-    rounding_seen: float | None = None
-    rows: tuple[describe.Row, ...] = ()
+    #: The model without each fold; None likewise.
+    fold_models: held_out.FoldModels | None = None
+    #: How far rounding features to 15 bits moves predictions, in standard deviations of
+    #: the targets; None if negligible.
+    visible_rounding: float | None = None
+    #: A row of the table of candidates for each, trained ones first; empty if nothing
+    #: was chosen.
+    rows: tuple[describe.CandidateResult, ...] = ()
+    #: How many times the data were read for statistics.
     n_readings: int = 1
 
     __repr__ = short_repr
 
     @property
-    def solved(self) -> solve.Solved:
+    def solved(self) -> solve.SelectedSolution:
         """How the model was solved: status, errors, and the alpha taken from them."""
         return self.compared[self.best_index][1]
 
     @property
-    def best(self) -> describe.Row:
+    def best(self) -> describe.CandidateResult:
         """The result of the best candidate."""
         return self.rows[self.best_index]
 
 
-# -- its steps -------------------------------------------------------------------------------------
+# -- measure
+# -------------------------------------------------------------------------------------
 
 
-def measure(dataset: blocks.Dataset, choices: Choices, *, engine: Engine) -> tuple[Prepared, Choices]:
-    """Measure the columns in a cheap pass, and balance folds of groups in another; see `prepare`."""
-    if choices.by is not None:
-        by = prepare_folds(dataset, choices.by, engine=engine)
-        choices = replace(choices, by=by, folds=None if choices.folds is None else by)
+def measure(
+    dataset: blocks.Dataset, choices: Choices, *, engine: Engine
+) -> tuple[PreparedDataset, Choices]:
+    """Measure the columns in a cheap pass; balance folds of groups in another.
+
+    Returns the choices with balanced folds.
+    """
+    folds = choices.comparison_folds
+    if folds is not None:
+        folds = prepare_folds(dataset, folds, engine=engine)
+        choices = replace(choices, comparison_folds=folds)
+        if choices.folds is not None:
+            choices = replace(choices, folds=folds)
+
     options = choices.options
     prepared = prepare(
-        dataset, standardize=options.standardize, sample_weight_kind=options.sample_weight_kind, engine=engine
+        dataset,
+        standardize=options.standardize,
+        sample_weight_kind=options.sample_weight_kind,
+        engine=engine,
     )
-    if choices.by is not None and dataset.n_targets and dataset.n_samples <= EXACT_ROWS:
-        by_rows = not (isinstance(options.cv, folding.Folds) or has_groups(dataset))
-        inspection.warn_of_few_rows(dataset, copies=by_rows)
+    has_few_rows = dataset.n_samples <= EXACT_ROWS
+    if folds is not None and dataset.n_targets and has_few_rows:
+        # copies of a row in several folds make errors look small
+        cuts_single_rows = not (
+            isinstance(options.cv, folding.Folds) or has_groups(dataset)
+        )
+        inspection.warn_of_few_rows(dataset, copies=cuts_single_rows)
     return prepared, choices
 
 
-@frozen
-class Reading:
-    """Feature maps whose sums one reading of the data makes.
+# -- plan the passes
+# -------------------------------------------------------------------------------------
 
-    `n_parts`: passes of the reading, each of which sums up a part of Z'Z.
-    `tables`: the maps' errors on the folds, where they are known already.
+
+def plan_solver(
+    prepared: PreparedDataset, choices: Choices, maps: Sequence[FeatureMap]
+) -> Plan:
+    """Return the plan of the fit for the number of components the map really has.
+
+    A linear kernel has a component per column, whatever the options say.
     """
+    plan = choices.plan
+    n_components = maps[0].n_components
+    has_other_size = n_components != plan.n_components
+    may_iterate = choices.folds is None or choices.options.solver == "pcg"
+    if may_iterate and has_other_size:
+        return plan_regression(
+            prepared.dataset,
+            n_components,
+            choices.options,
+            machines=Machines.of(prepared.engine),
+        )
+    return plan
+
+
+@frozen
+class SharedPass:
+    """Feature maps that one reading of the data is summed up for."""
 
     maps: Sequence[FeatureMap]
+    #: Errors on the folds of maps whose errors are known already.
     tables: Sequence[CrossValidation | None]
+    #: Passes of the reading, each of which sums up a part of Z'Z.
     n_parts: int = 1
 
 
 def share_out(
-    prepared: Prepared, choices: Choices, maps: Sequence[FeatureMap], tables: Sequence[CrossValidation | None]
-) -> list[Reading] | None:
-    """Return the readings that memory allows; None if conjugate gradients solve without any sums."""
-    dataset, engine, options, folds = prepared.dataset, prepared.engine, choices.options, choices.folds
-    plan = choices.plan
-    if folds is None or options.solver == "pcg":
-        (feature_map,) = maps
-        if feature_map.n_components != plan.n_components:  # such as that of a linear kernel
-            plan = check_solver_plan(dataset, feature_map.n_components, options, machines=Machines.of(engine))
-        if plan.solver == "pcg":
-            prepared.say("solve", f"by conjugate gradients: {plan.reason}")
-            logger.info("solving by conjugate gradients: %s", plan.reason)
-            return None
+    prepared: PreparedDataset,
+    choices: Choices,
+    maps: Sequence[FeatureMap],
+    tables: Sequence[CrossValidation | None],
+    plan: Plan,
+) -> list[SharedPass]:
+    """Share out the maps among as few readings of the data as memory allows."""
     if len(maps) == 1:
-        return [Reading(maps, tables, plan.n_parts)]
-    assert folds is not None  # several are compared by them
-    width, kind = choices.widths[-1], options.kinds[-1]
-    at_once, n_parts = plan_readings(
-        dataset, width, len(maps), engine=engine, n_folds=folds.n_folds, features=kind
+        return [SharedPass(maps, tables, plan.n_parts)]
+
+    assert choices.folds is not None  # they are how several maps are compared
+    n_maps_at_once, n_parts = plan_readings(
+        prepared.dataset,
+        choices.widths[-1],
+        len(maps),
+        engine=prepared.engine,
+        n_folds=choices.folds.n_folds,
+        features=choices.options.kinds[-1],
     )
-    batches = zip(itertools.batched(maps, at_once), itertools.batched(tables, at_once), strict=True)
-    return [Reading(batch, known, n_parts) for batch, known in batches]
+    batches_of_maps = itertools.batched(maps, n_maps_at_once)
+    batches_of_tables = itertools.batched(tables, n_maps_at_once)
+    readings = []
+    for batch, known in zip(batches_of_maps, batches_of_tables, strict=True):
+        readings.append(SharedPass(batch, known, n_parts))
+    return readings
 
 
-def broadcast(prepared: Prepared, reading: Reading, folds: folding.Folds | None) -> Broadcast[Accumulations]:
-    """Give every worker the features of a reading, and check that each has drawn the same.
+# -- broadcast, accumulate, solve
+# -------------------------------------------------------------------------------------
+
+
+def broadcast(
+    prepared: PreparedDataset, reading: SharedPass, folds: folding.Folds | None
+) -> Broadcast[Accumulations]:
+    """Send the feature maps to every worker, and check that each drew the same.
 
     Features without a bound, such as linear ones, take their grid from a first pass.
     """
-    engine, members = prepared.engine, tuple(map(prepared.accumulation, reading.maps))
+    engine = prepared.engine
+    members = tuple(map(prepared.accumulation, reading.maps))
     for feature_map in reading.maps:
-        where = "in this process"
+        destination = "in this process"
         if not engine.in_process:
             import cloudpickle  # type: ignore[import-untyped]  # which Dask has loaded
 
             # a seed and parameters travel, or the centres of Nyström features
             size = human_bytes(len(cloudpickle.dumps(feature_map)))
-            where = f"{size} to each of {engine.n_workers} workers"
-        drawn = {"fourier": "W and b", "nystrom": "centres"}
-        what = drawn.get(feature_map.kind, "features")  # a linear kernel draws nothing
-        digest = feature_map.digest()[:16]
-        prepared.say("broadcast", f"{what} of D = {feature_map.n_components:,}, digest {digest}, {where}")
+            destination = f"{size} to each of {engine.n_workers} workers"
+        contents = {"fourier": "W and b", "nystrom": "centres"}
+        # a linear kernel draws nothing
+        content = contents.get(feature_map.kind, "features")
+        prepared.say(
+            "broadcast",
+            f"{content} of D = {feature_map.n_components:,},"
+            f" digest {feature_map.digest()[:16]}, {destination}",
+        )
     state = Accumulations(members, folds, prepared.dataset.n_samples)
     return engine.broadcast(state.of_part((0, reading.n_parts)))
 
 
-def accumulate(prepared: Prepared, shared: Broadcast[Accumulations]) -> deque[passes.Sums]:
-    """Sum up Z'Z and Z'y of all rows, or of each fold, for each map that was broadcast."""
-    summed = passes.accumulate_shared(prepared.dataset, shared, engine=prepared.engine)
-    # all maps share the pass
-    inspection.check_same_rows(prepared.moments, summed[0].targets, shared.state.members[0].spec)
-    return deque(summed)
+def accumulate(
+    prepared: PreparedDataset, shared: Broadcast[Accumulations]
+) -> deque[passes.Sums]:
+    """Sum up Z'Z and Z'y of all rows, or of each fold, for each map that was sent."""
+    sums = passes.accumulate_shared(prepared.dataset, shared, engine=prepared.engine)
+    # all maps share the pass, so that the first speaks for all
+    inspection.check_same_rows(
+        prepared.moments, sums[0].targets, shared.state.members[0].spec
+    )
+    return deque(sums)
 
 
 @frozen
-class Fitted:
-    """A feature map with its solution, and the sums that this was solved from.
+class TrainedMap:
+    """A feature map with its solution, and the sums that this was solved from."""
 
-    `drawn`: the map with all components; `feature_map` has those that were chosen.
-    `parts`: the sums of each fold, in the drawn map; None without folds.
-    """
-
+    #: The map with all components.
     drawn: FeatureMap
+    #: The map with the number of components that was chosen.
     feature_map: FeatureMap
-    solved: solve.Solved
+    solved: solve.SelectedSolution
+    #: Sums of all rows, in `feature_map`.
     statistics: RidgeStatistics
+    #: Sums of each fold, in `drawn`; None without folds.
     parts: fold_statistics.FoldStatistics | None = None
 
     @property
     def score(self) -> float:
         """The error on the folds; 0 without folds, where nothing is compared."""
         table = self.solved.cross_validation
-        return 0.0 if table is None else table.best.score
+        if table is None:
+            return 0.0
+        return table.best.score
 
-    def rounding_seen(self) -> float | None:
-        return solve.rounding_seen(self.solved, self.statistics.spec, self.statistics.target_deviations())
+    def visible_rounding(self) -> float | None:
+        return solve.visible_rounding(
+            self.solved, self.statistics.spec, self.statistics.target_deviations()
+        )
 
 
 def solve_sums(
-    prepared: Prepared,
+    prepared: PreparedDataset,
     feature_map: FeatureMap,
     sums: passes.Sums,
     choices: Choices,
     table: CrossValidation | None = None,
-) -> Fitted:
+) -> TrainedMap:
     """Choose alpha for a map, and solve; see `solve` and `solve_folds`."""
-    penalty, dataset = choices.penalty, prepared.dataset
+    penalty = choices.penalty
     if isinstance(sums, RidgeStatistics):
         prepared.say("solve", f"D = {feature_map.n_components:,}")
-        return Fitted(feature_map, feature_map, solve.solve(sums, penalty), sums)
-    several = ", ".join(f"{width:,}" for width in sorted({*choices.widths, feature_map.n_components}))
-    n_splits = len(sums.folds.splits)
-    prepared.say("solve", f"{kinds.kind_of(feature_map)} features, D = {several}, {n_splits} folds")
-    rows = dataset.read(blocks.Block(0, 0, dataset.n_samples)) if choices.by_rows else None
-    chosen, statistics, solved = solve.solve_folds(
+        return TrainedMap(feature_map, feature_map, solve.solve(sums, penalty), sums)
+
+    widths = sorted({*choices.widths, feature_map.n_components})
+    width_words = ", ".join(f"{width:,}" for width in widths)
+    prepared.say(
+        "solve",
+        f"{kinds.kind_of(feature_map)} features, D = {width_words},"
+        f" {len(sums.folds.splits)} folds",
+    )
+    rows = None
+    if choices.leaves_rows_out:
+        dataset = prepared.dataset
+        rows = dataset.read(blocks.Block(0, 0, dataset.n_samples))
+    shortened, statistics, solved = solve.solve_folds(
         sums, feature_map, penalty, choices.widths, table=table, rows=rows
     )
-    return Fitted(feature_map, chosen, solved, statistics, sums)
+    return TrainedMap(feature_map, shortened, solved, statistics, sums)
 
 
-class Compared:
-    """The readings that are left, what was trained so far, and the sums of the best."""
-
-    def __init__(self, readings: list[Reading]) -> None:
-        self._left, self._n_readings, self._n_parts = readings, len(readings), readings[0].n_parts
-        self._all: list[tuple[FeatureMap, solve.Solved]] = []
-        self._best: Fitted | None = None
-        self._place = 0
-        self._again = False
-
-    @property
-    def best(self) -> Fitted:
-        """The best map so far; there is at least one."""
-        assert self._best is not None
-        return self._best
-
-    def following(self, options: RidgeOptions) -> Reading | None:
-        """Return the next reading; after the last, the best map again with float32 features if need be."""
-        if self._left:
-            return self._left.pop(0)
-        best = self.best
-        if self._again or not _wants_high_precision(best.rounding_seen(), options):
-            return None
-        self._again, self._best = True, None  # frees its sums, before those of another pass are made
-        return Reading([draw.in_high_precision(best.drawn)], [None], self._n_parts)
-
-    def add(self, fitted: Fitted) -> None:
-        """Compare a map that was trained with the best so far."""
-        result = (fitted.feature_map, fitted.solved)
-        if self._again:
-            self._all[self._place], self._best = result, fitted
-            return
-        if self._best is None or fitted.score < self._best.score:
-            self._place, self._best = len(self._all), fitted
-        self._all.append(result)
-
-    def settled(self, penalty: Penalty) -> bool:
-        """Return whether half of the components err as little, so that twice as many will gain little."""
-        best = self.best
-        if best.parts is None or not draw.is_nested(best.drawn):
-            return False
-        # from the sums at hand, whose leading components are those of a smaller draw: this takes no pass
-        half = draw.shortened(best.drawn, best.drawn.n_components // 4 * 2)
-        alphas, fit_intercept = penalty.grid, penalty.fit_intercept
-        table = cross_validate(best.parts, alphas=alphas, feature_maps=[half], fit_intercept=fit_intercept)
-        return first_round.is_settled(table.best.score, best.score)
-
-    def best_of(self, prepared: Prepared, chosen: first_round.Chosen) -> first_round.Chosen:
-        """Return the best candidate alone, with the results of all as rows of their meeting."""
-        rows = describe.describe_round("meeting", prepared.dataset.n_samples, self._all)
-        best = chosen.candidates[self._place]
-        return replace(chosen, candidates=[best], rows=[*rows, *chosen.rows], tables=[None])
-
-    def trained(self, prepared: Prepared, choices: Choices) -> Trained:
-        """Return the model of the best map."""
-        best = self.best
-        facts: Facts = describe.describe_cut(prepared.dataset, best.statistics, choices.folds)
-        parts, feature_map = best.parts, best.feature_map
-        if parts is not None:
-            facts = {"folds": folding.folds_to_dict(parts.folds), **facts}
-            parts = parts.leading(
-                feature_map.n_components, feature_digest=feature_map.digest(), scales=feature_map.scales
-            )
-        solved, card = best.solved, {**_card_of(prepared, best.solved, choices.penalty), **facts}
-        model = models.RidgeModel.from_solution(
-            feature_map, best.statistics, solved.solution, solved.path(), card
-        )
-        model, seen = replace(model, columns=_columns_of(prepared)), best.rounding_seen()
-        return Trained(model, tuple(self._all), self._place, parts, seen, n_readings=self._n_readings)
+# -- compare
+# -------------------------------------------------------------------------------------
 
 
-def _wants_high_precision(moved: float | None, options: RidgeOptions) -> bool:
-    """Return whether to fit again with float32 features, since rounding to 15 bits shows."""
-    if moved is None or options.precision != "auto":
+@frozen(eq=False)
+class Comparison:
+    """Results of all maps that were trained on all rows, and the sums of the best."""
+
+    results: tuple[tuple[FeatureMap, solve.SelectedSolution], ...]
+    best: TrainedMap
+    #: Which of `results` is the best.
+    best_index: int
+    n_readings: int
+
+
+def needs_high_precision(rounding: float | None, options: RidgeOptions) -> bool:
+    """Return whether to fit again with float32 features, since rounding shows."""
+    if rounding is None or options.precision != "auto":
         return False
     logger.info(
-        "fitting again with float32 features: rounding them to 15 bits moves predictions by about %.2g "
-        "standard deviations of y",
-        moved,
+        "fitting again with float32 features: rounding them to 15 bits moves"
+        " predictions by about %.2g standard deviations of y",
+        rounding,
     )
     return True
 
 
-def fit_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Choices, do: Do) -> Trained:
-    """Solve by conjugate gradients, again with float32 features if need be; see `train_without_sums`."""
-    trained = do("solve", train_without_sums, prepared, feature_map, choices)
-    if _wants_high_precision(trained.rounding_seen, choices.options):
-        trained = do("solve", train_without_sums, prepared, draw.in_high_precision(feature_map), choices)
-    return trained
-
-
-def train_without_sums(prepared: Prepared, feature_map: FeatureMap, choices: Choices) -> Trained:
-    """Solve by conjugate gradients; the model has no statistics. See `solve_pcg` and `validate_alphas`.
-
-    The last split of the folds chooses alpha; there are no folds if alpha is one number.
-    """
-    dataset, penalty, folds = prepared.dataset, choices.penalty, choices.folds
-    fit_intercept, grid = penalty.fit_intercept, penalty.grid
-    chosen = choice = None
-    alpha: Any = penalty.alpha
-    if folds is not None:
-        chosen = pcg.validate_alphas(prepared, feature_map, folds, alphas=grid, fit_intercept=fit_intercept)
-        choice = solve.choose_alpha(chosen.table, feature_map.n_components, penalty)
-        alpha = choice.penalty
-    iterated = pcg.solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=fit_intercept, chosen=chosen)
-    solved = solve.Solved(iterated.solution, None, None if chosen is None else chosen.table, choice)
-    card = {"n_samples": dataset.n_samples, **_card_of(prepared, solved, penalty)}
-    if folds is not None:
-        card["folds"] = folding.folds_to_dict(folds)
-    solution, shape, solver = iterated.solution, dataset.one_dimensional, iterated.facts()
-    model = models.RidgeModel.from_solution(
-        feature_map, None, solution, solved.path(), card, one_dimensional=shape, solver=solver
+def error_of_half(comparison: Comparison, choices: Choices) -> float | None:
+    """Return the best map's error with half of the components; None if unknown."""
+    best = comparison.best
+    if not choices.options.chooses_n_components or best.parts is None:
+        return None
+    if not draw.is_nested(best.drawn):
+        return None
+    # the leading components are those of a smaller draw, so this takes no pass
+    half = draw.shortened(best.drawn, best.drawn.n_components // 4 * 2)
+    table = cross_validate(
+        best.parts,
+        alphas=choices.penalty.grid,
+        feature_maps=[half],
+        fit_intercept=choices.penalty.fit_intercept,
     )
-    seen = solve.rounding_seen(solved, iterated.spec, iterated.target_deviations)
-    model = replace(model, columns=_columns_of(prepared))
-    return Trained(model, ((feature_map, solved),), rounding_seen=seen)
+    return table.best.score
 
 
-def with_held_out_scores(trained: Trained, prepared: Prepared, choices: Choices) -> Trained:
-    """Measure in one more pass how far off held-out rows are, for intervals; see `hold_out_scores`."""
-    parts, models, engine = trained.parts, fold_models_of(trained), prepared.engine
+def with_more_components(
+    comparison: Comparison, prepared: PreparedDataset, choices: Choices
+) -> Choices | None:
+    """Return choices of twice as many components; None if these would not pay."""
+    n_components = 2 * comparison.best.drawn.n_components
+    may_grow = (
+        not choices.has_given_candidates
+        and choices.options.time_limit is None
+        and n_components <= choices.effort.n_components_that_pay
+        and n_components < 2 * prepared.dataset.n_samples
+    )
+    if not may_grow:
+        return None
+    half = error_of_half(comparison, choices)
+    if half is None or comparison.best.score > (1 - DOUBLING_PAYS) * half:
+        return None
+    assert choices.folds is not None  # which gave the errors
+    try:
+        plan = plan_regression(
+            prepared.dataset,
+            n_components,
+            choices.options,
+            choices.folds.n_folds,
+            machines=Machines.of(prepared.engine),
+        )
+    except PlanError as error:
+        logger.info("not trying %d components: %s", n_components, error)
+        return None
+    return replace(choices, widths=[n_components], plan=plan)
+
+
+def model_of(
+    comparison: Comparison, prepared: PreparedDataset, choices: Choices
+) -> FitResult:
+    """Return the model of the best map."""
+    best = comparison.best
+    feature_map = best.feature_map
+    card = _card_of(prepared, best.solved, choices.penalty)
+    parts = best.parts
+    if parts is not None:
+        card["folds"] = folding.folds_to_dict(parts.folds)
+        parts = parts.leading(
+            feature_map.n_components,
+            feature_digest=feature_map.digest(),
+            scales=feature_map.scales,
+        )
+    card |= describe.describe_cut(prepared.dataset, best.statistics, choices.folds)
+    model = models.RidgeModel.from_solution(
+        feature_map, best.statistics, best.solved.solution, best.solved.path(), card
+    )
+    return FitResult(
+        replace(model, columns=_columns_of(prepared)),
+        comparison.results,
+        comparison.best_index,
+        parts,
+        visible_rounding=best.visible_rounding(),
+        n_readings=comparison.n_readings,
+    )
+
+
+# -- conjugate gradients: passes of Z'(Zv), which need no sums
+# -------------------------------------------------------------------------------------
+
+
+def fit_without_sums(
+    prepared: PreparedDataset,
+    feature_map: FeatureMap,
+    choices: Choices,
+    plan: Plan,
+    do: Do,
+) -> FitResult:
+    """Solve by conjugate gradients; again in float32 if rounding to 15 bits shows."""
+    prepared.say("solve", f"by conjugate gradients: {plan.reason}")
+    logger.info("solving by conjugate gradients: %s", plan.reason)
+    result = do("solve", train_without_sums, prepared, feature_map, choices)
+    if needs_high_precision(result.visible_rounding, choices.options):
+        precise = draw.in_high_precision(feature_map)
+        result = do("solve", train_without_sums, prepared, precise, choices)
+    return result
+
+
+def train_without_sums(
+    prepared: PreparedDataset, feature_map: FeatureMap, choices: Choices
+) -> FitResult:
+    """Solve by conjugate gradients; the model has no statistics.
+
+    If alpha is not one number, the last split of the folds chooses it.
+    """
+    penalty = choices.penalty
+    validation = choice = None
+    alpha: Any = penalty.alpha
+    if choices.folds is not None:
+        validation = pcg.validate_alphas(
+            prepared,
+            feature_map,
+            choices.folds,
+            alphas=penalty.grid,
+            fit_intercept=penalty.fit_intercept,
+        )
+        choice = solve.choose_alpha(validation.table, feature_map.n_components, penalty)
+        alpha = choice.penalty
+    iterated = pcg.solve_pcg(
+        prepared,
+        feature_map,
+        alpha=alpha,
+        fit_intercept=penalty.fit_intercept,
+        path=validation,
+    )
+    table = None if validation is None else validation.table
+    solved = solve.SelectedSolution(iterated.solution, None, table, choice)
+
+    card = {
+        "n_samples": prepared.dataset.n_samples,
+        **_card_of(prepared, solved, penalty),
+    }
+    if choices.folds is not None:
+        card["folds"] = folding.folds_to_dict(choices.folds)
+    model = models.RidgeModel.from_solution(
+        feature_map,
+        None,
+        iterated.solution,
+        solved.path(),
+        card,
+        one_dimensional=prepared.dataset.one_dimensional,
+        solver=iterated.facts(),
+    )
+    rounding = solve.visible_rounding(solved, iterated.spec, iterated.target_deviations)
+    return FitResult(
+        replace(model, columns=_columns_of(prepared)),
+        ((feature_map, solved),),
+        visible_rounding=rounding,
+    )
+
+
+# -- hold out
+# -------------------------------------------------------------------------------------
+
+
+def with_fold_models(result: FitResult, prepared: PreparedDataset) -> FitResult:
+    """Solve the model without each fold, at the alpha of all rows.
+
+    Of a regression, measure how far off held-out rows are, for intervals. They stay
+    normal, with a warning, where the rows that are left cannot be solved.
+    """
+    if isinstance(prepared.dataset, labelled.LabelledDataset):
+        # classes have no intervals
+        return replace(result, fold_models=_fold_models(result))
+    try:
+        return _with_scores(result, prepared)
+    except SolveError as error:
+        logger.warning(
+            "intervals are those of a normal distribution: without some fold the model"
+            " has no solution (%s)",
+            error,
+        )
+        return result
+
+
+def _fold_models(result: FitResult) -> held_out.FoldModels:
+    parts = result.parts
     assert parts is not None
-    dataset, normalized = prepared.dataset, isinstance(choices.options.conformal, str)
-    held_out = conformal.hold_out_scores(dataset, parts, models, normalized=normalized, engine=engine)
-    return replace(trained, model=replace(trained.model, held_out=held_out))
+    feature_map, solved = result.compared[result.best_index]
+    return held_out.fold_models(
+        parts,
+        feature_map,
+        alpha=solved.solution.alpha,
+        fit_intercept=result.model.card["fit_intercept"],
+    )
+
+
+def _with_scores(result: FitResult, prepared: PreparedDataset) -> FitResult:
+    parts = result.parts
+    assert parts is not None
+    dataset = prepared.dataset
+    fold_models = _fold_models(result)
+    scores = held_out.score_sample(dataset, parts, fold_models, engine=prepared.engine)
+    rows = f"of {dataset.n_samples:,} rows of the fit"
+    model = result.model.with_intervals(scores, rows)
+    return replace(result, fold_models=fold_models, model=model)
+
+
+# -- conclude
+# -------------------------------------------------------------------------------------
 
 
 def conclude(
-    trained: Trained, prepared: Prepared, choices: Choices, chosen: first_round.Chosen, budget: Budget
-) -> Trained:
-    """Warn of what may not hold for new rows, and list the candidates that were tried, and left out."""
-    solved, dataset = trained.solved, prepared.dataset
-    own = parameters.of_options(choices.options)
-    if choices.given:
-        drawn = trained.model.feature_map
-        candidate = {
+    result: FitResult,
+    prepared: PreparedDataset,
+    choices: Choices,
+    finalists: first_round.Finalists,
+    budget: Budget,
+) -> FitResult:
+    """Put options and candidates on the model's card; warn if new rows may err more."""
+    card_parameters = parameters.of_options(choices.options)
+    if choices.has_given_candidates:
+        drawn = result.model.feature_map
+        winner = {
             "kernel": kinds.kernel_of(drawn),
             "length_scale": "auto",
             "n_components": drawn.n_components,
         }
-        own |= parameters.to_card(candidate)
-    model = trained.model.with_card(**{parameters.PARAMETERS: own})
-    trained = replace(trained, model=model)
+        card_parameters |= parameters.to_card(winner)
+    facts: Summary = {parameters.PARAMETERS: card_parameters}
     if budget.limit is not None:
-        model = model.with_card(time_limit=budget.limit, untried=budget.untried)
-        trained = replace(trained, model=model)
-        for what in budget.untried:
-            prepared.say("choose", f"not tried for want of time: {what}")
+        facts |= {"time_limit": budget.limit, "untried": budget.untried}
+        for words in budget.untried:
+            prepared.say("choose", f"not tried for want of time: {words}")
+
+    _warn(
+        result, is_classification=isinstance(prepared.dataset, labelled.LabelledDataset)
+    )
+
+    results = _results_of(result, prepared, choices, finalists)
+    if results:
+        facts["candidates"] = results
+    return replace(result, model=result.model.with_card(**facts), rows=tuple(results))
+
+
+def _warn(result: FitResult, *, is_classification: bool) -> None:
+    model = result.model
     cancelling = 0.0
-    if model.statistics is not None and isinstance(kinds.kernel_of(model.feature_map), Stationary):  # bounded
-        cancelling = solve.how_cancelling(solved, model.statistics)
-    solve.warn_of_alpha(solved, cancelling=cancelling, classes=isinstance(dataset, labelled.LabelledDataset))
-    if trained.rounding_seen is not None:
-        solve.warn_of_rounding(solved, trained.rounding_seen)
-    rows = chosen.rows
-    if choices.given:
-        rows = describe.compare_rows([describe.describe_candidate(*result) for result in trained.compared])
-        _say_ends(rows[trained.best_index])
-    elif not rows:
-        return trained
-    elif trained.parts is not None:
-        final = describe.describe_round("final", dataset.n_samples, trained.compared)
-        best = describe.candidate_words(final[trained.best_index])
-        prepared.say("choose", f"of {describe.n_candidates(rows)} candidates: {best}")
-        rows = [*final, *rows]
-    return replace(trained, model=model.with_card(candidates=rows), rows=tuple(rows))
+    # only features of a stationary kernel are bounded
+    is_bounded = isinstance(kinds.kernel_of(model.feature_map), Stationary)
+    if model.statistics is not None and is_bounded:
+        cancelling = solve.how_cancelling(result.solved, model.statistics)
+    solve.warn_of_alpha(result.solved, cancelling=cancelling, classes=is_classification)
+    if result.visible_rounding is not None:
+        solve.warn_of_rounding(result.solved, result.visible_rounding)
 
 
-def _say_ends(row: describe.Row) -> None:
-    message = "the best %s, %.3g, is at the %s end of those tried; a better one may lie beyond"
+def _results_of(
+    result: FitResult,
+    prepared: PreparedDataset,
+    choices: Choices,
+    finalists: first_round.Finalists,
+) -> list[describe.CandidateResult]:
+    """Return the results of all candidates; none if nothing was chosen."""
+    if choices.has_given_candidates:
+        results = describe.compare_rows(
+            [describe.describe_candidate(*trained) for trained in result.compared]
+        )
+        _log_ends(results[result.best_index])
+        return results
+
+    results = finalists.results
+    if not results or result.parts is None:
+        return results
+    final = describe.describe_round(
+        "final", prepared.dataset.n_samples, result.compared
+    )
+    best = describe.candidate_words(final[result.best_index])
+    prepared.say("choose", f"of {describe.n_candidates(results)} candidates: {best}")
+    return [*final, *results]
+
+
+def _log_ends(best: describe.CandidateResult) -> None:
+    """Log which parameters of the best candidate are at an end of the values tried."""
     for name in ("length_scale", "alpha"):
-        if (end := row[f"{name}_at_end"]) is not None:
-            logger.info(message, name.replace("_", " "), row[name], end)
+        end = best[f"{name}_at_end"]
+        if end is not None:
+            logger.info(
+                "the best %s, %.3g, is at the %s end of those tried; a better one may"
+                " lie beyond",
+                name.replace("_", " "),
+                best[name],
+                end,
+            )
 
 
-def fold_models_of(trained: Trained) -> conformal.FoldModels:
-    """Solve the model without each fold, at the alpha of all rows; see `fold_models`."""
-    assert trained.parts is not None
-    feature_map, solved = trained.compared[trained.best_index]
-    alpha, fit_intercept = solved.solution.alpha, trained.model.card["fit_intercept"]
-    return conformal.fold_models(trained.parts, feature_map, alpha=alpha, fit_intercept=fit_intercept)
-
-
-def _card_of(prepared: Prepared, solved: solve.Solved, penalty: Penalty) -> Summary:
-    return {
+def _card_of(
+    prepared: PreparedDataset, solved: solve.SelectedSolution, penalty: Penalty
+) -> Summary:
+    card: Summary = {
         **describe_dataset(prepared.dataset),
         **describe.describe_choices(penalty),
-        **({} if penalty.alphas is None else {"alphas": list(map(float, penalty.alphas))}),
+    }
+    if penalty.alphas is not None:
+        card["alphas"] = list(map(float, penalty.alphas))
+    return {
+        **card,
         "standardize": prepared.standardize,
         "chosen_by": solved.chosen_by,
         "estimate": describe.describe_estimate(solved),
@@ -461,41 +765,7 @@ def _card_of(prepared: Prepared, solved: solve.Solved, penalty: Penalty) -> Summ
     }
 
 
-def _columns_of(prepared: Prepared) -> moments.ColumnMoments:
-    return moments.ColumnMoments.of(prepared.moments, frequency_weights=prepared.frequency_weights)
-
-
-#: What a card says of the rows that were summed, their errors and the candidates that met on them: other rows
-#: have others. All else on it holds for every model of the same features.
-_OF_ROWS = {
-    *("data_fingerprint", "data_version", "data_id", "data_table", "prefix_fingerprint"),
-    *("rows_per_block", "summed_by_folds", "n_seen", "left_out", "merged", "window", "update"),
-    *("estimate", "metrics", "candidates", "untried", "time_limit"),
-}  # fmt: skip
-
-
-def refit(
-    model: models.RidgeModel,
-    statistics: RidgeStatistics,
-    *,
-    alpha: Alpha | None,
-    alphas: Sequence[float] | None = None,
-    fit_intercept: bool = True,
-) -> models.RidgeModel:
-    """Solve a model again from changed statistics of the same features; see `solve`.
-
-    None keeps the model's own alpha, or alphas. Held-out scores are kept: they come from fits of fewer rows,
-    so that intervals err on the wide side.
-    """
-    card = {name: value for name, value in model.card.items() if name not in _OF_ROWS}
-    if alpha is None:
-        # nothing is chosen, so that one factorisation per different alpha is all it costs
-        solved = solve.solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
-        card["fit_intercept"] = bool(fit_intercept)
-    else:
-        penalty = Penalty(alpha, alphas, fit_intercept, model.card.get("alpha_per_target", False))
-        solved = solve.solve(statistics, penalty)
-        card |= describe.describe_choices(penalty)
-    selection = solved.path() or model.selection
-    again = models.RidgeModel.from_solution(model.feature_map, statistics, solved.solution, selection, card)
-    return replace(again, held_out=model.held_out)
+def _columns_of(prepared: PreparedDataset) -> moments.ColumnMoments:
+    return moments.ColumnMoments.of(
+        prepared.moments, frequency_weights=prepared.frequency_weights
+    )

@@ -1,4 +1,9 @@
-"""A trained ridge model: its predictions, the record of its training, and its storage without pickle."""
+"""A trained ridge model, and how it is stored.
+
+A solved fit goes in; a `RidgeModel` comes out, with everything that prediction, a check
+of its origin and a later update need. It is stored as JSON and checksummed arrays
+rather than by pickle, so that reading a file runs no code.
+"""
 
 import hashlib
 import logging
@@ -18,7 +23,7 @@ from rff_dist.features import kinds, maps
 from rff_dist.fitting import predicting
 from rff_dist.numerics import machine
 from rff_dist.numerics.solution import RidgeSolution
-from rff_dist.ridge import held_out as conformal
+from rff_dist.ridge import held_out as held_outs
 from rff_dist.ridge import uncertainty
 from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.statistics import moments, ridge_statistics
@@ -29,34 +34,32 @@ from rff_dist.typing import AnyArray, Arrays, Facts, FloatArray, PathLike, Summa
 logger = logging.getLogger(__name__)
 
 KIND = "ridge model"
+#: The fact of a card that says whose errors intervals are made from.
+INTERVAL_ROWS = "interval_rows"
 
 
 @dataclass(frozen=True, eq=False)
 class RidgeModel:
-    """Everything that prediction, inspection and a later update need.
+    """Everything that prediction, inspection and a later update need."""
 
-    `feature_map`: with the standardizer of the inputs.
-    `coefficients`: float64 array of shape (n_components, n_targets). Weights of Z's columns.
-    `intercept`: float64 array of shape (n_targets,). Added to all predictions.
-    `alpha`: float, or float64 array of shape (n_targets,). Ridge penalty of ‖y − Zw‖² + alpha‖w‖²; an array
-      if targets have different ones.
-    `one_dimensional`: whether predictions drop the target axis, as the training targets did.
-    `statistics`: the exact sums that it was solved from; None if it was stored without them.
-    `selection`: the errors that alpha was chosen by, see `Solved.path`; empty for a given alpha.
-    `held_out`: how far off held-out rows were, for conformal intervals.
-    `columns`: moments of the inputs that it was trained on, for drift checks.
-    `card`: JSON-able facts: data fingerprint, rows, versions, processor, solver status, metrics.
-    """
-
+    #: With the standardizer of the inputs.
     feature_map: maps.FeatureMap
-    coefficients: FloatArray
-    intercept: FloatArray
+    coefficients: FloatArray  # shape (n_components, n_targets)
+    intercept: FloatArray  # shape (n_targets,)
+    #: Penalty of ‖y − Zw‖² + alpha‖w‖²; shape (n_targets,) if targets differ in it.
     alpha: float | FloatArray
+    #: Whether predictions drop the target axis, as the training targets did.
     one_dimensional: bool
+    #: The exact sums it was solved from; None if it was stored without them.
     statistics: ridge_statistics.RidgeStatistics | None = None
+    #: The errors that alpha was chosen by, see `SelectedSolution.path`; empty for a
+    #: given alpha.
     selection: Arrays = field(default_factory=dict)
-    held_out: conformal.HeldOutScores | None = None
+    #: How far off held-out rows were, for intervals; None for normal ones.
+    held_out: held_outs.HeldOutScores | None = None
+    #: Moments of the inputs that it was trained on, for drift checks.
     columns: moments.ColumnMoments | None = None
+    #: JSON-able facts: data fingerprint, rows, versions, processor, solver, metrics.
     card: Facts = field(default_factory=dict)
 
     __repr__ = short_repr
@@ -75,13 +78,16 @@ class RidgeModel:
     ) -> Self:
         """Build a model from the results of a fit.
 
-        `statistics`: None for a fit without sums, of which `one_dimensional` tells the shape of y.
-        `solver`: what to say of it on the card, besides the status.
+        A fit without sums has no `statistics`, so `one_dimensional` tells the shape of
+        y. `solver` has facts for the card, besides the status.
         """
         sums: dict[str, Any] = {}
         if statistics is not None:
             one_dimensional = statistics.spec.one_dimensional
-            sums = {"n_samples": statistics.n_samples, "statistics_digest": statistics.digest()}
+            sums = {
+                "n_samples": statistics.n_samples,
+                "statistics_digest": statistics.digest(),
+            }
         status = {
             "status": str(solution.status),
             "causes": list(solution.status.causes),
@@ -90,15 +96,16 @@ class RidgeModel:
             "alpha_floor": solution.floor,
             **(solver or {}),
         }
-        mapped = () if feature_map.standardizer is None else feature_map.standardizer.mapped_columns
-        facts = {
+        facts: Summary = {
             "statistics_digest": None,
             "feature_map_digest": feature_map.digest(),
             "solver": status,
-            **({"mapped_columns": list(mapped)} if mapped else {}),
-            "environment": describe_environment(),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
+        standardizer = feature_map.standardizer
+        if standardizer is not None and standardizer.mapped_columns:
+            facts["mapped_columns"] = list(standardizer.mapped_columns)
+        facts["environment"] = describe_environment()
+        facts["created"] = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(
             feature_map=feature_map,
             coefficients=solution.coefficients,
@@ -113,7 +120,8 @@ class RidgeModel:
     @property
     def plain_alpha(self) -> float | list[float]:
         """The penalty for JSON: a number, or a list with one for each target."""
-        return self.alpha if isinstance(self.alpha, float) else np.asarray(self.alpha).tolist()
+        alpha: float | list[float] = np.asarray(self.alpha).tolist()
+        return alpha
 
     @property
     def n_features(self) -> int:
@@ -125,34 +133,42 @@ class RidgeModel:
 
     @property
     def cross_validation(self) -> CrossValidation | None:
-        """The table of k-fold errors that alpha was chosen by; None if it was given or chosen otherwise."""
+        """The k-fold errors that alpha was chosen by; None if folds did not choose."""
         if "cv_errors" not in self.selection:
             return None
-        return CrossValidation.from_arrays(folding.folds_from_dict(self.card["folds"]), self.selection)
+        folds = folding.folds_from_dict(self.card["folds"])
+        return CrossValidation.from_arrays(folds, self.selection)
 
     @cached_property
     def linear(self) -> predicting.LinearModel:
-        return predicting.LinearModel(self.feature_map, self.coefficients, self.intercept)
+        return predicting.LinearModel(
+            self.feature_map, self.coefficients, self.intercept
+        )
 
     @cached_property
     def predictive(self) -> uncertainty.PredictiveModel:
-        """The state of a pass with standard deviations, see `predictive_model`; made once and kept in memory.
+        """Predicts with standard deviations; made once and kept in memory.
 
-        Raises StatisticsError if the model has no statistics, or is a classifier, whose scores are no
-          observations; SolveError if the statistics do not determine a variance.
+        Raises StatisticsError if the model has no statistics, or is a classifier, whose
+        scores are no observations; SolveError if the statistics do not determine a
+        variance.
         """
         self.refuse_classifier("standard deviations")
         if self.statistics is None:
             raise StatisticsError(f"no standard deviations: {self.why_no_statistics}")
         return uncertainty.predictive_model(
-            self.linear, self.statistics, alpha=self.alpha, fit_intercept=self.card["fit_intercept"]
+            self.linear,
+            self.statistics,
+            alpha=self.alpha,
+            fit_intercept=self.card["fit_intercept"],
         )
 
     @cached_property
-    def root_deviations(self) -> conformal.RootDeviations | None:
-        """The model of √s, with s the size of residuals near a row; None if intervals have one width."""
-        deviations = None if self.held_out is None else self.held_out.deviations
-        return None if deviations is None else deviations.root_deviations(self.feature_map)
+    def spread(self) -> held_outs.SpreadModel | None:
+        """The size of errors near a row; None if no rows were held out."""
+        if self.held_out is None:
+            return None
+        return self.held_out.spread.with_features(self.feature_map)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out cached properties, which can be made again."""
@@ -170,22 +186,36 @@ class RidgeModel:
         """The message that says why there are no statistics, and what to do."""
         if self.card["solver"].get("method") == "pcg":
             return (
-                "this model was solved by conjugate gradients, which make no statistics; "
-                "fit with solver='direct'"
+                "this model was solved by conjugate gradients, which make no"
+                " statistics; fit with solver='direct'"
             )
-        return "this model was stored without its statistics; store it with `statistics=True`, or fit again"
+        return (
+            "this model was stored without its statistics; store it with"
+            " `statistics=True`, or fit again"
+        )
 
     def refuse_classifier(self, what: str) -> None:
-        """Raise StatisticsError if the model is a classifier: `what` has no meaning for its scores."""
+        """Raise StatisticsError if the model is a classifier, which has no `what`."""
         if "classifier" in self.card:
             raise StatisticsError(
-                f"no {what}: this model is a classifier (loss={self.card['classifier']['loss']!r}), whose "
-                "statistics are those of ridge on class codes; expected a regression. Take its "
-                "probabilities: `predict_proba`, or `rff-dist predict --probabilities`"
+                f"no {what}: this model is a classifier"
+                f" (loss={self.card['classifier']['loss']!r}), whose statistics are"
+                " those of ridge on class codes; expected a regression. Take its"
+                " probabilities: `predict_proba`, or `rff-dist predict"
+                " --probabilities`"
             )
 
     def with_card(self, **facts: Any) -> Self:
         return replace(self, card={**self.card, **facts})
+
+    def with_intervals(self, scores: held_outs.HeldOutScores | None, rows: str) -> Self:
+        """Return the model with intervals by scores, and their rows in words on its
+        card; with normal intervals if there are no scores.
+        """
+        card = {name: self.card[name] for name in self.card if name != INTERVAL_ROWS}
+        if scores is not None:
+            card[INTERVAL_ROWS] = f"{scores.n_samples:,} {rows}"
+        return replace(self, held_out=scores, card=card)
 
     def without_statistics(self) -> Self:
         """Return the same model without its sums: smaller, but it cannot be updated."""
@@ -196,7 +226,9 @@ class RidgeModel:
         hasher = hashlib.sha256(self.feature_map.digest().encode())
         for array in (self.coefficients, self.intercept):
             # little-endian, so that machines agree
-            hasher.update(np.ascontiguousarray(array).astype("<f8", copy=False).tobytes())
+            hasher.update(
+                np.ascontiguousarray(array).astype("<f8", copy=False).tobytes()
+            )
         return hasher.hexdigest()
 
 
@@ -208,14 +240,18 @@ def one_or_several(alpha: ArrayLike) -> float | FloatArray:
 
 def describe_environment() -> Summary:
     """Return the versions and the kind of processor that bits depend on."""
-    blas = [library for library in machine.libraries_with_threads() if library["user_api"] == "blas"]
+    blas = set()
+    for library in machine.libraries_with_threads():
+        if library["user_api"] == "blas":
+            architecture = library.get("architecture", "")
+            words = (library["internal_api"], library["version"], architecture)
+            blas.add(" ".join(words).strip())
+    packages = ("rff_dist", "numpy", "scipy", "zarr")
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "packages": {name: _version(name) for name in ("rff_dist", "numpy", "scipy", "zarr")},
-        "blas": sorted(
-            {f"{b['internal_api']} {b['version']} {b.get('architecture', '')}".strip() for b in blas}
-        ),
+        "packages": {name: _version(name) for name in packages},
+        "blas": sorted(blas),
     }
 
 
@@ -223,13 +259,17 @@ _version = cache(version)  # `version` reads a file
 
 
 def write_model(model: RidgeModel, url: PathLike, *, overwrite: bool = False) -> None:
-    """Store a model as JSON and checksummed arrays; a reader sees the old model or the new one.
+    """Store a model; a reader sees the old model or the new one, never a part.
 
-    Raises OutputExistsError if there is something at `url` and `overwrite` is False; StorageError if it
-      cannot be written.
+    Raises OutputExistsError if there is something at `url` and `overwrite` is False;
+    StorageError if it cannot be written.
     """
     features, stored = record_features(model.feature_map)
-    arrays = {"coefficients": model.coefficients, "intercept": model.intercept, **stored}
+    arrays = {
+        "coefficients": model.coefficients,
+        "intercept": model.intercept,
+        **stored,
+    }
     parts: dict[str, Arrays] = {"selection": model.selection}
     if model.held_out is not None:
         parts["held_out"] = model.held_out.to_arrays()
@@ -246,14 +286,16 @@ def write_model(model: RidgeModel, url: PathLike, *, overwrite: bool = False) ->
         metadata["statistics"], parts["statistics"] = model.statistics.to_arrays()
     for part, named in parts.items():
         arrays |= {f"{part}_{name}": array for name, array in named.items()}
-    records.write_record(url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite)
+    records.write_record(
+        url, kind=KIND, metadata=metadata, arrays=arrays, overwrite=overwrite
+    )
 
 
 def read_model(url: PathLike) -> RidgeModel:
     """Read a model that `write_model` stored.
 
-    Raises StorageError if there is no model, or it is damaged (IntegrityError), unsafe (UnsafeModelError) or
-      too new (VersionError).
+    Raises StorageError if there is no model, or it is damaged (IntegrityError), unsafe
+    (UnsafeModelError) or too new (VersionError).
     """
     return model_from(records.read_record(url, kind=KIND), url)
 
@@ -268,18 +310,27 @@ def model_from(record: records.Record, url: PathLike) -> RidgeModel:
     except RFFDistError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else f"holds another value: {error}"
-        raise IntegrityError(f"the model at {redact(str(url))} {what}; store it again") from error
+        defect = f"holds another value: {error}"
+        if isinstance(error, KeyError):
+            defect = f"lacks {error}"
+        raise IntegrityError(
+            f"the model at {redact(str(url))} {defect}; store it again"
+        ) from error
 
 
 def _from_record(record: records.Record) -> RidgeModel:
-    arrays, metadata, statistics = record.arrays, record.metadata, None
+    arrays = record.arrays
+    metadata = record.metadata
+    statistics = None
     feature_map = read_features(metadata["feature_map"], arrays)
     if "statistics" in metadata:
         packed = kinds.with_prefix(arrays, "statistics_")
-        statistics = ridge_statistics.RidgeStatistics.from_arrays(metadata["statistics"], packed)
+        statistics = ridge_statistics.RidgeStatistics.from_arrays(
+            metadata["statistics"], packed
+        )
         statistics = statistics.with_whitener(feature_map.whitener)
-    held_out, columns = kinds.with_prefix(arrays, "held_out_"), kinds.with_prefix(arrays, "columns_")
+    held_out = kinds.with_prefix(arrays, "held_out_")
+    columns = kinds.with_prefix(arrays, "columns_")
     return RidgeModel(
         feature_map=feature_map,
         coefficients=arrays["coefficients"],
@@ -288,14 +339,16 @@ def _from_record(record: records.Record) -> RidgeModel:
         one_dimensional=metadata["one_dimensional"],
         statistics=statistics,
         selection=kinds.with_prefix(arrays, "selection_"),
-        held_out=conformal.HeldOutScores.from_arrays(held_out) if held_out else None,
+        held_out=held_outs.HeldOutScores.from_arrays(held_out) if held_out else None,
         columns=moments.ColumnMoments.from_arrays(columns) if columns else None,
         card=metadata["card"],
     )
 
 
-def record_features(feature_map: maps.FeatureMap) -> tuple[Summary, dict[str, AnyArray]]:
-    """Return the record of a feature map: JSON values, and arrays by their names in the record."""
+def record_features(
+    feature_map: maps.FeatureMap,
+) -> tuple[Summary, dict[str, AnyArray]]:
+    """Return a feature map as JSON values and named arrays."""
     facts, stored = feature_map.record()
     arrays = {f"features_{name}": array for name, array in stored.items()}
     if feature_map.standardizer is not None:
@@ -311,7 +364,9 @@ def record_features(feature_map: maps.FeatureMap) -> tuple[Summary, dict[str, An
 
 
 def read_features(values: Facts, arrays: Arrays) -> maps.FeatureMap:
-    """Rebuild the map that `record_features` kept, from its spec if that still draws the same features."""
+    """Rebuild the map of `record_features`, from its spec if that draws the same."""
     standardizer = maps.Standardizer.from_arrays(arrays)
-    stored = kinds.read_map(values, kinds.with_prefix(arrays, "features_"), standardizer)
+    stored = kinds.read_map(
+        values, kinds.with_prefix(arrays, "features_"), standardizer
+    )
     return kinds.drawn_again(stored, values.get("spec"), values["digest"])

@@ -1,21 +1,31 @@
 """Predictive standard deviations: ridge regression read as Bayesian linear regression.
 
-With the prior w ~ N(0, σ²/alpha·I), a flat prior for the intercept, and noise of variance σ² over the row's
-weight, the ridge solution is the posterior mean. In centred features the intercept's posterior is independent
-of that of w and has variance σ²/Σweights. A new observation of weight ω therefore has the variance
+A solved model and its exact sums go in; a standard deviation of each prediction comes
+out, and figures of how well these fit the errors on test rows. No pass over the
+training rows is needed.
+
+With the prior w ~ N(0, σ²/alpha·I), a flat prior for the intercept, and noise of
+variance σ² over the row's weight, the ridge solution is the posterior mean. In centred
+features the intercept's posterior is independent of that of w and has variance
+σ²/Σweights. A new observation of weight ω therefore has the variance
 
     σ²·(1/ω + 1/Σweights + (z − z̄)'(A + alpha·I)⁻¹(z − z̄)),
 
-where A is the centred Gram; without an intercept z̄ and 1/Σweights are 0. σ² maximises the evidence: it is
-q/n with q = c − B'(A + alpha·I)⁻¹B and n observations, or q/(n − 1) with an intercept. σ², alpha and the
-kernel are taken as known.
+where A is the centred Gram; without an intercept z̄ and 1/Σweights are 0. σ² maximises
+the evidence: it is q/n with q = c − B'(A + alpha·I)⁻¹B and n observations, or q/(n − 1)
+with an intercept. σ², alpha and the kernel are taken as known.
 
-ω is the mean weight of an observation, Σweights/n: 1 for rows that weights repeat. Everything is computed in
-units of it, A/ω and alpha/ω, so that a factor on all weights and alpha changes nothing. Rows of weight 0 are
-no observations.
+ω is the mean weight of an observation, Σweights/n: 1 for rows that weights repeat.
+Everything is computed in units of it, A/ω and alpha/ω, so that a factor on all weights
+and alpha changes nothing. Rows of weight 0 are no observations.
 
-Rasmussen & Williams (2006), Gaussian Processes for Machine Learning, eqs. 2.9 and 2.30; Bishop (2006),
-Pattern Recognition and Machine Learning, section 3.3.2.
+A level of a category that was never seen is one more like those that were: predictions
+are their mean, and the variance of theirs is added. The prior says less about it: where
+other columns have wide length scales, coefficients and intercept are large, and undo
+each other for the levels that were seen only.
+
+Rasmussen & Williams (2006), Gaussian Processes for Machine Learning, eqs. 2.9 and 2.30;
+Bishop (2006), Pattern Recognition and Machine Learning, section 3.3.2.
 """
 
 from __future__ import annotations
@@ -24,103 +34,120 @@ import logging
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, SolveError, StatisticsError
+from rff_dist.features import levels as levels_of
 from rff_dist.features import maps
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import cholesky, exact_sums, machine, solution
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
-from rff_dist.typing import Float32Array, FloatArray, frozen
+from rff_dist.typing import AnyArray, Float32Array, FloatArray, IntArray, frozen
 
 logger = logging.getLogger(__name__)
+_MOST_LEVELS = 32  # that tell how far levels of a category are apart
 
 
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # nominal coverage of the central intervals that are counted
+# nominal coverage of the central intervals that are counted
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 @frozen(eq=False)
 class PredictiveModel:
-    """The state of a pass that predicts with standard deviations.
+    """The state of a pass that predicts with standard deviations."""
 
-    `linear`: predicts the mean.
-    `factors`: tuple of float64 arrays of shape (n_components, n_components), one for each alpha. R in the
-      upper triangle, with ω·z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖² for scaled features v.
-    `factor_of_target`: int64 array of shape (n_targets,). Index of each target's factor.
-    `feature_means`: float64 array of shape (n_components,). Means of v; 0 without an intercept.
-    `noise_variance`: float64 array of shape (n_targets,). σ²/ω, the noise of an observation of mean weight,
-      in the targets' units squared.
-    `intercept_variance`: variance of the intercept in centred features, over σ²/ω: one over the number of
-      observations; 0 without an intercept.
-    `mean_weight`: ω.
-    `target_scale`: float64 array of shape (n_targets,). (Weighted) standard deviation of each target on the
-      training rows.
-    """
-
+    #: Predicts the mean.
     linear: predicting.LinearModel
+    #: R in the upper triangle, shape (n_components, n_components), one for each alpha:
+    #: ω·z'(A + alpha·I)⁻¹z = ‖R⁻ᵀv‖² for scaled features v.
     factors: tuple[FloatArray, ...]
-    factor_of_target: NDArray[np.int64]
+    #: shape (n_targets,): index of each target's factor
+    factor_of_target: IntArray
+    #: Means of v, shape (n_components,); 0 without an intercept.
     feature_means: FloatArray
+    #: σ²/ω, the noise of an observation of mean weight, shape (n_targets,)
     noise_variance: FloatArray
+    #: Variance of the intercept in centred features, over σ²/ω: one over the number of
+    #: observations; 0 without an intercept.
     intercept_variance: float
+    #: ω
     mean_weight: float
+    #: (Weighted) standard deviation of each training target, shape (n_targets,).
     target_scale: FloatArray
 
     __repr__ = short_repr
 
 
 def predictive_model(
-    linear: predicting.LinearModel, statistics: RidgeStatistics, *, alpha: ArrayLike, fit_intercept: bool
+    linear: predicting.LinearModel,
+    statistics: RidgeStatistics,
+    *,
+    alpha: ArrayLike,
+    fit_intercept: bool,
 ) -> PredictiveModel:
-    """Factor A + alpha·I, O(n_components³ / 3) and 8 · n_components² bytes for each different alpha.
+    """Factor A + alpha·I, in 8 · n_components² bytes for each different alpha.
 
-    A residual below its rounding error is replaced by that error, and logged.
+    `linear` was solved from the same statistics with the same alpha. A residual below
+    its rounding error is replaced by that error, and logged.
 
-    `linear`: solved from the same statistics with the same alpha.
-    `statistics`: those of the training rows.
-    `alpha`: float or array of shape (n_targets,). The penalty.
-    `fit_intercept`: whether `linear` has an intercept.
-    Raises SolveError if A + alpha·I is singular up to rounding, or there are no observations besides the one
-      that an intercept takes.
+    Raises SolveError if A + alpha·I is singular up to rounding, or there are no
+    observations besides the one that an intercept takes.
     """
     equations = statistics.normal_equations(fit_intercept=fit_intercept)
     if equations.n_samples <= int(fit_intercept):
         raise SolveError(
-            f"no variance can be estimated from n_samples={equations.n_samples} with an intercept; fit on at "
-            "least 2 rows"
+            f"no variance can be estimated from n_samples={equations.n_samples} with an"
+            " intercept; fit on at least 2 rows"
         )
     mean_weight = equations.sum_of_weights / equations.n_samples
-    feature_means, whitener = equations.feature_means, linear.feature_map.whitener
+    feature_means = equations.feature_means
+    whitener = linear.feature_map.whitener
     penalty = solution.check_alpha(alpha, equations.moments.shape[1])
     different, factor_of_target = np.unique(penalty, return_inverse=True)
-    explained, factors = np.empty(len(penalty)), []
+    explained = np.empty(len(penalty))
+    factors = []
     with machine.tile_pool() as pool:
         floor = equations.floor()
         for i, value in enumerate(different):
-            last = i == len(different) - 1  # factored in the Gram's own memory
-            factor, targets = equations.gram if last else equations.gram.copy(), factor_of_target == i
+            # the last one is factored in the Gram's own memory
+            is_last = i == len(different) - 1
+            factor = equations.gram if is_last else equations.gram.copy()
+            targets = factor_of_target == i
             factor.flat[:: len(factor) + 1] += value
-            broken = cholesky.cholesky_in_place(factor, pool)
-            if broken is not None or (value < floor and cholesky.smallest_eigenvalue(factor, pool) < floor):
+            is_singular = cholesky.cholesky_in_place(factor, pool) is not None
+            if not is_singular and value < floor:
+                is_singular = cholesky.smallest_eigenvalue(factor, pool) < floor
+            if is_singular:
                 raise SolveError(
-                    f"the variance is not determined: alpha={value:.3g} and an eigenvalue of Z'Z are both "
-                    f"below {floor:.3g}, the rounding error of the eigenvalues; fit with an alpha above it"
+                    f"the variance is not determined: alpha={value:.3g} and an"
+                    f" eigenvalue of Z'Z are both below {floor:.3g}, the rounding error"
+                    " of the eigenvalues; fit with an alpha above it"
                 )
-            explained[targets] = cholesky.solve_factored(factor, equations.moments[:, targets], pool)[1]
+            explained[targets] = cholesky.solve_factored(
+                factor, equations.moments[:, targets], pool
+            )[1]
             if whitener is not None:
-                # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: one triangle for workers, which need not make T
+                # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: workers need one triangle, not T
                 cholesky.multiply_upper_in_place(factor, whitener, pool)
             factor /= np.sqrt(mean_weight)  # R = U/√ω, so that ‖R⁻ᵀv‖² has the factor ω
             factors.append(factor)
     # σ² = q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²
-    squared_norm, total = np.square(linear.coefficients).sum(axis=0), equations.total_sum_of_squares
+    squared_norm = np.square(linear.coefficients).sum(axis=0)
+    total = equations.total_sum_of_squares
     rss = total - explained - penalty * squared_norm
-    bound = solution.rss_error_bound(squared_norm, total, n_components=len(linear.coefficients), floor=floor)
+    bound = solution.rss_error_bound(
+        squared_norm, total, n_components=len(linear.coefficients), floor=floor
+    )
     for target in np.flatnonzero(rss < bound):
-        message = "the residual sum of squares of target %d, %.3g, is below its rounding error: taking %.3g"
-        logger.warning(message, target, rss[target], bound[target])
+        logger.warning(
+            "the residual sum of squares of target %d, %.3g, is below its rounding"
+            " error: taking %.3g",
+            target,
+            rss[target],
+            bound[target],
+        )
     quadratic = np.maximum(rss, bound) + penalty * squared_norm
     noise_variance = quadratic / (equations.n_samples - int(fit_intercept))
     return PredictiveModel(
@@ -135,11 +162,14 @@ def predictive_model(
     )
 
 
-def predict_rows_with_std(rows: blocks.Rows, model: PredictiveModel) -> tuple[FloatArray, FloatArray]:
+def predict_rows_with_std(
+    rows: blocks.Rows, model: PredictiveModel
+) -> tuple[FloatArray, FloatArray]:
     """Return predictions and standard deviations, each of shape (n_samples, n_targets).
 
-    O(n_samples · n_components²) for each of the model's factors. Predictions have the bits of `predict_rows`.
-    Features are made again for the deviations, 256 rows at a time: 2 KiB for each component and thread.
+    O(n_samples · n_components²) for each of the model's factors. Predictions have the
+    bits of `predict_rows`. Features are made again for the deviations, 256 rows at a
+    time: 2 KiB for each component and thread.
 
     Raises DataError as `predict_rows`, and if a variance overflows.
     """
@@ -154,8 +184,11 @@ def predict_rows_with_std(rows: blocks.Rows, model: PredictiveModel) -> tuple[Fl
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             for i, factor in enumerate(model.factors):
                 solved = features if i == len(model.factors) - 1 else features.copy()
-                if len(tile) == 1:  # `solve_transposed` copies tiles, which takes longer than one column
-                    solved[:, 0] = scipy.linalg.blas.dtrsv(factor.T, solved[:, 0], lower=1)
+                # `solve_transposed` copies tiles, which takes longer than one column
+                if len(tile) == 1:
+                    solved[:, 0] = scipy.linalg.blas.dtrsv(
+                        factor.T, solved[:, 0], lower=1
+                    )
                 else:
                     cholesky.solve_transposed(factor, solved)
                 spread[first : first + len(tile), i] = np.square(solved).sum(axis=0)
@@ -163,63 +196,92 @@ def predict_rows_with_std(rows: blocks.Rows, model: PredictiveModel) -> tuple[Fl
     machine.share_out(measure, range(0, len(inputs), cholesky.STRIP_COLUMNS))
     if not np.isfinite(spread).all():
         row = rows.block.start + int(np.argmin(np.isfinite(spread).all(axis=1)))
-        raise DataError(f"the variance of row {row:_} is not finite: its features overflow; scale X down")
+        raise DataError(
+            f"the variance of row {row:_} is not finite: its features overflow; scale X"
+            " down"
+        )
     # of the noise, the intercept and the coefficients, in units of σ²/ω
     relative = 1.0 + model.intercept_variance + spread[:, model.factor_of_target]
-    return predictions, np.sqrt(relative * model.noise_variance)
+    variances = relative * model.noise_variance
+    unseen = np.flatnonzero(levels_of.never_seen(rows.X, feature_map.levels))
+    if len(unseen):
+        variances[unseen] += _variance_of_levels(rows.X[unseen], model.linear)
+    return predictions, np.sqrt(variances)
+
+
+def _variance_of_levels(X: AnyArray, linear: predicting.LinearModel) -> FloatArray:
+    """Return how far predictions of rows are apart if known levels take the place of
+    those that were never seen: a variance, shape (n_rows, n_targets).
+    """
+    levels = linear.feature_map.levels
+    n_draws = min(_MOST_LEVELS, max(map(len, levels.values())))
+    predictions = []
+    for draw in range(n_draws):
+        known = X.copy()
+        for column, texts in levels.items():
+            # in an order of its own, so that columns vary apart from each other
+            order = np.random.default_rng(column).permutation(len(texts))
+            is_unseen = levels_of.never_seen(X, {column: texts})
+            known[is_unseen, column] = order[draw % len(texts)]
+        block = blocks.Block(0, 0, len(known))
+        predictions.append(predicting.predict_rows(blocks.Rows(block, known), linear))
+    # of the mean of these levels, too
+    return np.var(predictions, axis=0) * (n_draws + 1) / max(1, n_draws - 1)
 
 
 @frozen(eq=False)
 class Calibration:
-    """Exact sums of how well standard deviations fit the errors on the rows seen so far; `+` joins two sets.
+    """Exact sums of how well standard deviations s fit errors; `+` joins two sets.
 
-    Each row is judged as one new observation of the training rows' mean weight, N(f, s²), and counts by its
-    own weight. A target without noise (s = 0) has no density: its scores and densities are NaN.
-
-    `errors`: errors of the means f.
-    `log_losses`: ExactSum of shape (n_targets,). Weighted sums of −log N(y; f, s²), in nats.
-    `squared_scores`: ExactSum of shape (n_targets,). Weighted sums of ((y − f)/s)².
-    `covered`: ExactSum of shape (n_levels, n_targets). Weight of the rows inside the central interval of each
-      of `LEVELS`, ends included.
-    `deviations`: ExactSum of shape (n_targets,). Weighted sums of s.
-    `target_scale`: float64 array of shape (n_targets,). Standard deviation of each target on the training
-      rows.
+    Each row is judged as one new observation of the training rows' mean weight, N(f,
+    s²), and counts by its own weight. A target without noise (s = 0) has no density:
+    its scores and densities are NaN.
     """
 
+    #: Errors of the means f.
     errors: evaluation.Errors
+    #: Weighted sums of −log N(y; f, s²) per target, in nats.
     log_losses: exact_sums.ExactSum
+    #: Weighted sums of ((y − f)/s)² per target.
     squared_scores: exact_sums.ExactSum
+    #: Weight of the rows inside the central interval of each of `LEVELS`, ends
+    #: included, shape (n_levels, n_targets).
     covered: exact_sums.ExactSum
+    #: Weighted sums of s per target.
     deviations: exact_sums.ExactSum
+    #: Standard deviation of each training target, shape (n_targets,).
     target_scale: FloatArray
 
     def __add__(self, other: Calibration) -> Calibration:
         if not np.array_equal(self.target_scale, other.target_scale):
             raise StatisticsError(
-                f"these are sums of different models, whose targets vary by {self.target_scale} and "
-                f"{other.target_scale}; measure all blocks with one model"
+                "these are sums of different models, whose targets vary by"
+                f" {self.target_scale} and {other.target_scale}; measure all blocks"
+                " with one model"
             )
         return exact_sums.add_fields(self, other, target_scale=self.target_scale)
 
     @property
     def nlpd(self) -> FloatArray:
-        """Negative log predictive density per target: mean of ½·log(2πs²) + (y − f)²/(2s²), in nats."""
+        """Negative log predictive density per target, the mean of −log N(y; f, s²)."""
         return self._of_noisy(self.log_losses)
 
     @property
     def standardized_nlpd(self) -> FloatArray:
-        """NLPD of each target in units of its standard deviation on the training rows, as in papers."""
+        """NLPD of targets divided by their standard deviations, as papers report it."""
         with np.errstate(divide="ignore"):
-            return np.where(self.target_scale > 0, self.nlpd - np.log(self.target_scale), np.nan)
+            return np.where(
+                self.target_scale > 0, self.nlpd - np.log(self.target_scale), np.nan
+            )
 
     @property
     def mean_squared_score(self) -> FloatArray:
-        """Mean of ((y − f)/s)² per target: 1 where s is right on average, above it where s is too small."""
+        """Mean of ((y − f)/s)² per target: above 1 if s is too small on average."""
         return self._of_noisy(self.squared_scores)
 
     @property
     def coverage(self) -> FloatArray:
-        """Share of the rows inside the central interval of each of `LEVELS`, shape (n_levels, n_targets)."""
+        """Share of rows inside the intervals of `LEVELS`, (n_levels, n_targets)."""
         return self.covered.value() / self.errors.weight.value()
 
     @property
@@ -229,7 +291,7 @@ class Calibration:
 
     @property
     def mean_widths(self) -> FloatArray:
-        """Mean width of the central interval of each of `LEVELS`, shape (n_levels, n_targets)."""
+        """Mean width of the intervals of `LEVELS`, shape (n_levels, n_targets)."""
         return np.outer(2.0 * _quantiles(), self.mean_standard_deviation)
 
     def _of_noisy(self, sums: exact_sums.ExactSum) -> FloatArray:
@@ -243,29 +305,38 @@ def _quantiles() -> FloatArray:
 
 
 def calibrate_rows(rows: blocks.Rows, model: PredictiveModel) -> Calibration:
-    """Return the errors and the calibration of a model on a block, at the cost of `predict_rows_with_std`.
+    """Return the errors and the calibration of a model on a block.
 
-    Raises DataError if the block has no targets, or values that are not finite; as `predict_rows_with_std`.
-    Source: Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 4.1 (the logarithmic score).
+    Raises DataError if the block has no targets, or as `predict_rows_with_std`. Source:
+    Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 4.1 (the
+    logarithmic score).
     """
     y, weights = evaluation.evaluated_targets(rows)
     predictions, deviations = predict_rows_with_std(rows, model)
     residual = np.abs(y - predictions)
-    certain = deviations == 0.0
-    divisor = np.where(certain, 1.0, deviations)
+    has_no_noise = deviations == 0.0
+    divisor = np.where(has_no_noise, 1.0, deviations)
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
-        squared = np.where(certain, 0.0, (residual / divisor) ** 2)
-        losses = np.where(certain, 0.0, 0.5 * (np.log(2.0 * np.pi) + squared) + np.log(divisor))
-        # |y − f| ≤ q·s rather than a quotient, so that a target without noise counts if it is met exactly
-        inside = np.stack([weights @ (residual <= width * deviations) for width in _quantiles()])
+        squared = np.where(has_no_noise, 0.0, (residual / divisor) ** 2)
+        densities = 0.5 * (np.log(2.0 * np.pi) + squared) + np.log(divisor)
+        losses = np.where(has_no_noise, 0.0, densities)
+        # |y − f| ≤ q·s rather than a quotient, so that a target without noise counts if
+        # it is met exactly
+        inside = np.stack(
+            [weights @ (residual <= width * deviations) for width in _quantiles()]
+        )
         sums = (weights @ losses, weights @ squared, inside, weights @ deviations)
     errors = evaluation.errors_of(y, weights, predictions, model.linear.intercept)
     log_losses, squared_scores, covered, spread = map(exact_sums.ExactSum.of, sums)
-    return Calibration(errors, log_losses, squared_scores, covered, spread, model.target_scale)
+    return Calibration(
+        errors, log_losses, squared_scores, covered, spread, model.target_scale
+    )
 
 
-def _centred_features(feature_map: maps.FeatureMap, tile: Float32Array, means: FloatArray) -> FloatArray:
-    """Return scaled features of prepared rows less means, shape (n_components, n_samples); may overflow."""
+def _centred_features(
+    feature_map: maps.FeatureMap, tile: Float32Array, means: FloatArray
+) -> FloatArray:
+    """Return scaled features less means, (n_components, n_samples); may overflow."""
     features = np.empty((feature_map.n_components, len(tile)))
     for start, stop in feature_map.stripes:
         feature_map.fill(tile, features[start:stop], start, stop)

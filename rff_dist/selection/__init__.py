@@ -1,1 +1,1 @@
-"""Which alpha, from statistics alone: GCV, evidence, k-fold cross-validation; few rows, left out in turn."""
+"""Choose alpha without another pass: GCV, evidence, folds, few rows left out."""

@@ -1,4 +1,8 @@
-"""Grids of alpha: which values are tried, and where the best one lies."""
+"""Grids of alpha: which values are tried, and which end of them the best is at.
+
+The eigenvalues of Z'Z or a user's values go in; alphas come out, ascending. A fixed
+grid would miss: useful alphas grow with the rows and with the features' variances.
+"""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,7 +14,8 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.numerics import eigen, solution
 from rff_dist.typing import EPS, FloatArray
 
-# Scores this close, as shares of the variance, count as equal: a smaller residual is rounding.
+# Scores this close, as shares of the variance, count as equal: a smaller residual is
+# rounding.
 RESOLUTION = 1e-10
 DECADES_ABOVE = 2  # the largest eigenvalue: an alpha there leaves little but the mean
 MATERIAL_GAIN = 0.01  # share of a target's error that an alpha of its own must save
@@ -18,21 +23,18 @@ type PerTarget = bool | Literal["auto"]
 
 
 def default_alphas(spectrum: eigen.RidgeSpectrum) -> FloatArray:
-    """Three alphas per decade, from 100 times the largest eigenvalue down to the floor; see `alpha_grid`.
-
-    Returns float64 array of shape (n_alphas,): ascending; 1 alone if the features are all constant, since any
-      alpha then gives zero weights.
-    """
+    """Return the `alpha_grid` of a spectrum."""
     return alpha_grid(float(spectrum.eigenvalues[-1]), spectrum.floor)
 
 
 def alpha_grid(largest: float, floor: float) -> FloatArray:
-    """Three alphas per decade; 1 alone, or the floor if that is more, if the largest eigenvalue is 0.
+    """Return three alphas per decade, ascending.
 
-    They begin at the floor, below which all is rounding, and end at 100 times the largest eigenvalue, where
-    little but the mean is left: for targets with outliers, that may be the best.
+    They begin at the floor, below which all is rounding, and end at 100 times the
+    largest eigenvalue, where predictions are little but the mean: for targets with
+    outliers, that may be the best.
     """
-    if largest <= 0.0:
+    if largest <= 0.0:  # constant features: any alpha gives zero weights
         return np.array([max(1.0, floor)])
     largest = max(largest, floor)
     lowest = max(floor, EPS * largest)
@@ -40,9 +42,14 @@ def alpha_grid(largest: float, floor: float) -> FloatArray:
     return largest * 10.0 ** (np.arange(-steps, 1 + 3 * DECADES_ABOVE) / 3.0)
 
 
-def worst_end(ends: Sequence[Literal["lower", "upper"] | None]) -> Literal["lower", "upper"] | None:
-    """Return "lower" before "upper" before None, since too small an alpha does more harm."""
-    return "lower" if "lower" in ends else "upper" if "upper" in ends else None
+def worst_end(
+    ends: Sequence[Literal["lower", "upper"] | None],
+) -> Literal["lower", "upper"] | None:
+    """Return the end that does most harm: too small an alpha does more."""
+    for end in ("lower", "upper"):
+        if end in ends:
+            return end
+    return None
 
 
 def check_grid(alphas: ArrayLike) -> FloatArray:
@@ -53,21 +60,22 @@ def check_grid(alphas: ArrayLike) -> FloatArray:
     values = np.atleast_1d(np.asarray(alphas))
     grid = np.unique(solution.check_alpha(values, len(values)))
     if len(grid) == 0 or grid[0] == 0.0:
-        raise InvalidParameterError(f"`alphas` is {alphas!r}; expected at least one, all in (0, inf)")
+        raise InvalidParameterError(
+            f"`alphas` is {alphas!r}; expected at least one, all in (0, inf)"
+        )
     return grid
 
 
 def last_within(scores: FloatArray, limit: float | FloatArray) -> int:
-    """Return the index of the last score up to a limit: on an ascending grid, the largest such alpha."""
+    """Return the index of the last score, of the largest alpha, up to a limit."""
     return int(np.flatnonzero(scores <= limit)[-1])
 
 
 def shares_of_variance(errors: FloatArray, target_variance: FloatArray) -> FloatArray:
-    """Return means over targets of error / variance, which choose one alpha for all targets.
+    """Return means over the targets, the last axis, of error / variance.
 
-    Units of targets do not matter, and constant targets do not count; if all are constant, errors are summed.
-
-    `errors`: float64 array of shape (..., n_targets).
+    Units of targets do not matter, and constant targets do not count; if all are
+    constant, errors are summed.
     """
     varying = target_variance > 0.0
     if not varying.any():

@@ -1,19 +1,24 @@
-"""Exact errors of few rows that are left out in folds or one by one, from the rows themselves.
+"""Cross-validate few rows from their features rather than from sums.
 
-Each split of folds takes a decomposition of the smaller Gram: that of its training rows, or of their
-features. The table is the same as that of `cross_validation`, which works from sums of each fold and for any
-number of rows. A single decomposition gives the errors of all rows that are left out one by one.
+Features of up to some thousand rows go in; the errors of each alpha come out, for rows
+left out in folds or one by one. With fewer rows than features this is faster than sums
+of D² numbers, and it resolves smaller alphas.
+
+Each split of folds takes a decomposition of the smaller Gram: that of its training
+rows, or of their features. The table is the same as that of `cross_validation`, which
+works from sums of each fold and for any number of rows. A single decomposition gives
+the errors of all rows that are left out one by one.
 """
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rff_dist.data import folding, samples
 from rff_dist.numerics import machine, tridiagonal
-from rff_dist.selection import cross_validation
-from rff_dist.selection.grids import MATERIAL_GAIN, RESOLUTION, PerTarget, alpha_grid, check_grid, last_within
+from rff_dist.selection import cross_validation, rule
+from rff_dist.selection.grids import PerTarget, alpha_grid, check_grid
 from rff_dist.typing import EPS, BoolArray, FloatArray, IndexArray, frozen
 
 
@@ -24,47 +29,58 @@ def cross_validate_rows(
     *,
     alphas: ArrayLike | None = None,
     fit_intercept: bool = True,
-    repeated: bool = False,
+    frequency_weights: bool = False,
 ) -> cross_validation.CrossValidation | None:
-    """Return the table that `cross_validate` makes of the sums of these rows, for all components.
+    """Return the table that `cross_validate` makes of sums, from features of rows.
 
-    O(n_samples · n_components · k) for each split, where k is the smaller of the two. The bits do not depend
-    on the number of threads.
+    O(n_samples · n_components · k) for each split, where k is the smaller of the two.
+    The bits do not depend on the number of threads. `frequency_weights` are whole
+    numbers that repeat their rows.
 
-    `Z`: float64 array of shape (n_samples, n_components). Features of the sample's rows.
-    `folds`: gives the splits of the sample's folds.
-    `alphas`: as in `cross_validate`.
-    `repeated`: whether weights are whole numbers that repeat their rows.
     Returns None if a split has no row to train on, or no split has any to hold out.
     """
-    y, fold_of_row = sample.y, sample.fold_of_row
+    y = sample.y
+    fold_of_row = sample.fold_of_row
     weights = np.ones(len(Z)) if sample.weights is None else sample.weights
-    splits = [(np.isin(fold_of_row, trained), fold_of_row == held) for trained, held in folds.splits]
-    splits = [(train, test) for train, test in splits if test.any()]
-    if not splits or not all(train.any() for train, _ in splits):
+    splits = []
+    for trained_on, held_out in folds.splits:
+        train = np.isin(fold_of_row, trained_on)
+        test = fold_of_row == held_out
+        if test.any() and not train.any():
+            return None
+        if test.any():
+            splits.append((train, test))
+    if not splits:
         return None
-    whole = _Centred.of(Z, y, weights, fit_intercept=fit_intercept)
+    rows = _CentredRows.of(Z, y, weights, fit_intercept=fit_intercept)
 
     def validate(train: BoolArray, test: BoolArray) -> tuple[FloatArray, FloatArray]:
-        squares, degrees = whole.hold_out(train, test, gram, grid, floor=floor)
-        return squares, degrees / (weights[train].sum() if repeated else train.sum())
+        squares, degrees = rows.hold_out(train, test, gram, grid, floor=floor)
+        n_trained_on = weights[train].sum() if frequency_weights else train.sum()
+        return squares, degrees / n_trained_on
 
-    n_threads = machine.available_cores() if min(Z.shape) > cross_validation.SMALL else 1
+    is_small = min(Z.shape) <= cross_validation.SMALL
+    n_threads = 1 if is_small else machine.available_cores()
     with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
-        gram = whole.gram()
+        gram = rows.gram()
         largest = cross_validation.largest_eigenvalue(gram)
         floor = max(Z.shape) * EPS * largest
         grid = alpha_grid(largest, floor) if alphas is None else check_grid(alphas)
-        errors, leverages = zip(*pool.map(validate, *zip(*splits, strict=True)), strict=True)
-    held_out = np.array([weights[test].sum() for _, test in splits])
-    constant = np.ptp(y, axis=0) == 0.0 if fit_intercept else np.zeros(y.shape[1], bool)
+        errors, leverages = zip(
+            *pool.map(validate, *zip(*splits, strict=True)), strict=True
+        )
+    test_weights = np.array([weights[test].sum() for _, test in splits])
+    means = np.stack(errors) / test_weights[:, np.newaxis, np.newaxis]
+    variance = np.square(rows.targets).sum(axis=0) / rows.total
+    if fit_intercept:  # rounding gives a constant target a variance
+        variance[np.ptp(y, axis=0) == 0.0] = 0.0
     return cross_validation.CrossValidation(
         folds=folds,
         n_components=np.array([Z.shape[1]], np.int64),
         alphas=grid,
-        errors=(np.stack(errors) / held_out[:, np.newaxis, np.newaxis])[:, np.newaxis],
-        weights=held_out,
-        target_variance=np.where(constant, 0.0, np.square(whole.targets).sum(axis=0) / whole.total),
+        errors=means[:, np.newaxis],
+        weights=test_weights,
+        target_variance=variance,
         leverages=np.stack(leverages)[:, np.newaxis],
     )
 
@@ -76,70 +92,77 @@ def leave_out_each(
     alphas: FloatArray,
     *,
     fit_intercept: bool = True,
-    repeated: bool = False,
+    frequency_weights: bool = False,
 ) -> FloatArray:
-    """`cv_results_` of `sklearn.linear_model.RidgeCV(alphas, store_cv_results=True)`, axes reversed.
+    """Return each row's squared errors by ridge on the others, for each alpha.
 
-    Each row's squared errors by ridge on the others, shape (n_alphas, n_targets, n_samples).
-    Infinite if the other rows do not determine a row, up to rounding; 0 for rows without weight. If weights
-    repeat rows, one copy is left out. O(n_samples · n_components · k), where k is the smaller of the two.
-
-    `Z`, `repeated`: as in `cross_validate_rows`.
-    `y`: float64 array of shape (n_samples, n_targets).
-    `weights`: float64 array of shape (n_samples,), or None. At least 0.
-    `alphas`: float64 array of shape (n_alphas,). Penalties above 0.
+    Their shape is (n_alphas, n_targets, n_samples): `cv_results_` of
+    `sklearn.linear_model.RidgeCV(alphas, store_cv_results=True)`, axes reversed. They
+    are infinite if the other rows do not determine a row, up to rounding, and 0 for
+    rows without weight. If weights repeat rows, one copy is left out. O(n_samples ·
+    n_components · k), where k is the smaller of the two.
     """
     counted = np.ones(len(Z), bool) if weights is None else weights > 0
-    times = np.ones(len(Z)) if weights is None else weights[counted]
-    centred = _Centred.of(Z[counted], y[counted], times, fit_intercept=fit_intercept)
-    # threads of decompositions of up to 512 components wait for each other: next to other work 0.4 s for 0.03
+    weights = np.ones(len(Z)) if weights is None else weights[counted]
+    centred = _CentredRows.of(
+        Z[counted], y[counted], weights, fit_intercept=fit_intercept
+    )
+    # threads of decompositions of up to 512 components wait for each other: next to
+    # other work 0.4 s for 0.03
     with machine.single_threaded_blas():
         U, eigenvalues, rest, outside = centred.orthogonal()
         shares = alphas[:, np.newaxis] / (eigenvalues + alphas[:, np.newaxis])
         # 1 − h of each alpha and row, the diagonal of I − H; shape (n_alphas, n_rows)
-        left = rest + shares @ np.square(U).T
+        complement = rest + shares @ np.square(U).T
         missed = outside + U @ (shares[:, :, np.newaxis] * (U.T @ centred.targets))
-    if repeated:
-        # h of a row that is there `times` times is shared by its copies, and one of them is left out
-        left = 1.0 - (1.0 - left) / times
-    undetermined = left <= len(U) * EPS
-    missed /= (np.sqrt(times) * np.where(undetermined, 1.0, left))[:, :, np.newaxis]
+    if frequency_weights:
+        # the copies of a row share its h, and one of them is left out
+        complement = 1.0 - (1.0 - complement) / weights
+    is_undetermined = complement <= len(U) * EPS
+    divisors = np.sqrt(weights) * np.where(is_undetermined, 1.0, complement)
+    missed /= divisors[:, :, np.newaxis]
+    of_counted = np.where(is_undetermined[:, :, np.newaxis], np.inf, np.square(missed))
     squares = np.zeros((len(alphas), y.shape[1], len(Z)))
-    squared = np.where(undetermined[:, :, np.newaxis], np.inf, np.square(missed))
-    squares[:, :, counted] = squared.swapaxes(1, 2)
+    squares[:, :, counted] = of_counted.swapaxes(1, 2)
     return squares
 
 
 @frozen(eq=False)
-class _Centred:
-    """Rows less their means, times the roots of their weights; means are 0 without an intercept.
+class _CentredRows:
+    """Rows less their means if there is an intercept, times the roots of weights."""
 
-    `features`: float64 array of shape (n_samples, n_components).
-    `targets`: float64 array of shape (n_samples, n_targets).
-    `roots`: float64 array of shape (n_samples, 1). Square roots of the weights.
-    `total`: sum of the weights.
-    """
-
-    features: FloatArray
-    targets: FloatArray
+    features: FloatArray  # shape (n_samples, n_components)
+    targets: FloatArray  # shape (n_samples, n_targets)
+    #: Square roots of the weights, shape (n_samples, 1).
     roots: FloatArray
+    #: Sum of the weights.
     total: float
     fit_intercept: bool
 
     @classmethod
-    def of(cls, Z: FloatArray, y: FloatArray, weights: FloatArray, *, fit_intercept: bool) -> Self:
-        total, roots = float(weights.sum()), np.sqrt(weights)[:, np.newaxis]
+    def of(
+        cls, Z: FloatArray, y: FloatArray, weights: FloatArray, *, fit_intercept: bool
+    ) -> Self:
+        total = float(weights.sum())
+        roots = np.sqrt(weights)[:, np.newaxis]
         shares = weights / total if fit_intercept else np.zeros(len(weights))
-        return cls(roots * (Z - shares @ Z), roots * (y - shares @ y), roots, total, fit_intercept)
+        return cls(
+            roots * (Z - shares @ Z),
+            roots * (y - shares @ y),
+            roots,
+            total,
+            fit_intercept,
+        )
 
     @property
-    def _by_rows(self) -> bool:
+    def _is_wide(self) -> bool:
+        """Whether products of rows, AA', are smaller than those of columns, A'A."""
         n_samples, n_components = self.features.shape
         return bool(n_samples <= n_components)
 
     def gram(self) -> FloatArray:
         A = self.features
-        return A @ A.T if self._by_rows else A.T @ A
+        return A @ A.T if self._is_wide else A.T @ A
 
     def hold_out(
         self,
@@ -152,29 +175,37 @@ class _Centred:
     ) -> tuple[FloatArray, FloatArray]:
         """Predict some rows by ridge on others; see `Tridiagonal`.
 
-        `train`, `test`: masks of shape (n_samples,).
-        `gram`: the result of `gram`.
-        `floor`: its rounding error; smaller penalties count as this one.
-        Returns `squares`: float64 array of shape (n_alphas, n_targets). Weighted sums of squared errors.
-        Returns `degrees_of_freedom`: float64 array of shape (n_alphas,).
+        `train` and `test` are masks of rows. Penalties below the rounding error `floor`
+        of the Gram count as that. Returns weighted sums of squared errors, shape
+        (n_alphas, n_targets), and degrees of freedom, shape (n_alphas,).
         """
-        trained = train[:, np.newaxis]
-        roots = self.roots * trained  # without copies of all features but those of the rest
+        # masks rather than copies of all features of these rows
+        is_trained_on = train[:, np.newaxis]
+        roots = self.roots * is_trained_on
         weight = float(np.square(roots).sum())
         shares = roots / weight if self.fit_intercept else np.zeros(roots.shape)
         target_means = shares.T @ self.targets
         targets = self.targets - self.roots * target_means
-        if self._by_rows:  # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, so that products of rows are enough
-            products, moments = gram[:, train], targets[train]
-            if self.fit_intercept:  # about the means of the rows trained on, on both sides
+        # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, so that products of rows are enough
+        if self._is_wide:
+            products = gram[:, train]
+            moments = targets[train]
+            # about the means of the rows trained on, on both sides
+            if self.fit_intercept:
                 means = shares.T @ products
-                centres = products @ shares[train] - self.roots * (means @ shares[train])
-                products -= np.hstack([self.roots, centres]) @ np.vstack([means, roots[train].T])
-            system, held_out = products[train], products[test]
+                centres = products @ shares[train] - self.roots * (
+                    means @ shares[train]
+                )
+                products -= np.hstack([self.roots, centres]) @ np.vstack(
+                    [means, roots[train].T]
+                )
+            system = products[train]
+            held_out = products[test]
         else:  # sums over all rows, less those of the rows that are not trained on
-            left_out, means = self.features[~train], shares.T @ self.features
+            left_out = self.features[~train]
+            means = shares.T @ self.features
             system = gram - left_out.T @ left_out - weight * (means.T @ means)
-            moments = self.features.T @ (targets * trained)
+            moments = self.features.T @ (targets * is_trained_on)
             held_out = self.features[test] - self.roots[test] * means
         form = tridiagonal.Tridiagonal.of(system)
         eigenvalues = form.eigenvalues()
@@ -185,69 +216,80 @@ class _Centred:
         solutions = form.rotate(solved.reshape(len(solved), -1), transposed=False)
         predicted = (held_out @ solutions).reshape(-1, *solved.shape[1:])
         missed = predicted - targets[test][:, np.newaxis]
-        kept = eigenvalues[eigenvalues > floor]
-        degrees = (kept / (kept + penalties[:, np.newaxis])).sum(axis=1)
+        above = eigenvalues[eigenvalues > floor]
+        degrees = (above / (above + penalties[:, np.newaxis])).sum(axis=1)
         return np.square(missed).sum(axis=0), float(self.fit_intercept) + degrees
 
     def orthogonal(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return U and λ of I − H = U·diag(α/(λ + α))·U' + C, the diagonal of C, and C·y.
+        """Return U and λ of I − H = U·diag(α/(λ + α))·U' + C, C's diagonal, and C·y.
 
-        H is the hat matrix of rows times the roots of their weights. C projects on the space that neither
-        features nor an intercept reach; it is 0 with as many components as rows.
+        H is the hat matrix of rows times the roots of their weights. C projects on the
+        space that neither features nor an intercept reach; it is 0 with as many
+        components as rows.
         """
         n_samples = len(self.features)
-        constant = self.roots / np.sqrt(self.total) if self.fit_intercept else np.zeros((n_samples, 1))
+        constant = np.zeros((n_samples, 1))
+        if self.fit_intercept:
+            constant = self.roots / np.sqrt(self.total)
         gram = self.gram()
-        if self._by_rows:
-            if self.fit_intercept:  # moves the constant beyond all eigenvalues, apart from other eigenvectors
+        if self._is_wide:
+            # moves the constant beyond all eigenvalues, apart from other eigenvectors
+            if self.fit_intercept:
                 gram += (2.0 * np.trace(gram) or 1.0) * (constant @ constant.T)
             eigenvalues, U = np.linalg.eigh(gram)
             if self.fit_intercept:
-                eigenvalues, U = eigenvalues[:-1], U[:, :-1]
-            return U, np.maximum(eigenvalues, 0.0), np.zeros(n_samples), np.zeros_like(self.targets)
+                eigenvalues = eigenvalues[:-1]
+                U = U[:, :-1]
+            return (
+                U,
+                np.maximum(eigenvalues, 0.0),
+                np.zeros(n_samples),
+                np.zeros_like(self.targets),
+            )
         eigenvalues, Q = np.linalg.eigh(gram)
-        kept = eigenvalues > n_samples * EPS * max(float(eigenvalues[-1]), 0.0)
-        eigenvalues = eigenvalues[kept]
-        U = self.features @ (Q[:, kept] / np.sqrt(eigenvalues))
+        floor = n_samples * EPS * max(float(eigenvalues[-1]), 0.0)
+        is_above = eigenvalues > floor
+        eigenvalues = eigenvalues[is_above]
+        U = self.features @ (Q[:, is_above] / np.sqrt(eigenvalues))
         rest = 1.0 - np.square(U).sum(axis=1) - np.square(constant[:, 0])
         return U, eigenvalues, rest, self.targets - U @ (U.T @ self.targets)
 
 
-# -- few rows --------------------------------------------------------------------------------------
+# -- few rows
+# --------------------------------------------------------------------------------------
 #
-# Errors of few rows barely tell alphas apart, and the smallest of those that are as good is easily far too
-# small. So the largest alpha whose error is within one standard error of the least is taken. The standard
-# error is that of the differences row by row, in which most of what makes rows easy or hard to predict
-# cancels.
+# Errors of few rows barely tell alphas apart, and the smallest of those that are as
+# good is easily far too small. So the largest alpha whose error is within one standard
+# error of the least is taken. The standard error is that of the differences row by row,
+# in which most of what makes rows easy or hard to predict cancels.
 #
-# With this rule 38 of 349 nasty draws err by more than 1.1 times the error of the best alpha. It would be 48
-# with half a standard error, 60 with one and a half, 96 by the largest evidence, and 62 by the largest
-# evidence among the alphas within the error. Leaving out all copies of a row together is no better: of 115
-# draws with copies 13 fail, not 9. If errors clipped at ten times their mean were tested as well, two fewer
+# With this rule 38 of 349 nasty draws err by more than 1.1 times the error of the best
+# alpha. It would be 48 with half a standard error, 60 with one and a half, 96 by the
+# largest evidence, and 62 by the largest evidence among the alphas within the error.
+# Leaving out all copies of a row together is no better: of 115 draws with copies 13
+# fail, not 9. If errors clipped at ten times their mean were tested as well, two fewer
 # of the 38 would fail, and five fewer of 42 in 240 smooth draws.
 #
-# Breiman, Friedman, Olshen & Stone (1984), Classification and regression trees, section 3.4.3, on the rule of
-# one standard error.
+# Breiman, Friedman, Olshen & Stone (1984), Classification and regression trees, section
+# 3.4.3, on the rule of one standard error.
 
 
-# Share of the least error that does not count. If rows can be interpolated, ever smaller alphas gain little:
-# classes of wine took 7e-10 where 1e-3 errs as much. None of 194 nasty draws fails for it; with 0.01 two do.
+# Share of the least error that does not count. If rows can be interpolated, ever
+# smaller alphas gain little: classes of wine took 7e-10 where 1e-3 errs as much. None
+# of 194 nasty draws fails for it; with 0.01 two do.
 IMMATERIAL = 0.003
 
 
 @frozen
 class Doubts:
-    """Reasons to doubt an alpha that was chosen by leaving out each row.
+    """Reasons to doubt an alpha that was chosen by leaving out each row."""
 
-    `other`: index of the tried alpha that may save most of the error.
-    `saved`, `saving`: the share of the error that it saves, and that plus one standard error.
-    `heaviest_row`: number of the row with the largest error.
-    `share`: that row's share in the sum of all squared errors.
-    """
-
+    #: Index of the tried alpha that may save most of the error.
     other: int
+    #: The share of the error that it saves, and that plus one standard error.
     saved: float
-    saving: float
+    saved_at_most: float
+    #: The row with the largest error, and its share in the sum of squared errors.
     heaviest_row: int
     share: float
 
@@ -258,77 +300,67 @@ def choose_by_rows(
     target_variance: FloatArray,
     *,
     per_target: PerTarget,
-    repeated: bool = False,
+    frequency_weights: bool = False,
 ) -> tuple[IndexArray, Doubts] | None:
-    """Return the index of each target's alpha among those that were tried, and reasons to doubt it.
+    """Return the index of each target's alpha, and reasons to doubt it.
 
-    `squares`: float64 array of shape (n_alphas, n_targets, n_samples). From `leave_out_each`, alphas
-      ascending.
-    `weights`: float64 array of shape (n_samples,).
-    `target_variance`: float64 array of shape (n_targets,). Constant targets do not count.
-    `per_target`: whether each target has an alpha of its own; "auto" gives one to targets for which it saves
-      more than 1 % of the error, and more than the standard error of the saving.
-    `repeated`: whether weights are whole numbers that repeat their rows.
-    Returns None if no target varies, no row errs, or every alpha leaves a row undetermined.
+    `squares` are those of `leave_out_each`, alphas ascending. Constant targets do not
+    count. With `per_target` "auto", a target has its own alpha if that saves more than
+    1 % of its error, and more than the standard error of the saving.
+
+    Returns None if no target varies, no row errs, or every alpha leaves a row
+    undetermined.
     """
     varying = np.flatnonzero(target_variance > 0.0)
-    known = np.flatnonzero(np.isfinite(squares).all(axis=(1, 2)))
-    if not len(varying) or not len(known):
+    determined = np.flatnonzero(np.isfinite(squares).all(axis=(1, 2)))
+    if not len(varying) or not len(determined):
         return None
-    rows = _Rows(weights / weights.sum(), repeated, float(weights.sum()))
-    losses = squares[known][:, varying] / target_variance[varying, np.newaxis]
-    shared = rows.largest_as_good(losses.mean(axis=1))
+    rows = rule.Units.of_rows(weights, frequency_weights=frequency_weights)
+    losses = squares[determined][:, varying] / target_variance[varying, np.newaxis]
+    losses = np.moveaxis(losses, -1, 0)  # rows first
+
+    def slack(of_rows: FloatArray, best: int) -> FloatArray:
+        error = rows.standard_error(of_rows - of_rows[:, [best]])
+        # if all rows gain alike, however little, the standard error is near 0
+        return np.maximum(error, IMMATERIAL * rows.mean(of_rows[:, best]))
+
+    shared = rows.largest_as_good(losses.mean(axis=-1), slack)
+    own = np.full(len(varying), shared)
+    if per_target is not False:
+        own = rows.own_alphas(losses, shared, slack, always=per_target is True)
+    taken = losses[:, own, np.arange(len(varying))]
+    errors = rows.shares * taken.mean(axis=-1)
+    total = float(errors.sum())
+    if not total > 0.0:
+        return None
+    saved_at_most, saved, other = max(
+        _most_saved(rows, losses[:, :, i], taken[:, i]) for i in range(len(varying))
+    )
     places = np.full(len(target_variance), shared)
-    for i, target in enumerate(varying) if per_target is not False else ():
-        best = rows.largest_as_good(losses[:, i])
-        saved, error = rows.mean_and_error(losses[shared, i] - losses[best, i])
-        material = MATERIAL_GAIN * float(rows.shares @ losses[shared, i])
-        if per_target is True or saved > max(material, error):
-            places[target] = best
-    errors = rows.shares * losses[places[varying], np.arange(len(varying))].mean(axis=0)
-    if not (total := float(errors.sum())) > 0.0:
-        return None
-    savings = (rows.most_saved(losses[:, i], place) for i, place in enumerate(places[varying]))
-    saving, saved, other = max(savings)
+    places[varying] = own
     heaviest = int(np.argmax(errors))
-    return known[places], Doubts(int(known[other]), saved, saving, heaviest, float(errors[heaviest]) / total)
+    doubts = Doubts(
+        other=int(determined[other]),
+        saved=saved,
+        saved_at_most=saved_at_most,
+        heaviest_row=heaviest,
+        share=float(errors[heaviest]) / total,
+    )
+    return determined[places], doubts
 
 
-@frozen(eq=False)
-class _Rows:
-    """How rows are weighted in means: `shares`, float64 array of shape (n_samples,), adds up to 1."""
+def _most_saved(
+    rows: rule.Units, losses: FloatArray, taken: FloatArray
+) -> tuple[float, float, int]:
+    """Return what another alpha than the one taken may save, and its index.
 
-    shares: FloatArray
-    repeated: bool
-    sum_of_weights: float
-
-    def largest_as_good(self, losses: FloatArray) -> int:
-        """Return the last alpha whose mean loss is at most a standard error above the least.
-
-        If all rows gain alike, however little, the standard error is near 0. So immaterial gains are ignored.
-
-        `losses`: float64 array of shape (n_alphas, n_samples).
-        """
-        means = losses @ self.shares
-        least = int(np.argmin(means))
-        excess, error = self.mean_and_error(losses - losses[least])
-        slack = max(RESOLUTION, IMMATERIAL * float(means[least]))
-        return last_within(excess, np.maximum(error, slack))
-
-    def most_saved(self, losses: FloatArray, chosen: int) -> tuple[float, float, int]:
-        """Return what another alpha may save at most: the share plus a standard error, the share, its index.
-
-        `losses`: as in `largest_as_good`.
-        """
-        saved, error = self.mean_and_error(losses[chosen] - losses)
-        most, total = int(np.argmax(saved + error)), float(losses[chosen] @ self.shares)
-        if not total > 0.0:
-            return 0.0, 0.0, most
-        return float(saved[most] + error[most]) / total, float(saved[most]) / total, most
-
-    def mean_and_error(self, losses: FloatArray) -> tuple[Any, Any]:
-        """Return means over the last axis, and their standard errors, for either kind of weights."""
-        means = losses @ self.shares
-        # variances of means of Σw equal rows, or of rows of which each is one observation
-        spreads = self.shares / self.sum_of_weights if self.repeated else np.square(self.shares)
-        return means, np.sqrt(np.square(losses - np.expand_dims(means, -1)) @ spreads)
+    The saving is a share of the error, first with a standard error added to it.
+    """
+    savings = taken[:, np.newaxis] - losses
+    saved = rows.mean(savings)
+    highest = saved + rows.standard_error(savings)
+    other = int(np.argmax(highest))
+    total = float(rows.mean(taken))
+    if not total > 0.0:
+        return 0.0, 0.0, other
+    return float(highest[other]) / total, float(saved[other]) / total, other

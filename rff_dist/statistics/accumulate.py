@@ -1,4 +1,15 @@
-"""Turns one block of rows into statistics: what a worker does with each block of a fit."""
+"""Turns one block of rows into exact statistics: what a worker does in a fit.
+
+Rows come in, and Z'Z and Z'y of them go out, for each feature map and fold. `Z.T @ Z`
+would be two lines. The rest is for the speed of all cores (tiles that fit into the
+cache, shared by threads), for sums without rounding, and for memory: totals are added
+to in place, and Z is never there as a whole.
+
+A *piece* of the block is its rows of one fold. A *tile* is some rows of a piece, with
+all of their features; threads fill it by *stripes*, ranges of components, and a stripe
+by *panels*, its features of fewer rows. An *output tile* is a square of Z'Z, and a
+*region* those output tiles that one product of a tile's components makes.
+"""
 
 from __future__ import annotations
 
@@ -18,86 +29,101 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.products import choice, protocol
 from rff_dist.statistics import fold_statistics, ridge_statistics, specs
-from rff_dist.typing import FloatArray, IntArray, frozen
+from rff_dist.typing import Float32Array, FloatArray, IntArray, frozen
 
-type _FilledTile = tuple[int, slice, protocol.Tile]  # the tile's piece, rows and features
-type _Stripe = tuple[int, int]  # first component, end
+#: The number of a tile's piece, its rows among the sorted ones, and its features.
+type _Tile = tuple[int, slice, protocol.Tile]
+#: The first component, and the one after the last.
+type _Stripe = tuple[int, int]
 
-# Numbers between the lines of a product. Lines a power of two apart share few places of a core's caches:
-# products of 512 and 1,024 components then take 3 to 10 % longer on Zen 3.
+# Numbers between the lines of a product. Lines a power of two apart share few places of
+# a core's caches: products of 512 and 1,024 components then take 3 to 10 % longer on
+# Zen 3.
 GAP = 8
-PANEL_ROWS = 512  # fixed-point features are filled so many rows at a time: 2 MiB a stripe, to fit the cache
+# fixed-point features are filled so many rows at a time: 2 MiB a stripe, to fit the
+# cache
+PANEL_ROWS = 512
 
 
 @frozen
 class Accumulation:
-    """The state of an accumulating pass: the features, and what their statistics are about.
-
-    `folds`: with folds, each tile holds rows of one fold only. Sums are rounded tile by tile, so the sum of
-      all rows then has the same bits as the sum of the folds.
-    `with_gram`: whether Z'Z is summed, besides all else.
-    """
+    """The state of an accumulating pass: features, and what their statistics are of."""
 
     feature_map: maps.FeatureMap
     spec: specs.StatisticsSpec
-    folds: folding.Folds | None = None
+    #: With these, each tile has rows of one fold only, though the folds are not summed
+    #: separately. Sums are rounded tile by tile, so the sum of all rows then has the
+    #: same bits as the sum of the folds.
+    tile_folds: folding.Folds | None = None
+    #: Whether Z'Z is summed.
     with_gram: bool = True
 
 
 @frozen
 class Accumulations:
-    """The state of a pass that accumulates statistics for several feature maps, of all rows or of each fold.
-
-    `members`: the feature maps to compare.
-    `folds`: each of these folds is summed separately; None for one sum of all rows.
-    `n_samples`: number of rows of the dataset, by which contiguous folds are cut.
-    """
+    """The state of a pass that accumulates for several feature maps, fold by fold."""
 
     members: tuple[Accumulation, ...]
+    #: They are summed separately; None for one sum of all rows.
     folds: folding.Folds | None
+    #: Rows of the dataset, by which contiguous folds are cut.
     n_samples: int
 
     def of_part(self, part: specs.Part) -> Accumulations:
         """Return the state of a pass that sums up a part of Z'Z of each map."""
-        members = (replace(member, spec=replace(member.spec, part=part)) for member in self.members)
+        members = []
+        for member in self.members:
+            spec = replace(member.spec, part=part)
+            members.append(replace(member, spec=spec))
         return replace(self, members=tuple(members))
 
 
 def accumulate_fold_rows(
-    rows: blocks.Rows, state: Accumulations, totals: fold_statistics.MapSums | None = None
+    rows: blocks.Rows,
+    state: Accumulations,
+    totals: fold_statistics.MapSums | None = None,
 ) -> fold_statistics.MapSums:
-    """Return, for each feature map, the exact statistics of each fold of a block; adds to `totals` in place.
+    """Return a block's statistics for each feature map and fold, added to `totals`.
 
-    Takes O(n_samples · n_components²) time, as without folds, but one set of sums in memory for each fold.
-    Without folds all rows are one.
-
-    Raises DataError, StatisticsError, PlanError as `accumulate_rows`, and DataError if folds need groups and
-      the rows have none.
+    Takes O(n_samples · n_components²) time, as without folds, but one set of sums in
+    memory for each fold. `totals` are changed in place. Raises as `accumulate_rows`,
+    and DataError if folds need groups and the rows have none.
     """
     n_folds = 1 if state.folds is None else state.folds.n_folds
     pieces = _cut_by_folds(rows, state.folds, state.n_samples)
     sums = []
     for i, member in enumerate(state.members):
-        parts: list[fold_statistics.FoldSum] = [None] * n_folds if totals is None else [*totals[i]]
-        known = [parts[fold] for fold in pieces.folds]
-        added = _accumulate(rows, member, pieces, known, n_samples=state.n_samples)
-        for fold, part in zip(pieces.folds, added, strict=True):
-            parts[fold] = part
-        sums.append(tuple(parts))
+        of_folds: list[fold_statistics.FoldSum] = [None] * n_folds
+        if totals is not None:
+            of_folds = [*totals[i]]
+        before = [of_folds[fold] for fold in pieces.folds]
+        after = _accumulate(rows, member, pieces, before, n_samples=state.n_samples)
+        for fold, statistics in zip(pieces.folds, after, strict=True):
+            of_folds[fold] = statistics
+        sums.append(tuple(of_folds))
     return tuple(sums)
 
 
-def add_fold_rows(left: fold_statistics.MapSums, right: fold_statistics.MapSums) -> fold_statistics.MapSums:
+def add_fold_rows(
+    left: fold_statistics.MapSums, right: fold_statistics.MapSums
+) -> fold_statistics.MapSums:
     """Add the sums of two sets of rows: the `combine` of `accumulate_fold_rows`."""
-    return tuple(tuple(map(fold_statistics.plus, *both)) for both in zip(left, right, strict=True))
+    return tuple(
+        tuple(map(fold_statistics.plus, *of_map))
+        for of_map in zip(left, right, strict=True)
+    )
 
 
-def _cut_by_folds(rows: blocks.Rows, folds: folding.Folds | None, n_samples: int) -> _Pieces:
-    """Return a block's rows sorted by fold; without folds they are one piece."""
+def _cut_by_folds(
+    rows: blocks.Rows, folds: folding.Folds | None, n_samples: int
+) -> _Pieces:
+    """Sort a block's rows by fold; without folds they are one piece."""
     if folds is None:
         return _Pieces(slice(None), (len(rows.X),), (0,))
     block = rows.block
-    fold_of_row = folds.assign(block.start, block.stop, n_samples=n_samples, groups=rows.groups)
+    fold_of_row = folds.assign(
+        block.start, block.stop, n_samples=n_samples, groups=rows.groups
+    )
     order = np.argsort(fold_of_row, kind="stable")
     ends = np.cumsum(np.bincount(fold_of_row, minlength=folds.n_folds))
     present = np.flatnonzero(np.diff(ends, prepend=0))
@@ -110,32 +136,55 @@ def add_each[T](left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def accumulate_rows(
-    rows: blocks.Rows, state: Accumulation, total: ridge_statistics.RidgeStatistics | None = None
+    rows: blocks.Rows,
+    state: Accumulation,
+    total: ridge_statistics.RidgeStatistics | None = None,
 ) -> ridge_statistics.RidgeStatistics:
-    """Return the exact statistics of a block, O(n_samples · n_components²); adds to `total` in place.
+    """Return the exact statistics of a block, added to `total` in place.
 
-    y is ignored where the spec has no targets.
+    Takes O(n_samples · n_components²). y is ignored where the spec has no targets.
 
-    Features of a tile are filled stripe by stripe. Products are made region by region and added to the
-    output tiles as integers. Threads share the stripes and the regions.
-
-    Raises DataError if a value is not finite, a sum overflows, y and the spec differ in the number of
-      targets, or a weight is outside the spec's grid; StatisticsError if spec and feature map differ in the
-      number of components; PlanError if the block has more rows than an integer sum holds.
+    Raises
+    ------
+    DataError
+        If a value is not finite, a sum overflows, y and the spec differ in the number
+        of targets, or a weight is outside the spec's grid.
+    StatisticsError
+        If spec and feature map differ in the number of components.
+    PlanError
+        If the block has more rows than an integer sum holds.
     """
-    pieces = _cut_by_folds(rows, state.folds, rows.block.stop)
-    known = [total] + [None] * (len(pieces.ends) - 1)
-    parts = _accumulate(rows, state, pieces, known, n_samples=rows.block.stop)
-    return reduce(operator.add, parts)
+    pieces = _cut_by_folds(rows, state.tile_folds, rows.block.stop)
+    # sums are exact, so the total may go with any piece, and the others begin at 0
+    before = [total] + [None] * (len(pieces.ends) - 1)
+    after = _accumulate(rows, state, pieces, before, n_samples=rows.block.stop)
+    return reduce(operator.add, after)
 
 
 @frozen
 class _Pieces:
-    """An order of a block's rows, and the ends and folds of the pieces of it that are summed separately."""
+    """How a block's rows are sorted into pieces that are summed separately."""
 
     order: IntArray | slice
+    #: Where each piece ends in that order, and which fold it is.
     ends: tuple[int, ...]
     folds: tuple[int, ...]
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        return (0, *self.ends[:-1])
+
+    @property
+    def sizes(self) -> list[int]:
+        return [end - start for start, end in zip(self.starts, self.ends, strict=True)]
+
+    def tiles(self, height: int) -> list[tuple[int, slice]]:
+        """Return the number of the piece, and the rows, of tiles of `height` rows."""
+        tiles = []
+        for piece, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
+            for first in range(start, end, height):
+                tiles.append((piece, slice(first, min(first + height, end))))
+        return tiles
 
 
 def _accumulate(
@@ -146,138 +195,240 @@ def _accumulate(
     *,
     n_samples: int,
 ) -> list[ridge_statistics.RidgeStatistics]:
-    """Return the statistics of each piece of a block.
+    """Return the statistics of each piece of a block, added to `totals` in place.
 
-    `totals`: for each piece, the statistics to which its rows are added in place; None starts from zero.
-    `n_samples`: how many rows the pass has, by which it chooses how to multiply.
+    The way to multiply depends on the rows of the whole pass, `n_samples`.
     """
-    feature_map, spec = state.feature_map, state.spec
+    spec = state.spec
     if spec.n_targets == 0:
         rows = replace(rows, y=None)
     _check_layout(rows, state)
-    inputs = feature_map.inputs_of(rows)
-    weights = checked_weights(rows, spec)
-    counts = _observations(rows, spec)
-    right = np.ones((len(inputs), 1))  # this column sums features and weights: Z'1 and 1'1
-    if rows.y is not None:
-        right = np.column_stack([rows.y - spec.offsets, right])
-    row_numbers = np.arange(rows.block.start, rows.block.stop)
-    ends, order = pieces.ends, pieces.order
-    inputs, right, row_numbers = inputs[order], right[order], row_numbers[order]
-    weights, counts = None if weights is None else weights[order], counts[order]
-    weighted = right if weights is None else right * weights[:, np.newaxis]
-    layout, n_components = spec.layout, spec.n_components
-    starts = (0, *ends[:-1])
-    sizes = np.subtract(ends, starts).tolist()
-    known = [ridge_statistics.RidgeStatistics.empty(spec) if total is None else total for total in totals]
-    begun = list(map(ridge_statistics.with_room, known, sizes))
-    # views: products are added to the totals in place, which have room for this block's carries by now
-    sums = [total.low for total in begun]
-    cross, targets = [total.cross for total in begun], [total.targets for total in begun]
+    block = _SortedRows.of(rows, state, pieces.order)
+    with_room = []
+    for total, size in zip(totals, pieces.sizes, strict=True):
+        if total is None:
+            total = ridge_statistics.RidgeStatistics.empty(spec)
+        # else 64 bits could overflow before `carried` moves what exceeds 62 of them
+        with_room.append(ridge_statistics.with_room(total, size))
 
-    n_threads = machine.threads_in_use.get()
-    units = 2.0 ** -exact_sums.expand(spec.exponents) if spec.exponents else None
-    height = min(specs.tile_rows(n_components), max(1, *sizes))
-    pieces_of_tiles = [
-        (piece, slice(i, min(i + height, end)))
-        for piece, (start, end) in enumerate(zip(starts, ends, strict=True))
-        for i in range(start, end, height)
-    ]
+    height = min(specs.tile_rows(spec.n_components), max(1, *pieces.sizes))
+    tiles = pieces.tiles(height)
     products: protocol.Products = protocol.Float64Products(specs.OUTPUT_TILE)
     panel_rows = height
+    # tiles of each piece whose products are rounded to the grid
+    n_rounded = np.bincount([piece for piece, _ in tiles], minlength=len(pieces.ends))
     if spec.fixed_point:
-        products, panel_rows = choice.products_for(n_samples, n_components), PANEL_ROWS
+        products = choice.products_for(n_samples, spec.n_components)
+        panel_rows = PANEL_ROWS
+        n_rounded[:] = 0
     tracing.note(products=products.name)
-    regions = layout.regions(products.region)
-    # Few regions would leave threads idle at the end of each tile, so several tiles are worked on together:
-    # just enough of them, since each needs memory.
-    together = 1 if n_threads == 1 else min(len(pieces_of_tiles), -(-2 * n_threads // max(1, len(regions))))
-    memory = [products.tile(n_components, height) for _ in range(together)]
-    locks = {offset: Lock() for _, _, offset in layout.tiles()}  # tiles share output tiles
-    # Each thread reuses one buffer for its products: Dask's workers return freed memory to the system at
-    # once, and fresh pages for each product cost 5 % there.
-    height_of_product = max((left.stop - left.start for left, _, _ in regions), default=0)
-    width_of_product = max((right_.stop - right_.start for _, right_, _ in regions), default=0)
-    scratch = [np.empty((height_of_product, width_of_product + GAP)) for _ in range(n_threads)]
+    stripes = _Stripes(state, block, panel_rows)
+    added = _sum_tiles(stripes, tiles, height, with_room, products)
+    sums = []
+    for i, (start, end) in enumerate(zip(pieces.starts, pieces.ends, strict=True)):
+        total = with_room[i]
+        cross, target_sums = added[i]
+        n_observations = int(block.counts[start:end].sum())
+        total = replace(
+            total,
+            n_samples=total.n_samples + end - start,
+            n_observations=total.n_observations + n_observations,
+            cross=cross,
+            targets=target_sums,
+            n_tiles=total.n_tiles + int(n_rounded[i]),
+        )
+        sums.append(ridge_statistics.carried(total))
+    return sums
 
-    def fill(job: tuple[_FilledTile, _Stripe]) -> FloatArray:
-        (_, rows_of_tile, tile), (start, stop) = job
-        moments = np.zeros((stop - start, right.shape[1]))
-        with np.errstate(over="ignore", invalid="ignore"):  # `ExactSum.of` refuses such moments
-            for first in range(0, tile.n_rows, panel_rows):
-                within = slice(first, min(first + panel_rows, tile.n_rows))
-                these = slice(rows_of_tile.start + within.start, rows_of_tile.start + within.stop)
+
+@frozen(eq=False)
+class _SortedRows:
+    """A block's rows, piece after piece."""
+
+    inputs: Float32Array
+    #: Targets less their offsets, and a column of ones, which sums features and
+    #: weights: Z'1 and 1'1.
+    outputs: FloatArray
+    weights: FloatArray | None
+    weighted_outputs: FloatArray
+    #: How many observations each row counts as.
+    counts: IntArray
+    #: Their places in the dataset.
+    numbers: IntArray
+
+    @classmethod
+    def of(
+        cls, rows: blocks.Rows, state: Accumulation, order: IntArray | slice
+    ) -> _SortedRows:
+        spec = state.spec
+        inputs = state.feature_map.inputs_of(rows)
+        weights = checked_weights(rows, spec)
+        counts = _observations(rows, spec)
+        outputs = np.ones((len(inputs), 1))
+        if rows.y is not None:
+            outputs = np.column_stack([rows.y - spec.offsets, outputs])
+        outputs = outputs[order]
+        weighted_outputs = outputs
+        if weights is not None:
+            weights = weights[order]
+            weighted_outputs = outputs * weights[:, np.newaxis]
+        numbers = np.arange(rows.block.start, rows.block.stop)
+        return cls(
+            inputs[order],
+            outputs,
+            weights,
+            weighted_outputs,
+            counts[order],
+            numbers[order],
+        )
+
+    def target_sums(self, rows: slice) -> exact_sums.ExactSum:
+        """Return sums of targets and their squares over some rows."""
+        weights = None if self.weights is None else self.weights[rows]
+        # `ExactSum.of` refuses what overflows
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = specs.target_products(self.outputs[rows], weights)
+        return exact_sums.ExactSum.of(products)
+
+
+class _Stripes:
+    """Fills the stripes of tiles with features, and multiplies these by the outputs."""
+
+    def __init__(self, state: Accumulation, block: _SortedRows, panel_rows: int):
+        self.state = state
+        self.block = block
+        self._panel_rows = panel_rows
+        self._units: FloatArray | None = None
+        if state.spec.exponents:
+            self._units = 2.0 ** -exact_sums.expand(state.spec.exponents)
+
+    def fill(self, job: tuple[_Tile, _Stripe]) -> FloatArray:
+        """Fill a stripe of a tile, and return its products U'W[y, 1]."""
+        (_, tile_rows, tile), (start, stop) = job
+        block = self.block
+        moments = np.zeros((stop - start, block.outputs.shape[1]))
+        # `ExactSum.of` refuses such moments
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first in range(0, tile.n_rows, self._panel_rows):
+                within = slice(first, min(first + self._panel_rows, tile.n_rows))
+                rows = slice(
+                    tile_rows.start + within.start, tile_rows.start + within.stop
+                )
                 panel = tile.panel(start, stop, within)
-                feature_map.fill(inputs[these], panel, start, stop)
-                if units is not None:
-                    panel *= units[start:stop, np.newaxis]
-                    _check_head_room(panel, row_numbers[these])
-                moments += panel @ weighted[these]
-                if weights is not None:
-                    panel *= np.sqrt(weights[these])  # U'WU is then the product of a tile with itself
-                if state.with_gram:
+                self.state.feature_map.fill(block.inputs[rows], panel, start, stop)
+                if self._units is not None:
+                    panel *= self._units[start:stop, np.newaxis]
+                    _check_head_room(panel, block.numbers[rows])
+                moments += panel @ block.weighted_outputs[rows]
+                if block.weights is not None:
+                    # U'WU is then the product of a tile with itself
+                    panel *= np.sqrt(block.weights[rows])
+                if self.state.with_gram:
                     tile.put(start, within, panel)
         return moments
 
-    def multiply(job: tuple[specs.Region, _FilledTile]) -> None:
-        (left, right_, tiles), (piece, _, tile) = job
-        buffer = scratch.pop()
-        product = buffer[: left.stop - left.start, : right_.stop - right_.start]
-        tile.gram(left, right_, product)
-        for row, column, offset in tiles:
-            total = layout.view(sums[piece], row, column, offset)
-            part = product[row - left.start :, column - right_.start :][: len(total), : total.shape[1]]
-            with locks[offset]:
-                _add(part, total, -spec.grid_exponent, exact=spec.fixed_point)
-        scratch.append(buffer)
 
-    with machine.executor_of(n_threads) as pool:
-        for group in itertools.batched(pieces_of_tiles, together):
-            work = []
-            for (piece, rows_of_tile), tile in zip(group, memory, strict=False):
-                tile.clear(rows_of_tile.stop - rows_of_tile.start)
-                work.append((piece, rows_of_tile, tile))
-            filled = pool.map(fill, itertools.product(work, feature_map.stripes))
-            # map keeps the order of its jobs: tile by tile, and stripe by stripe within a tile
-            moments_of_tiles = list(itertools.batched(filled, len(feature_map.stripes)))
-            for (piece, rows_of_tile, _), moments in zip(work, moments_of_tiles, strict=True):
-                cross[piece] += exact_sums.ExactSum.of(np.concatenate(moments))
-                with np.errstate(over="ignore", invalid="ignore"):
-                    of_tile = None if weights is None else weights[rows_of_tile]
-                    of_targets = specs.target_products(right[rows_of_tile], of_tile)
-                targets[piece] += exact_sums.ExactSum.of(of_targets)
-            if state.with_gram:
-                list(pool.map(multiply, itertools.product(regions, work)))
-    rounded = [] if spec.fixed_point else [piece for piece, _ in pieces_of_tiles]
-    n_tiles = np.bincount(rounded, minlength=len(ends))
-    return [
-        ridge_statistics.carried(
-            replace(
-                total,
-                n_samples=total.n_samples + end - start,
-                n_observations=total.n_observations + int(counts[start:end].sum()),
-                cross=cross[i],
-                targets=targets[i],
-                n_tiles=total.n_tiles + int(n_tiles[i]),
-            )
+class _GramSums:
+    """Adds products of tiles to Z'Z of their pieces, in place, from several threads."""
+
+    def __init__(
+        self,
+        spec: specs.StatisticsSpec,
+        totals: Sequence[ridge_statistics.RidgeStatistics],
+        regions: Sequence[specs.Region],
+        n_threads: int,
+    ):
+        self._spec = spec
+        self._sums = [total.low for total in totals]
+        # tiles share output tiles
+        self._locks = {offset: Lock() for _, _, offset in spec.layout.tiles()}
+        # Each thread reuses one buffer for its products: Dask's workers return freed
+        # memory to the system at once, and fresh pages for each product cost 5 % there.
+        largest = max(
+            (side.stop - side.start for *sides, _ in regions for side in sides),
+            default=0,
         )
-        for i, (start, end, total) in enumerate(zip(starts, ends, begun, strict=True))
-    ]
+        self._buffers = [np.empty((largest, largest + GAP)) for _ in range(n_threads)]
+
+    def add(self, job: tuple[specs.Region, _Tile]) -> None:
+        """Multiply a region of a tile's components, and add it to its output tiles."""
+        (left, right, output_tiles), (piece, _, tile) = job
+        spec = self._spec
+        buffer = self._buffers.pop()
+        product = buffer[: left.stop - left.start, : right.stop - right.start]
+        tile.gram(left, right, product)
+        for row, column, offset in output_tiles:
+            total = spec.layout.view(self._sums[piece], row, column, offset)
+            part = product[row - left.start :, column - right.start :][
+                : len(total), : total.shape[1]
+            ]
+            with self._locks[offset]:
+                _add(part, total, -spec.grid_exponent, exact=spec.fixed_point)
+        self._buffers.append(buffer)
+
+
+def _sum_tiles(
+    stripes: _Stripes,
+    tiles: Sequence[tuple[int, slice]],
+    height: int,
+    totals: Sequence[ridge_statistics.RidgeStatistics],
+    products: protocol.Products,
+) -> list[tuple[exact_sums.ExactSum, exact_sums.ExactSum]]:
+    """Add the tiles of a block to the totals' Gram matrices, in place.
+
+    Returns the other sums of each piece, `cross` and `targets`. Threads share the
+    stripes of some tiles, and then the regions of their products.
+    """
+    state = stripes.state
+    n_threads = machine.threads_in_use.get()
+    regions = state.spec.layout.regions(products.region)
+    gram_sums = _GramSums(state.spec, totals, regions, n_threads)
+    cross = [total.cross for total in totals]
+    target_sums = [total.targets for total in totals]
+    # Few regions would leave threads idle at the end of each tile, so several tiles are
+    # worked on together: just enough of them, since each needs memory.
+    n_together = 1
+    if n_threads > 1:
+        n_together = min(len(tiles), -(-2 * n_threads // max(1, len(regions))))
+    n_components = state.spec.n_components
+    memory = [products.make_tile(n_components, height) for _ in range(n_together)]
+    n_stripes = len(state.feature_map.stripes)
+    with machine.executor_of(n_threads) as pool:
+        for group in itertools.batched(tiles, n_together):
+            work: list[_Tile] = []
+            for (piece, rows), tile in zip(group, memory, strict=False):
+                tile.clear(rows.stop - rows.start)
+                work.append((piece, rows, tile))
+            jobs = itertools.product(work, state.feature_map.stripes)
+            # map keeps the order of its jobs: tile by tile, and stripe by stripe within
+            # a tile; the list waits for all of them
+            moments_of_tiles = list(
+                itertools.batched(pool.map(stripes.fill, jobs), n_stripes)
+            )
+            for (piece, rows, _), moments in zip(work, moments_of_tiles, strict=True):
+                cross[piece] += exact_sums.ExactSum.of(np.concatenate(moments))
+                target_sums[piece] += stripes.block.target_sums(rows)
+            if state.with_gram:
+                list(pool.map(gram_sums.add, itertools.product(regions, work)))
+    return list(zip(cross, target_sums, strict=True))
 
 
 def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
     """Check that a block and the feature map fit the layout of the sums."""
-    block, spec, n_components = rows.block, state.spec, state.feature_map.n_components
+    block = rows.block
+    spec = state.spec
+    n_components = state.feature_map.n_components
     if rows.y is None and spec.n_targets:
         raise DataError("the data have no y: training needs targets")
     if block.n_samples > spec.limb_rows:
         raise PlanError(
-            f"a block of {block.n_samples:_} rows is too large; cut blocks of at most {spec.limb_rows:_}"
+            f"a block of {block.n_samples:_} rows is too large; cut blocks of at most"
+            f" {spec.limb_rows:_}"
         )
     if spec.n_components != n_components:
         raise StatisticsError(
-            f"the statistics are laid out for {spec.n_components} components, the feature map has "
-            f"{n_components}; draw up the spec from this feature map"
+            f"the statistics are laid out for {spec.n_components} components, the"
+            f" feature map has {n_components}; draw up the spec from this feature map"
         )
     if rows.y is not None and rows.y.shape != (block.n_samples, spec.n_targets):
         raise DataError(
@@ -287,17 +438,24 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
 
 
 def _add(product: FloatArray, total: IntArray, shift: int, *, exact: bool) -> None:
-    """Round `product` to multiples of 2**-shift and add it to `total`; `product` is overwritten.
+    """Round `product`, in place, to multiples of 2**-shift and add it to `total`.
 
-    `exact`: it is made of such multiples.
+    It is not rounded if it consists of such multiples, that is `exact`.
     """
-    # strips of 128 KiB stay in the cache: a quarter of the time that sweeps over whole tiles take
+    # strips of 128 KiB stay in the cache: a quarter of the time that sweeps over whole
+    # tiles take
     for i in range(0, len(product), 32):
         strip = product[i : i + 32]
         strip *= 2.0**shift
         if not exact:
             np.rint(strip, out=strip)
-        np.add(total[i : i + 32], strip, out=total[i : i + 32], casting="unsafe", dtype=np.int64)
+        np.add(
+            total[i : i + 32],
+            strip,
+            out=total[i : i + 32],
+            casting="unsafe",
+            dtype=np.int64,
+        )
 
 
 def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
@@ -305,57 +463,70 @@ def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
     if not (reach <= 1).all():
         row = int(np.argmin(reach <= 1))
         raise DataError(
-            f"a feature of row {row_numbers[row]:_} is {reach[row]:.3g} times the largest value that these "
-            "sums were laid out for; the row's inputs are far outside those of the first rows. Fit again"
+            f"a feature of row {row_numbers[row]:_} is {reach[row]:.3g} times the"
+            " largest value that these sums were laid out for; the row's inputs are"
+            " far outside those of the first rows. Fit again"
         )
 
 
 def checked_weights(rows: blocks.Rows, spec: specs.StatisticsSpec) -> FloatArray | None:
     """Return a block's weights after checking them against the spec.
 
-    Raises DataError if a weight is beyond the grid, if weights repeat rows and one is not a whole number, or
-      if rows have weights and the spec allows none.
+    Raises DataError if a weight is beyond the grid, if weights repeat rows and one is
+    not a whole number, or if rows have weights and the spec allows none.
     """
     weights = rows.sample_weight
     if weights is not None and spec.fixed_point:
-        raise DataError("rows have weights, but these exact sums were laid out for rows without; fit again")
+        raise DataError(
+            "rows have weights, but these exact sums were laid out for rows without;"
+            " fit again"
+        )
     if weights is not None and weights.max(initial=0.0) > 2.0**spec.weight_exponent:
         row = int(np.argmax(weights))
         raise DataError(
-            f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_}, above "
-            f"{2.0**spec.weight_exponent:g}, the largest that these exact sums were laid out for; scale the "
-            "weights down or fit again"
+            f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_},"
+            f" above {2.0**spec.weight_exponent:g}, the largest that these exact sums"
+            " were laid out for; scale the weights down or fit again"
         )
-    repeats = _own_weight(rows) if spec.frequency_weights else None
-    if repeats is not None and (broken := repeats != np.rint(repeats)).any():
-        row = int(np.argmax(broken))
+    repeats = _repetitions(rows, spec)
+    if repeats is not None and (repeats != np.rint(repeats)).any():
+        row = int(np.argmax(repeats != np.rint(repeats)))
         raise DataError(
-            f"sample_weight is {repeats[row]:g} in row {rows.block.start + row:_}, but these weights say how "
-            'many times a row is there; give whole numbers, or sample_weight_kind="precision"'
+            f"sample_weight is {repeats[row]:g} in row {rows.block.start + row:_}, but"
+            " these weights say how many times a row is there; give whole numbers, or"
+            ' sample_weight_kind="precision"'
         )
     if weights is None and spec.weight_exponent < 0:
         raise DataError(
-            f"rows without weights count 1 each, above {2.0**spec.weight_exponent:g}, the largest weight "
-            "that these exact sums were laid out for; give weights or fit again"
+            f"rows without weights count 1 each, above {2.0**spec.weight_exponent:g},"
+            " the largest weight that these exact sums were laid out for; give weights"
+            " or fit again"
         )
     return weights
 
 
-def _own_weight(rows: blocks.Rows) -> FloatArray | None:
+def _repetitions(rows: blocks.Rows, spec: specs.StatisticsSpec) -> FloatArray | None:
+    """Return how many times each row is there, if weights say that."""
+    if not spec.frequency_weights:
+        return None
     return rows.sample_weight if rows.own_weight is None else rows.own_weight
 
 
 def _observations(rows: blocks.Rows, spec: specs.StatisticsSpec) -> IntArray:
-    """Return how many observations each row counts as: 0, 1, or its number of repetitions."""
-    repeats = _own_weight(rows) if spec.frequency_weights else None
-    counts = np.ones(rows.block.n_samples, np.int64) if repeats is None else repeats.astype(np.int64)
-    return counts if rows.sample_weight is None else np.where(rows.sample_weight > 0, counts, 0)
+    """Return how many observations each row counts as: its repetitions, 1, or 0."""
+    repeats = _repetitions(rows, spec)
+    counts = np.ones(rows.block.n_samples, np.int64)
+    if repeats is not None:
+        counts = repeats.astype(np.int64)
+    if rows.sample_weight is not None:
+        counts[~(rows.sample_weight > 0)] = 0
+    return counts
 
 
 def measure_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatArray:
-    """Return the largest absolute value of each unnormalised feature in a block, shape (n_components,).
+    """Return the largest absolute value of each unnormalised feature in a block.
 
-    Raises DataError if an input is not finite.
+    The shape is (n_components,). Raises DataError if an input is not finite.
     """
     inputs = feature_map.inputs_of(rows)
     largest = np.zeros(feature_map.n_components)
@@ -367,9 +538,15 @@ def measure_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatAr
         for first in range(0, len(inputs), height):
             tile = inputs[first : first + height]
             features = memory[:, : len(tile)]
-            with np.errstate(over="ignore", invalid="ignore"):  # refused by who asks
+            with np.errstate(
+                over="ignore", invalid="ignore"
+            ):  # the caller refuses them
                 feature_map.fill(tile, features, start, stop)
-            np.maximum(largest[start:stop], np.abs(features).max(axis=1), out=largest[start:stop])
+            np.maximum(
+                largest[start:stop],
+                np.abs(features).max(axis=1),
+                out=largest[start:stop],
+            )
 
     machine.share_out(measure, feature_map.stripes)
     return largest

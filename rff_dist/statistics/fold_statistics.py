@@ -1,7 +1,8 @@
-"""The statistics of each fold, summed separately in one pass.
+"""The statistics of each fold, summed separately in one pass over the rows.
 
-Statistics add and subtract exactly. So the sums of all rows minus those of the fold that is held out are
-those of the training rows, for every split of a cross-validation.
+Statistics add and subtract exactly. So the sums of all rows minus those of the held-out
+fold are those of the training rows, for every split of a cross-validation: k folds cost
+one pass instead of k.
 """
 
 import operator
@@ -27,39 +28,25 @@ type MapSums = tuple[FoldSums, ...]  # of several feature maps
 
 @frozen
 class FoldStatistics:
-    """Exact statistics of each fold of the rows seen so far; `+` does not round.
-
-    `folds`: how the rows are assigned to folds.
-    `parts`: the statistics of each fold. A fold without rows has None, so that a block of contiguous folds
-      takes memory for the folds in it only.
-    """
+    """Exact statistics of each fold of some rows."""
 
     folds: folding.Folds
+    #: Of each fold. A fold without rows has None, so that a block of contiguous folds
+    #: takes memory for the folds in it only.
     parts: FoldSums
-
-    def __add__(self, other: Self) -> Self:
-        if not isinstance(other, FoldStatistics):
-            return NotImplemented
-        if self.folds != other.folds:
-            raise StatisticsError(
-                f"these statistics are of different folds, {self.folds} and {other.folds}; cut both alike"
-            )
-        return replace(self, parts=tuple(map(plus, self.parts, other.parts)))
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def n_samples(self) -> int:
         return sum(part.n_samples for part in self.parts if part is not None)
 
     def fold(self, index: int) -> ridge_statistics.RidgeStatistics:
-        """Return the statistics of one fold; raises StatisticsError if it has no rows."""
+        """Return the statistics of one fold, or raise StatisticsError without rows."""
         part = self.parts[index]
         if part is None:
-            filled = sum(other is not None for other in self.parts)
+            n_filled = sum(other is not None for other in self.parts)
             raise StatisticsError(
-                f"fold {index} of {self.folds} has no rows ({filled} of {len(self.parts)} folds have any); "
-                "use fewer folds, or more groups"
+                f"fold {index} of {self.folds} has no rows ({n_filled} of"
+                f" {len(self.parts)} folds have any); use fewer folds, or more groups"
             )
         return part
 
@@ -67,11 +54,13 @@ class FoldStatistics:
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
         """The splits of `folds`, without those whose validation rows all have weight 0.
 
-        Raises StatisticsError if a held-out fold has no rows, or no split is left.
+        Raises StatisticsError if a held-out fold has no rows, or no split remains.
         """
         splits = [split for split in self.folds.splits if self._validates(split[1])]
         if not splits:
-            raise StatisticsError(f"no row held out by {self.folds} has a weight above 0; use fewer folds")
+            raise StatisticsError(
+                f"no row held out by {self.folds} has a weight above 0; use fewer folds"
+            )
         return splits
 
     def _validates(self, held_out: int) -> bool:
@@ -80,27 +69,32 @@ class FoldStatistics:
         return self.fold(held_out).n_observations > 0
 
     def total(self) -> ridge_statistics.RidgeStatistics:
-        """Return the statistics of all rows; raises StatisticsError if none were counted."""
+        """Return the statistics of all rows, or raise StatisticsError without any."""
         return self.sum(range(len(self.parts)))
 
     def sum(self, indices: Sequence[int]) -> ridge_statistics.RidgeStatistics:
-        """Return the statistics of the rows of several folds; raises StatisticsError if they have none."""
-        parts = [part for index in indices if (part := self.parts[index]) is not None]
-        return reduce(operator.add, parts) if parts else self.fold(indices[0])
+        """Return the statistics of several folds, or raise StatisticsError."""
+        total = reduce(plus, (self.parts[index] for index in indices))
+        return self.fold(indices[0]) if total is None else total
 
     @property
     def targets(self) -> exact_sums.ExactSum:
         """Sums and squares of the targets of all rows; see `RidgeStatistics`."""
-        return reduce(operator.add, (part.targets for part in self.parts if part is not None))
+        sums = (part.targets for part in self.parts if part is not None)
+        return reduce(operator.add, sums)
 
-    def leading(self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs) -> Self:
-        """Return the statistics of the leading components; see `RidgeStatistics.leading`."""
+    def leading(
+        self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs
+    ) -> Self:
+        """Return those of the leading components; see `RidgeStatistics.leading`."""
         return self._with_each(
-            lambda part: part.leading(n_components, feature_digest=feature_digest, scales=scales)
+            lambda part: part.leading(
+                n_components, feature_digest=feature_digest, scales=scales
+            )
         )
 
     def check_complete(self, n_samples: int, feature_map: maps.FeatureMap) -> None:
-        """Check that every row counted once; raises as `RidgeStatistics.check_complete`."""
+        """Check that every row counted once, as `RidgeStatistics.check_complete`."""
         specs.check_counted(self.n_samples, n_samples)
         for part in self.parts:
             if part is not None:
@@ -112,9 +106,13 @@ class FoldStatistics:
         return self._with_each(lambda part: part.with_whitener(shared))
 
     def _with_each(
-        self, change: Callable[[ridge_statistics.RidgeStatistics], ridge_statistics.RidgeStatistics]
+        self,
+        change: Callable[
+            [ridge_statistics.RidgeStatistics], ridge_statistics.RidgeStatistics
+        ],
     ) -> Self:
-        return replace(self, parts=tuple(None if part is None else change(part) for part in self.parts))
+        parts = [None if part is None else change(part) for part in self.parts]
+        return replace(self, parts=tuple(parts))
 
 
 def plus(left: FoldSum, right: FoldSum) -> FoldSum:

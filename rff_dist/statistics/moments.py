@@ -1,17 +1,25 @@
-"""Moments of the columns of X and y: exact sums of a first pass, and the central moments of models."""
+"""Moments of the columns of X and y, of which models keep those of their inputs.
 
+`Moments` are the exact sums of a first pass, which standardise the data and fix the
+grids of later sums. `ColumnMoments` are means and central moments, which a model
+updates when rows are added or removed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
 from typing import Self
 
 import numpy as np
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, StatisticsError
+from rff_dist.features.levels import NO_LEVELS, Levels, codes_of
 from rff_dist.numerics import exact_sums
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, Arrays, FloatArray, frozen
+from rff_dist.typing import AnyArray, Arrays, FloatArray, IntArray, frozen
 
-# Columns that reach less or more far from the pivot have squares, or fourth powers, that float64 cannot hold
-# with all digits, or cannot weight and sum.
+# Columns that reach less or more far from the pivot have squares, or fourth powers,
+# that float64 cannot hold with all digits, or cannot weight and sum.
 SQUARED_RANGE = 1e-145, 1e150
 FOURTH_RANGE = 1e-70, 1e40
 _CANCELS = 1e-6
@@ -19,38 +27,40 @@ _CANCELS = 1e-6
 
 @frozen
 class Moments:
-    """What a first, cheap pass measures: enough to standardise the data and to fix the grids of the sums.
-
-    `n_samples`: rows counted.
-    `pivot`: float64 array of shape (n_columns,). Subtracted before anything is summed, so that large means
-      cause no cancellation: the first row.
-    `sums`, `squares`, `cubes`, `fourths`: ExactSum of shape (n_columns,). Weighted sums of the shifted
-      columns [X, y] and of their powers. Values beyond 1e40 count as 1e40 in cubes and fourths.
-    `weight`: ExactSum of shape (). Sum of the weights.
-    `largest_weight`, `smallest_weight`: extremes of the weights above 0; 1 without weights.
-    `minimum`, `maximum`: float64 arrays of shape (n_columns,). Extremes of the columns [X, y], of rows with
-      weight.
-    `n_targets`: the last `n_targets` columns are targets.
-    """
+    """What a first, cheap pass measures."""
 
     n_samples: int
+    #: Of shape (n_columns,): subtracted before anything is summed, so that large means
+    #: cause no cancellation. It is the first row.
     pivot: FloatArray
+    #: Weighted sums of the shifted columns [X, y], and of their powers, of shape
+    #: (n_columns,). Values beyond 1e40 count as 1e40 in cubes and fourths.
     sums: exact_sums.ExactSum
     squares: exact_sums.ExactSum
     cubes: exact_sums.ExactSum
     fourths: exact_sums.ExactSum
+    #: The sum of the weights.
     weight: exact_sums.ExactSum
+    #: Of the weights above 0; 1 without weights.
     largest_weight: float
     smallest_weight: float
+    #: Of the columns [X, y], of rows with weight.
     minimum: FloatArray
     maximum: FloatArray
+    #: The last columns are targets.
     n_targets: int
+    #: Rows with weight of each level of the columns of categories, by column, shape
+    #: (n_levels + 1,); the last are of levels that were never seen.
+    counts: Mapping[int, IntArray] = field(default_factory=dict)
 
     def __add__(self, other: Self) -> Self:
-        if self.n_targets != other.n_targets or not np.array_equal(self.pivot, other.pivot):
+        if self.n_targets != other.n_targets or not np.array_equal(
+            self.pivot, other.pivot
+        ):
             raise StatisticsError(
-                f"these moments do not belong together: pivots {self.pivot} and {other.pivot}, "
-                f"{self.n_targets} and {other.n_targets} targets; measure all blocks with the same pivot"
+                f"these moments do not belong together: pivots {self.pivot} and"
+                f" {other.pivot}, {self.n_targets} and {other.n_targets} targets;"
+                " measure all blocks with the same pivot"
             )
         return exact_sums.add_fields(
             self,
@@ -61,6 +71,7 @@ class Moments:
             smallest_weight=min(self.smallest_weight, other.smallest_weight),
             minimum=np.minimum(self.minimum, other.minimum),
             maximum=np.maximum(self.maximum, other.maximum),
+            counts=_added(self.counts, other.counts),
         )
 
     @property
@@ -70,12 +81,12 @@ class Moments:
 
     @property
     def reach(self) -> FloatArray:
-        """How far rows with weight lie from the pivot at most, in each of the columns [X, y]."""
+        """The largest distance of rows with weight from the pivot, for each column."""
         return np.maximum(self.maximum - self.pivot, self.pivot - self.minimum)
 
     @property
     def cancels(self) -> bool:
-        """Whether the pivot lies so far from the mean that the variance loses digits."""
+        """Whether the pivot is so far from the mean that the variance loses digits."""
         mean_squares = self.squares.value() / self.weight.value()
         variances = mean_squares - np.square(self.means - self.pivot)
         return bool((variances < _CANCELS * mean_squares).any())
@@ -87,39 +98,50 @@ class Moments:
 
     @property
     def standard_deviations(self) -> FloatArray:
-        """Weighted population standard deviations of the columns [X, y]; 0 where a column is constant."""
+        """Weighted population standard deviations of the columns [X, y].
+
+        That of a constant column is exactly 0, whatever rounding makes of it.
+        """
         total = self.weight.value()
         shifted = self.sums.value() / total
-        variances = self.squares.value() / total - shifted**2
-        # a constant column has a variance of exactly 0, not what rounding leaves
-        return np.sqrt(np.where(variances > blocks.ROUNDING * self.squares.value() / total, variances, 0.0))
+        mean_squares = self.squares.value() / total
+        variances = mean_squares - shifted**2
+        is_constant = variances <= blocks.ROUNDING * mean_squares
+        return np.sqrt(np.where(is_constant, 0.0, variances))
 
 
-def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
-    """Return the moments of a block's columns [X, y].
+def measure_moments(
+    rows: blocks.Rows, pivot: FloatArray, *, levels: Levels = NO_LEVELS
+) -> Moments:
+    """Return the moments of a block's columns [X, y], and count its `levels`.
 
-    `pivot`: float64 array of shape (n_features + n_targets,). The same for all blocks of a dataset.
-    Raises DataError if a value is not finite, a weight is negative, or a square overflows float64.
+    All blocks of a dataset have the same pivot. Raises DataError if a value is not
+    finite, a weight is negative, or a square overflows float64.
     """
-    columns = np.ascontiguousarray(rows.X, np.float64)  # NumPy's sums round by the layout in memory
+    # NumPy's sums round by the layout in memory
+    columns = np.ascontiguousarray(rows.X, np.float64)
     blocks.check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
     weights = rows.weights
     if not weights.all():
-        # rows of weight 0 must not change anything, and the square of such a value may overflow
+        # rows of weight 0 must not change anything, and the square of such a value may
+        # overflow
         columns = np.where(weights[:, np.newaxis] != 0, columns, pivot)
-    minimum, maximum = columns.min(axis=0, initial=np.inf), columns.max(axis=0, initial=-np.inf)
-    with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are refused below
+    minimum = columns.min(axis=0, initial=np.inf)
+    maximum = columns.max(axis=0, initial=-np.inf)
+    # values that are not finite are refused below
+    with np.errstate(over="ignore", invalid="ignore"):
         columns = columns - pivot
         powers = np.square(columns)
-        sums, squares = weights @ columns, weights @ powers
+        sums = weights @ columns
+        squares = weights @ powers
     if not np.isfinite(squares).all():
         column = int(np.argmin(np.isfinite(squares)))
         raise DataError(
-            f"Input {name_column(column, rows.X.shape[1])} overflows float64 when it is squared: it reaches "
-            f"{np.abs(columns[:, column]).max():.3g} in rows {rows.block.start:_}:{rows.block.stop:_}; "
-            "scale it down"
+            f"Input {name_column(column, rows.X.shape[1])} overflows float64 when it is"
+            f" squared: it reaches {np.abs(columns[:, column]).max():.3g} in rows"
+            f" {rows.block.start:_}:{rows.block.stop:_}; scale it down"
         )
     reach = max((maximum - pivot).max(initial=0.0), (pivot - minimum).max(initial=0.0))
     if reach > FOURTH_RANGE[1]:
@@ -127,11 +149,18 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
         powers = np.square(columns)
     columns *= powers  # overwritten, since fresh memory takes as long as the arithmetic
     powers *= powers
-    with np.errstate(over="ignore"):  # weights that large are refused later, with a reason
-        cubes, fourths = weights @ columns, weights @ powers
+    # weights that large are refused later, with a reason
+    with np.errstate(over="ignore"):
+        cubes = weights @ columns
+        fourths = weights @ powers
     limit = np.finfo(np.float64).max  # clipped, so that they are finite
-    cubes, fourths = np.clip(cubes, -limit, limit), np.minimum(fourths, limit)
-    weighted = rows.sample_weight is not None
+    cubes = np.clip(cubes, -limit, limit)
+    fourths = np.minimum(fourths, limit)
+    largest_weight = 1.0
+    smallest_weight = 1.0
+    if rows.sample_weight is not None:
+        largest_weight = float(weights.max(initial=0.0))
+        smallest_weight = float(weights.min(initial=np.inf, where=weights > 0))
     return Moments(
         n_samples=len(columns),
         pivot=pivot,
@@ -140,77 +169,145 @@ def measure_moments(rows: blocks.Rows, pivot: FloatArray) -> Moments:
         cubes=exact_sums.ExactSum.of(cubes),
         fourths=exact_sums.ExactSum.of(fourths),
         weight=exact_sums.ExactSum.of(np.asarray(weights.sum())),
-        largest_weight=float(weights.max(initial=0.0)) if weighted else 1.0,
-        smallest_weight=float(weights.min(initial=np.inf, where=weights > 0)) if weighted else 1.0,
+        largest_weight=largest_weight,
+        smallest_weight=smallest_weight,
         minimum=minimum,
         maximum=maximum,
         n_targets=0 if rows.y is None else rows.y.shape[1],
+        counts=_count_levels(rows, levels),
     )
+
+
+def _count_levels(rows: blocks.Rows, levels: Levels) -> dict[int, IntArray]:
+    counts = {}
+    for column, texts in levels.items():
+        codes = rows.X[rows.weights > 0, column]
+        is_known = (codes >= 0) & (codes < len(texts))
+        places = np.where(is_known, codes, len(texts)).astype(np.intp)
+        rows_of_each = np.bincount(places, minlength=len(texts) + 1)
+        counts[column] = rows_of_each.astype(np.int64)
+    return counts
+
+
+def _added(
+    counts: Mapping[int, IntArray], others: Mapping[int, IntArray]
+) -> dict[int, IntArray]:
+    """Add counts of the columns that both have."""
+    return {j: counts[j] + others[j] for j in counts.keys() & others.keys()}
 
 
 def name_column(column: int, n_features: int) -> str:
     """Name one of the columns [X, y] in messages."""
-    return f"X, column {column}" if column < n_features else f"y, column {column - n_features}"
+    if column < n_features:
+        return f"X, column {column}"
+    return f"y, column {column - n_features}"
 
 
-# Like `ROUNDING`, for moments from which rows were taken out: those rows were summed in other blocks, and
-# rounded otherwise.
+# Like `ROUNDING`, for moments from which rows were removed: those rows were summed in
+# other blocks, with other roundings.
 _CANCELLED = 1e-13
 
 
 @frozen(eq=False)
 class ColumnMoments:
-    """Means and central moments of the input columns over some rows; `+` joins two sets of rows.
+    """Means and central moments of the input columns; `+` joins two sets of rows.
 
-    Rows are taken out by adding them with a negative weight.
-
-    `n_samples`: number of equivalent rows of equal weight. If weights repeat rows, this is their sum; if they
-      are precisions, it is the smallest number possible, their sum in units of the largest.
-    `weight`: sum of the weights.
-    `mean`, `second`, `third`, `fourth`: float64 arrays of shape (n_features,). Mean, and mean powers of the
-      deviations from it.
-    `rounding`: float64 array of shape (n_features,). A difference of means or of deviations below it may be
-      rounding, which is left when rows with most of the variation were taken out.
+    Rows are removed by adding their `negative`.
     """
 
+    #: Equivalent rows of equal weight. If weights repeat rows, this is their sum; if
+    #: they are precisions, it is the smallest number possible, their sum in units of
+    #: the largest.
     n_samples: float
+    #: The sum of the weights.
     weight: float
+    #: Of shape (n_features,), as are the mean powers of the deviations from it.
     mean: FloatArray
     second: FloatArray
     third: FloatArray
     fourth: FloatArray
+    #: A difference of means or standard deviations below this may be rounding, which
+    #: remains after rows with most of the variation were removed.
     rounding: FloatArray
+    #: As in `Moments`; codes are those of the model's features. Means and moments of
+    #: codes say nothing.
+    counts: Mapping[int, IntArray] = field(default_factory=dict)
 
     __repr__ = short_repr
 
     @classmethod
     def of(cls, moments: Moments, *, frequency_weights: bool = False) -> Self:
-        """Return the moments of the inputs from a pass; `frequency_weights` says if weights repeat rows."""
+        """Return the moments of a pass's inputs; `frequency_weights` repeat rows."""
         n_features = moments.n_features
         weight = float(moments.weight.value())
         sums = (moments.sums, moments.squares, moments.cubes, moments.fourths)
         raw = [total.value()[:n_features] / weight for total in sums]
-        with np.errstate(over="ignore", invalid="ignore"):  # of columns out of `FOURTH_RANGE`
+        # of columns out of `FOURTH_RANGE`
+        with np.errstate(over="ignore", invalid="ignore"):
             second, *higher = _about(-raw[0], *raw)
         third, fourth = np.nan_to_num(higher)
         second = np.where(second > blocks.ROUNDING * raw[1], second, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
-        mean, fourth = moments.pivot[:n_features] + raw[0], np.maximum(fourth, 0)
-        return cls(weight / largest, weight, mean, second, third, fourth, np.zeros(n_features))
+        mean = moments.pivot[:n_features] + raw[0]
+        fourth = np.maximum(fourth, 0)
+        return cls(
+            weight / largest,
+            weight,
+            mean,
+            second,
+            third,
+            fourth,
+            np.zeros(n_features),
+            moments.counts,
+        )
 
     def __add__(self, other: Self) -> Self:
         weight = self.weight + other.weight
         mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
         zero = np.zeros_like(mean)
-        # each part's moments about the common mean, averaged by weight (Chan, Golub & LeVeque 1983)
-        both = [(m.weight / weight, _about(m.mean - mean, zero, *m.central)) for m in (self, other)]
-        second, third, fourth = (np.asarray(sum(share * parts[i] for share, parts in both)) for i in range(3))
+        # each part's moments about the common mean, averaged by weight (Chan, Golub &
+        # LeVeque 1983)
+        both = [
+            (m.weight / weight, _about(m.mean - mean, zero, *m.central))
+            for m in (self, other)
+        ]
+        second, third, fourth = (
+            np.asarray(sum(share * parts[i] for share, parts in both)) for i in range(3)
+        )
         rounding = np.maximum(self.rounding, other.rounding)
-        if min(self.weight, other.weight) < 0:  # rows leave, perhaps with most of what varied
+        # rows are removed, perhaps with most of the variation
+        if min(self.weight, other.weight) < 0:
             summed = np.abs([share * parts[0] for share, parts in both]).sum(axis=0)
             rounding = np.maximum(rounding, np.sqrt(_CANCELLED * summed))
         n_samples = self.n_samples + other.n_samples
-        return type(self)(n_samples, weight, mean, second, third, fourth, rounding)
+        return type(self)(
+            n_samples,
+            weight,
+            mean,
+            second,
+            third,
+            fourth,
+            rounding,
+            _added(self.counts, other.counts),
+        )
+
+    @property
+    def negative(self) -> Self:
+        """These rows as ones to be removed."""
+        counts = {j: -rows for j, rows in self.counts.items()}
+        return replace(
+            self, n_samples=-self.n_samples, weight=-self.weight, counts=counts
+        )
+
+    def with_levels(self, levels: Levels, wanted: Levels) -> Self:
+        """Return the moments with counts by other lists of levels than `levels`."""
+        counts = {}
+        columns = self.counts.keys() & levels.keys() & wanted.keys()
+        tables = codes_of({j: levels[j] for j in columns}, wanted)
+        for column, table in tables.items():
+            counts[column] = np.zeros(len(wanted[column]) + 1, np.int64)
+            np.add.at(counts[column], table.astype(np.intp), self.counts[column])
+        return replace(self, counts=counts)
 
     @property
     def central(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -220,22 +317,46 @@ class ColumnMoments:
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return the moments as arrays to store; `from_arrays` reads them."""
         moments = np.array([self.mean, *self.central, self.rounding])
-        return {"weights": np.array([self.n_samples, self.weight]), "moments": moments}
+        counts = {f"counts{column}": rows for column, rows in self.counts.items()}
+        weights = np.array([self.n_samples, self.weight])
+        return {"weights": weights, "moments": moments, **counts}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
         """Read what `to_arrays` returned."""
         n_samples, weight = np.asarray(arrays["weights"], np.float64)
-        return cls(float(n_samples), float(weight), *np.asarray(arrays["moments"], np.float64))
+        counts = {
+            int(name.removeprefix("counts")): np.asarray(rows, np.int64)
+            for name, rows in arrays.items()
+            if name.startswith("counts")
+        }
+        mean, second, third, fourth, rounding = np.asarray(
+            arrays["moments"], np.float64
+        )
+        return cls(
+            float(n_samples),
+            float(weight),
+            mean,
+            second,
+            third,
+            fourth,
+            rounding,
+            counts,
+        )
 
 
 def _about(
-    offset: FloatArray, first: FloatArray, second: FloatArray, third: FloatArray, fourth: FloatArray
+    offset: FloatArray,
+    first: FloatArray,
+    second: FloatArray,
+    third: FloatArray,
+    fourth: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the mean second to fourth powers of x + offset, from the mean powers of x."""
+    """Return the mean second to fourth powers of x + offset from those of x."""
     return (
         # the binomial formulas in Horner's form
         second + offset * (2 * first + offset),
         third + offset * (3 * second + offset * (3 * first + offset)),
-        fourth + offset * (4 * third + offset * (6 * second + offset * (4 * first + offset))),
+        fourth
+        + offset * (4 * third + offset * (6 * second + offset * (4 * first + offset))),
     )

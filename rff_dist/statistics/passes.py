@@ -1,8 +1,12 @@
-"""Passes that accumulate a dataset's statistics, for all rows or for each fold."""
+"""Passes that accumulate a dataset's statistics, for all rows or for each fold.
+
+A dataset, feature maps and an engine come in; exact sums of Z'Z and Z'y go out. Summing
+blocks is `accumulate.py`; here the grids of the sums are fixed before, parts of Z'Z are
+joined after, and it is checked that each row counted once.
+"""
 
 import itertools
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -10,8 +14,8 @@ from typing import cast
 import numpy as np
 
 from rff_dist.data import blocks, folding
-from rff_dist.engines import progress, protocol, serial
-from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
+from rff_dist.engines import events, protocol, serial
+from rff_dist.errors import DataError, InvalidParameterError, StatisticsError, warn
 from rff_dist.features import maps, nystrom
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import accumulate as block_sums
@@ -24,16 +28,18 @@ type Sums = ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
 
 MAX_WEIGHT_EXPONENT = 400
 MOST_REPETITIONS = 2**53  # float64 holds all whole numbers up to this
-WEIGHT_BITS = 10  # the sums' grid should keep at least so many bits of the smallest weight: three digits
-# Named, since whole numbers are no sign of counts. Rows of weight 0 must not thin the noise, and a factor on
-# all weights changes no choice.
+# the sums' grid should keep at least so many bits of the smallest weight: three digits
+WEIGHT_BITS = 10
+# Named, since whole numbers are no sign of counts. Rows of weight 0 must not thin the
+# noise, and a factor on all weights changes no choice.
 WEIGHT_KINDS = ("precision", "frequency")
 
 
 def fraction_bits_for(n_samples: int) -> int:
-    """Return the fraction bits of the sums' grid: more for few rows, whose products have finer bits.
+    """Return the fraction bits of the sums' grid: more for few rows.
 
-    If many rows are added on the fine grid later, the sums stay exact and take twice the memory.
+    Their products have finer bits. If many rows are added on the fine grid later, the
+    sums stay exact and take twice the memory.
     """
     return specs.FINE_FRACTION_BITS if n_samples <= 2**13 else specs.FRACTION_BITS
 
@@ -42,53 +48,52 @@ def check_weight_kind(sample_weight_kind: object) -> None:
     """Check that the option is "precision" or "frequency"."""
     if sample_weight_kind not in WEIGHT_KINDS:
         raise InvalidParameterError(
-            f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of {list(WEIGHT_KINDS)}"
+            f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of"
+            f" {list(WEIGHT_KINDS)}"
         )
 
 
 @frozen
 class WeightGrid:
-    """The part of a `StatisticsSpec` that weights decide.
+    """The part of a `StatisticsSpec` that weights decide."""
 
-    `exponent`: no weight is above 2**exponent.
-    `repeated`: whether weights are whole numbers that repeat their rows.
-    """
-
+    #: No weight is above 2**exponent.
     exponent: int = 0
+    #: Whether weights are whole numbers that repeat their rows.
     repeated: bool = False
 
 
 def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> WeightGrid:
     """Return the grid for the weights of the rows that `moments` measured.
 
-    The exponent is the smallest for which no weight is above 2**exponent. Warns if the sums hold fewer than
-    three digits of some weights: those below 2e-12 of the largest in up to 8,192 rows, below 2e-9 in more.
-
-    `sample_weight_kind`: see `fit`.
-    Raises DataError if the weights are so large or small that float64 would overflow or lose them.
+    The exponent is the smallest for which no weight is above 2**exponent. Warns if the
+    sums hold fewer than three digits of some weights: those below 2e-12 of the largest
+    in up to 8,192 rows, below 2e-9 in more. Raises DataError if weights are so large or
+    small that float64 would overflow or lose them. `fit` explains `sample_weight_kind`.
     """
     check_weight_kind(sample_weight_kind)
     repeated = sample_weight_kind == "frequency"
     if repeated and moments.weight.value() > MOST_REPETITIONS:
         raise DataError(
-            f"sample weights say that there are {moments.weight.value():.3g} rows, more than "
-            f"{MOST_REPETITIONS:.3g}, which are all that can be counted; give smaller whole numbers, or "
-            'sample_weight_kind="precision"'
+            f"sample weights say that there are {moments.weight.value():.3g} rows, more"
+            f" than {MOST_REPETITIONS:.3g}, which are all that can be counted; give"
+            ' smaller whole numbers, or sample_weight_kind="precision"'
         )
     mantissa, exponent = math.frexp(moments.largest_weight)
     exponent -= mantissa == 0.5  # the largest weight is a power of two
     if abs(exponent) > MAX_WEIGHT_EXPONENT:
         raise DataError(
-            f"sample weights are up to {moments.largest_weight:g}; scale them to lie between "
-            f"{2.0**-MAX_WEIGHT_EXPONENT:.0e} and {2.0**MAX_WEIGHT_EXPONENT:.0e}"
+            f"sample weights are up to {moments.largest_weight:g}; scale them to lie"
+            f" between {2.0**-MAX_WEIGHT_EXPONENT:.0e} and"
+            f" {2.0**MAX_WEIGHT_EXPONENT:.0e}"
         )
     resolved = 2.0 ** (exponent - fraction_bits_for(moments.n_samples) + WEIGHT_BITS)
     if moments.smallest_weight < resolved:
-        warnings.warn(
-            f"sample weights go from {moments.smallest_weight:.3g} to {moments.largest_weight:.3g}: the sums "
-            f"hold fewer than three digits of weights below {resolved:.3g}. Give weight 0 to rows that "
-            "should not count, and bring the other weights nearer to each other",
-            stacklevel=4,
+        warn(
+            f"sample weights go from {moments.smallest_weight:.3g} to"
+            f" {moments.largest_weight:.3g}: the sums hold fewer than three digits of"
+            f" weights below {resolved:.3g}. Give weight 0 to rows that should not"
+            " count, and bring the other weights nearer to each other",
         )
     return WeightGrid(exponent, repeated)
 
@@ -105,15 +110,32 @@ def statistics_spec(
 ) -> specs.StatisticsSpec:
     """Return the spec of statistics of a dataset in a feature map.
 
-    Features without a bound, such as linear ones, take their grid from a first pass on `engine` that measures
-    maxima, with head-room for twice as much; see `statistics.accumulate.measure_features`. Fixed-point
-    features of rows without weights need no grid: their sums are exact. Without targets the statistics are
-    Z'Z, Z'1 and the counts only, and y is ignored.
+    Features without a bound, such as linear ones, take their grid from a first pass on
+    `engine` that measures maxima, with head-room for twice as much; see
+    `statistics.accumulate.measure_features`. Fixed-point features of rows without
+    weights need no grid: their sums are exact. Without targets the statistics are Z'Z,
+    Z'1 and the counts only, and y is ignored.
 
     Raises DataError if targets are wanted and the dataset has none.
     """
     if with_targets and dataset.n_targets < 1:
         raise DataError("the data have no y: training needs targets")
+    exponents: tuple[tuple[int, int], ...] = ()
+    if not feature_map.bounded:
+        largest = inspection.sum_rows(
+            dataset,
+            block_sums.measure_features,
+            feature_map,
+            combine=np.maximum,
+            engine=serial.SerialEngine() if engine is None else engine,
+            label="measure",
+        )
+        if not (largest <= maps.LARGEST_FEATURE).all():
+            raise maps.overflow()
+        # + 1: head-room for rows added later
+        powers = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)
+        runs = exact_sums.as_runs(powers)
+        exponents = tuple((count, int(exponent)) for count, exponent in runs)
     fixed_point = feature_map.fixed_point and not dataset.weighted
     return specs.StatisticsSpec(
         n_components=feature_map.n_components,
@@ -121,7 +143,7 @@ def statistics_spec(
         feature_digest=feature_map.digest(),
         scales=feature_map.scales,
         whitened=isinstance(feature_map, nystrom.NystromFeatureMap),
-        exponents=() if feature_map.bounded else _feature_grid(dataset, feature_map, engine=engine),
+        exponents=exponents,
         weight_exponent=weights.exponent,
         target_offset=target_offset,
         one_dimensional=with_targets and dataset.one_dimensional,
@@ -129,19 +151,6 @@ def statistics_spec(
         fraction_bits=specs.FIXED_FRACTION_BITS if fixed_point else fraction_bits,
         fixed_point=fixed_point,
     )
-
-
-def _feature_grid(
-    dataset: blocks.Dataset, feature_map: maps.FeatureMap, *, engine: protocol.Engine | None
-) -> tuple[tuple[int, int], ...]:
-    engine = serial.SerialEngine() if engine is None else engine
-    largest = inspection.sum_rows(
-        dataset, block_sums.measure_features, feature_map, combine=np.maximum, engine=engine, label="measure"
-    )
-    if not (largest <= maps.LARGEST_FEATURE).all():
-        raise maps.overflow()
-    exponents = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)  # + 1: head-room for rows added later
-    return tuple((count, int(exponent)) for count, exponent in exact_sums.as_runs(exponents))
 
 
 def accumulate(
@@ -152,7 +161,8 @@ def accumulate(
     spec: specs.StatisticsSpec | None = None,
     n_parts: int = 1,
 ) -> ridge_statistics.RidgeStatistics:
-    """Accumulate the exact statistics of a dataset in one pass, O(n_samples · n_components²).
+    """Accumulate the exact statistics of a dataset in one pass, O(n_samples ·
+    n_components²).
 
     The result has the same bits on every engine, on one type of machine.
 
@@ -165,10 +175,11 @@ def accumulate(
     engine : Engine, optional
         A `SerialEngine` with all threads by default.
     spec : StatisticsSpec, optional
-        Offsets and grids to sum with. By default targets are summed as they are, and weights, if there are
-        any, take their grid from a first pass.
+        Offsets and grids to sum with. By default targets are summed as they are, and
+        weights, if there are any, take their grid from a first pass.
     n_parts : int, default=1
-        Number of passes. Each sums a part of Z'Z, for workers whose memory cannot hold the whole.
+        Number of passes. Each sums a part of Z'Z, for workers whose memory cannot hold
+        the whole.
 
     Raises
     ------
@@ -190,15 +201,23 @@ def accumulate(
     (1000, (64, 64))
     """
     if not isinstance(dataset, blocks.Dataset):
-        raise InvalidParameterError(f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset")
+        raise InvalidParameterError(
+            f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset"
+        )
     engine = serial.SerialEngine() if engine is None else engine
     if spec is None:
-        spec = statistics_spec(dataset, feature_map, with_targets=dataset.n_targets > 0, engine=engine)
+        spec = statistics_spec(
+            dataset, feature_map, with_targets=dataset.n_targets > 0, engine=engine
+        )
         if dataset.weighted:
             grid = weight_grid(inspection.inspect(dataset, engine=engine))
-            spec = replace(spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated)
+            spec = replace(
+                spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated
+            )
     member = block_sums.Accumulation(feature_map, spec)
-    state = block_sums.Accumulations((member,), None, dataset.n_samples).of_part((0, n_parts))
+    state = block_sums.Accumulations((member,), None, dataset.n_samples).of_part(
+        (0, n_parts)
+    )
     (statistics,) = accumulate_shared(dataset, engine.broadcast(state), engine=engine)
     return cast("ridge_statistics.RidgeStatistics", statistics)
 
@@ -211,71 +230,91 @@ def accumulate_folds(
     engine: protocol.Engine,
     n_parts: int = 1,
 ) -> tuple[fold_statistics.FoldStatistics, ...]:
-    """Accumulate each fold's exact statistics for several feature maps in one pass over a dataset.
+    """Accumulate each fold's exact statistics for several feature maps in one pass.
 
-    Takes O(n_samples · n_components²) for each map, whatever the number of folds, and memory for the
-    statistics of every fold and map.
-
-    `dataset`: with targets, and with groups if folds need them.
-    `members`: the feature maps, and what their statistics are about.
-    `n_parts`: number of passes that each sum a part of Z'Z; see `accumulate`.
-    Returns `statistics`: one for each member.
-    Raises DataError if values are not finite, or targets or groups are missing.
+    Takes O(n_samples · n_components²) for each map, whatever the number of folds, and
+    memory for the statistics of every fold and map. With `n_parts` as many passes each
+    sum a part of Z'Z, see `accumulate`. Raises DataError if values are not finite, or
+    targets or groups are missing.
     """
-    state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples).of_part((0, n_parts))
+    state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples).of_part(
+        (0, n_parts)
+    )
     summed = accumulate_shared(dataset, engine.broadcast(state), engine=engine)
     return cast("tuple[fold_statistics.FoldStatistics, ...]", summed)
 
 
 def accumulate_shared(
-    dataset: blocks.Dataset, shared: protocol.Broadcast[block_sums.Accumulations], *, engine: protocol.Engine
+    dataset: blocks.Dataset,
+    shared: protocol.Broadcast[block_sums.Accumulations],
+    *,
+    engine: protocol.Engine,
 ) -> tuple[Sums, ...]:
-    """Accumulate exact statistics in features that every worker has; see `accumulate` and `accumulate_folds`.
+    """Accumulate exact statistics of each feature map in a state that workers have.
 
-    If a worker's memory does not hold the whole of Z'Z, each pass sums a part: some of the output tiles. It
-    reads all rows and makes their features again, which is a small share of the work where D is large, and
-    multiplies for its own tiles only. The joined parts have the same bits as the sums of one pass.
+    If a worker's memory does not hold the whole of Z'Z, each pass sums a part: some of
+    the output tiles. It reads all rows and makes their features again, which is a small
+    share of the work where D is large, and multiplies for its own tiles only. The
+    joined parts have the same bits as the sums of one pass.
 
-    `shared`: the state of the first part of Z'Z; it says how many parts, and passes, there are.
-    Returns the statistics of each feature map.
+    `shared` is the state of the first part of Z'Z, with the number of parts and passes.
     Raises StatisticsError if the rows changed between passes.
     """
     state = shared.state
-    members, folds, specs_of = state.members, state.folds, [member.spec for member in state.members]
-    announce, n_parts = progress.Announcer(engine.observers), specs_of[0].part[1]
+    members = state.members
+    folds = state.folds
+    specs_of = [member.spec for member in state.members]
+    n_parts = specs_of[0].part[1]
+    n_workers = max(1, engine.n_workers)  # some may still be on their way
+    n_threads = engine.n_threads
     for spec in specs_of:
-        operations = float(dataset.n_samples) * spec.n_components**2
-        announce(progress.Work("accumulate", operations, spec.n_components, spec.fixed_point))
+        work = events.Work(
+            "accumulate",
+            operations=float(dataset.n_samples) * spec.n_components**2,
+            n_components=spec.n_components,
+            fixed_point=spec.fixed_point,
+            n_workers=n_workers,
+            n_threads=n_threads,
+        )
+        engine.tell(work)
     if n_parts > 1:
-        announce(progress.Rounds("accumulate", n_parts))
+        engine.tell(events.Rounds("accumulate", n_parts))
     task = blocks.BlockTask(dataset, block_sums.accumulate_fold_rows, adds=True)
-    most = min(spec.limb_rows for spec in specs_of)  # a block's sums must fit in one limb
+    # a block's sums must fit in one limb
+    most = min(spec.limb_rows for spec in specs_of)
     n_folds = 1 if folds is None else folds.n_folds
     parts = inspection.blocks_of(dataset, max_rows=most, n_folds=n_folds)
     sums: fold_statistics.MapSums = ()
     for index in range(n_parts):
-        handle = engine.broadcast(state.of_part((index, n_parts))) if index else shared
-        found = engine.map_reduce(task, parts, handle, combine=block_sums.add_fold_rows, label="accumulate")
-        sums = found if n_parts == 1 else _joined(sums, found)
+        if index:
+            shared = engine.broadcast(state.of_part((index, n_parts)))
+        sums_of_part = engine.map_reduce(
+            task, parts, shared, combine=block_sums.add_fold_rows, label="accumulate"
+        )
+        sums = sums_of_part if n_parts == 1 else _joined(sums, sums_of_part)
     whole: list[Sums] = []
     for member, of_folds in zip(members, sums, strict=True):
-        statistics = of_folds[0] if folds is None else fold_statistics.FoldStatistics(folds, of_folds)
+        statistics: Sums | None = of_folds[0]
+        if folds is not None:
+            statistics = fold_statistics.FoldStatistics(folds, of_folds)
         assert statistics is not None  # there are rows
         statistics.check_complete(dataset.n_samples, member.feature_map)
         whole.append(statistics.with_whitener(member.feature_map.whitener))
     return tuple(whole)
 
 
-def _joined(wholes: fold_statistics.MapSums, parts: fold_statistics.MapSums) -> fold_statistics.MapSums:
-    """Copy a pass's output tiles to their places in the whole sums, which the first pass creates."""
+def _joined(
+    wholes: fold_statistics.MapSums, parts: fold_statistics.MapSums
+) -> fold_statistics.MapSums:
+    """Copy a pass's output tiles to the whole sums, which the first pass creates."""
     wholes = wholes or tuple(tuple(map(_with_all_tiles, of_map)) for of_map in parts)
-    for whole, part in zip(itertools.chain(*wholes), itertools.chain(*parts), strict=True):
-        # each pass makes these sums too; that they agree shows that all passes read the same rows
-        counted, again = (s and (s.n_samples, s.n_observations, s.cross, s.targets) for s in (whole, part))
-        if counted != again:
+    for whole, part in zip(
+        itertools.chain(*wholes), itertools.chain(*parts), strict=True
+    ):
+        if _sums_of_each_pass(whole) != _sums_of_each_pass(part):
             raise StatisticsError(
-                "two passes over the same rows found different sums: the data changed between them; "
-                "run it again on data that do not change"
+                "two passes over the same rows found different sums: the data changed"
+                " between them; run it again on data that do not change"
             )
         if whole is not None and part is not None:
             for into, limb in ((whole.low, part.low), (whole.high, part.high)):
@@ -284,9 +323,17 @@ def _joined(wholes: fold_statistics.MapSums, parts: fold_statistics.MapSums) -> 
     return wholes
 
 
+def _sums_of_each_pass(sums: fold_statistics.FoldSum) -> tuple[object, ...] | None:
+    """Return sums that every pass makes, and that differ if it read other rows."""
+    if sums is None:
+        return None
+    return sums.n_samples, sums.n_observations, sums.cross, sums.targets
+
+
 def _with_all_tiles(part: fold_statistics.FoldSum) -> fold_statistics.FoldSum:
     if part is None:
         return None
     spec = replace(part.spec, part=specs.WHOLE)
     low = np.zeros(spec.layout.size, np.int64)
-    return replace(part, spec=spec, low=low, high=None if part.high is None else low.copy())
+    high = None if part.high is None else low.copy()
+    return replace(part, spec=spec, low=low, high=high)

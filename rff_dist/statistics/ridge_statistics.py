@@ -1,9 +1,10 @@
-"""Sufficient statistics of ridge regression and their exact `+` and `-`; no data access.
+"""Sufficient statistics of ridge regression, and their exact `+` and `-`.
 
-The Gram U'U of unnormalised features is kept as int64 multiples of a power of two, a fixed-point format.
-Z'Y, Y'Y and the plain sums are kept as `ExactSum`. Both add without rounding. So the same blocks give the
-same bits in any order and on any number of workers, and `(S + T) - T` is S. Scaling, offsets and centring
-are applied when the statistics are read, in float64.
+The Gram matrix U'U of unnormalised features is stored as int64 multiples of a power of
+two, Z'Y, Y'Y and the plain sums as `ExactSum`. Both add without rounding, as float64
+sums do not. So the same blocks give the same bits in any order and on any number of
+workers, and `(S + T) - T` is S. Scaling, offsets and centring are applied when the
+statistics are read, in float64.
 """
 
 import hashlib
@@ -19,21 +20,34 @@ from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, solution
 from rff_dist.statistics import specs
 from rff_dist.text import short_repr
-from rff_dist.typing import AnyArray, Arrays, EqualByFields, Facts, FloatArray, IntArray, Summary, frozen
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    EqualByFields,
+    Facts,
+    FloatArray,
+    IntArray,
+    Summary,
+    frozen,
+)
 
-type _Limbs = tuple[IntArray, IntArray | None]  # low, and high if one limb is not enough
+# A sum may need two int64 numbers, its limbs: it is low + high · 2**62.
+type _Limbs = tuple[IntArray, IntArray | None]
 
 _LIMB_MASK = (1 << specs.LIMB_BITS) - 1
 _COUNTS = ("n_samples", "n_observations", "n_tiles")
-_STRIP = 2**18  # numbers worked on at a time, a few MiB, so that no temporary array is as large as the result
+# numbers worked on at a time, a few MiB, so that no temporary array is as large as the
+# result
+_STRIP = 2**18
 
 
 @frozen(eq=False)
 class RidgeStatistics(EqualByFields):
     """Exact Z'Z, Z'Y, Y'Y, Z'1, sums and counts of the rows seen so far.
 
-    `s + t` are the statistics of both sets of rows; `s - t` removes the rows of t; neither rounds.
-    Takes 8 bytes for each of about D²/2 numbers, twice that above 8 million rows.
+    `s + t` are the statistics of both sets of rows; `s - t` removes the rows of t;
+    neither rounds. Takes 8 bytes for each of about D²/2 numbers, twice that above 8
+    million rows.
 
     Attributes
     ----------
@@ -42,8 +56,8 @@ class RidgeStatistics(EqualByFields):
     n_samples : int
         Rows counted.
     n_observations : int
-        Number of rows with a weight above 0. If weights repeat rows: the sum of the weights, without class
-        weights.
+        Number of rows with a weight above 0. If weights repeat rows: the sum of the
+        weights, without class weights.
     low, high : int64 arrays, `high` None while one limb is enough
         Output tiles of U'WU, low + high · 2**62, in multiples of 2**grid_exponent.
     cross : ExactSum of shape (n_components, n_targets + 1)
@@ -51,8 +65,8 @@ class RidgeStatistics(EqualByFields):
     targets : ExactSum of shape (2, n_targets + 1)
         1'W[Y - offset, 1], and the same of squares.
     n_tiles : int
-        Number of products that were rounded to the grid, 0 in fixed point: says how far the Gram may be off.
-        Not part of equality or digest.
+        Number of products that were rounded to the grid, 0 in fixed point: says how far
+        the Gram may be off. Not part of equality or digest.
     whitener : Whitener or None
         The feature map's. Not part of equality, digest or storage.
 
@@ -64,7 +78,11 @@ class RidgeStatistics(EqualByFields):
     >>> feature_map = draw_feature_map('gaussian', n_features=3, n_components=16)
     >>> spec = accumulate(write_dataset('memory://sums', X, X[:, 0]), feature_map).spec
     >>> first, second = (
-    ...     accumulate(write_dataset(f'memory://sums-{i}', X[rows], X[rows, 0]), feature_map, spec=spec)
+    ...     accumulate(
+    ...         write_dataset(f'memory://sums-{i}', X[rows], X[rows, 0]),
+    ...         feature_map,
+    ...         spec=spec,
+    ...     )
     ...     for i, rows in enumerate((slice(0, 100), slice(100, 200)))
     ... )
     >>> (first + second) - second == first  # without rounding
@@ -87,24 +105,38 @@ class RidgeStatistics(EqualByFields):
     def empty(cls, spec: specs.StatisticsSpec) -> Self:
         """Return the statistics of no rows."""
         width = spec.n_targets + 1
-        cross, targets = (exact_sums.ExactSum.zeros((n, width)) for n in (spec.n_components, 2))
-        return cls(spec, 0, 0, np.zeros(spec.layout.size, np.int64), None, cross, targets)
+        return cls(
+            spec,
+            n_samples=0,
+            n_observations=0,
+            low=np.zeros(spec.layout.size, np.int64),
+            high=None,
+            cross=exact_sums.ExactSum.zeros((spec.n_components, width)),
+            targets=exact_sums.ExactSum.zeros((2, width)),
+        )
 
-    # -- arithmetic ---------------------------------------------------------------------------
+    # -- arithmetic
 
     def __add__(self, other: object) -> Self:
-        return _combined(self, other, 1) if isinstance(other, RidgeStatistics) else NotImplemented
+        if not isinstance(other, RidgeStatistics):
+            return NotImplemented
+        return _combined(self, other, 1)
 
     def __sub__(self, other: object) -> Self:
-        return _combined(self, other, -1) if isinstance(other, RidgeStatistics) else NotImplemented
+        if not isinstance(other, RidgeStatistics):
+            return NotImplemented
+        return _combined(self, other, -1)
 
     def with_whitener(self, whitener: FloatArray | specs.Whitener | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
-        shared = specs.Whitener(whitener) if isinstance(whitener, np.ndarray) else whitener
-        return replace(self, whitener=shared)
+        if isinstance(whitener, np.ndarray):
+            whitener = specs.Whitener(whitener)
+        return replace(self, whitener=whitener)
 
-    def leading(self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs) -> Self:
-        """Return the statistics of the leading components: those of a shorter draw of the same features.
+    def leading(
+        self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs
+    ) -> Self:
+        """Return those of the leading components, which a shorter draw of features has.
 
         Parameters
         ----------
@@ -119,38 +151,48 @@ class RidgeStatistics(EqualByFields):
             If there are fewer components.
         """
         if not 1 <= n_components <= self.n_components:
-            raise StatisticsError(f"there are no leading {n_components} components of {self.n_components}")
+            raise StatisticsError(
+                f"there are no leading {n_components} components of {self.n_components}"
+            )
         exponents = self.spec.exponents
-        runs = exact_sums.as_runs(exact_sums.expand(exponents)[:n_components]) if exponents else ()
+        if exponents:
+            runs = exact_sums.as_runs(exact_sums.expand(exponents)[:n_components])
+            exponents = tuple((count, int(exponent)) for count, exponent in runs)
         spec = replace(
             self.spec,
             n_components=n_components,
             feature_digest=feature_digest,
             scales=scales,
-            exponents=tuple((count, int(exponent)) for count, exponent in runs),
+            exponents=exponents,
         )
         if spec == self.spec:  # spare a default fit its copies of the sums
             return self
-        layout, shorter = self.spec.layout, spec.layout
-        low = np.empty(shorter.size, np.int64)
+
+        def leading_tiles(limb: IntArray) -> IntArray:
+            shorter = np.empty(spec.layout.size, np.int64)
+            return self.spec.layout.copy(limb, spec.layout, shorter)
+
+        whitener = self.whitener
         return replace(
             self,
             spec=spec,
-            low=layout.copy(self.low, shorter, low),
-            high=None if self.high is None else layout.copy(self.high, shorter, np.empty_like(low)),
+            low=leading_tiles(self.low),
+            high=None if self.high is None else leading_tiles(self.high),
             cross=self.cross.leading(n_components),
-            whitener=None if self.whitener is None else self.whitener.leading(n_components),
+            whitener=None if whitener is None else whitener.leading(n_components),
         )
 
     def digest(self) -> str:
-        """Return the SHA-256 of spec, counts and all integers: equal for equal statistics."""
+        """Return the SHA-256 of spec, counts and all integers."""
         spec = _spec_to_dict(self.spec)
         # These are hashed only if they say more than the rest does.
         if not self.spec.fixed_point:
             del spec["fixed_point"]
         facts = [spec, self.n_samples]
-        weight = round(self.sum_of_weights) if self.spec.frequency_weights else self.n_samples
-        if self.n_observations != weight:
+        usual = self.n_samples
+        if self.spec.frequency_weights:
+            usual = round(self.sum_of_weights)
+        if self.n_observations != usual:
             facts.append(self.n_observations)
         hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for limb in (self.low, self.high):
@@ -160,7 +202,7 @@ class RidgeStatistics(EqualByFields):
         self.targets.update_digest(hasher)
         return hasher.hexdigest()
 
-    # -- reading ------------------------------------------------------------------------------
+    # -- reading
 
     @property
     def n_components(self) -> int:
@@ -169,22 +211,23 @@ class RidgeStatistics(EqualByFields):
 
     @property
     def sum_of_weights(self) -> float:
-        """Sum of the sample weights; the number of rows where there were none."""
+        """Sum of the sample weights; the number of rows without weights."""
         return float(self.targets.value()[0, -1])
 
     @property
     def target_moments(self) -> specs.TargetMoments:
-        """Means, sums of squares and deviations of the targets."""
+        """Means, sums of squares and standard deviations of the targets."""
         return specs.TargetMoments.of(self.targets, self.spec.offsets)
 
     def ZtZ(self) -> FloatArray:  # noqa: N802  the public name is the formula
-        """Return Z'Z (Z'WZ with weights), float64 array of shape (n_components, n_components)."""
+        """Return Z'Z (Z'WZ with weights), of shape (n_components, n_components)."""
         return specs.gram_of(self)
 
     def Zty(self) -> FloatArray:  # noqa: N802
-        """Return Z'y of shape (n_components,), or Z'Y of shape (n_components, n_targets)."""
+        """Return Z'y of shape (n_components,), or Z'Y of (n_components, n_targets)."""
         cross = self.cross.value()
-        moments = specs.sums_over_z(self, cross[:, :-1] + np.outer(cross[:, -1], self.spec.offsets))
+        raw = cross[:, :-1] + np.outer(cross[:, -1], self.spec.offsets)
+        moments = specs.sums_over_z(self, raw)
         return moments[:, 0] if self.spec.one_dimensional else moments
 
     def yty(self) -> float | FloatArray:
@@ -201,11 +244,13 @@ class RidgeStatistics(EqualByFields):
         return self.target_moments.means
 
     def target_deviations(self) -> FloatArray:
-        """Return the (weighted) population standard deviations of the targets, of shape (n_targets,)."""
+        """Return the (weighted) population standard deviations, of (n_targets,)."""
         return self.target_moments.deviations
 
-    def normal_equations(self, *, fit_intercept: bool = True) -> solution.NormalEquations:
-        """Return the system of equations for the solvers, centred if an intercept is fitted.
+    def normal_equations(
+        self, *, fit_intercept: bool = True
+    ) -> solution.NormalEquations:
+        """Return the equations for the solvers, centred if an intercept is fitted.
 
         Raises
         ------
@@ -215,19 +260,24 @@ class RidgeStatistics(EqualByFields):
         total = self.sum_of_weights
         if self.n_samples == 0 or not total > 0:
             raise StatisticsError(
-                f"nothing to solve: there are {self.n_samples:_} rows of total weight {total:g}"
+                f"nothing to solve: there are {self.n_samples:_} rows of total weight"
+                f" {total:g}"
             )
-        cross, targets = self.cross.value(), self.target_moments
+        cross = self.cross.value()
+        targets = self.target_moments
         if fit_intercept:
             # Z'Z − n·z̄z̄' = Z'Z − cc' with c = Z'1/√n
             center = cross[:, -1] / np.sqrt(total)
-            # means less the offsets are small, so that little cancels
-            moments = specs.sums_over_z(self, cross[:, :-1] - np.outer(cross[:, -1], targets.shifts))
-            feature_means, target_means = self.Zt1() / total, targets.means
+            # means minus the offsets are small, so that little cancels
+            raw = cross[:, :-1] - np.outer(cross[:, -1], targets.shifts)
+            moments = specs.sums_over_z(self, raw)
+            feature_means = self.Zt1() / total
+            target_means = targets.means
         else:
             center = None
             moments = np.reshape(self.Zty(), (self.n_components, self.spec.n_targets))
-            feature_means, target_means = np.zeros(self.n_components), np.zeros(self.spec.n_targets)
+            feature_means = np.zeros(self.n_components)
+            target_means = np.zeros(self.spec.n_targets)
         return solution.NormalEquations(
             gram=specs.gram_of(self, center),
             moments=moments,
@@ -240,7 +290,7 @@ class RidgeStatistics(EqualByFields):
             gram_error=specs.gram_error_of(self, center),
         )
 
-    # -- checks -------------------------------------------------------------------------------
+    # -- checks
 
     def check_complete(self, n_samples: int, feature_map: maps.FeatureMap) -> None:
         """Check that every row was counted once, before anything is solved.
@@ -250,7 +300,8 @@ class RidgeStatistics(EqualByFields):
         n_samples : int
             Number of rows of the dataset.
         feature_map : FeatureMap
-            Its `squared_norm`, if it has one, is what each row adds to the trace of U'U.
+            Its `squared_norm`, if it has one, is what each row adds to the trace of
+            U'U.
 
         Raises
         ------
@@ -261,31 +312,39 @@ class RidgeStatistics(EqualByFields):
         squared_norm = feature_map.squared_norm
         if squared_norm is None:
             return
-        # each row adds the same to the trace, so dropped, doubled or damaged rows show
+        # Each row adds the same to the trace: dropped, doubled or damaged rows show.
         expected = squared_norm * self.sum_of_weights
         trace = specs.trace_of(self)
         # unit of the grid that rows were rounded to
-        rounding = self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
+        rounding = (
+            self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
+        )
         if abs(trace - expected) > feature_map.squared_norm_error * expected + rounding:
             raise StatisticsError(
-                f"the trace of U'U is {trace:.9g}, expected {expected:.9g} for {n_samples:_} rows; "
-                "features or sums are damaged: run the pass again and report this"
+                f"the trace of U'U is {trace:.9g}, expected {expected:.9g} for"
+                f" {n_samples:_} rows; features or sums are damaged: run the pass again"
+                " and report this"
             )
 
-    # -- storing ------------------------------------------------------------------------------
+    # -- storing
 
     def to_arrays(self) -> tuple[Summary, dict[str, AnyArray]]:
         """Return metadata for JSON, and packed arrays; `from_arrays` reads them.
 
-        The Gram is packed: the upper triangle of each diagonal tile, and the whole of each other tile.
+        The Gram is packed: the upper triangle of each diagonal tile, and the whole of
+        each other tile.
         """
         arrays = {"gram_low": _packed(self.spec.layout, self.low)}
         if self.high is not None:
             arrays["gram_high"] = _packed(self.spec.layout, self.high)
         for name in ("cross", "targets"):
             arrays |= exact_sums.exact_sum_arrays(name, getattr(self, name))
-        counts = {name: getattr(self, name) for name in _COUNTS}
-        return {"spec": _spec_to_dict(self.spec), **counts, "digest": self.digest()}, arrays
+        metadata = {
+            "spec": _spec_to_dict(self.spec),
+            **{name: getattr(self, name) for name in _COUNTS},
+            "digest": self.digest(),
+        }
+        return metadata, arrays
 
     @classmethod
     def from_arrays(cls, metadata: Facts, arrays: Arrays) -> Self:
@@ -302,21 +361,26 @@ class RidgeStatistics(EqualByFields):
             values[name] = tuple((count, value) for count, value in values[name])
         spec = specs.StatisticsSpec(**values)
         counts: dict[str, Any] = {name: int(metadata[name]) for name in _COUNTS}
+        high = None
+        if "gram_high" in arrays:
+            high = _unpacked(spec.layout, arrays["gram_high"])
         statistics = cls(
             spec=spec,
             low=_unpacked(spec.layout, arrays["gram_low"]),
-            high=_unpacked(spec.layout, arrays["gram_high"]) if "gram_high" in arrays else None,
+            high=high,
             cross=exact_sums.exact_sum_from_arrays("cross", arrays),
             targets=exact_sums.exact_sum_from_arrays("targets", arrays),
             **counts,
         )
         if statistics.digest() != metadata["digest"]:
-            raise StatisticsError("stored statistics do not have the digest they were stored with")
+            raise StatisticsError(
+                "stored statistics do not have the digest they were stored with"
+            )
         return statistics
 
 
 def _spec_to_dict(spec: specs.StatisticsSpec) -> Summary:
-    """Return the spec as JSON values, without `part`: only whole sums are stored or hashed."""
+    """Return the spec as JSON values, without `part`: only whole sums are stored."""
     values = asdict(spec)
     del values["part"]
     return values
@@ -324,17 +388,21 @@ def _spec_to_dict(spec: specs.StatisticsSpec) -> Summary:
 
 def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) -> S:
     if left.spec != right.spec:
-        a, b = asdict(left.spec), asdict(right.spec)
-        differing = ", ".join(f"{key}: {a[key]!r} and {b[key]!r}" for key in a if a[key] != b[key])
+        others = asdict(right.spec)
+        differing = ", ".join(
+            f"{name}: {value!r} and {others[name]!r}"
+            for name, value in asdict(left.spec).items()
+            if value != others[name]
+        )
         raise StatisticsError(
-            f"these statistics do not belong together ({differing}); accumulate both with the same "
-            "feature map, targets, offsets and weight grid"
+            f"these statistics do not belong together ({differing}); accumulate both"
+            " with the same feature map, targets, offsets and weight grid"
         )
     n_samples = left.n_samples + sign * right.n_samples
     if n_samples < 0:
         raise StatisticsError(
-            f"cannot forget {right.n_samples:_} rows: the statistics hold {left.n_samples:_}; "
-            "subtract only rows that were added"
+            f"cannot forget {right.n_samples:_} rows: the statistics have"
+            f" {left.n_samples:_}; subtract only rows that were added"
         )
     low, high = _combine_limbs(left, right, sign, n_samples)
     combine = operator.add if sign > 0 else operator.sub
@@ -352,42 +420,56 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
 
 
 def with_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
-    """Return the same sums, with a second limb if `n_samples` more rows need one; changes `low` in place."""
-    if statistics.high is not None or statistics.n_samples + n_samples <= statistics.spec.limb_rows:
+    """Return the same sums, with a second limb if `n_samples` more rows need one.
+
+    This changes `low` in place.
+    """
+    fits = statistics.n_samples + n_samples <= statistics.spec.limb_rows
+    if fits or statistics.high is not None:
         return statistics
     return carried(replace(statistics, high=np.zeros_like(statistics.low)))
 
 
 def carried[S: RidgeStatistics](statistics: S) -> S:
-    """Carry what exceeds 2**62 from `low` to `high`, in place, after rows were added to `low`."""
+    """Carry what exceeds 2**62 from `low` to `high`, in place."""
     if statistics.high is not None:
         for start in range(0, len(statistics.low), _STRIP):
-            low, high = statistics.low[start : start + _STRIP], statistics.high[start : start + _STRIP]
-            # the value is high · 2**62 + low; `>>` rounds down, so that low is never negative and high has
-            # the sign
+            low = statistics.low[start : start + _STRIP]
+            high = statistics.high[start : start + _STRIP]
+            # the value is high · 2**62 + low; `>>` rounds down, so that low is never
+            # negative and high has the sign
             high += low >> specs.LIMB_BITS
             low &= _LIMB_MASK
     return statistics
 
 
-def _combine_limbs(left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int) -> _Limbs:
-    """Add or subtract Grams. One limb up to `limb_rows` rows, two above: equal sums then compare equal."""
-    if left.high is None and right.high is None and n_samples <= left.spec.limb_rows:
+def _combine_limbs(
+    left: RidgeStatistics, right: RidgeStatistics, sign: int, n_samples: int
+) -> _Limbs:
+    """Add or subtract Gram matrices.
+
+    They have one limb up to `limb_rows` rows, two above: equal sums then compare equal.
+    """
+    needs_high = n_samples > left.spec.limb_rows
+    if left.high is None and right.high is None and not needs_high:
         return (left.low + right.low if sign > 0 else left.low - right.low), None
 
     low = np.empty(len(left.low), np.int64)
-    high = np.empty_like(low) if n_samples > left.spec.limb_rows else None
+    high = np.empty_like(low) if needs_high else None
     for start in range(0, len(low), _STRIP):
         part = slice(start, start + _STRIP)
-        (left_low, left_high), (right_low, right_high) = _split(left, part), _split(right, part)
-        # low ± low is from −2**62 to 2**63, which an int64 holds; what exceeds 62 bits goes to high
+        left_low, left_high = _split(left, part)
+        right_low, right_high = _split(right, part)
+        # low ± low is from −2**62 to 2**63, which an int64 holds; what exceeds 62 bits
+        # goes to high
         lower = left_low + sign * right_low
         upper = left_high + sign * right_high + (lower >> specs.LIMB_BITS)
         lower &= _LIMB_MASK
         if high is None:
             low[part] = lower + (upper << specs.LIMB_BITS)
         else:
-            low[part], high[part] = lower, upper
+            low[part] = lower
+            high[part] = upper
     return low, high
 
 
@@ -403,7 +485,10 @@ def _packed(layout: specs.TileLayout, buffer: IntArray) -> IntArray:
     for row, column, offset in layout.tiles():
         tile = layout.view(buffer, row, column, offset)
         # diagonal tiles are symmetric, so half of each is enough
-        parts.append(tile[np.triu_indices(len(tile))] if row == column else tile.ravel())
+        numbers = tile.ravel()
+        if row == column:
+            numbers = tile[np.triu_indices(len(tile))]
+        parts.append(numbers)
     return np.concatenate(parts)
 
 
@@ -418,12 +503,13 @@ def _unpacked(layout: specs.TileLayout, packed: IntArray) -> IntArray:
     position = 0
     for row, column, offset in layout.tiles():
         tile = layout.view(buffer, row, column, offset)
-        count = len(tile) * (len(tile) + 1) // 2 if row == column else tile.size
-        numbers = packed[position : position + count]
         if row == column:
             indices = np.triu_indices(len(tile))
+            count = len(indices[0])
+            numbers = packed[position : position + count]
             tile[indices] = tile.T[indices] = numbers
         else:
-            tile[:] = numbers.reshape(tile.shape)
+            count = tile.size
+            tile[:] = packed[position : position + count].reshape(tile.shape)
         position += count
     return buffer

@@ -1,1 +1,4 @@
-"""Datasets, outputs and models as Zarr and JSON. No other room imports zarr or Icechunk."""
+"""Datasets, outputs and models as Zarr and JSON.
+
+No other room imports zarr or Icechunk.
+"""

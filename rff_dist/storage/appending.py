@@ -1,4 +1,10 @@
-"""Change a versioned dataset in one commit: readers see all of it or nothing."""
+"""Open a versioned dataset for a change, append rows, and commit: readers see all of
+the change or nothing.
+
+New rows go in; a new version comes out. Appending to plain Zarr would show readers half
+of the rows, and a retry would append them twice; here rows may have ids, and no id
+names two rows.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +12,53 @@ import hashlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 import numpy as np
 import zarr
 
-from rff_dist.data import blocks, memory, row_batches
-from rff_dist.data import sources as row_sources
+from rff_dist.data import memory, row_batches
+from rff_dist.data.blocks import Block
 from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
+from rff_dist.data.row_batches import ColumnNames, RowBatch, column_names
+from rff_dist.data.sources import known_sources
 from rff_dist.errors import DataError, StorageError
-from rff_dist.storage import arrays, columns, documents, locations, repositories, writing
-from rff_dist.storage.columns import ID
-from rff_dist.storage.groups import StoredGroup, complete, require_versions
+from rff_dist.storage import arrays, locations, repositories, writing
+from rff_dist.storage.arrays import Header
+from rff_dist.storage.columns import ID, as_column
+from rff_dist.storage.commit import complete
+from rff_dist.storage.groups import (
+    MANIFEST,
+    PREFIXES,
+    StoredGroup,
+    manifest_of,
+    require_versions,
+)
+from rff_dist.storage.locations import Location, parse_location
 from rff_dist.text import some
-from rff_dist.typing import Arrays, Facts, IntArray, PathLike, Summary, frozen
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    BoolArray,
+    Facts,
+    IntArray,
+    PathLike,
+    Summary,
+    frozen,
+)
 
 _SHOWN_SOURCES = 20
 
 
 @frozen
-class Changed:
-    """The result of a change.
+class ChangeResult:
+    """The result of a change."""
 
-    `n_rows`: rows that were appended, replaced or deleted.
-    `n_before`, `n_after`: rows of the dataset before and after.
-    `version`: the new snapshot; None if there was nothing to do.
-    """
-
-    n_rows: int
-    n_before: int
+    n_rows: int  # rows that were appended, replaced or deleted
+    n_before: int  # rows of the dataset before, and after
     n_after: int
-    version: str | None = None
+    version: str | None = None  # the new one; None if there was nothing to do
 
 
 def append_dataset(
@@ -50,17 +71,20 @@ def append_dataset(
     ids: Any = None,
     replace_ids: bool = False,
     message: str | None = None,
-) -> Changed:
-    """Append rows to a versioned dataset, like `numpy.concatenate([old, new])` of each of its arrays.
+) -> ChangeResult:
+    """Append rows to a versioned dataset, like `numpy.concatenate([old, new])` of each
+    of its arrays.
 
     Readers see either the old rows or all rows. No id names two rows: see `ids`.
 
-    Give exactly the arrays that the dataset has, with as many columns, and with dtypes that the stored dtypes
-    hold without rounding. `convert_dataset` turns plain Zarr into a versioned dataset.
+    Give exactly the arrays that the dataset has, with as many columns, and with dtypes
+    that the stored dtypes hold without rounding. `convert_dataset` turns plain Zarr
+    into a versioned dataset.
 
-    The manifest's digest of all values becomes a digest of the old digest and the new rows' digest. So
-    `fingerprint` changes with each append, and differs from that of the same rows written at once;
-    `prefix_fingerprint` does not. An append that fails leaves the dataset as it was.
+    The manifest's digest of all values becomes a digest of the old digest and the new
+    rows' digest. So `fingerprint` changes with each append, and differs from that of
+    the same rows written at once; `prefix_fingerprint` does not. An append that fails
+    leaves the dataset as it was.
 
     Parameters
     ----------
@@ -69,12 +93,18 @@ def append_dataset(
     X, y, sample_weight, groups
         As for `write_dataset`.
     ids : array-like of shape (n_samples,), optional
-        The rows' names, integers or text, if the dataset was ingested with ids. Rows whose ids it has already
-        are left out if their values are the same.
+        The rows' names, integers or text, if the dataset was ingested with ids. Rows
+        whose ids it has already are left out if their values are the same.
     replace_ids : bool, default=False
-        Whether rows of known ids replace the stored ones if their values differ, which is an error otherwise.
+        Whether rows of known ids replace the stored ones if their values differ, which
+        is an error otherwise.
     message : str, optional
         Why the rows are appended; kept with the version.
+
+    Returns
+    -------
+    ChangeResult
+        The numbers of rows, and the new version.
 
     Raises
     ------
@@ -88,136 +118,162 @@ def append_dataset(
         If there is no versioned dataset, or it cannot be read or written.
     """
     batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
-    names = row_batches.column_names(X), row_batches.column_names(y)
-    with editing(locations.parse_location(url)) as dataset:
+    with editing(parse_location(url)) as dataset:
         known = None
         if ids is not None and ID in dataset.headers:
-            column = columns.as_column(ids, name="ids")
-            given = column.read(blocks.Block(0, 0, column.n_samples))
-            known = KnownRows.among(dataset, given, replaces=replace_ids)
+            column = as_column(ids, name="ids")
+            new_ids = column.read(Block(0, 0, column.n_samples))
+            known = KnownRows.among(dataset, new_ids, replaces=replace_ids)
         return append_batches(
-            dataset, batches, names=names, change=lambda *_: {}, message=message, known=known
+            dataset,
+            batches,
+            names=(column_names(X), column_names(y)),
+            message=message,
+            known=known,
         )
 
 
 def append_batches(
-    dataset: Editing,
-    batches: Iterable[row_batches.RowBatch],
+    dataset: DatasetEditor,
+    batches: Iterable[RowBatch],
     *,
-    change: Callable[[Facts, int], Facts | None],
-    names: row_batches.ColumnNames = (None, None),
+    change: Callable[[Facts], Facts | None] = lambda _: {},
+    names: ColumnNames = (None, None),
     observer: writing.Progress | None = None,
     message: str | None = None,
     known: KnownRows | None = None,
-) -> Changed:
+) -> ChangeResult:
     """Write batches after the existing rows, and commit them.
 
-    `change`: called after the last batch with the group's attributes and the number of new rows. It returns
-      the attributes to change, or None to leave the dataset as it was.
-    `names`: column names of X and y, compared with the dataset's.
-    `observer`: called with (rows appended, None) after each batch.
-    `known`: what becomes of rows whose ids the dataset has already; without it, all rows are appended.
+    After the last batch, since a source counts its rows while they are read, `change`
+    makes the attributes to change from the group's attributes; None leaves the dataset
+    as it was. `known` says what becomes of rows whose ids
+    the dataset has already.
     """
     dataset.check_names(*names)
     n_before = dataset.n_before
     unchanged = f"; it has the {n_before:_} rows of before"
-    with locations.store_errors(f"rows could not be appended to {dataset.location}", unchanged):
-        buffer = writing.RowBuffer.onto({name: dataset.array(name) for name in dataset.headers}, n_before)
+    with locations.store_errors(
+        f"rows could not be appended to {dataset.location}", unchanged
+    ):
+        buffer = dataset.row_buffer()
         for batch in batches:
             parts = dataset.fit_batch(batch, buffer.n_samples)
-            buffer.add(parts if known is None else known.take_new(parts))
+            buffer.add(parts if known is None else known.take_new(parts, buffer))
             if observer is not None:
                 observer(buffer.n_samples - n_before, None)
         n_new = buffer.n_samples - n_before
-        # after the last batch, because a source counts its rows while they are read
-        attributes = change(dataset.attributes, n_new)
         n_replaced = 0 if known is None else known.n_replaced
-        if attributes is None or (not n_new and not n_replaced and not attributes):
-            return Changed(0, n_before, n_before)
-        digest = buffer.finish() + ("" if known is None else known.finish())
-        new = row_sources.known_sources(attributes)[len(row_sources.known_sources(dataset.attributes)) :]
-        came_from = [str(source.get("name")) for source in new]
-        words = f"append {n_new:,} rows" + (f", replace {n_replaced:,}" if n_replaced else "")
-        words = message or words + (f" from {some(came_from)}" if came_from else "")
-        facts: Summary = {"sources": came_from[:_SHOWN_SOURCES]} if came_from else {}
+        attributes = change(dataset.attributes)
+        if attributes is None or not (n_new or n_replaced or attributes):
+            return ChangeResult(0, n_before, n_before)
+        digest = buffer.finish()
+        if known is not None:
+            digest += known.digest
+        facts: Summary = {}
+        words = f"append {n_new:,} rows"
+        if n_replaced:
+            words += f", replace {n_replaced:,}"
+        n_old_sources = len(known_sources(dataset.attributes))
+        new_sources = known_sources(attributes)[n_old_sources:]
+        if new_sources:
+            source_names = [str(source.get("name")) for source in new_sources]
+            words += f" from {some(source_names)}"
+            facts["sources"] = source_names[:_SHOWN_SOURCES]
         if n_replaced:
             facts |= {"n_added": n_new, "n_replaced": n_replaced, "n_deleted": 0}
-        what = "merge" if n_replaced else "append"
         version = dataset.commit(
-            what, buffer.n_samples, digest=digest, attributes=attributes, message=words, facts=facts
+            "merge" if n_replaced else "append",
+            buffer.n_samples,
+            digest=digest,
+            attributes=attributes,
+            message=message or words,
+            facts=facts,
         )
-    return Changed(n_new, n_before, buffer.n_samples, version)
+    return ChangeResult(n_new, n_before, buffer.n_samples, version)
 
 
-# -- open a versioned dataset for changes, and commit them -----------------------------------------
+# -- open a versioned dataset for changes, and commit them
 
 
 ROLES = ("X", "y", "sample_weight", "groups", ID, row_batches.TIME)
-_LONGEST_LINE = 1000  # how many earlier versions of a line of appends the manifest lists
+# how many appends before the last the manifest lists
+_MOST_PREFIXES = 1000
 
 
 @frozen
-class Editing:
-    """A dataset that is open for changes, made by `editing`.
+class DatasetEditor:
+    """A dataset that is open for changes, made by `editing`."""
 
-    `n_before`: rows before the change.
-    `attributes`: the group's attributes.
-    `headers`: the arrays' headers by name.
-    """
-
-    location: locations.Location
-    n_before: int
-    attributes: Facts
-    headers: Mapping[str, arrays.Header]
+    location: Location
+    n_before: int  # rows before the change
+    attributes: Facts  # of the group
+    headers: Mapping[str, Header]  # of the arrays, by name
     group: zarr.Group
     _change: repositories.Change
 
     def names(self, key: str) -> tuple[str, ...] | None:
-        """Return the column names of X or y (`key`: "feature_names" or "target_names"), if there are any."""
+        """Return the "feature_names" or "target_names", if there are any."""
         names = self.attributes.get(key)
         return tuple(map(str, names)) if isinstance(names, list) else None
 
     def loads(self) -> list[Load]:
-        """Return the loads before the change."""
-        return read_loads(documents.manifest_of(self.attributes), self.n_before)
+        """Return which rows came together, before the change."""
+        return read_loads(manifest_of(self.attributes), self.n_before)
 
-    def check_names(self, features: Sequence[str] | None, targets: Sequence[str] | None) -> None:
+    def check_names(
+        self, features: Sequence[str] | None, targets: Sequence[str] | None
+    ) -> None:
         """Raise DataError if column names of X or y differ from the dataset's."""
         for key, names in (("feature_names", features), ("target_names", targets)):
             known = self.names(key)
-            if names is None or known is None or tuple(names) == known:
+            if names is None or known is None:
                 continue
-            differing = next(pair for pair in itertools.zip_longest(names, known) if pair[0] != pair[1])
-            raise DataError(
-                f"`{key}`: {differing[0]!r} where {self.location} has {differing[1]!r}; expected the columns "
-                f"{some([*map(repr, known)])} in this order. Choose and sort them "
-                "by name"
-            )
+            for name, expected in itertools.zip_longest(names, known):
+                if name != expected:
+                    raise DataError(
+                        f"`{key}`: {name!r} where {self.location} has {expected!r};"
+                        f" expected the columns {some([*map(repr, known)])} in this"
+                        " order. Choose and sort them by name"
+                    )
 
     def array(self, name: str) -> arrays.ZarrArray:
         """Return an array for writing."""
-        return cast("arrays.ZarrArray", self.group[name]).with_config(arrays.EVERY_CHUNK)
+        array = cast("arrays.ZarrArray", self.group[name])
+        return array.with_config(arrays.EVERY_CHUNK)
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""
         return f"array {name!r} of {self.location}"
 
-    def fit_batch(self, batch: row_batches.RowBatch, first_row: int) -> dict[str, np.ndarray]:
+    def row_buffer(self) -> writing.RowBuffer:
+        """Return a buffer that writes after the existing rows."""
+        stored = {name: self.array(name) for name in self.headers}
+        return writing.RowBuffer.onto(stored, self.n_before)
+
+    def overwrite(self, rows: IntArray, parts: Arrays) -> None:
+        """Write values over rows of all arrays."""
+        for name in self.headers if len(rows) else ():
+            self.array(name).oindex[rows] = parts[name]
+
+    def fit_batch(self, batch: RowBatch, first_row: int) -> dict[str, AnyArray]:
         """Return a batch's arrays by name, in the dtypes of the dataset's arrays.
 
-        Raises DataError if the dataset has other arrays, or does not hold the values without rounding.
+        Raises DataError if the dataset has other arrays, or would round the values.
         """
         parts = row_batches.name_parts(batch, first_row)
         if parts.keys() != self.headers.keys():
             raise DataError(
-                f"the new rows have the arrays {', '.join(parts)}, and {self.location} has "
-                f"{', '.join(self.headers)}; expected the same arrays"
+                f"the new rows have the arrays {', '.join(parts)}, and {self.location}"
+                f" has {', '.join(self.headers)}; expected the same arrays"
             )
         fitted = {}
         for name, values in parts.items():
-            header, label = self.headers[name], self.label(name)
+            header = self.headers[name]
             shape = (len(parts["X"]), *header.shape[1:])
-            fitted[name] = row_batches.fit(values, shape, header.dtype, name, label)
+            fitted[name] = row_batches.fit(
+                values, shape, header.dtype, name, self.label(name)
+            )
         return fitted
 
     def commit(
@@ -233,242 +289,263 @@ class Editing:
     ) -> str:
         """Make the change the current version, and return its name.
 
-        `what`: the kind of change, such as "append".
-        `digest`: digest of the changed rows.
-        `attributes`: attributes of the group that change.
-        `loads`: the loads after the change; None: the loads before, and one more for new rows.
+        `what` is the kind of change, such as "append", and `digest` one of the changed
+        rows. The loads become one more for new rows, unless they are given.
         """
-        manifest = documents.manifest_of(self.attributes)
-        # A chain, so that old rows need not be read again. The same rows in two appends have another one.
+        manifest = manifest_of(self.attributes)
+        # A chain, so that old rows need not be read again. The same rows in two appends
+        # have another one.
         chain = hashlib.sha256(f"{manifest['sha256']}|{digest}".encode()).hexdigest()
-        # After any other change, an earlier version's rows are not the first rows any more.
-        line = manifest[documents.LINE][-_LONGEST_LINE:] if what == "append" else []
+        # After any other change, an earlier version's rows are not the first rows any
+        # more.
+        prefixes = []
+        if what == "append":
+            prefixes = manifest[PREFIXES][-_MOST_PREFIXES:]
+        if loads is None:
+            loads = with_load(self.loads(), n_after)
         state = {
             "n_samples": n_after,
             "sha256": chain,
-            documents.LINE: [*line, [n_after, chain]],
-            LOADS: describe_loads(with_load(self.loads(), n_after) if loads is None else loads),
+            PREFIXES: [*prefixes, [n_after, chain]],
+            LOADS: describe_loads(loads),
         }
-        attributes = {**(attributes or {}), documents.MANIFEST: {**manifest, **state}}
-        # Only these chunks' checksums are read for the manifest; all others are known from the one before.
-        changed = self._change.changed_chunks()
-        complete(self._change.store, self.headers, attributes, place=self.location, changed=changed)
-        about = {"change": what, "n_before": self.n_before, "n_after": n_after, "sha256": chain}
+        # Only changed chunks' checksums are read for the manifest; all others are known
+        # from the one before.
+        complete(
+            self._change.store,
+            self.headers,
+            {**(attributes or {}), MANIFEST: {**manifest, **state}},
+            place=self.location,
+            changed=self._change.changed_chunks(),
+        )
+        about = {
+            "change": what,
+            "n_before": self.n_before,
+            "n_after": n_after,
+            "sha256": chain,
+        }
         return self._change.commit(message, {**about, **facts})
 
 
+@contextmanager
+def editing(location: Location) -> Iterator[DatasetEditor]:
+    """Open a versioned dataset for one change.
+
+    Raises OutputBusyError if another run is changing it; StorageError if there is no
+    versioned dataset.
+    """
+    require_versions(location)
+    with repositories.changing(location) as change:
+        # The headers come through the checks of what is read; the group for writing is
+        # Zarr's own.
+        stored = StoredGroup(change.store, str(location))
+        headers = read_headers(stored)
+        group = zarr.open_group(change.store, mode="r+")
+        n_before = _check(stored, headers)
+        yield DatasetEditor(
+            location, n_before, stored.attributes, headers, group, change
+        )
+
+
+def read_headers(group: StoredGroup) -> dict[str, Header]:
+    """Return the checked headers of a dataset's arrays by name."""
+    headers = {}
+    for name in ROLES:
+        header = group.read_header(name, text=name in ("y", "groups", ID))
+        if header is not None:
+            headers[name] = header
+    return headers
+
+
+def _check(dataset: StoredGroup, headers: Mapping[str, Header]) -> int:
+    """Return the number of rows; refuse a repository that others wrote."""
+    if "X" not in headers or not dataset.manifest:
+        raise StorageError(
+            f"{dataset.place} is a repository that rff_dist did not write; expected a"
+            " versioned dataset. Open its arrays with Icechunk, and write them with"
+            " write_dataset"
+        )
+    shapes = {name: header.shape for name, header in headers.items()}
+    n_samples = dataset.manifest.get("n_samples")
+    if {shape[:1] for shape in shapes.values()} != {(n_samples,)}:
+        raise StorageError(
+            f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest"
+            f" says {n_samples} rows; expected as many rows in all arrays. Go back to"
+            " an earlier version (`rff-dist data rollback`)"
+        )
+    refuse_others(dataset)
+    return shapes["X"][0]
+
+
+def refuse_others(dataset: StoredGroup) -> None:
+    """Refuse a group with further arrays, which would stay as they are."""
+    others = sorted({*dataset.list_arrays()}.difference(ROLES))
+    if others:
+        raise StorageError(
+            f"{dataset.place} also holds {some([*map(repr, others)])}; expected only"
+            f" {', '.join(ROLES)}. Write other arrays to another group"
+        )
+
+
+# -- rows that are stored already
+
+
+def select(parts: Arrays, rows: IntArray | BoolArray) -> dict[str, AnyArray]:
+    """Return some rows of each array."""
+    return {name: values[rows] for name, values in parts.items()}
+
+
+def digest_rows(*parts: AnyArray) -> str:
+    """Return a digest of arrays."""
+    return "".join(map(memory.digest_array, parts))
+
+
 def find_values(
-    dataset: Editing, name: str, values: np.ndarray, column: int | None = None
+    dataset: DatasetEditor, name: str, values: AnyArray, column: int | None = None
 ) -> dict[Any, list[int]]:
-    """Return the rows of an array that hold some values, by value; all of the array is read.
-
-    `values`: in the dtype of the array.
-    `column`: where to look in an array of two axes.
+    """Return the rows of an array, or of one of its columns, that have some values, by
+    value; all of the array is read.
     """
-    array, found = dataset.array(name), dict[Any, list[int]]()
-    for block in blocks.cut_blocks(dataset.n_before, array.chunks[0], rows_per_block=array.chunks[0]):
-        read = arrays.read_rows(array, block.start, block.stop, label=dataset.label(name))
-        read = read if column is None else read[:, column]
-        hits = np.flatnonzero(np.isin(read, values))
-        for row, value in zip((block.start + hits).tolist(), read[hits].tolist(), strict=True):
-            found.setdefault(value, []).append(row)
-    return found
+    rows_of = dict[Any, list[int]]()
+    for start, stored in arrays.iterate_rows(
+        dataset.array(name), dataset.n_before, label=dataset.label(name)
+    ):
+        cells = stored if column is None else stored[:, column]
+        hits = np.flatnonzero(np.isin(cells, values))
+        for row, value in zip(hits.tolist(), cells[hits].tolist(), strict=True):
+            rows_of.setdefault(value, []).append(start + row)
+    return rows_of
 
 
-def locate_ids(dataset: Editing, ids: np.ndarray) -> dict[Any, int]:
-    """Return the row of each id that the dataset has; all ids of the dataset are read.
-
-    `ids`: array of different ids, in the dtype of the dataset's ids.
-    Raises DataError if several rows have one of them.
-    """
-    found = find_values(dataset, ID, ids)
-    for one, rows in found.items():
+def locate_ids(dataset: DatasetEditor, ids: AnyArray) -> dict[Any, int]:
+    """Return the row of each id that the dataset has; no two rows may have one id."""
+    rows_of = find_values(dataset, ID, ids)
+    for name, rows in rows_of.items():
         if len(rows) > 1:
             raise DataError(
-                f"rows {rows[0]:_} and {rows[1]:_} of {dataset.location} have the id {one!r}; "
-                "expected one, which changes with it"
+                f"rows {rows[0]:_} and {rows[1]:_} of {dataset.location} have the id"
+                f" {name!r}; expected one, which changes with it"
             )
-    return {one: row for one, (row,) in found.items()}
+    return {name: row for name, (row,) in rows_of.items()}
 
 
-def differences(dataset: Editing, rows: IntArray, parts: Arrays) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return, for each array, which values of some rows, ascending, differ from those stored, and these."""
-    found = {}
-    for name in dataset.headers if len(rows) else ():
-        stored = arrays.gather_rows(dataset.array(name), rows, label=dataset.label(name))
+def differences(
+    dataset: DatasetEditor, rows: IntArray, parts: Arrays
+) -> dict[str, tuple[BoolArray, AnyArray]]:
+    """Return, for each array, which values differ from those stored in some rows,
+    ascending, and the stored values.
+    """
+    n_rows = len(rows)
+    result = {}
+    for name in dataset.headers if n_rows else ():
+        stored = arrays.gather_rows(
+            dataset.array(name), rows, label=dataset.label(name)
+        )
         differs = _as_bits(stored) != _as_bits(parts[name])
-        found[name] = differs.reshape(len(rows), -1), stored.reshape(len(rows), -1)
-    return found
+        result[name] = differs.reshape(n_rows, -1), stored.reshape(n_rows, -1)
+    return result
 
 
-def _as_bits(values: np.ndarray) -> np.ndarray:
+def _as_bits(values: AnyArray) -> AnyArray:
     """Return floats as integers, since 0.0 equals -0.0."""
     return values.view(f"u{values.itemsize}") if values.dtype.kind == "f" else values
 
 
 @dataclass
 class KnownRows:
-    """What becomes of new rows whose ids a dataset has already: no id names two rows.
+    """What becomes of new rows whose ids a dataset has already, made by `among`.
 
-    Rows with the same values are left out and counted. Others are refused, or replace the stored ones.
-
-    `rows`: the stored row of each known id.
-    `repeated`: ids that come more than once among the new rows.
-    `replaces`: whether rows with other values replace the stored ones.
-    `not_compared`: columns of X whose values differ between equal rows, such as cross-fitted means.
+    Rows with the same values are left out and counted. Others are refused, or replace
+    the stored ones.
     """
 
-    dataset: Editing
-    rows: Mapping[Any, int]
-    repeated: Collection[Any]
-    replaces: bool
-    not_compared: Sequence[int] = ()
+    dataset: DatasetEditor
+    rows: Mapping[Any, int]  # the stored row of each known id
+    repeated: Collection[Any]  # ids that come more than once among the new rows
+    replaces: bool  # whether rows with other values replace the stored ones
     n_same: int = 0
     n_replaced: int = 0
-
-    def __post_init__(self) -> None:
-        self._first: dict[Any, str] = {}
-        chunk_rows = self.dataset.array("X").chunks[0]
-        # the rows of a last chunk that is not full wait in the buffer that appends rows
-        self._tail_start = self.dataset.n_before // chunk_rows * chunk_rows
-        self._tail: list[tuple[IntArray, dict[str, np.ndarray]]] = []
-        self._digests: list[str] = []
+    digest: str = ""  # of the rows that replaced others
+    _digest_of_first: dict[Any, str] = field(default_factory=dict)
 
     @classmethod
     def among(
         cls,
-        dataset: Editing,
-        ids: np.ndarray,
+        dataset: DatasetEditor,
+        ids: AnyArray,
         *,
         replaces: bool,
-        not_compared: Sequence[int] = (),
     ) -> Self:
-        """Find which of some new ids the dataset has; all ids of the dataset are read."""
+        """Look for new ids among all ids of the dataset."""
         header = dataset.headers[ID]
-        if not row_batches.can_hold(header.dtype, ids.dtype):  # `fit_batch` refuses them
+        # `fit_batch` refuses them
+        if not row_batches.can_hold(header.dtype, ids.dtype):
             return cls(dataset, {}, (), replaces)
         different, counts = np.unique(ids.astype(header.dtype), return_counts=True)
-        repeated = set(different[counts > 1].tolist())
-        return cls(dataset, locate_ids(dataset, different), repeated, replaces, not_compared)
+        rows = locate_ids(dataset, different)
+        repeated = {*different[counts > 1].tolist()}
+        return cls(dataset, rows, repeated, replaces)
 
-    def take_new(self, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the rows of a batch that are new; raises DataError if others have other values."""
+    def take_new(self, parts: Arrays, buffer: writing.RowBuffer) -> Arrays:
+        """Return the rows of a batch that are new, and replace others by the buffer;
+        raises DataError if they have other values and may not be replaced.
+        """
         ids = parts[ID].tolist()
-        is_first = np.array([self._is_first(one, parts, i) for i, one in enumerate(ids)], bool)
-        places = np.array([self.rows.get(one, -1) for one in ids], np.int64)
-        known = np.flatnonzero((places >= 0) & is_first)
-        known = known[np.argsort(places[known], kind="stable")]
-        self._compare(places[known], {name: values[known] for name, values in parts.items()})
-        is_new = (places < 0) & is_first
-        return parts if is_new.all() else {name: values[is_new] for name, values in parts.items()}
+        is_first = np.array(
+            [self._is_first(name, parts, i) for i, name in enumerate(ids)], bool
+        )
+        stored_rows = np.array([self.rows.get(name, -1) for name in ids], np.int64)
+        known = np.flatnonzero((stored_rows >= 0) & is_first)
+        known = known[np.argsort(stored_rows[known], kind="stable")]
+        self._compare(stored_rows[known], select(parts, known), buffer)
+        return select(parts, (stored_rows < 0) & is_first)
 
-    def finish(self) -> str:
-        """Write what is left to replace, after the new rows; return a digest of all that was replaced."""
-        for rows, parts in self._tail:
-            self._write(rows, parts)
-        return "".join(self._digests)
-
-    def _is_first(self, one: Any, parts: Arrays, row: int) -> bool:
-        """Return whether a row is the first of its id; raises DataError if the others have other values."""
-        if one not in self.repeated:
+    def _is_first(self, name: Any, parts: Arrays, row: int) -> bool:
+        """Return whether a row is the first of its id; raises DataError if the others
+        have other values.
+        """
+        if name not in self.repeated:
             return True
         digest = digest_rows(*(values[row : row + 1] for values in parts.values()))
-        if one not in self._first:
-            self._first[one] = digest
+        if name not in self._digest_of_first:
+            self._digest_of_first[name] = digest
             return True
-        if self._first[one] != digest:
+        if self._digest_of_first[name] != digest:
             raise DataError(
-                f"several of the new rows have the id {one!r}, with different values; expected "
-                "each id once. Leave out all rows of this id but one"
+                f"several of the new rows have the id {name!r}, with different values;"
+                " expected each id once. Leave out all rows of this id but one"
             )
         self.n_same += 1
         return False
 
-    def _compare(self, rows: IntArray, parts: dict[str, np.ndarray]) -> None:
+    def _compare(
+        self, rows: IntArray, parts: Arrays, buffer: writing.RowBuffer
+    ) -> None:
+        """Count rows that are as they are stored, ascending, and replace the others."""
         differs = np.zeros(len(rows), bool)
         for name, (cells, stored) in differences(self.dataset, rows, parts).items():
-            if name == "X":
-                cells[:, list(self.not_compared)] = False
             differs |= cells.any(axis=1)
             if differs.any() and not self.replaces:
                 row, column = np.argwhere(cells)[0].tolist()
-                known = self.dataset.names({"X": "feature_names", "y": "target_names"}.get(name, "")) or ()
-                called = repr(known[column]) if column < len(known) else name
-                now = parts[name].reshape(len(rows), -1)[row, column]
-                (one,) = parts[ID][row : row + 1].tolist()
+                new = parts[name].reshape(len(rows), -1)
+                row_id = parts[ID][row : row + 1].tolist()[0]
                 raise DataError(
-                    f"the row with the id {one!r} is in {self.dataset.location} already, with other values: "
-                    f"{called} is {now!s} and was {stored[row, column]!s}; expected new ids, or rows as they "
-                    "are. Replace such rows by `replace_ids=True`, or by `rff-dist data correct`"
+                    f"the row with the id {row_id!r} is in {self.dataset.location}"
+                    f" already, with other values: {self._column_name(name, column)} is"
+                    f" {new[row, column]!s} and was {stored[row, column]!s}; expected"
+                    " new ids, or rows as they are. Replace such rows by"
+                    " `replace_ids=True`, or by `rff-dist data correct`"
                 )
-        self.n_same += int((~differs).sum())
-        self.n_replaced += int(differs.sum())
-        replaced = {name: values[differs] for name, values in parts.items()}
+        n_differing = int(differs.sum())
+        self.n_same += len(rows) - n_differing
+        self.n_replaced += n_differing
         rows = rows[differs]
-        if len(rows):
-            self._digests.append(digest_rows(rows, *replaced.values()))
-        is_tail = rows >= self._tail_start
-        self._write(rows[~is_tail], {name: values[~is_tail] for name, values in replaced.items()})
-        self._tail.append((rows[is_tail], {name: values[is_tail] for name, values in replaced.items()}))
+        parts = select(parts, differs)
+        if n_differing:
+            self.digest += digest_rows(rows, *parts.values())
+            buffer.overwrite(rows, parts)
 
-    def _write(self, rows: IntArray, parts: Arrays) -> None:
-        for name in self.dataset.headers if len(rows) else ():
-            self.dataset.array(name).oindex[rows] = parts[name]
-
-
-@contextmanager
-def editing(location: locations.Location) -> Iterator[Editing]:
-    """Open a versioned dataset for one change.
-
-    Raises OutputBusyError if another run is changing it; StorageError if there is no versioned dataset.
-    """
-    require_versions(location)
-    with repositories.changing(location) as change:
-        stored = StoredGroup(change.store, str(location))
-        # The headers come through the checks of what is read; the group for writing is Zarr's own.
-        headers, group = read_headers(stored), zarr.open_group(change.store, mode="r+")
-        n_before = _check(stored, headers)
-        yield Editing(location, n_before, stored.attributes, headers, group, change)
-
-
-def digest_rows(*parts: np.ndarray) -> str:
-    """Return a digest of arrays."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(memory.canonical_bytes(part))
-    return digest.hexdigest()
-
-
-def read_headers(group: StoredGroup) -> dict[str, arrays.Header]:
-    """Return the checked headers of a dataset's arrays by name."""
-    headers = {name: group.read_header(name, text=name in ("y", "groups", ID)) for name in ROLES}
-    return {name: header for name, header in headers.items() if header is not None}
-
-
-def _check(dataset: StoredGroup, headers: Mapping[str, arrays.Header]) -> int:
-    """Refuse a repository that this package did not write, or whose arrays disagree; return its rows."""
-    if "X" not in headers or not documents.manifest_of(dataset.attributes):
-        raise StorageError(
-            f"{dataset.place} is a repository that rff_dist did not write; expected a versioned dataset. "
-            "Open its arrays with Icechunk, and write them with write_dataset"
-        )
-    shapes = {name: header.shape for name, header in headers.items()}
-    n_samples = documents.manifest_of(dataset.attributes).get("n_samples")
-    if {shape[:1] for shape in shapes.values()} != {(n_samples,)}:
-        raise StorageError(
-            f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest says "
-            f"{n_samples} rows; expected as many rows in all arrays. Go back to an earlier version "
-            "(`rff-dist data rollback`)"
-        )
-    refuse_others(dataset)
-    return int(next(iter(shapes.values()))[0])
-
-
-def refuse_others(dataset: StoredGroup) -> None:
-    """Refuse a group with further arrays, which a change or a conversion would leave behind."""
-    others = sorted(set(dataset.list_arrays()).difference(ROLES))
-    if others:
-        raise StorageError(
-            f"{dataset.place} also holds {some([*map(repr, others)])}; expected only {', '.join(ROLES)}. "
-            "Write other arrays to another group"
-        )
+    def _column_name(self, name: str, column: int) -> str:
+        keys = {"X": "feature_names", "y": "target_names"}
+        names = self.dataset.names(keys.get(name, "")) or ()
+        return repr(names[column]) if column < len(names) else name

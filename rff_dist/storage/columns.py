@@ -1,274 +1,292 @@
-"""Columns: one label, group or id for each row, as integers, booleans or text, in memory or in Zarr."""
+"""Columns: one label, group or id for each row, in memory or in Zarr.
+
+Array-likes and names of arrays go in; objects with the methods of
+`rff_dist.data.columns.Column` come out, with integers, booleans or text. Workers read
+stored columns themselves, block by block.
+"""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import zarr
 
 from rff_dist.checks import as_array
-from rff_dist.data import blocks, columns, dask_collections, folding, grids, labelled, memory
+from rff_dist.data import dask_collections
+from rff_dist.data.blocks import Block, Dataset
+from rff_dist.data.columns import Column, MemoryColumn, check_values
+from rff_dist.data.folding import DatedFolds, Folds
+from rff_dist.data.grids import GridColumn, GridDataset
+from rff_dist.data.labelled import GroupedDataset, source_of
+from rff_dist.data.memory import digest_array
 from rff_dist.data.row_batches import TIME
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import arrays, datasets, groups
-from rff_dist.typing import AnyDType, Facts, FloatArray, PathLike
+from rff_dist.storage import arrays
+from rff_dist.storage.arrays import ZarrArray
+from rff_dist.storage.datasets import ZarrDataset, open_dataset
+from rff_dist.storage.groups import StoredArray, find_group, take_open
+from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
-TIME_COLUMN = "time_column"  # the attribute that names the column by which later rows were held out
+# the attribute that names the column by which later rows were held out
+TIME_COLUMN = "time_column"
 _MOST_TIMES = 2**22  # times that cuts between folds are taken from
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
-class StoredColumn:
-    """A 1-D Zarr array, made by `open_column` or `as_column`.
-
-    It pickles as its URL, and unpickling opens it again.
-
-    `array`: zarr.Array of shape (n_samples,).
-    `url`: the group that holds it; None for an array that was handed over open.
-    """
-
-    array: arrays.ZarrArray
-    url: str | None
-    _header: arrays.Header
-    _label: str
-    _reopen: tuple[Callable[..., "StoredColumn"], tuple[Any, ...]] | None
+class StoredValues:
+    """The parts of a column that its stored array decides."""
 
     in_memory = False
 
-    def __post_init__(self) -> None:
-        if len(shape := self._header.shape) != 1:
-            why = f"{self._label} has shape {shape}; expected one value a row, shape (n_samples,)"
-            raise StorageError(why)
+    def __init__(self, values: StoredArray) -> None:
+        self.values = values
 
     @property
     def n_samples(self) -> int:
-        return self._header.shape[0]
-
-    @property
-    def dtype(self) -> AnyDType:
-        return self._header.dtype
+        return self.values.header.shape[0]
 
     @property
     def chunk_rows(self) -> int:
         """Rows of one stored object: a shard, else a chunk."""
-        return self._header.stored_rows
+        return self.values.header.stored_rows
 
-    def read(self, block: blocks.Block) -> np.ndarray:
+
+class StoredColumn(StoredValues):
+    """A 1-D Zarr array, made by `open_column` or `as_column`; it pickles as its URL."""
+
+    def __init__(self, values: StoredArray) -> None:
+        super().__init__(values)
+        if len(shape := values.header.shape) != 1:
+            raise StorageError(
+                f"{values.label} has shape {shape}; expected one value a row, shape"
+                " (n_samples,)"
+            )
+
+    @property
+    def url(self) -> str | None:
+        """The group that it is in; None for an array that was handed over open."""
+        group = self.values.group
+        return None if group is None else group.url
+
+    @property
+    def array(self) -> ZarrArray:
+        """The Zarr array itself."""
+        return self.values.array
+
+    @property
+    def dtype(self) -> AnyDType:
+        return self.values.header.dtype
+
+    def read(self, block: Block) -> AnyArray:
         """Read the values of a block's rows.
 
-        Raises StorageError if there are no such rows, a chunk is missing (unless `missing_chunks="fill"`) or
-          the store does not answer; IntegrityError if a chunk's bytes are damaged; DataError, with the row's
-          number, if a value is NaN or a fraction.
+        Raises StorageError or IntegrityError as `ZarrDataset.read`; DataError, with the
+        row's number, if a value is NaN or a fraction.
         """
-        values = arrays.read_rows(self.array, block.start, block.stop, label=self._label)
-        return columns.check_values(values, self._label, np.arange(block.start, block.stop))
+        values = self.values.read(block.start, block.stop)
+        rows = np.arange(block.start, block.stop)
+        return check_values(values, self.values.label, rows)
 
-    def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
+    def take(self, indices: Any) -> AnyArray:
         """Read single rows, in the order of `indices`; raises as `read`."""
-        # Ascending and without repeats, so that each stored object is read once.
-        rows, places = np.unique(memory.check_indices(indices, self.n_samples), return_inverse=True)
-        values = arrays.gather_rows(self.array, rows, label=self._label)
-        return columns.check_values(values, self._label, rows)[places]
+        values = self.values.take(indices)
+        return check_values(values, self.values.label, np.asarray(indices))
 
     def fingerprint(self) -> str:
-        """Return a digest of the metadata and of up to 8 chunks, the first and the last among them."""
-        return arrays.sample_digest(self.array, self._header, label=self._label)
+        """Return a digest of the metadata and of up to 8 chunks."""
+        return self.values.fingerprint()
 
     def content_key(self) -> str | None:
-        """Return a key of the stored values, for the names of kept sums; None if the values may change.
-
-        See `engines.resuming`.
-        """
-        group, *options = (None,) if self._reopen is None else self._reopen[1]
-        return group.content_key(*options) if isinstance(group, groups.StoredGroup) else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._reopen is None:
-            raise groups.cannot_travel(self._label, self.array.store, "it with open_column(url, name)")
-        return self._reopen
+        """Return a key of the values, if stored for good; see `engines.resuming`."""
+        return self.values.content_key()
 
     def __repr__(self) -> str:
-        return f"StoredColumn({self._label}: {self.n_samples:_} rows, {self.dtype})"
+        return (
+            f"StoredColumn({self.values.label}: {self.n_samples:_} rows, {self.dtype})"
+        )
 
 
 def open_column(
-    url: PathLike | zarr.Group, name: str, *, missing_chunks: str = "error", version: str | None = None
+    url: PathLike | zarr.Group,
+    name: str,
+    *,
+    missing_chunks: str = "error",
+    version: str | None = None,
 ) -> StoredColumn:
-    """Open a 1-D array of a Zarr group as labels or groups; metadata are checked, no rows are read.
+    """Open a 1-D array of a Zarr group as labels or groups; metadata are checked, no
+    rows are read.
 
-    `name`: an array of integers, booleans, text of fixed or variable width, or floats that are whole numbers.
-    `missing_chunks`, `version`: as in `open_dataset`.
-    Raises StorageError if there is no such array, or it has more than one axis or another dtype.
+    Parameters
+    ----------
+    url : str, Path or zarr.Group
+        As in `open_dataset`, like `missing_chunks` and `version`.
+    name : str
+        An array of integers, booleans, text of fixed or variable width, or floats that
+        are whole numbers.
+
+    Raises
+    ------
+    StorageError
+        If there is no such array, or it has more than one axis or another dtype.
     """
-    return _open(groups.find_group(url, version), name, missing_chunks)
+    return StoredColumn(find_group(url, version).open_array(name, missing_chunks))
 
 
 def open_labelled(
     url: PathLike, label: str, names: Facts
-) -> tuple[datasets.ZarrDataset | grids.GridDataset, columns.Column]:
-    """Open a dataset without targets, and the labels of its rows.
-
-    `names`: arguments of `open_dataset`. If `x` is a list, cells of the grid without a label are no rows.
+) -> tuple[ZarrDataset | GridDataset, Column]:
+    """Open a dataset without targets by the arguments `names` of `open_dataset`, and
+    the labels of its rows; cells of a grid without a label are no rows.
     """
     if isinstance(names.get("x", ""), str):
-        dataset = datasets.open_dataset(url, **{**names, "y": None})
+        dataset = open_dataset(url, **{**names, "y": None})
         return dataset, column_of(dataset, label)
-    labelled = datasets.open_dataset(url, **{**names, "y": label})
-    assert isinstance(labelled, grids.GridDataset)
-    return labelled.without_targets(), grids.GridColumn(labelled, "y")
+    labelled = open_dataset(url, **{**names, "y": label})
+    assert isinstance(labelled, GridDataset)
+    return labelled.without_targets(), GridColumn(labelled, "y")
 
 
-def column_of(dataset: blocks.Dataset, name: str) -> StoredColumn:
-    """Open another array of a dataset's group as labels or groups, with the dataset's options.
-
-    Raises StorageError as `open_column`, and if the dataset was made of open arrays, which have no group;
-      InvalidParameterError if its rows are cells of a grid.
-    """
-    if isinstance(dataset, grids.GridDataset):
+def column_of(dataset: Dataset, name: str) -> StoredColumn:
+    """Open another array of a dataset's group as labels or groups."""
+    if isinstance(dataset, GridDataset):
         raise InvalidParameterError(
-            f"{name!r} would be labels or groups of the cells of a grid; expected none. Compare labels with "
-            "`rff-dist evaluate`, and give groups by `group_by_block`"
+            f"{name!r} would be labels or groups of the cells of a grid; expected none."
+            " Compare labels with `rff-dist evaluate`, and give groups by"
+            " `group_by_block`"
         )
     if dataset.url is None:
         raise StorageError(
-            f"{dataset!r} was made of open arrays, so {name!r} names nothing; give the values themselves, or "
-            "open the dataset by its URL"
+            f"{dataset!r} was made of open arrays, so {name!r} names nothing; give the"
+            " values themselves, or open the dataset by its URL"
         )
-    return open_column(dataset.url, name, missing_chunks=dataset.missing_chunks, version=dataset.version)
+    return open_column(
+        dataset.url,
+        name,
+        missing_chunks=dataset.missing_chunks,
+        version=dataset.version,
+    )
 
 
 def id_column(attributes: Facts) -> str | None:
-    """Return the column of the ingested table that a dataset's ids came from; None if it has no ids."""
+    """Return the column of the ingested table that the ids came from, if any."""
     recipe = attributes.get("recipe")
     name = recipe.get("id") if isinstance(recipe, Mapping) else None
     return None if name is None else str(name)
 
 
-def ids_of(dataset: Any) -> StoredColumn | None:
+def ids_of(dataset: Dataset) -> StoredColumn | None:
     """Return the ids of a stored dataset's rows; None if it has no ids."""
-    if not isinstance(dataset, datasets.ZarrDataset) or id_column(dataset.attributes) is None:
-        return None
-    return column_of(dataset, ID)
+    dataset = source_of(dataset)
+    if isinstance(dataset, ZarrDataset) and id_column(dataset.attributes) is not None:
+        return column_of(dataset, ID)
+    return None
 
 
-def as_column(values: Any, *, name: str = "y") -> columns.Column:
-    """Return labels or groups as a column. A Zarr array is not read yet, a Dask collection is computed.
+def as_column(values: Any, *, name: str = "y") -> Column:
+    """Return labels or groups as a column.
 
-    `values`: array-like, series, Zarr or Dask array, or Column, of shape (n_samples,). Integers, booleans,
-      text, or floats that are whole numbers.
-    Raises DataError if it has more than one axis, or, with the row's number, if a value is missing, NaN, a
-      fraction, a time or another object.
+    A Zarr array is not read yet, a Dask collection is computed. Raises DataError if
+    there is more than one axis, or, with the row's number, if a value is missing, NaN,
+    a fraction, a time or another object.
     """
-    if isinstance(values, columns.MemoryColumn | StoredColumn):
+    if isinstance(values, MemoryColumn | StoredColumn):
         return values
     if isinstance(values, zarr.Array):
-        return _of_array(values, name)
+        values = take_open(values, name)
+    if isinstance(values, StoredArray):
+        return StoredColumn(values)
     if hasattr(values, "__dask_graph__"):
         (values,) = dask_collections.compute(values)
     array = as_array(values, name)
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
-        array = np.array(values, object)  # np.asarray(["a", 1]) would turn the 1 into text.
-    # A column of a frame in two dimensions is refused, not flattened: it may have two columns.
-    return columns.MemoryColumn(columns.check_values(array, name, np.arange(array.size)))
+        # np.asarray(["a", 1]) would turn the 1 into text.
+        array = np.array(values, object)
+    # A column of a frame in two dimensions is refused, not flattened: it may have two
+    # columns.
+    return MemoryColumn(check_values(array, name, np.arange(array.size)))
 
 
-def _open(group: groups.StoredGroup, name: str, missing_chunks: str) -> StoredColumn:
-    label, (header, array) = group.label(name), group.require_array(name, missing_chunks)
-    reopen = None if group.url is None else (_open, (group, name, missing_chunks))
-    return StoredColumn(array, group.url, header, label, reopen)
+# -- folds of time
 
 
-def _of_array(array: arrays.ZarrArray, name: str) -> StoredColumn:
-    header, label, array = groups.take_open(array, name, text=True)
-    # An open array travels only as the path of a local folder; its store may hold credentials.
-    movable = groups.local_root(array.store, "") is not None
-    reopen = (_of_array, (array, array.path)) if movable else None
-    return StoredColumn(arrays.require_chunks(array), None, header, label, reopen)
+class TimeFoldColumn(StoredValues):
+    """The fold of each row of a dataset by the row's time; the earliest fold is 0."""
 
-
-# -- folds of time ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class TimeFoldColumn:
-    """The fold of each row of a dataset by the row's time, the earliest is 0.
-
-    `times`: the stored times, or numbers that order rows.
-    `cuts`: float64 array of shape (n_folds - 1,), ascending. The first time of each later fold.
-    """
-
-    times: StoredColumn
-    cuts: FloatArray
-
-    in_memory = False
     dtype = np.dtype(np.int64)
 
-    @property
-    def n_samples(self) -> int:
-        return self.times.n_samples
+    def __init__(self, times: StoredArray, cuts: FloatArray) -> None:
+        super().__init__(times)
+        self.cuts = cuts  # the first time of each later fold, ascending
 
-    @property
-    def chunk_rows(self) -> int:
-        return self.times.chunk_rows
+    def read(self, block: Block) -> AnyArray:
+        return self._folds(self.values.read(block.start, block.stop))
 
-    def read(self, block: blocks.Block) -> np.ndarray:
-        times = arrays.read_rows(self.times.array, block.start, block.stop, label=TIME)
+    def take(self, indices: Any) -> AnyArray:
+        return self._folds(self.values.take(indices))
+
+    def _folds(self, times: AnyArray) -> AnyArray:
         return np.searchsorted(self.cuts, times, side="right")
 
-    def take(self, indices: np.ndarray) -> np.ndarray:
-        rows, places = np.unique(memory.check_indices(indices, self.n_samples), return_inverse=True)
-        times = arrays.gather_rows(self.times.array, rows, label=TIME)
-        return np.searchsorted(self.cuts, times, side="right")[places]
-
     def fingerprint(self) -> str:
-        return f"{self.times.fingerprint()}|{memory.digest_array(self.cuts)}"
+        return f"{self.values.fingerprint()}|{digest_array(self.cuts)}"
 
     def content_key(self) -> str | None:
-        key = self.times.content_key()
-        return None if key is None else f"{key}|{memory.digest_array(self.cuts)}"
+        key = self.values.content_key()
+        return None if key is None else f"{key}|{digest_array(self.cuts)}"
 
 
 def fold_by_time(
-    dataset: blocks.Dataset, n_folds: int | None = None
-) -> tuple[blocks.Dataset, folding.DatedFolds] | None:
-    """Return a dataset whose later rows were held out, with folds of time; None for any other dataset.
+    dataset: Dataset, n_folds: int | None = None
+) -> tuple[Dataset, DatedFolds] | None:
+    """Return a dataset whose later rows were held out, with folds of time; None for any
+    other dataset.
 
-    Rows of the same time are in one fold. By default there are 5 folds, or fewer if there are fewer times.
-
-    Raises DataError if there are fewer times than `n_folds`.
+    Rows of the same time are in one fold. By default there are 5 folds, or fewer if
+    there are fewer times; fewer times than `n_folds` raise DataError.
     """
-    attributes = getattr(dataset, "attributes", {})
-    if not isinstance(dataset, datasets.ZarrDataset) or dataset.url is None or TIME_COLUMN not in attributes:
+    if not isinstance(dataset, ZarrDataset) or dataset.url is None:
+        return None
+    name = dataset.attributes.get(TIME_COLUMN)
+    if name is None:
         return None
     times = column_of(dataset, TIME)
     step = -(-times.n_samples // _MOST_TIMES)
     parts = [np.empty(0)]
-    for block in blocks.cut_blocks(times.n_samples, times.chunk_rows, rows_per_block=times.chunk_rows):
-        parts.append(arrays.read_rows(times.array, block.start, block.stop, label=TIME)[::step])
-    values = np.sort(np.concatenate(parts))
-    wanted = n_folds or folding.Folds.n_folds
-    cuts = np.unique(values[-(-np.arange(1, wanted) * len(values) // wanted)])
-    cuts = cuts[cuts > values[0]]
-    if len(cuts) + 1 < wanted:  # many rows have the same time: as many times in each fold, then
-        moments = np.unique(values)
-        n_cut = min(wanted, len(moments))
-        cuts = moments[-(-np.arange(1, n_cut) * len(moments) // n_cut)]
-    name = attributes[TIME_COLUMN]
-    if n_folds is not None and len(cuts) + 1 < n_folds:
+    for _, rows in arrays.iterate_rows(times.array, times.n_samples, label=TIME):
+        parts.append(rows[::step])
+    cuts = _cuts(np.sort(np.concatenate(parts)), n_folds or Folds.n_folds)
+    n_cut = len(cuts) + 1
+    if n_folds is not None and n_cut < n_folds:
         raise DataError(
-            f"the rows of {dataset.url} have {len(cuts) + 1} values in {name!r}, by which later rows were "
-            f"held out, fewer than the {n_folds} folds; expected a value or more for each fold"
+            f"the rows of {dataset.url} have {n_cut} values in {name!r}, by"
+            f" which later rows were held out, fewer than the {n_folds} folds; expected"
+            " a value or more for each fold"
         )
     if not len(cuts):
         _log.warning(
-            "all rows to train on have one value in %r, by which later rows were held out, so folds are not "
-            "in the order of time",
+            "all rows to train on have one value in %r, by which later rows were held"
+            " out, so folds are not in the order of time",
             name,
         )
         return None
     _log.info("later rows were held out by %r, so folds are in the order of time", name)
-    return labelled.GroupedDataset(dataset, TimeFoldColumn(times, cuts)), folding.DatedFolds(len(cuts) + 1)
+    folds = TimeFoldColumn(times.values, cuts)
+    return GroupedDataset(dataset, folds), DatedFolds(n_cut)
+
+
+def _cuts(times: FloatArray, n_folds: int) -> FloatArray:
+    """Return the first time of each fold but the first, from ascending times."""
+    cuts = np.unique(_starts(times, n_folds))
+    cuts = cuts[cuts > times[0]]
+    if len(cuts) + 1 < n_folds:
+        # Many rows have the same time: as many times in each fold, then.
+        moments = np.unique(times)
+        cuts = _starts(moments, min(n_folds, len(moments)))
+    return cuts
+
+
+def _starts(times: FloatArray, n_folds: int) -> FloatArray:
+    """Return where folds of as many times each begin, without the first."""
+    return times[-(-np.arange(1, n_folds) * len(times) // n_folds)]

@@ -1,208 +1,159 @@
-"""Single files, whole or not at all: JSON documents, signed or not, conditional writes, and locks on files.
+"""Single files, whole or not at all: signed JSON documents, writes on condition, and
+locks on files.
 
-Object stores compare on their own: `If-None-Match` creates, `If-Match` with the ETag that was read replaces.
-Folders use a lock of the operating system, which ends with its process, and stores in memory a lock of this
-process.
+Two programs that read a file, change it and write it would lose one of the changes.
+Object stores compare on their own: `If-None-Match` creates, `If-Match` with the ETag
+that was read replaces. Folders use a lock of the operating system, which ends with its
+process, and stores in memory a lock of this process.
 """
 
 import asyncio
 import fcntl
-import hashlib
 import json
 import logging
 import os
 import platform
-import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO, TypeGuard
+from typing import Any, TextIO
 
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
-from rff_dist.errors import ConflictError, IntegrityError, OutputBusyError, StorageError, VersionError
+from rff_dist.errors import (
+    ConflictError,
+    IntegrityError,
+    OutputBusyError,
+    StorageError,
+    VersionError,
+)
 from rff_dist.storage import locations
-from rff_dist.typing import Facts, Summary, frozen
+from rff_dist.storage.locations import Location, read_bytes
+from rff_dist.typing import Facts, PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
 
-MAX_METADATA_BYTES = 64 * 2**20
-MANIFEST = "rff_dist"  # the attribute of a group that says what this package wrote there
-# Members of the manifest:
-NAME = "id"  # a name that all versions of one dataset share, and no other dataset has
-LINE = "line"  # rows and digest of the last version that changed old rows, and of each append since
-
-GENERATION = re.compile(r"generation-[0-9a-f]{32}")
 _RISK = "two writers at the same moment could overwrite one another"
 _DRAINED_S = 60.0  # by then a request to an object store is given up
 _memory_lock = threading.Lock()
 
 
-def load_json(content: bytes) -> Summary:
-    """Parse a JSON object from a file that may be hostile.
-
-    Raises StorageError if it is too long, too deep, or not a JSON object.
-    """
-    if len(content) > MAX_METADATA_BYTES:
-        raise StorageError(f"{len(content):_} bytes of metadata; expected at most {MAX_METADATA_BYTES:_}")
-    try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise StorageError(f"the metadata are not JSON ({locations.explain(error)})") from error
-    if not isinstance(data, dict):
-        raise StorageError(f"the metadata are a JSON {type(data).__name__}; expected an object")
-    return data
-
-
-def manifest_of(attributes: object) -> Facts:
-    """Return the manifest among a group's attributes; empty if there is none."""
-    manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
-    return manifest if isinstance(manifest, Mapping) else {}
-
-
-def manifest_in(content: bytes) -> Facts:
-    """Return the manifest in a group's metadata; errors in these are left to whoever opens the group."""
-    with suppress(StorageError):
-        return manifest_of(load_json(content).get("attributes"))
-    return {}
-
-
-def is_generation(name: object) -> TypeGuard[str]:
-    """Return whether a name is one of a generation's folder, which lies below its output."""
-    return isinstance(name, str) and GENERATION.fullmatch(name) is not None
-
-
-def generations_of(file: str, content: bytes) -> tuple[str | None, str | None]:
-    """Return the names of the generation that a file leads to, and of the one before; see `output_places`.
-
-    "" is a dataset that was written in its place.
-
-    `file`: "zarr.json" of a dataset, or the name of a record's document.
-    """
-    is_dataset, facts = file == "zarr.json", manifest_in(content)
-    if not is_dataset:
-        with suppress(StorageError):  # Nothing names the arrays of a damaged record any more.
-            facts = load_json(content)
-    current, previous = facts.get("generation"), facts.get("previous")
-    if not is_generation(current):
-        return "" if is_dataset else None, None
-    return current, previous if previous == "" or is_generation(previous) else None
-
-
-def name_of(attributes: Facts) -> str | None:
-    """Return the name that all versions of a dataset share; None for plain Zarr."""
-    name = manifest_of(attributes).get(NAME)
-    return None if name is None else str(name)
-
-
 def sign_document(document: Facts, *, kind: str, version: int) -> bytes:
-    """Return a document as JSON, with its kind, its format version and a SHA-256 of the whole."""
+    """Return JSON with the document's kind, format version and SHA-256."""
     whole = {"format": f"rff_dist {kind}", "format_version": version, **document}
-    return json.dumps({**whole, "sha256": _digest(whole)}, indent=1, allow_nan=False).encode()
+    whole["sha256"] = locations.json_digest(whole)
+    return json.dumps(whole, indent=1, allow_nan=False).encode()
 
 
 def parse_document(content: bytes, *, kind: str, version: int, where: str) -> Summary:
     """Return the document that `sign_document` wrote.
 
-    `version`: the newest format version that this release reads.
-    `where`: the document's name in errors.
-    Raises VersionError if a newer release wrote it; IntegrityError if it is damaged or of another kind.
+    Raises VersionError if a newer release wrote it, whose version is higher;
+    IntegrityError if it is damaged or of another kind.
     """
-    try:
-        document = load_json(content)
-    except StorageError as error:
-        raise IntegrityError(f"{where}: {error}. Restore it from a copy, or write it again") from error
-    # Kind and version come before the digest, because a newer release may sign in another way.
-    expected, format_version = f"rff_dist {kind}", document.get("format_version")
+    document = locations.load_json(content, where)
+    # Kind and version come before the digest, because a newer release may sign in
+    # another way.
+    expected = f"rff_dist {kind}"
+    format_version = document.get("format_version")
     if document.get("format") != expected:
         raise IntegrityError(
-            f"{where} has the format {str(document.get('format'))[:80]!r}; expected {expected!r}. Another "
-            "program or an export wrote it, or it is damaged: give the original, or restore it from a copy"
+            f"{where} has the format {str(document.get('format'))[:80]!r}; expected"
+            f" {expected!r}. Another program or an export wrote it, or it is damaged:"
+            " give the original, or restore it from a copy"
         )
     if type(format_version) is int and format_version > version:
-        by = f", written by rff_dist {document['rff_dist_version']}" if "rff_dist_version" in document else ""
+        writer = document.get("rff_dist_version", "of a later time")
         raise VersionError(
-            f"{where} has format version {format_version}{by}; this release reads up to version {version}. "
-            "Install the newer release"
+            f"{where} has format version {format_version}, written by rff_dist"
+            f" {writer}; this release reads up to version {version}. Install the newer"
+            " release"
         )
-    # Against accidents. Whoever can write here can sign as well; what is read is checked by its types.
+    # Against accidents. Whoever can write here can sign as well; what is read is
+    # checked by its types.
     stored = document.pop("sha256", None)
-    if stored != _digest(document):
+    if stored != locations.json_digest(document):
         raise IntegrityError(
-            f"{where} is not as it was written (SHA-256 {str(stored)[:16]}… expected); restore it from a copy"
+            f"{where} is not as it was written (SHA-256 {str(stored)[:16]}… expected);"
+            " restore it from a copy"
         )
     return document
 
 
-def _digest(document: Facts) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-# -- write on condition ---------------------------------------------------------------------------
+# -- write on condition
 
 
 @frozen
-class Tagged:
-    """Bytes as they were read, with the store's tag of this state of them.
-
-    `tag`: an object store's ETag and version. Empty elsewhere, where the bytes themselves are compared.
-    """
+class TaggedBytes:
+    """Bytes as they were read, with the store's tag of this state of them."""
 
     content: bytes
-    tag: Mapping[str, str]
+    #: An object store's ETag and version. Empty elsewhere, where the bytes themselves
+    #: are compared.
+    tag: Facts
 
 
 def read_tagged(
-    store: Store, key: str, *, where: locations.Location | str, content: bool = True
-) -> Tagged | None:
-    """Return what is stored under `key`, for a later `replace_bytes`; None if there is nothing.
+    store: Store, key: str, *, where: Location | str, has_content: bool = True
+) -> TaggedBytes | None:
+    """Return what is stored under `key`, for a later `replace_bytes`; None if there is
+    nothing.
 
-    `content`: False leaves it out where the store has a tag of it.
-    Raises StorageError if the store cannot be read; the error calls the store `where`.
+    The content can be left out where the store has a tag of it.
     """
     if not isinstance(store, ObjectStore):
-        found = locations.read_bytes(store, key, where=where)
-        return None if found is None else Tagged(found, {})
+        stored = read_bytes(store, key, where=where)
+        return None if stored is None else TaggedBytes(stored, {})
     import obstore
 
+    content = b""
+    meta: Any
     with locations.reaching(f"{where} cannot be read", key):
         try:
-            answer = obstore.get(store.store, key) if content else None
-            meta: Any = obstore.head(store.store, key) if answer is None else answer.meta
-            found = b"" if answer is None else bytes(answer.bytes())
+            if has_content:
+                answer = obstore.get(store.store, key)
+                meta = answer.meta
+                content = bytes(answer.bytes())
+            else:
+                meta = obstore.head(store.store, key)
         except FileNotFoundError:
             return None
-    return Tagged(found, {name: value for name in ("e_tag", "version") if (value := meta[name])})
+    tag = {name: meta[name] for name in ("e_tag", "version") if meta[name]}
+    return TaggedBytes(content, tag)
 
 
-def overtaken(location: locations.Location) -> ConflictError:
+def overtaken(location: Location) -> ConflictError:
     """Return the error of a run whose output another one has published meanwhile."""
     return ConflictError(
-        f"another run has written {location} meanwhile, and it stays as that run left it. Look at what is "
-        "there now, and repeat this run if you still want it"
+        f"another run has written {location} meanwhile, and it stays as that run left"
+        " it. Look at what is there now, and repeat this run if you still want it"
     )
 
 
 def replace_bytes(
-    store: Store, key: str, content: bytes, *, expected: Tagged | None, where: locations.Location | str
+    store: Store,
+    key: str,
+    content: bytes,
+    *,
+    expected: TaggedBytes | None,
+    where: Location | str,
 ) -> bool:
-    """Store bytes under `key` if no one has changed what is there since it was read; return whether so.
+    """Store bytes under `key` if no one has changed what is there since `expected` was
+    read; return whether so.
 
-    Readers see the old bytes or the new ones, also after a power cut. Among any number of callers that read
-    the same, in any process, exactly one gets True. `content` must differ from every other caller's (a token
-    does that), so that a caller whose answer was lost recognises its own bytes.
-
-    `expected`: the result of `read_tagged`; None if nothing may be there.
-    Raises StorageError if the store cannot be written.
+    Readers see the old bytes or the new ones, also after a power cut. Among any number
+    of callers that read the same, in any process, exactly one gets True. `content` must
+    differ from every other caller's (a token does that), so that a caller whose answer
+    was lost recognises its own bytes.
     """
     if isinstance(store, ObjectStore):
         return _put(store, key, content, expected, where)
     with _locked(store, key):
-        present = locations.read_bytes(store, key, where=where)
+        present = read_bytes(store, key, where=where)
         if present != (None if expected is None else expected.content):
             return False
         locations.write_bytes(store, key, content)
@@ -211,28 +162,34 @@ def replace_bytes(
 
 @contextmanager
 def _locked(store: Store, key: str) -> Iterator[None]:
-    """Hold the lock on a key of a folder or of a store in memory."""
+    """Lock a key of a folder or of a store in memory."""
     if isinstance(store, MemoryStore):
-        with _memory_lock:  # Its holder writes to memory.
+        with _memory_lock:  # Who has it writes to memory.
             yield
         return
     assert isinstance(store, LocalStore)
     path = Path(store.root) / key
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")
-    with lock_file(lock):
-        try:
-            yield
-        finally:
-            remove_lock(lock)
+    with lock_file(path.with_name(f".{path.name}.lock")):
+        yield
 
 
-def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | None, where: Any) -> bool:
+def _put(
+    store: ObjectStore[Any],
+    key: str,
+    content: bytes,
+    expected: TaggedBytes | None,
+    where: Location | str,
+) -> bool:
     """Create or replace an object on condition that no one else did meanwhile."""
     import obstore
-    from obstore.exceptions import AlreadyExistsError, GenericError, NotSupportedError, PreconditionError
+    from obstore.exceptions import (
+        AlreadyExistsError,
+        GenericError,
+        NotSupportedError,
+        PreconditionError,
+    )
 
-    mode: Any = "create" if expected is None else dict(expected.tag)
+    mode: Any = "create" if expected is None else {**expected.tag}
 
     def put() -> None:
         obstore.put(store.store, key, content, mode=mode, use_multipart=False)
@@ -242,26 +199,30 @@ def _put(store: ObjectStore[Any], key: str, content: bytes, expected: Tagged | N
             try:
                 put()
             except GenericError:
-                # When a connection broke, the bytes may have arrived or not, so obstore does not repeat the
-                # request. Here that is safe, since no one else writes the same bytes.
+                # When a connection broke, the bytes may have arrived or not, so obstore
+                # does not repeat the request. Here that is safe, since no one else
+                # writes the same bytes.
                 put()
         except FileNotFoundError:
             if expected is None:  # The bucket itself is missing.
                 raise
             return False
         except (AlreadyExistsError, PreconditionError):
-            # If only the answer to the first request was lost, the second one fails on our own bytes.
-            return locations.read_bytes(store, key, where=where) == content
-        except (NotSupportedError, NotImplementedError) as error:  # It depends on the kind of store.
+            # If only the answer to the first request was lost, the second one fails on
+            # our own bytes.
+            return read_bytes(store, key, where=where) == content
+        except (NotSupportedError, NotImplementedError) as error:
+            # It depends on the kind of store.
             raise StorageError(
-                f"the store of {where} has no conditional writes, so {_RISK}; expected one that has them, as "
-                "Amazon S3, Google Cloud Storage, Azure and MinIO do"
+                f"the store of {where} has no conditional writes, so {_RISK}; expected"
+                " one that has them, as Amazon S3, Google Cloud Storage, Azure and"
+                " MinIO do"
             ) from error
     return True
 
 
 def drain() -> None:
-    """Wait until this process has ended all writes: if one of several chunks fails, the others go on."""
+    """Wait for all writes of this process: after one fails, others go on."""
 
     async def wait() -> None:
         here = asyncio.current_task()
@@ -275,7 +236,7 @@ def drain() -> None:
     sync(wait())
 
 
-# -- locks of the operating system on files. A lock ends with the process that holds it ------------
+# -- locks of the operating system on files
 
 
 _PATIENCE_S = 60.0  # Who is waited for writes one small file.
@@ -283,18 +244,19 @@ _STEP_S = 0.02
 
 
 @contextmanager
-def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> Iterator[TextIO]:
-    """Hold a lock on a file, which is created if it is missing.
+def lock_file(
+    path: Path, *, holder: str = "a run", busy: str | None = None
+) -> Iterator[TextIO]:
+    """Lock a file, which is created, and removed in the end; the lock ends with the
+    process that holds it.
 
-    `holder`: who holds the lock, written to the file for others.
-    `busy`: the error's beginning if the lock is taken, such as "another run is changing data.zarr"; None
-      waits for the lock, for a minute.
-    Raises OutputBusyError if another process, or another part of this one, holds it; OSError if the file
-      cannot be opened, or is a symbolic link; StorageError if it is a file of another program.
+    With `busy`, an error's beginning such as "another run is changing data.zarr", a
+    lock that is taken raises OutputBusyError at once; else after a minute.
     """
     deadline = time.monotonic() + (_PATIENCE_S if busy is None else 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        with open(path, "a+", errors="replace", opener=_open_itself) as file:
+        with open(path, "a+", errors="replace", opener=_open_no_link) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # `LOCK_NB` and a deadline, because `flock` alone waits without bound.
@@ -303,40 +265,52 @@ def lock_file(path: Path, *, holder: str = "a run", busy: str | None = None) -> 
                     time.sleep(_STEP_S)
                     continue
                 file.seek(0)
-                who, age = file.read(200) or "a process", time.time() - os.fstat(file.fileno()).st_mtime
-                what = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
-                text = f"{what}: {who}, for {duration(age)}; expected no one. Wait until it is done"
-                raise OutputBusyError(text) from error
-            except OSError as error:  # Some network file systems are mounted without locks.
-                logger.warning("%s has no locks (%s): %s", path.parent, error.strerror or error, _RISK)
+                other = file.read(200) or "a process"
+                age = time.time() - os.fstat(file.fileno()).st_mtime
+                failure = busy or f"{path} has been locked for {_PATIENCE_S:g} s"
+                raise OutputBusyError(
+                    f"{failure}: {other}, for {duration(age)}; expected no one. Wait"
+                    " until it is done"
+                ) from error
+            except OSError as error:
+                # Some network file systems are mounted without locks.
+                why = error.strerror or error
+                logger.warning("%s has no locks (%s): %s", path.parent, why, _RISK)
             if not is_at(file, path):
-                continue  # The last holder removed the file, so others would lock a new one.
+                # The last holder removed the file, so others would lock a new one.
+                continue
             file.seek(0)
-            if (found := file.read(200)) and ", process " not in found:
-                raise StorageError(f"{path} is no lock, but a file of another program; move it elsewhere")
+            text = file.read(200)
+            if text and ", process " not in text:
+                raise StorageError(
+                    f"{path} is no lock, but a file of another program; move it"
+                    " elsewhere"
+                )
             if busy is not None:
-                with suppress(OSError):  # On a full disk the lock holds all the same.
+                text = f"{holder}, process {os.getpid()} on {platform.node()}"
+                with suppress(OSError):  # On a full disk the lock works all the same.
                     os.ftruncate(file.fileno(), 0)
-                    os.write(file.fileno(), f"{holder}, process {os.getpid()} on {platform.node()}".encode())
-            yield file
+                    os.write(file.fileno(), text.encode())
+            try:
+                yield file
+            finally:
+                # Only our own: if ours was removed, another run may have locked a new
+                # one. A file that stays does no harm.
+                if is_at(file, path):
+                    with suppress(OSError):
+                        path.unlink()
             return
 
 
-def _open_itself(path: str, flags: int) -> int:
-    """Open a file, and not what a symbolic link leads to, which may be a file of someone else."""
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a symbolic link, which may lead to another's."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def remove_lock(path: Path) -> None:
-    """Remove the file of a lock; one that stays does no harm, as the lock ends with its process."""
-    with suppress(OSError):
-        path.unlink()
-
-
-def is_at(file: TextIO, path: Path) -> bool:
-    """Like `os.path.sameopenfile`, for an open file and a path; False if nothing is at the path."""
+def is_at(file: TextIO, path: PathLike) -> bool:
+    """Return whether an open file is the one at a path."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
         return False
 
@@ -345,22 +319,23 @@ def duration(seconds: float) -> str:
     """Return a duration in words."""
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
-# -- write files that other programs read, and objects of an object store --------------------------
+# -- files that other programs read, and single objects
 
 
 _IN_ONE_REQUEST = 2**30  # bytes; object stores take at least 5 GiB
-
-
-#: What the first bytes of pages, pictures and graphs say, so that a later run may replace them.
+#: What the first bytes of pages, pictures and graphs say, so that a later run may
+#: replace them.
 MADE_BY = "made by rff_dist"
 _HEAD = 4096  # bytes
 
 
-def is_ours(location: locations.Location) -> bool:
-    """Say whether a file was written by `write_file`, by its first bytes."""
+def is_ours(location: Location) -> bool:
+    """Return whether a file was written by `write_file`, by its first bytes."""
     if not os.path.isfile(location.path):
         return False
     with open(location.path, "rb") as file:
@@ -368,12 +343,9 @@ def is_ours(location: locations.Location) -> bool:
 
 
 def write_file(path: Path, content: bytes, *, what: str) -> Path:
-    """Write or replace a file, whole or not at all; what a link leads to is replaced, and its folder created.
+    """Write or replace a file, whole or not at all; `content` begins with `MADE_BY`.
 
-    `content`: says `MADE_BY` in its first bytes.
-
-    `what`: the kind of file, for the error.
-    Raises StorageError if it cannot be written.
+    What a link leads to is replaced, and its folder created.
     """
     with locations.store_errors(f"the {what} {path} cannot be written", ""):
         place = Path(os.path.realpath(locations.local_path(path)))
@@ -381,34 +353,43 @@ def write_file(path: Path, content: bytes, *, what: str) -> Path:
     return path
 
 
-def find_object(location: locations.Location) -> Tagged | None:
-    """Return the tag of the object at a location in an object store; None if there is none."""
+def find_object(location: Location) -> TaggedBytes | None:
+    """Return the tag of the object at a location in an object store, if any."""
     store, name = store_above(location, read_only=False)
-    return read_tagged(store, name, where=location, content=False)
+    return read_tagged(store, name, where=location, has_content=False)
 
 
-def upload(path: Path, location: locations.Location, *, expected: Tagged | None) -> None:
-    """Store a file as the object at `location`; readers see it only when it is complete.
+def upload(path: Path, location: Location, *, expected: TaggedBytes | None) -> None:
+    """Store a file as the object at `location`; readers see it only when it is
+    complete.
 
-    `expected`: the result of `find_object` when the work began.
-    Raises ConflictError if another run stored the object meanwhile.
+    Raises ConflictError if another run stored the object since `find_object` returned
+    what is expected.
     """
     import obstore
 
     store, name = store_above(location, read_only=False)
-    # A look, then a put: for such files a writer in between is not noticed.
+    # A look, then a put: for such files a writer in between is not noticed. Requests
+    # with a condition are not sent in parts, and would need all of the file in memory.
     if path.stat().st_size > _IN_ONE_REQUEST:
-        # Requests with a condition are not sent in parts, and would hold all of the file in memory.
-        if find_object(location) != expected:
-            raise overtaken(location)
-        obstore.put(store.store, name, path)
-    elif not replace_bytes(store, name, path.read_bytes(), expected=expected, where=location):
+        is_overtaken = find_object(location) != expected
+        if not is_overtaken:
+            obstore.put(store.store, name, path)
+    else:
+        content = path.read_bytes()
+        is_overtaken = not replace_bytes(
+            store, name, content, expected=expected, where=location
+        )
+    if is_overtaken:
         raise overtaken(location)
 
 
-def store_above(location: locations.Location, *, read_only: bool) -> tuple[Any, str]:
-    """Open the store of the folder that an object is in; return it and the object's name there."""
+def store_above(location: Location, *, read_only: bool) -> tuple[Any, str]:
+    """Return the store of the folder that an object is in, and its name there."""
     parent, _, name = location.path.rpartition("/")
     if not parent:
-        raise StorageError(f"{location} is a whole bucket; expected the name of an object in it")
-    return locations.open_store(locations.Location(location.scheme, parent), read_only=read_only), name
+        raise StorageError(
+            f"{location} is a whole bucket; expected the name of an object in it"
+        )
+    folder = Location(location.scheme, parent)
+    return locations.open_store(folder, read_only=read_only), name

@@ -1,89 +1,112 @@
-"""Find Zarr groups, open them for reading and in another process, and bind their parts to each other."""
+"""Find Zarr groups, open them and their arrays for reading, also in another process,
+and bind the parts of a group to each other.
+
+A URL goes in; a StoredGroup in one state comes out. Zarr alone would mix the rows of
+two states if someone writes meanwhile, and would not notice chunks that were swapped.
+"""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import os
+import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import Store, SuffixByteRequest
-from zarr.core.buffer import Buffer, default_buffer_prototype
-from zarr.core.common import concurrent_map
-from zarr.core.sync import sync
-from zarr.storage import LocalStore, ObjectStore, WrapperStore
+from zarr.abc.store import Store
+from zarr.core.buffer import Buffer
+from zarr.storage import LocalStore, WrapperStore
 
-from rff_dist.errors import ConflictError, IntegrityError, NoSuchVersionError, StorageError, VersionError
-from rff_dist.storage import arrays, documents, locations, repositories
+from rff_dist.data.memory import check_indices
+from rff_dist.errors import (
+    ConflictError,
+    IntegrityError,
+    NoSuchVersionError,
+    StorageError,
+    VersionError,
+)
+from rff_dist.storage import arrays, locations, repositories
+from rff_dist.storage.arrays import Header, ZarrArray
+from rff_dist.storage.locations import (
+    Location,
+    json_digest,
+    load_json,
+    open_store,
+    parse_location,
+)
 from rff_dist.text import some
-from rff_dist.typing import Facts, PathLike, Summary
+from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
 
 
 @dataclass(frozen=True, eq=False)
 class StoredGroup:
-    """A Zarr group for reading, in one state of its place. Its metadata are read and checked when first used.
+    """A Zarr group for reading, in one state of its place; its metadata are read and
+    checked when first used.
 
-    It pickles as the facts that another process needs to open the same state: all but `store` and `sha256`.
-
-    `place`: its name in errors.
-    `root`: its path in the store.
-    `url`: None if its store was handed over open and is not a local folder; no other process can open it.
-    `process`: the process in whose memory it is; None elsewhere.
-    `generation`: the URL of the generation's folder, in an object store.
-    `version`: the snapshot of a versioned dataset.
-    `files`: for plain Zarr in a local folder: its files in words, with a digest of names, sizes and times.
-    `sha256`: the digest that its manifest must have, if known.
-    `unfinished`: whether to accept a group that its writer did not finish.
+    It pickles as the facts that another process needs to open the same state.
     """
 
     store: Store
-    place: str
-    root: str = ""
+    place: str  # its name in errors
+    root: str = ""  # its path in the store
+    #: None if its store was handed over open and is not a local folder: no other
+    #: process can open it.
     url: str | None = None
-    process: int | None = None
+    process: int | None = None  # in whose memory it is; None elsewhere
+    #: In an object store: the URL of the folder that a dataset is in since it was
+    #: overwritten.
     generation: str | None = None
-    version: str | None = None
-    files: str | None = None
-    sha256: str | None = None
-    unfinished: bool = False
+    version: str | None = None  # the snapshot of a versioned dataset
+    files: str | None = None  # of plain Zarr in a folder, see `describe_files`
+    sha256: str | None = None  # the digest that its manifest must have, if known
+    may_be_unfinished: bool = False  # whether to accept what its writer did not finish
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.url, self.process, self.generation, self.version, self.files)
+        return _reopen, (
+            self.url,
+            self.process,
+            self.generation,
+            self.version,
+            self.files,
+        )
 
     def check_unchanged(self) -> None:
-        """Raise ConflictError if plain Zarr in a local folder has changed since it was opened.
-
-        Snapshots and generations never change.
+        """Raise ConflictError if plain Zarr in a local folder has changed since it was
+        opened; versions and generations never change.
         """
-        if self.files is not None and (files := locations.describe_files(str(self.url))) != self.files:
+        if self.files is None:
+            return
+        files = locations.describe_files(str(self.url))
+        if files != self.files:
             raise ConflictError(
-                f"{self.url} was changed while it was read, or is another folder on another machine: now "
-                f"{files}, when it was opened {self.files}. A result could mix old and new rows: nothing was "
-                "published. Repeat this when no one writes there; versioned data may be changed "
-                "meanwhile (`rff-dist data convert`)"
+                f"{self.url} was changed while it was read, or is another folder on"
+                f" another machine: now {files}, when it was opened {self.files}. A"
+                " result could mix old and new rows: nothing was published. Repeat"
+                " this when no one writes there; versioned data may be changed"
+                " meanwhile (`rff-dist data convert`)"
             )
 
     def content_key(self, *options: Any) -> str | None:
-        """Return a key of the stored rows, for the names of kept sums; None if the rows may change.
+        """Return a key of rows opened with some options, for the names of kept sums;
+        None if the rows may change.
 
-        See `engines.resuming`. For plain Zarr in an object store the key covers the objects' names, sizes and
-        entity tags at this moment.
-
-        `options`: the options with which the rows are opened.
+        For plain Zarr in an object store it covers the objects' names, sizes and entity
+        tags at this moment. See `engines.resuming`.
         """
         state = self.version or self.files
         if self.generation is not None:
-            state = locations.digest_objects(locations.parse_location(self.generation))
-        return None if state is None or self.process is not None else f"{self.url} {state} {[*options]!r}"
+            state = locations.digest_objects(parse_location(self.generation))
+        if state is None or self.process is not None:
+            return None
+        return f"{self.url} {state} {[*options]!r}"
 
     @property
     def prefix(self) -> str:
@@ -92,87 +115,116 @@ class StoredGroup:
 
     @cached_property
     def attributes(self) -> Summary:
-        """The group's attributes.
-
-        Raises StorageError if there is no group, or an unfinished one; IntegrityError if it is damaged.
+        """The group's attributes; StorageError if there is no group, or an unfinished
+        one, IntegrityError if it is damaged.
         """
         attributes = _read_attributes(self.store, self.prefix, self.place)
-        manifest = documents.manifest_of(attributes)
-        # An empty manifest means an unfinished group; no manifest at all means plain Zarr of another writer.
-        begun = isinstance(attributes.get(documents.MANIFEST), Mapping)
-        if begun and manifest.get("state") != "complete" and not self.unfinished:
+        manifest = manifest_of(attributes)
+        if self.may_be_unfinished:
+            return attributes
+        # An empty manifest means an unfinished group; no manifest at all means plain
+        # Zarr of another writer.
+        is_ours = isinstance(attributes.get(MANIFEST), Mapping)
+        if is_ours and manifest.get("state") != "complete":
             raise StorageError(
-                f"{self.place} is unfinished: its writer stopped before the end. Write it again"
+                f"{self.place} is unfinished: its writer stopped before the end. Write"
+                " it again"
             )
-        if self.sha256 is not None and manifest.get("sha256") != self.sha256 and not self.unfinished:
+        if self.sha256 is not None and manifest.get("sha256") != self.sha256:
             raise IntegrityError(
-                f"version {self.version} of {self.place} holds the manifest of another version; restore it "
-                "from a copy"
+                f"version {self.version} of {self.place} has the manifest of another"
+                " version; restore it from a copy"
             )
         return attributes
 
     @cached_property
     def manifest(self) -> Facts:
         """What this package wrote there; empty for plain Zarr of another writer."""
-        return documents.manifest_of(self.attributes)
+        return manifest_of(self.attributes)
 
     @cached_property
-    def parts(self) -> Facts:
-        """What the manifest records of each array, by name."""
-        parts = self.manifest.get(_PARTS, {})
-        return parts if isinstance(parts, Mapping) else {}
+    def parts(self) -> dict[str, tuple[str, NDArray[np.uint32]]]:
+        """What the manifest records of each array, by name: the digest of its metadata,
+        and the checksums of its chunks.
+        """
+        try:
+            return {
+                name: (part["metadata"], unpacked(part["crc32c"]))
+                for name, part in self.manifest.get(PARTS, {}).items()
+            }
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise IntegrityError(
+                f"the manifest of {self.place} is not as it was written; restore it"
+                " from a copy"
+            ) from error
 
     @cached_property
     def _bound_store(self) -> Store:
-        """A store that compares each chunk with its place's checksum; `store` itself if none is known."""
-        sums = {f"{self.prefix}{name}/c/": _unpacked(part["crc32c"]) for name, part in self.parts.items()}
-        return arrays.CheckedStore(self.store, partial(_check_place, sums)) if sums else self.store
+        """A store that compares each chunk with the known checksum of its place."""
+        if not self.parts:
+            return self.store
+        sums = {
+            f"{self.prefix}{name}/c/": sums for name, (_, sums) in self.parts.items()
+        }
+        return arrays.CheckedStore(self.store, partial(_check_place, sums))
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""
         return f"array {name!r} of {self.place}"
 
-    def read_header(self, name: str, *, text: bool = False) -> arrays.Header | None:
-        """Read an array's header, and check it against the manifest; None if there is no array.
-
-        `text`: whether it may hold text.
+    def read_header(self, name: str, *, text: bool = False) -> Header | None:
+        """Read the header of an array of numbers, or of `text`, and check it against
+        the manifest; None if there is no array.
         """
-        part, label = self.parts.get(name), self.label(name)
-        header = arrays.read_header(self._bound_store, self.prefix + name, label=label, text=text)
+        expected, _ = self.parts.get(name, (None, None))
+        label = self.label(name)
+        path = self.prefix + name
+        header = arrays.read_header(self._bound_store, path, label=label, text=text)
+        digest = None
         # Without mark and entry it is an array of another program, which nothing binds.
-        digest = None if header is None or (part is None and not header.marked) else header.digest
+        if header is not None and (expected is not None or header.is_marked):
+            digest = header.digest
         # A newer generation may have replaced the manifest of the one that was opened.
-        expected = None if part is None else part["metadata"]
         if digest != expected and "generation" not in self.manifest:
             raise IntegrityError(
-                f"the metadata of {label} or of its group are not as they were written; restore them from a "
-                "copy, or write the dataset again"
+                f"the metadata of {label} or of its group are not as they were written;"
+                " restore them from a copy, or write the dataset again"
             )
         return header
 
-    def open_array(
+    def find_array(
         self, name: str, *, text: bool = False, missing_chunks: str = "error"
-    ) -> tuple[arrays.Header, arrays.ZarrArray] | None:
-        """Open an array for reading; None if there is none. `text` as in `read_header`."""
+    ) -> StoredArray | None:
+        """Open an array of numbers, or of `text`; None if there is none."""
         header = self.read_header(name, text=text)
         if header is None:
             return None
-        store, path, label = self._bound_store, self.prefix + name, self.label(name)
-        return header, arrays.open_array(store, path, header, label=label, missing_chunks=missing_chunks)
+        label = self.label(name)
+        array = arrays.open_array(
+            self._bound_store,
+            self.prefix + name,
+            header,
+            label=label,
+            missing_chunks=missing_chunks,
+        )
+        return StoredArray(array, header, label, self, (name, missing_chunks))
 
-    def require_array(
+    def open_array(
         self, name: str, missing_chunks: str = "error", *, text: bool = True
-    ) -> tuple[arrays.Header, arrays.ZarrArray]:
-        """Open an array that must exist. `text` as in `read_header`."""
-        found = self.open_array(name, text=text, missing_chunks=missing_chunks)
-        if found is None:
-            raise StorageError(f"{self.place} has no array {name!r}; it holds {self.array_names()}")
-        return found
+    ) -> StoredArray:
+        """Open an array that must exist, of numbers or `text`."""
+        array = self.find_array(name, text=text, missing_chunks=missing_chunks)
+        if array is None:
+            raise StorageError(
+                f"{self.place} has no array {name!r}; it holds {self.array_names()}"
+            )
+        return array
 
     def list_arrays(self) -> list[str]:
-        """Return the sorted names of all arrays; raises StorageError if they cannot be listed."""
+        """Return the sorted names of all arrays."""
         with locations.reaching(f"the arrays of {self.place} cannot be listed"):
-            return sorted(zarr.open_group(self.store, path=self.root, mode="r").array_keys())
+            group = zarr.open_group(self.store, path=self.root, mode="r")
+            return sorted(group.array_keys())
 
     def array_names(self) -> str:
         """Return the arrays' names, as words for an error."""
@@ -180,151 +232,122 @@ class StoredGroup:
         return f"the arrays {some([*map(repr, names)])}" if names else "no arrays"
 
 
-def _reopen(
-    url: str | None, process: int | None, generation: str | None, version: str | None, files: str | None
-) -> StoredGroup:
-    """Return the group in the state in which it was pickled.
+@dataclass(frozen=True, eq=False)
+class StoredArray:
+    """An array that is open for reading; it pickles as what opens it again."""
 
-    Raises StorageError if it is in the memory of another process; ConflictError as `check_unchanged`.
-    """
-    location = locations.parse_location(str(url))
-    if process is not None and process != os.getpid():
-        raise StorageError(
-            f"{location} lives in the memory of process {process} and was sent to process {os.getpid()}; "
-            "write the dataset to a path that both can read, or use the serial engine"
-        )
-    if version is not None:
-        store = repositories.open_pinned(location, version)
-    else:
-        place = location if generation is None else locations.parse_location(generation)
-        store = locations.open_store(place)
-    group = StoredGroup(store, str(location), "", location.url, process, generation, version, files)
-    group.check_unchanged()
-    return group
+    array: ZarrArray
+    header: Header
+    label: str  # its name in errors
+    group: StoredGroup | None  # None for an array that was handed over open
+    #: Its name in the group or in errors, and `missing_chunks`.
+    options: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.header.shape)
+
+    @property
+    def dtype(self) -> AnyDType:
+        return self.header.dtype
+
+    def __getitem__(self, key: Any) -> AnyArray:
+        """Read rows by a slice or by their numbers, and then choose among columns."""
+        rows, *columns = key if isinstance(key, tuple) else (key,)
+        if isinstance(rows, slice):
+            # not clipped, unlike a list's: a block beyond the end is of other data
+            stop = self.shape[0] if rows.stop is None else rows.stop
+            values = self.read(rows.start or 0, stop)[:: rows.step]
+        else:
+            values = self.take(rows)
+        return values[(slice(None), *columns)]
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Equivalent to `array[start:stop]`; raises as `arrays.read_rows`."""
+        with self._checking():
+            return arrays.read_rows(self.array, start, stop, label=self.label)
+
+    def take(self, indices: Any) -> AnyArray:
+        """Read single rows in any order; each stored object is read once."""
+        wanted = check_indices(indices, self.header.shape[0])
+        rows, places = np.unique(wanted, return_inverse=True)
+        with self._checking():
+            return arrays.gather_rows(self.array, rows, label=self.label)[places]
+
+    @contextmanager
+    def _checking(self) -> Iterator[None]:
+        """Raise ConflictError for a failure that a change meanwhile has caused."""
+        try:
+            yield
+        except StorageError as error:
+            # Damaged bytes are reported as such; a whole chunk that is not the one
+            # expected may come from a change.
+            is_damage = isinstance(error, IntegrityError)
+            is_other_chunk = isinstance(error.__cause__, WrongChunkError)
+            if self.group is not None and (not is_damage or is_other_chunk):
+                self.group.check_unchanged()
+            raise
+
+    def fingerprint(self) -> str:
+        """Return a digest of the metadata and of up to 8 chunks."""
+        return arrays.sample_digest(self.array, self.header, label=self.label)
+
+    def content_key(self) -> str | None:
+        """Return a key as `StoredGroup.content_key`."""
+        if self.group is None:
+            return None
+        return self.group.content_key(*self.options)
+
+    def can_travel(self) -> bool:
+        """Return whether other processes can open it."""
+        if self.group is not None:
+            return self.group.url is not None and self.group.process is None
+        return local_root(self.array.store, "") is not None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.group is not None and self.group.url is not None:
+            return StoredGroup.open_array, (self.group, *self.options)
+        # An open array travels only as the path of a local folder; its store may have
+        # credentials.
+        if self.group is None and self.can_travel():
+            return take_open, (self.array, *self.options)
+        raise cannot_travel(self.label, self.array.store)
 
 
-def find_group(
-    url: PathLike | zarr.Group, version: str | None = None, *, unfinished: bool = False
-) -> StoredGroup:
-    """Find a group; its metadata are not read yet.
-
-    `version`: for versioned data: a tag or a snapshot; None: the current version.
-    `unfinished`: whether to accept a group that its writer did not finish.
-    Raises StorageError if nothing is there, or a file; NoSuchVersionError if there is no such version.
-    """
-    if isinstance(url, zarr.Group):
-        root = local_root(url.store, url.path)
-        place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
-        return StoredGroup(url.store, place, url.path, root)
-    location = _existing(url)
-    found = partial(StoredGroup, place=str(location), url=location.url, unfinished=unfinished)
-    if locations.is_versioned(location):
-        store, snapshot, digest = repositories.open_snapshot(location, version)
-        return found(store, version=snapshot, sha256=digest)
-    if version is not None:
-        raise NoSuchVersionError(
-            f"{location} keeps no versions, and version {version!r} was asked for; `rff-dist data convert` "
-            "makes a versioned dataset of it"
-        )
-    if not location.is_remote:
-        files = locations.describe_files(location.path) if location.is_local else None
-        process = None if location.is_local else os.getpid()
-        return found(locations.open_store(location), files=files, process=process)
-    # An overwritten dataset's metadata only lead to the generation's folder.
-    content = locations.read_file(location, _FILE)
-    current = content and documents.generations_of(_FILE, content)[0]
-    folder = location.child(current) if isinstance(current, str) and current else location
-    return found(locations.open_store(folder), generation=folder.url)
-
-
-def _existing(url: PathLike) -> locations.Location:
-    """Return the location of a URL; raise a StorageError that says what is there, if that is no dataset."""
-    location = locations.parse_location(url)
-    if location.is_local:
-        path = Path(location.path)
-        if not os.path.lexists(path):
-            begun = locations.beside(location, "partial-")
-            hint = f" An unfinished output of it is at {begun[-1]}; write it again." if begun else ""
-            near = f"; {path.parent} does not exist either" if not path.parent.is_dir() else ""
-            raise StorageError(f"no dataset at {path}: nothing is there{near}; expected a Zarr group.{hint}")
-        if not path.is_dir() and not zipfile.is_zipfile(path):
-            raise StorageError(
-                f"{path} is a file; expected a Zarr group, which is a folder or a ZIP of one. Turn CSV, "
-                "Parquet or NumPy files into one with rff_dist.workbench.tables.ingest (rff-dist ingest)"
-            )
-    elif location.is_remote and not locations.exists(location):
-        raise StorageError(f"no dataset at {location}: expected a Zarr group")
-    return location
-
-
-def require_versions(location: locations.Location) -> None:
-    """Raise a StorageError that says what is at `location`, if that is not a versioned dataset."""
-    if not locations.is_versioned(location):
-        _existing(location.url)
-        raise StorageError(
-            f"{location} is plain Zarr, which keeps no versions and is written once; expected a versioned "
-            f"dataset. Convert it with `rff-dist data convert {location}`, and repeat this"
-        )
-
-
-def _read_attributes(store: Store, prefix: str, place: str) -> Summary:
-    """Read and check a group's attributes; raise a StorageError that says what is there instead."""
-    # Each name is a request to an object store, so the search ends with the first one that is there.
-    for name in ("zarr.json", ".zgroup", ".zarray"):
-        if (content := locations.read_bytes(store, prefix + name, where=place)) is not None:
-            break
-    else:
-        raise StorageError(
-            f"{place} holds no Zarr metadata (zarr.json or .zgroup) at its top; expected a Zarr group with "
-            "an array X"
-        )
-    try:
-        document = documents.load_json(content)
-        if name == ".zgroup":  # format 2
-            content = locations.read_bytes(store, f"{prefix}.zattrs", where=place)
-            document = {**document, "attributes": documents.load_json(content or b"{}")}
-        if name == ".zarray" or document.get("node_type") == "array":
-            parent, _, name = place.rstrip("/").rpartition("/")
-            raise StorageError(f"it is a Zarr array; expected its group. Open {parent} with x={name!r}")
-        if document["zarr_format"] not in (2, 3):
-            raise StorageError(f"Zarr format {str(document['zarr_format'])[:20]}; expected 2 or 3")
-        check_group(document, place)
-        return dict(document.get("attributes", {}))
-    except (IntegrityError, VersionError):
-        raise
-    except Exception as error:
-        raise StorageError(f"{place} cannot be opened as a Zarr group: {locations.explain(error)}") from error
+def cannot_travel(label: str, store: Store) -> StorageError:
+    """Return the error of pickling data that were handed over open."""
+    return StorageError(
+        f"{label} cannot be sent to another process: its store ({type(store).__name__})"
+        " is not a local folder. Open the data by their URL instead, with open_dataset"
+        " or open_column"
+    )
 
 
 def take_open(
-    array: arrays.ZarrArray, name: str, *, text: bool = False
-) -> tuple[arrays.Header, str, arrays.ZarrArray]:
-    """Check an array that was handed over open; return its header, its name in errors, and the array.
-
-    `name`: the array's name in errors if it has no path.
-    `text`: whether it may hold text.
+    array: ZarrArray, name: str, missing_chunks: str = "error"
+) -> StoredArray:
+    """Check an array of numbers or text that was handed over open; errors call it
+    `name` if it has no path.
     """
     root = local_root(array.store, "")
     if root is not None and not os.path.isabs(_innermost(array.store).root):
         # A relative path would lead processes in another folder to other data.
-        array = zarr.open_array(LocalStore(root, read_only=True), path=array.path, mode="r")
-    label = f"array {array.path or name!r} of {local_root(array.store, '') or array.store}"
-    header = arrays.read_header(array.store, array.path, label=label, text=text)
+        store = LocalStore(root, read_only=True)
+        array = zarr.open_array(store, path=array.path, mode="r")
+    label = f"array {array.path or name!r} of {root or array.store}"
+    header = arrays.read_header(array.store, array.path, label=label, text=True)
     if header is None:
         raise StorageError(f"{label} is no longer there")
-    return header, label, array
-
-
-def cannot_travel(label: str, store: Store, what: str) -> StorageError:
-    """Return the error of pickling data that were handed over open; `what` to open instead, and how."""
-    return StorageError(
-        f"{label} cannot be sent to another process: its store ({type(store).__name__}) is not a local "
-        f"folder. Open {what} instead"
-    )
+    array = arrays.require_chunks(array, missing_chunks)
+    return StoredArray(array, header, label, None, (name, missing_chunks))
 
 
 def local_root(store: Store, path: str) -> str | None:
-    """Return the folder of a path in a store; None if the store is not a local folder."""
+    """Return the folder of a path in a store, if that is a local folder."""
     store = _innermost(store)
     if not isinstance(store, LocalStore):
         return None
@@ -337,130 +360,292 @@ def _innermost(store: Store) -> Any:
     return store
 
 
-# -- bind the parts of a group that this package writes --------------------------------------------
+# -- find groups
+
+
+def _reopen(
+    url: str | None,
+    process: int | None,
+    generation: str | None,
+    version: str | None,
+    files: str | None,
+) -> StoredGroup:
+    """Return the group in the state in which it was pickled."""
+    location = parse_location(str(url))
+    if process is not None and process != os.getpid():
+        raise StorageError(
+            f"{location} lives in the memory of process {process} and was sent to"
+            f" process {os.getpid()}; write the dataset to a path that both can read,"
+            " or use the serial engine"
+        )
+    if version is not None:
+        store = repositories.open_pinned(location, version)
+    else:
+        store = open_store(parse_location(generation or location.url))
+    group = StoredGroup(
+        store, str(location), "", location.url, process, generation, version, files
+    )
+    group.check_unchanged()
+    return group
+
+
+def find_group(
+    url: PathLike | zarr.Group,
+    version: str | None = None,
+    *,
+    may_be_unfinished: bool = False,
+) -> StoredGroup:
+    """Find a group, or a version of it; its metadata are not read yet.
+
+    Raises StorageError if nothing is there, or a file; NoSuchVersionError if there is
+    no such version.
+    """
+    if isinstance(url, zarr.Group):
+        root = local_root(url.store, url.path)
+        place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
+        return StoredGroup(url.store, place, url.path, root)
+    location = _existing(url)
+    group_in = partial(
+        StoredGroup,
+        place=str(location),
+        url=location.url,
+        may_be_unfinished=may_be_unfinished,
+    )
+    if locations.is_versioned(location):
+        store, snapshot, digest = repositories.open_snapshot(location, version)
+        return group_in(store, version=snapshot, sha256=digest)
+    if version is not None:
+        raise NoSuchVersionError(
+            f"{location} keeps no versions, and version {version!r} was asked for;"
+            " `rff-dist data convert` makes a versioned dataset of it"
+        )
+    if location.is_local:
+        files = locations.describe_files(location.path)
+        return group_in(open_store(location), files=files)
+    if not location.is_remote:
+        return group_in(open_store(location), process=os.getpid())
+    # An overwritten dataset's metadata only lead to the generation's folder.
+    content = locations.read_file(location, FILE) or b""
+    current, _ = generations_of(content)
+    folder = location.child(current) if current else location
+    return group_in(open_store(folder), generation=folder.url)
+
+
+def _existing(url: PathLike) -> Location:
+    """Return the location of a URL; if that is no dataset, say what is there."""
+    location = parse_location(url)
+    if location.is_remote and not locations.exists(location):
+        raise StorageError(f"no dataset at {location}: expected a Zarr group")
+    if not location.is_local:
+        return location
+    path = Path(location.path)
+    if not os.path.lexists(path):
+        begun = locations.hidden_folders(location, "partial-")
+        parent = path.parent
+        near = "" if parent.is_dir() else f"; {parent} does not exist either"
+        hint = ""
+        if begun:
+            hint = f" An unfinished output of it is at {begun[-1]}; write it again."
+        raise StorageError(
+            f"no dataset at {path}: nothing is there{near}; expected a Zarr"
+            f" group.{hint}"
+        )
+    if not path.is_dir() and not zipfile.is_zipfile(path):
+        raise StorageError(
+            f"{path} is a file; expected a Zarr group, which is a folder or a ZIP"
+            " of one. Turn CSV, Parquet or NumPy files into one with"
+            " rff_dist.workbench.tables.ingest (rff-dist ingest)"
+        )
+    return location
+
+
+def require_versions(location: Location) -> None:
+    """Refuse what is not a versioned dataset, and say what is there."""
+    if not locations.is_versioned(location):
+        _existing(location.url)
+        raise StorageError(
+            f"{location} is plain Zarr, which keeps no versions and is written once;"
+            " expected a versioned dataset. Convert it with `rff-dist data convert"
+            f" {location}`, and repeat this"
+        )
+
+
+def _read_attributes(store: Store, prefix: str, place: str) -> Summary:
+    """Read and check a group's attributes; if there is none, say what is there."""
+    # Each name is a request to an object store, so the search ends with the first one
+    # that is there.
+    for name in locations.NODE_FILES:
+        content = locations.read_bytes(store, prefix + name, where=place)
+        if content is not None:
+            break
+    else:
+        raise StorageError(
+            f"{place} has no Zarr metadata (zarr.json or .zgroup) at its top;"
+            " expected a Zarr group with an array X"
+        )
+    others = None
+    if name == ".zgroup":  # format 2
+        others = locations.read_bytes(store, f"{prefix}.zattrs", where=place) or b"{}"
+    document = parse_group(content, place, others)
+    if name == ".zarray" or document.get("node_type") == "array":
+        parent, _, name = place.rstrip("/").rpartition("/")
+        raise StorageError(
+            f"{place} is a Zarr array; expected its group. Open {parent} with"
+            f" x={name!r}"
+        )
+    return dict(document["attributes"])
+
+
+def parse_group(content: bytes, place: str, attributes: bytes | None = None) -> Summary:
+    """Parse and check a group's metadata, in format 2 with its attributes apart."""
+    try:
+        document = load_json(content, place)
+        if attributes is not None:
+            document["attributes"] = load_json(attributes, place)
+        document.setdefault("attributes", {})
+        _check_digest(document, place)
+        if document["zarr_format"] not in (2, 3):
+            raise StorageError(
+                f"Zarr format {str(document['zarr_format'])[:20]}; expected 2 or 3"
+            )
+        return document
+    except (IntegrityError, VersionError):
+        raise
+    except Exception as error:
+        raise StorageError(
+            f"{place} cannot be opened as a Zarr group: {locations.explain(error)}"
+        ) from error
+
+
+# -- the manifest of a group that this package writes
 #
-# A chunk ends with its crc32c, which reveals damaged bytes. The manifest keeps the checksums of all chunks in
-# order, a digest of each array's metadata, and a digest of the group's own. So swapped chunks and changed
-# metadata are noticed. Arrays carry a mark, which says that their group must have such a manifest.
+# A chunk ends with its crc32c, which reveals damaged bytes. The manifest keeps the
+# checksums of all chunks in order, a digest of each array's metadata, and a digest of
+# the group's own. So swapped chunks and changed metadata are noticed. Arrays carry a
+# mark, which says that their group must have such a manifest.
 
 
 FORMAT_VERSION = 1
-_FILE, _PARTS, _COVERS, _DIGEST = "zarr.json", "arrays", "covers", "digest"
-_SUM_BYTES = 4
+FILE = "zarr.json"
+PARTS = "arrays"
+COVERS = "covers"
+DIGEST = "digest"
+SUM_BYTES = 4
 _FEW_BITS = 4  # A checksum that differs in so few bits is damaged, not another chunk's.
-_AT_ONCE = 64  # requests
+# The attribute of a group that says what this package wrote there: its manifest.
+MANIFEST = "rff_dist"
+# Members of the manifest:
+RECORD = "record"  # the kind of a stored model; datasets and outputs have none
+LINEAGE = "lineage"  # of a published version of a registered model
+NAME = "id"  # a name that all versions of one dataset share, and no other dataset has
+# [number, digest] of the first rows: those of the last version that changed old rows,
+# and after each append since
+PREFIXES = "line"
+
+GENERATION = re.compile(r"generation-[0-9a-f]{32}")
 
 
-def complete(
-    store: Store,
-    names: Iterable[str],
-    attributes: Facts,
-    *,
-    place: locations.Location,
-    changed: Mapping[str, Iterable[int]] | None = None,
-) -> None:
-    """Write a group's attributes, with a manifest that binds its arrays. This is the last write of a dataset.
+def manifest_of(attributes: object) -> Facts:
+    """Return the manifest among a group's attributes; empty if there is none."""
+    manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
+    return manifest if isinstance(manifest, Mapping) else {}
 
-    In an object store this publishes the dataset, if no one has replaced the group's metadata meanwhile.
 
-    `names`: names of the arrays.
-    `attributes`: new or changed attributes, among them the manifest's entries about the rows.
-    `place`: where the dataset is to appear, for errors.
-    `changed`: numbers of the chunks that changed since the manifest before; None: all.
-    Raises ConflictError if another writer published its dataset in this place.
+def manifest_in(content: bytes) -> Facts:
+    """Return the manifest in a group's metadata; empty if they are damaged."""
+    with suppress(StorageError):
+        return manifest_of(load_json(content, "a group").get("attributes"))
+    return {}
+
+
+def is_generation(name: object) -> TypeGuard[str]:
+    """Return whether a name is that of a generation's folder, see `output_places`."""
+    return isinstance(name, str) and GENERATION.fullmatch(name) is not None
+
+
+def generations_of(content: bytes) -> tuple[str, str | None]:
+    """Return the names of the generation that a group's metadata lead to, and of the
+    one before.
+
+    The name "" means a group that was written in its place; see `output_places`.
     """
-    before = documents.read_tagged(store, _FILE, where=place)
-    if before is None:
-        raise StorageError(f"{_FILE} is gone from {place}; another program removed it. Write the data again")
-    document = documents.load_json(before.content)
-    # Another writer's next generation has taken the place of this one's claim.
-    if "generation" in documents.manifest_of(document["attributes"]):
-        raise documents.overtaken(place)
-    # Checksums of unchanged chunks are taken over, so that a commit reads 4 bytes for each changed chunk.
-    known = documents.manifest_of(document["attributes"]).get(_PARTS, {}) if changed is not None else {}
-    parts = {name: _describe(store, name, known.get(name), (changed or {}).get(name, ())) for name in names}
-    state = {"state": "complete", "format_version": FORMAT_VERSION}
-    manifest: Summary = {**attributes[documents.MANIFEST], **state, _PARTS: parts}
-    document["attributes"] = {**document["attributes"], **attributes, documents.MANIFEST: manifest}
-    manifest[_COVERS] = sorted(document["attributes"])
-    manifest[_DIGEST] = _digest_of(document)
-    content = json.dumps(document).encode()  # an indent takes 0.1 s with 5,000 columns
-    if not isinstance(store, ObjectStore):
-        # No one else writes to a hidden folder or a session of Icechunk.
-        locations.write_bytes(store, _FILE, content)
-    elif not documents.replace_bytes(store, _FILE, content, expected=before, where=place):
-        raise documents.overtaken(place)
+    manifest = manifest_in(content)
+    current = manifest.get("generation")
+    previous = manifest.get("previous")
+    if not is_generation(current):
+        return "", None
+    return current, previous if previous == "" or is_generation(previous) else None
 
 
-def check_group(document: Facts, place: str) -> None:
-    """Check a group's metadata against the digest in its manifest, if it has one; raises IntegrityError."""
-    manifest = documents.manifest_of(document.get("attributes"))
+def name_of(attributes: Facts) -> str | None:
+    """Return the name that all versions of a dataset share; None for plain Zarr."""
+    name = manifest_of(attributes).get(NAME)
+    return None if name is None else str(name)
+
+
+def _check_digest(document: Facts, place: str) -> None:
+    """Check a group's metadata against the digest in its manifest, if this package
+    completed the group.
+    """
+    manifest = manifest_of(document.get("attributes"))
     version = manifest.get("format_version")
     if type(version) is int and version > FORMAT_VERSION:
         raise VersionError(
-            f"{place} is of format {version}; this release knows format {FORMAT_VERSION}. Use a newer one of "
-            "rff_dist"
+            f"{place} is of format {version}; this release knows format"
+            f" {FORMAT_VERSION}. Use a newer one of rff_dist"
         )
-    if _DIGEST in manifest and _digest_of(document) != manifest[_DIGEST]:
+    # What only names a generation has a digest if the group has a lineage.
+    is_signed = manifest.get("state") == "complete" and "generation" not in manifest
+    if not is_signed and DIGEST not in manifest:
+        return
+    if group_digest(document) != manifest.get(DIGEST):
         raise IntegrityError(
-            f"the metadata of {place} ({_FILE}) are not as they were written; restore them from a copy, or "
-            "write the dataset again"
+            f"the metadata of {place} ({FILE}) are not as they were written; restore"
+            " them from a copy, or write the dataset again"
         )
 
 
 class WrongChunkError(IntegrityError):
-    """A whole chunk that is not the one written at its place: another program may have written just now."""
+    """A whole chunk that is not its place's: a program may have written just now."""
 
 
-def _check_place(sums_of: Mapping[str, NDArray[np.uint32]], key: str, chunk: Buffer, is_part: bool) -> None:
-    """Compare a chunk with the checksum of its place; raises IntegrityError if they differ.
-
-    `sums_of`: checksums of each array's chunks, by the key's part before the chunk's number.
+def _check_place(
+    sums_of: Mapping[str, NDArray[np.uint32]], key: str, chunk: Buffer, is_part: bool
+) -> None:
+    """Compare a chunk with the checksum of its place; `sums_of` has those of each
+    array, by the key's part before the chunk's number.
     """
     array, slash, place = key.partition("/c/")
     sums = sums_of.get(array + slash)
-    if sums is None or is_part:  # A part need not hold the checksum, which ends the chunk.
+    # A part need not have the checksum, which ends the chunk.
+    if sums is None or is_part:
         return
-    number, stored = int(place.partition("/")[0]), chunk[-_SUM_BYTES:].to_bytes()
-    if number < len(sums) and stored != sums[number].tobytes():
-        n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
-        kind = IntegrityError if n_bits <= _FEW_BITS or len(chunk) < _SUM_BYTES else WrongChunkError
-        raise kind(f"{key} is not the chunk that was written there")
+    number = int(place.partition("/")[0])
+    if number >= len(sums):
+        return
+    stored = chunk[-SUM_BYTES:].to_bytes()
+    if stored == sums[number].tobytes():
+        return
+    n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
+    is_damaged = n_bits <= _FEW_BITS or len(chunk) < SUM_BYTES
+    kind = IntegrityError if is_damaged else WrongChunkError
+    raise kind(f"{key} is not the chunk that was written there")
 
 
-def _digest_of(document: Facts) -> str:
-    """Return a digest of the manifest and the attributes that it covers; others may be added freely."""
+def group_digest(document: Facts) -> str:
+    """Return a digest of the manifest and the attributes that it covers; others may be
+    added freely, such as xarray's.
+    """
     attributes = document["attributes"]
-    manifest = {name: value for name, value in attributes[documents.MANIFEST].items() if name != _DIGEST}
-    covered = {key: attributes.get(key) for key in manifest.get(_COVERS, ()) if key != documents.MANIFEST}
-    # Attributes that others add later, such as xarray's, are not covered.
-    whole = [document.get("zarr_format"), document.get("node_type"), covered, manifest]
-    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+    manifest = {**manifest_of(attributes)}
+    manifest.pop(DIGEST, None)
+    covered = {key: attributes.get(key) for key in manifest.get(COVERS, ())}
+    covered.pop(MANIFEST, None)
+    return json_digest(
+        [document.get("zarr_format"), document.get("node_type"), covered, manifest]
+    )
 
 
-def _describe(store: Store, name: str, known: Facts | None, changed: Iterable[int]) -> Summary:
-    header = arrays.read_header(store, name, label=f"array {name!r}", text=True)
-    assert header is not None
-    n_chunks = -(-header.shape[0] // header.chunks[0])
-    # 4 bytes for each chunk of up to 16 MiB, 5.4 as base64 in the manifest.
-    sums = np.zeros(n_chunks, "<u4")
-    numbers: Iterable[int] = range(n_chunks)
-    if known is not None:
-        before = _unpacked(known["crc32c"])[:n_chunks]
-        sums[: len(before)] = before
-        numbers = sorted({*(i for i in changed if i < n_chunks), *range(len(before), n_chunks)})
-    keys = [f"{name}/c/{i}{'/0' * (len(header.shape) - 1)}" for i in numbers]
-    read = sync(concurrent_map([(store, key) for key in keys], _last_bytes, _AT_ONCE))
-    sums[list(numbers)] = np.frombuffer(b"".join(read), "<u4")
-    return {"metadata": header.digest, "crc32c": base64.b64encode(sums.tobytes()).decode()}
-
-
-async def _last_bytes(store: Store, key: str) -> bytes:
-    content = await store.get(key, default_buffer_prototype(), SuffixByteRequest(_SUM_BYTES))
-    if content is None:
-        raise StorageError(f"{key} is gone; another program removed it. Write the data again")
-    return content.to_bytes()
-
-
-def _unpacked(text: str) -> NDArray[np.uint32]:
+def unpacked(text: str) -> NDArray[np.uint32]:
+    """Return checksums from the manifest's text."""
     return np.frombuffer(base64.b64decode(text), "<u4")

@@ -1,14 +1,20 @@
-"""Ledgers: sums of passes in files, kept until the job that made them has published its result.
+"""Ledgers: sums of passes in files, kept until the job that made them has published its
+result.
 
-Each file holds the sums of consecutive blocks of one pass, which its name gives::
+Exact sums of blocks go in, and come out again in a later process: without them, a job
+that was killed after nine hours of ten would begin again. Each file has the sums of
+consecutive blocks of one pass, which its name gives::
 
     .model.ledger/
-    ├── holder-<token>                made by the job at work: workers that see it share the folder
-    ├── <pass>-<start>-<stop>.sums    a signed JSON document, followed by the arrays' bytes
+    ├── holder-<token>                made by the job at work: workers that see it share
+    │                                 the folder
+    ├── <pass>-<start>-<stop>.sums    a signed JSON document, followed by the arrays'
+    │                                 bytes
     └── output-<pass>                 an output that is written block by block
 
-A file appears whole, and its checksum is compared when it is read; damaged sums are logged and computed
-again. No code is stored: the document names dataclasses of this package and the values of their fields.
+A file appears whole, and its checksum is compared when it is read; damaged sums are
+logged and computed again. No code is stored: the document names dataclasses of this
+package and the values of their fields.
 """
 
 import functools
@@ -32,26 +38,29 @@ import numpy as np
 from rff_dist.data import memory, packing
 from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.storage import documents, locations, output_places
+from rff_dist.storage.locations import Location
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2  # version 1 stored the arrays' SHA-256
 _KIND = "sums of a pass"
-_NAME = re.compile(r"(?P<name>[0-9a-f]{40})-(?P<start>\d{1,12})-(?P<stop>\d{1,12})\.sums")
+_NAME = re.compile(
+    r"(?P<name>[0-9a-f]{40})-(?P<start>\d{1,12})-(?P<stop>\d{1,12})\.sums"
+)
 _OUTPUT = re.compile(r"output-[0-9a-f]{40}")
 _LENGTH = 8  # bytes, of the document's length
 #: The share of the free disk that a ledger may fill.
 _SHARE_OF_FREE = 0.25
-#: Seconds to keep sums, before they are measured: per file; per byte in a folder, in an object store.
-_SECONDS_OF_FILE, _SECONDS_OF_BYTE, _SECONDS_OF_FAR_BYTE = 0.005, 1.5e-9, 1e-8
+#: Seconds to keep sums, before they are measured: per file; per byte in a folder, in an
+#: object store.
+_SECONDS_OF_FILE = 0.005
+_SECONDS_OF_BYTE = 1.5e-9
+_SECONDS_OF_FAR_BYTE = 1e-8
 
 
 @dataclass(slots=True)
 class FileLedger:
     """The sums that jobs for one output keep, made by `open_ledger`. It pickles.
-
-    `location`: the ledger's folder.
-    `token`: names the job that is at work.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -61,23 +70,23 @@ class FileLedger:
     ([range(0, 4)], (400,))
     """
 
-    location: locations.Location
-    token: str
-    _rate: float = _SECONDS_OF_BYTE
-    _told: set[str] = field(default_factory=set)
+    location: Location  # the ledger's folder
+    token: str  # names the job that is at work
+    _seconds_per_byte: float = _SECONDS_OF_BYTE
+    _warnings: set[str] = field(default_factory=set)
 
-    # -- what passes use, see `rff_dist.engines.resuming.Ledger` -----------------------------------
+    # -- what passes use, see `rff_dist.engines.resuming.Ledger`
 
     def spans(self, name: str) -> list[range]:
-        """Return the ranges of blocks, by position, of which sums of a pass are kept."""
+        """Return the ranges of blocks, by position, whose sums of a pass are kept."""
         try:
             return [span for entry, span in self._entries() if entry == name]
         except RFFDistError as error:
-            self._tell_once(f"kept sums are not used: {locations.explain(error)}")
+            self._warn_once(f"kept sums are not used: {locations.explain(error)}")
             return []
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of a range of blocks; None if there are none, or they are damaged (logged)."""
+        """Return the sums of a range of blocks, if they are there and not damaged."""
         key = _key(name, span)
         try:
             if self.location.is_local:
@@ -85,47 +94,61 @@ class FileLedger:
                 with open(Path(self.location.path, key), "rb") as file:
                     return (_read(file, os.fstat(file.fileno()).st_size, key),)
             content = locations.read_file(self.location, key)
-            return None if content is None else (_read(io.BytesIO(content), len(content), key),)
+            if content is None:
+                return None
+            return (_read(io.BytesIO(content), len(content), key),)
         except FileNotFoundError:
             return None
         except (OSError, RFFDistError) as error:
-            logger.warning("%s; these rows are summed up again", locations.explain(error))
+            logger.warning(
+                "%s; these rows are summed up again", locations.explain(error)
+            )
             return None
 
     def put(self, name: str, span: range, total: Any) -> None:
-        """Keep the sums of a range of blocks, if there is room; they replace sums of parts of it.
+        """Keep the sums of a range of blocks, if there is room; they replace sums of
+        parts of it.
 
         If they cannot be kept, that is logged once, and the job goes on.
         """
         if (packed := packing.pack(total)) is None or not self._is_in_reach():
             return
-        began, key = time.perf_counter(), _key(name, span)
+        began = time.perf_counter()
+        key = _key(name, span)
         parts = _to_parts(key, *packed)
         n_bytes = sum(len(part) for part in parts)
         try:
             if not self._has_room(n_bytes):
                 return
             store = locations.open_store(self.location, read_only=False)
-            # No wait for the disk: damage by a power cut is noticed, and the rows are summed again.
-            locations.write_bytes(store, key, *parts, durable=False)
-            # The parts go after the whole is there, so that a kill in between loses nothing.
-            for entry, other in self._entries():
-                if entry == name and other != span and span.start <= other.start and other.stop <= span.stop:
+            # No wait for the disk: damage by a power cut is noticed, and the rows are
+            # summed again.
+            locations.write_bytes(store, key, *parts, is_durable=False)
+            # The parts go after the whole is there, so that a kill in between loses
+            # nothing.
+            for other in self.spans(name):
+                is_within = span.start <= other.start and other.stop <= span.stop
+                if is_within and other != span:
                     locations.delete_bytes(store, _key(name, other))
         except (OSError, RFFDistError) as error:
-            self._tell_once(f"sums could not be kept in {self.location}: {locations.explain(error)}")
+            self._warn_once(
+                f"sums could not be kept in {self.location}: {locations.explain(error)}"
+            )
             return
-        taken = time.perf_counter() - began
-        # half the weight for the last file, so that a disk that slows down is noticed soon
-        self._rate = max(0.0, (self._rate + (taken - _SECONDS_OF_FILE) / n_bytes) / 2)
+        seconds = time.perf_counter() - began - _SECONDS_OF_FILE
+        # half the weight for the last file, so that a disk that slows down is noticed
+        # soon
+        mean = (self._seconds_per_byte + seconds / n_bytes) / 2
+        self._seconds_per_byte = max(0.0, mean)
 
     def seconds(self, total: Any) -> float:
-        """Estimate the seconds to keep sums, from earlier times; infinite if they cannot be kept."""
+        """Estimate the seconds to keep sums; infinite if they cannot be kept."""
         if (packed := packing.pack(total)) is None:
             return math.inf
-        return _SECONDS_OF_FILE + self._rate * sum(array.nbytes for array in packed[1])
+        n_bytes = sum(array.nbytes for array in packed[1])
+        return _SECONDS_OF_FILE + self._seconds_per_byte * n_bytes
 
-    # -- what jobs use --------------------------------------------------------------------------------
+    # -- what jobs use
 
     def n_bytes(self) -> int | None:
         """Return the bytes of all that is kept; None in an object store."""
@@ -134,17 +157,20 @@ class FileLedger:
         sizes = []
         for place, _, names in os.walk(self.location.path):
             for name in names:
-                with suppress(FileNotFoundError):  # The file was replaced at this moment.
+                # The file was replaced at this moment.
+                with suppress(FileNotFoundError):
                     sizes.append(os.stat(os.path.join(place, name)).st_size)
         return sum(sizes)
 
     def is_empty(self) -> bool:
         """Return whether nothing is kept."""
         names = locations.list_names(self.location)
-        return not any(_NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in names)
+        return not any(
+            _NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in names
+        )
 
-    def output(self, name: str) -> locations.Location | None:
-        """Return where to write an output until it is finished; None in an object store."""
+    def output(self, name: str) -> Location | None:
+        """Return where to write an output until it is finished, on a disk."""
         return self.location.child(f"output-{name}") if self.location.is_local else None
 
     def drop(self) -> None:
@@ -161,40 +187,57 @@ class FileLedger:
                 store = locations.open_store(self.location, read_only=False)
                 locations.delete_bytes(store, _holder(self.token))
 
-    # -------------------------------------------------------------------------------------------------
-
     def _entries(self) -> list[tuple[str, range]]:
-        matches = (_NAME.fullmatch(name) for name in locations.list_names(self.location))
-        return [(m["name"], range(int(m["start"]), int(m["stop"]))) for m in matches if m is not None]
+        matches = (
+            _NAME.fullmatch(name) for name in locations.list_names(self.location)
+        )
+        return [
+            (m["name"], range(int(m["start"]), int(m["stop"])))
+            for m in matches
+            if m is not None
+        ]
 
     def _is_in_reach(self) -> bool:
         """Return whether this process sees the folder that the job's process made."""
-        if not self.location.is_local or Path(self.location.path, _holder(self.token)).exists():
+        if not self.location.is_local:
             return True
-        self._tell_once(f"sums are not kept: this machine does not share the folder {self.location}")
+        if Path(self.location.path, _holder(self.token)).exists():
+            return True
+        self._warn_once(
+            f"sums are not kept: this machine does not share the folder {self.location}"
+        )
         return False
 
     def _has_room(self, n_bytes: int) -> bool:
         if (kept := self.n_bytes()) is None:
             return True
-        # of what would be free without the ledger, so that the share does not shrink as it fills
-        if kept + n_bytes <= _SHARE_OF_FREE * (shutil.disk_usage(self.location.path).free + kept):
+        # of what would be free without the ledger, so that the share does not shrink as
+        # it fills
+        free = shutil.disk_usage(self.location.path).free + kept
+        if kept + n_bytes <= _SHARE_OF_FREE * free:
             return True
-        self._tell_once(f"no more sums are kept in {self.location}: they fill a quarter of the free disk")
+        self._warn_once(
+            f"no more sums are kept in {self.location}: they fill a quarter of the free"
+            " disk"
+        )
         return False
 
-    def _tell_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            logger.warning("%s; if this job is stopped, more of it must be repeated", text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings.add(text)
+            logger.warning(
+                "%s; if this job is stopped, more of it must be repeated", text
+            )
 
 
-def ledger_place(output: locations.Location) -> locations.Location | None:
-    """Return the place of an output's ledger, next to it; None if nothing can be kept."""
-    return None if output.scheme == "memory" else output.hidden("ledger")  # Memory ends with its process.
+def ledger_place(output: Location) -> Location | None:
+    """Return the place of an output's ledger, if anything can be kept."""
+    # Memory ends with its process.
+    has_none = output.scheme == "memory" or output.is_bucket
+    return None if has_none else output.hidden("ledger")
 
 
-def open_ledger(location: locations.Location) -> FileLedger:
+def open_ledger(location: Location) -> FileLedger:
     """Begin to use the ledger at `location`; its folder is created if it is missing.
 
     Raises StorageError if it cannot be written.
@@ -203,7 +246,11 @@ def open_ledger(location: locations.Location) -> FileLedger:
     ledger = FileLedger(location, uuid.uuid4().hex, rate)
     if location.is_local:
         with locations.store_errors(f"{location} cannot be written"):
-            locations.write_bytes(locations.open_store(location, read_only=False), _holder(ledger.token), b"")
+            locations.write_bytes(
+                locations.open_store(location, read_only=False),
+                _holder(ledger.token),
+                b"",
+            )
     return ledger
 
 
@@ -215,19 +262,28 @@ def _key(name: str, span: range) -> str:
     return f"{name}-{span.start}-{span.stop}.sums"
 
 
-# -- files -----------------------------------------------------------------------------------------
+# -- files
 
 
-def _to_parts(key: str, tree: Any, arrays: Sequence[np.ndarray]) -> list[bytes | memoryview]:
+def _to_parts(
+    key: str, tree: Any, arrays: Sequence[np.ndarray]
+) -> list[bytes | memoryview]:
     entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
-    document = {"key": key, "value": tree, "arrays": entries, "crc32c": _checksum(arrays)}
+    document = {
+        "key": key,
+        "value": tree,
+        "arrays": entries,
+        "crc32c": _checksum(arrays),
+    }
     header = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
     contents = (memoryview(memory.as_bytes(array)) for array in arrays)
     return [len(header).to_bytes(_LENGTH, "little"), header, *contents]
 
 
 def _checksum(arrays: Sequence[np.ndarray]) -> int:
-    """Return the CRC-32C of all bytes. SHA-256 took four times as long, most of the time of keeping sums."""
+    """Return the CRC-32C of all bytes; SHA-256 took four times as long, most of the
+    time of keeping sums.
+    """
     return functools.reduce(google_crc32c.extend, map(memory.as_bytes, arrays), 0)
 
 
@@ -235,24 +291,46 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
     """Read sums and check every byte; raises IntegrityError if they are damaged."""
     where = f"{key} of a ledger"
     length = int.from_bytes(file.read(_LENGTH), "little")
-    if length > min(size, documents.MAX_METADATA_BYTES):
-        raise IntegrityError(f"{where} is damaged: its document has {length:_} bytes of {size:_}")
-    document = documents.parse_document(file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where)
+    if length > min(size, locations.MAX_METADATA_BYTES):
+        raise IntegrityError(
+            f"{where} is damaged: its document has {length:_} bytes of {size:_}"
+        )
+    document = documents.parse_document(
+        file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where
+    )
     # A file that was renamed has right checksums and other rows.
     if document["key"] != key:
         raise IntegrityError(f"{where} holds the sums of {document['key']}")
     try:
-        entries = [(np.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in document["arrays"]]
+        entries = [
+            (np.dtype(entry["dtype"]), tuple(entry["shape"]))
+            for entry in document["arrays"]
+        ]
         if any(dtype.kind not in packing.KINDS for dtype, _ in entries):
-            raise IntegrityError(f"{where} is damaged: its arrays do not hold numbers")
-        expected = _LENGTH + length + sum(dtype.itemsize * math.prod(shape) for dtype, shape in entries)
+            raise IntegrityError(f"{where} is damaged: its arrays are not numbers")
+        sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in entries]
+        expected = _LENGTH + length + sum(sizes)
         if expected != size:
-            raise IntegrityError(f"{where} is damaged: it has {size:_} bytes; expected {expected:_}")
+            raise IntegrityError(
+                f"{where} is damaged: it has {size:_} bytes; expected {expected:_}"
+            )
         arrays = [np.empty(shape, dtype) for dtype, shape in entries]
         for array in arrays:
-            file.readinto(memoryview(memory.as_bytes(array)))  # type: ignore[attr-defined]
+            target = memoryview(memory.as_bytes(array))
+            file.readinto(target)  # type: ignore[attr-defined]
         if _checksum(arrays) != document["crc32c"]:
-            raise IntegrityError(f"{where} is damaged: its arrays are not as they were written")
+            raise IntegrityError(
+                f"{where} is damaged: its arrays are not as they were written"
+            )
         return packing.unpack(document["value"], arrays)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise IntegrityError(f"{where} cannot be read: {locations.explain(error)}") from error
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise IntegrityError(
+            f"{where} cannot be read: {locations.explain(error)}"
+        ) from error

@@ -1,7 +1,9 @@
-"""Locations: which URLs are allowed, how their stores are opened, and how single files are read and written.
+"""Open the store of a path or a URL, and read and write single files in it.
 
-A location is a folder: a local path, a store in this process's memory (`memory://name`), or a prefix of an
-object store.
+A location is a folder: a local path, a store in this process's memory
+(`memory://name`), or a prefix of an object store. What `open` and fsspec would lack:
+URLs that two programs read differently are refused, no credentials are in a URL, files
+appear whole and survive a power cut, and errors say what to do.
 """
 
 import atexit
@@ -9,6 +11,7 @@ import difflib
 import errno
 import hashlib
 import itertools
+import json
 import logging
 import os
 import re
@@ -30,42 +33,51 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
-from rff_dist.errors import RFFDistError, StorageError
+from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.lazy import require
 from rff_dist.text import human_bytes, redact, without_secrets
-from rff_dist.typing import PathLike, frozen
+from rff_dist.typing import PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
 
-# Object stores are reached through obstore (the extra `s3`), which read twice as fast as s3fs locally.
+# Object stores are reached through obstore (the extra `s3`), which read twice as fast
+# as s3fs locally.
 REMOTE_SCHEMES = ("s3", "gs", "az", "https")
 ICEBERG = "iceberg"  # names a table of a catalog, which only `ingest` reads
 SCHEMES = ("file", "memory", ICEBERG, *REMOTE_SCHEMES)
 READ_ONLY_SCHEMES = ("https",)
 NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
-# Icechunk's list of a versioned dataset's branches, tags and snapshots, and the main branch of its format 1.
+# Icechunk's list of a versioned dataset's branches, tags and snapshots, and the main
+# branch of its format 1.
 REPOSITORY_FILES = ("repo", "refs/branch.main/ref.json")
-# A folder that holds one of these is a dataset, which an output may replace.
+# A folder that contains one of these is a dataset, which an output may replace.
 DATASET_FILES = (*NODE_FILES, *REPOSITORY_FILES)
-RECORD_FILE = "model.json"  # of a model
-# In a registered model's folder, which holds all versions: names the current one.
+# In a registered model's folder, above all its versions: names the current one.
 POINTER_FILE = "current.json"
 
 # The meaning of errors of object stores that do not explain themselves.
 _STORE_HINTS = {
-    "169.254.169.254": "the environment holds no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "builder error": "an endpoint of http:// needs AWS_ALLOW_HTTP=true in the environment",
+    "169.254.169.254": (
+        "the environment has no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    ),
+    "builder error": (
+        "an endpoint of http:// needs AWS_ALLOW_HTTP=true in the environment"
+    ),
 }
 
 _CHECK = "Check the address, the network and the permissions"
+_CHOOSE = "Choose another place"
 
-#: Seconds after which a request to an object store that failed is not repeated any more.
+#: Seconds until failed requests to an object store are not repeated any more.
 RETRIED_S = 60
-_GIVEN_UP = timedelta(days=1)  # after which a writer that has written nothing more counts as dead
-_LATE_S = 10  # at most this long a process waits at its end for threads of Icechunk and obstore
+MAX_METADATA_BYTES = 64 * 2**20
+_ABANDONED_AFTER = timedelta(days=1)
+# The longest wait of a process at its end for threads of Icechunk and obstore.
+_EXIT_S = 10
 
-# `memory://name` promises one dataset per name and process, which needs one table per process. Other threads
-# may change it at any time, so loops go through a copy of its names.
+# `memory://name` promises one dataset per name and process, which needs one table per
+# process. Other threads may change it at any time, so loops go through a copy of its
+# names.
 MEMORY: dict[str, MemoryStore] = {}
 
 
@@ -73,19 +85,18 @@ MEMORY: dict[str, MemoryStore] = {}
 class Location:
     """A folder in a store.
 
-    `scheme`: one of `SCHEMES`.
-    `path`: an absolute local path, a name in memory, a catalog and a table, or a bucket and a prefix.
-
     >>> parse_location('s3://bucket/models/main').child('versions').url
     's3://bucket/models/main/versions'
     """
 
-    scheme: str
+    scheme: str  # one of SCHEMES
+    #: An absolute local path, a name in memory, a catalog and a table, or a bucket and
+    #: a prefix.
     path: str
 
     @property
     def url(self) -> str:
-        return self.path if self.scheme == "file" else f"{self.scheme}://{self.path}"
+        return self.path if self.is_local else f"{self.scheme}://{self.path}"
 
     @property
     def is_local(self) -> bool:
@@ -96,16 +107,19 @@ class Location:
         """Whether it is in an object store."""
         return self.scheme in REMOTE_SCHEMES
 
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it is all of a bucket, so that nothing can be written next to it."""
+        return self.is_remote and "/" not in self.path
+
     def child(self, name: str) -> Self:
         """Return the folder `name` below this one."""
         return replace(self, path=f"{self.path}/{name}")
 
-    def hidden(self, kind: str) -> Self | None:
-        """Return the hidden folder `.NAME.KIND` next to this place; None if this is a whole bucket."""
-        parent, separator, name = self.path.rpartition("/")
-        if self.is_remote and not separator:
-            return None
-        return replace(self, path=f"{parent}{separator}.{name}.{kind}")
+    def hidden(self, kind: str) -> Self:
+        """Return the hidden folder `.NAME.KIND` next to this one."""
+        parent, slash, name = self.path.rpartition("/")
+        return replace(self, path=f"{parent}{slash}.{name}.{kind}")
 
     def __str__(self) -> str:
         return self.url
@@ -114,110 +128,122 @@ class Location:
 def parse_location(url: PathLike) -> Location:
     """Parse a local path or a URL; nothing is opened.
 
-    A link to a folder stands for that folder, which so has one name and one lock.
-
-    Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain (`::`), holds
-      credentials, or is read in different ways by different programs.
+    Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain
+    (`::`), contains credentials, or is read in different ways by different programs.
     """
     text = os.fspath(url)
     if not text.strip():
         raise StorageError(
-            f"not a location: {text!r}; expected a path or a URL such as s3://bucket/data.zarr"
+            f"not a location: {text!r}; expected a path or a URL such as"
+            " s3://bucket/data.zarr"
         )
     if "::" in text:  # as fsspec writes chains, whose inner scheme no one would check
         raise StorageError(
-            f"chained URLs are not followed: {redact(text)}; expected one location. Copy the data first"
+            f"chained URLs are not followed: {redact(text)}; expected one location."
+            " Copy the data first"
         )
     scheme, separator, rest = text.partition("://")
+    scheme = scheme.lower()
     if not separator:
         if re.match(rf"({'|'.join(SCHEMES)}):/", text):
             raise StorageError(
-                f"{redact(text)} has one slash after its scheme; expected two, and URLs as text, since "
-                "pathlib.Path drops one"
+                f"{redact(text)} has one slash after its scheme; expected two, and URLs"
+                " as text, since pathlib.Path drops one"
             )
-        return _folder(os.path.expanduser(text))
-    scheme = scheme.lower()
+        return _local(os.path.expanduser(text))
     if scheme not in SCHEMES:
         near = difflib.get_close_matches(scheme, SCHEMES, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}://?" if near else "expected a local path or one of these"
+        hint = f"did you mean {near[0]}://?" if near else "expected a path or a URL"
         raise StorageError(
-            f"unknown scheme {scheme}:// in {redact(text)}; {hint} (known: {', '.join(SCHEMES)})"
+            f"unknown scheme {scheme}:// in {redact(text)}; {hint} (known:"
+            f" {', '.join(SCHEMES)})"
         )
     if redact(text) != text:
         raise StorageError(
-            f"credentials do not belong in a URL: {redact(text)}; give them in the environment, "
-            "where logs and reports do not show them. No name may hold '?' or '#', which begin a query"
+            f"credentials do not belong in a URL: {redact(text)}; give them in the"
+            " environment, where logs and reports do not show them. '?' and '#' begin a"
+            " query, and cannot be part of a name"
         )
     if scheme == "file":
         host, slash, path = rest.partition("/")
         if host not in ("", "localhost") or not slash:
-            raise StorageError(f"{text} names the host {host!r}; expected file:///absolute/path")
-        return _folder(unquote("/" + path))
+            raise StorageError(
+                f"{text} names the host {host!r}; expected file:///absolute/path"
+            )
+        return _local(unquote("/" + path))
     if not rest.strip("/"):
         raise StorageError(f"{text} names nothing; expected {scheme}://name")
-    rest = rest.rstrip("/")
-    # Some libraries decode and resolve these, and others do not.
-    is_plain = rest.isprintable() and rest == rest.strip() and "\\" not in rest
-    if scheme in READ_ONLY_SCHEMES:  # which knows no names without percent signs
-        is_plain = is_plain and rest.isascii() and " " not in rest
-    else:
-        is_plain = is_plain and "%" not in rest
-    if scheme in REMOTE_SCHEMES and (not is_plain or {"", ".", ".."} & {*rest.split("/")}):
+    location = Location(scheme, rest.rstrip("/"))
+    if location.is_remote and not _is_plain(location):
         raise StorageError(
-            f"{text} may mean different places to different programs; expected a name as it is stored, "
-            "without '%', '\\', '//', '.' or '..' as parts, and spaces at an end"
+            f"{text} may mean different places to different programs; expected a name"
+            " as it is stored, without '%', '\\', '//', '.' or '..' as parts, and"
+            " spaces at an end"
         )
-    return Location(scheme, rest)
+    return location
+
+
+def _is_plain(location: Location) -> bool:
+    """Return whether all libraries decode and resolve a name in the same way."""
+    path = location.path
+    if not path.isprintable() or path != path.strip() or "\\" in path:
+        return False
+    if {"", ".", ".."} & {*path.split("/")}:
+        return False
+    if location.scheme in READ_ONLY_SCHEMES:
+        # Names of https need percent signs.
+        return path.isascii() and " " not in path
+    return "%" not in path
 
 
 def local_path(url: PathLike) -> Path:
-    """Return the path of a file or folder that can be written on this machine only; raises StorageError."""
+    """Return the path of a file or folder that can be written on this machine only."""
     location = parse_location(url)
     if not location.is_local:
         raise StorageError(f"{location} is not on this machine; expected a path")
     return Path(location.path)
 
 
-def _folder(path: str) -> Location:
+def _local(path: str) -> Location:
+    """Return a local location; a link to a folder is that folder, with its lock."""
     path = os.path.abspath(path)
     # A link to a file may have the only suffix by which its kind is known.
-    is_link = os.path.islink(path) and os.path.isdir(path)
-    return Location("file", os.path.realpath(path) if is_link else path)
+    if os.path.islink(path) and os.path.isdir(path):
+        path = os.path.realpath(path)
+    return Location("file", path)
+
+
+# -- stores
 
 
 def open_store(location: Location, *, read_only: bool = True) -> Store:
-    """Open the Zarr store at `location`; a missing store in memory is created unless `read_only`.
+    """Open the Zarr store at `location`.
 
-    Raises StorageError if `read_only` and this process has no store in memory of that name;
-      MissingDependencyError if the package for the scheme is not installed.
+    A missing store in memory is created unless `read_only`, which then is an error.
     """
-    if location.scheme == "file" and read_only and zipfile.is_zipfile(location.path):
-        return ZipStore(location.path, mode="r")
-    if location.scheme == "file":
+    if location.is_local:
+        if read_only and zipfile.is_zipfile(location.path):
+            return ZipStore(location.path, mode="r")
         return LocalStore(location.path, read_only=read_only)
     if location.scheme == "memory":
-        # `setdefault`: of two threads that write to one place none gets a store that no other sees
-        found = MEMORY.get(location.path) if read_only else MEMORY.setdefault(location.path, MemoryStore())
-        if found is None:
-            raise StorageError(
-                f"{location} is not in this process, whose stores in memory are {_names_in_memory()}; "
-                "a store in memory lives in the process that wrote it. Write to a path to share it"
-            )
-        return found.with_read_only(read_only)
+        return _open_memory(location, read_only)
     if location.scheme == ICEBERG:
-        raise StorageError(f"{location} is a table of a catalog, not a place for Zarr; ingest it first")
-    if not read_only and location.scheme in READ_ONLY_SCHEMES:
-        raise StorageError(f"{location} can only be read; write to a path or an object store")
-    stores = require("obstore.store", f"{location.scheme}:// needs the package obstore", "s3")
-    wait_at_exit()
-    # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…), never from the URL.
-    # Passing faults are retried, but a store that is away must fail in bounded time.
-    try:
-        store = stores.from_url(
-            location.url,
-            # A request is given up after 30 s by default; options for that would replace the environment's.
-            retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=RETRIED_S)},
+        raise StorageError(
+            f"{location} is a table of a catalog, not a place for Zarr; ingest it first"
         )
+    if not read_only:
+        refuse_read_only(location)
+    stores = require(
+        "obstore.store", f"{location.scheme}:// needs the package obstore", "s3"
+    )
+    wait_at_exit()
+    # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…),
+    # never from the URL. Passing faults are retried, but a store that is away must fail
+    # in bounded time: a request is given up after 30 s by default, and options for that
+    # would replace the environment's.
+    retries = {"max_retries": 4, "retry_timeout": timedelta(seconds=RETRIED_S)}
+    try:
+        store = stores.from_url(location.url, retry_config=retries)
     except Exception as error:
         raise StorageError(
             f"{location} cannot be opened ({explain(error)}). "
@@ -226,25 +252,53 @@ def open_store(location: Location, *, read_only: bool = True) -> Store:
     return ObjectStore(store, read_only=read_only)
 
 
+def _open_memory(location: Location, read_only: bool) -> Store:
+    if read_only:
+        store = MEMORY.get(location.path)
+    else:
+        # `setdefault`, so that two threads that write to one place get one store.
+        store = MEMORY.setdefault(location.path, MemoryStore())
+    if store is None:
+        raise StorageError(
+            f"{location} is not in this process, whose stores in memory are"
+            f" {[name for name in sorted(MEMORY.copy()) if '.partial-' not in name]};"
+            " a store in memory lives in the process that"
+            " wrote it. Write to a path to share it"
+        )
+    return store.with_read_only(read_only)
+
+
+def refuse_read_only(location: Location) -> None:
+    """Raise StorageError if nothing can be written at `location`."""
+    if location.scheme in READ_ONLY_SCHEMES:
+        raise StorageError(
+            f"{location} can only be read; write to a path or an object store"
+        )
+
+
 @lru_cache  # once
 def wait_at_exit() -> None:
-    """Let the process wait at its end for threads of Icechunk and obstore; call it before they are used.
+    """Let the process wait at its end for threads of Icechunk and obstore; call it
+    before they are used.
 
-    When their work is done, these threads still have to release Python objects. If Python ends first, on a
-    busy machine, a thread is unwound and frees them without Python's lock: 1 process of 20 died of it
-    (SIGSEGV). No package can be asked to wait for its threads (issue 40 of PyO3/pyo3-async-runtimes).
+    When their work is done, these threads still have to release Python objects. If
+    Python ends first, on a busy machine, a thread is unwound and frees them without
+    Python's lock: 1 process of 20 died of it (SIGSEGV). No package can be asked to wait
+    for its threads (issue 40 of PyO3/pyo3-async-runtimes).
     """
     atexit.register(_wait_until_threads_sleep)
 
 
 def _wait_until_threads_sleep() -> None:
-    # Sleeping releases Python's lock, so a thread that waits for it only to free objects is awake at the
-    # next reading. A fixed time would not do: a thread may be ready and get no core for longer.
-    until, quiet = time.monotonic() + _LATE_S, 0
-    while quiet < 5 and time.monotonic() < until:
+    # Sleeping releases Python's lock, so a thread that waits for it only to free
+    # objects is awake at the next reading. A fixed time would not do: a thread may be
+    # ready and get no core for longer.
+    deadline = time.monotonic() + _EXIT_S
+    n_quiet = 0
+    while n_quiet < 5 and time.monotonic() < deadline:
         time.sleep(0.02)
-        are_awake = any(_is_awake(thread) for thread in Path("/proc/self/task").glob("*/stat"))
-        quiet = 0 if are_awake else quiet + 1
+        threads = Path("/proc/self/task").glob("*/stat")
+        n_quiet = 0 if any(map(_is_awake, threads)) else n_quiet + 1
 
 
 def _is_awake(thread: Path) -> bool:
@@ -255,26 +309,44 @@ def _is_awake(thread: Path) -> bool:
     return name.startswith("tokio") and state[0] in "RD"
 
 
+# -- errors
+
+
 def is_store_error(error: BaseException) -> bool:
-    """Return whether an error means that a store refused or is away, rather than that its bytes are bad."""
-    # Errors of object stores are not OSErrors; comparing the package's name does not import it.
-    return isinstance(error, OSError) or type(error).__module__.startswith(("obstore", "icechunk"))
+    """Return whether a store refused or is away, rather than that its bytes are bad."""
+    # Errors of object stores are not OSErrors; comparing the package's name does not
+    # import it.
+    module = type(error).__module__
+    return isinstance(error, OSError) or module.startswith(("obstore", "icechunk"))
 
 
 @contextmanager
-def store_errors(what: str, then: str | None = None) -> Iterator[None]:
+def store_errors(failure: str, consequence: str | None = None) -> Iterator[None]:
     """Turn errors of a store that refuses or is away into StorageError.
 
-    `what`: what failed.
-    `then`: what is left after the failure; advice follows it. None: neither is said.
+    With a consequence, such as "; the old dataset stays", the error also gives advice.
     """
     try:
         yield
     except Exception as error:
         if isinstance(error, RFFDistError) or not is_store_error(error):
             raise
-        advice = "" if then is None else f"{then}. {writing_advice(error)}"
-        raise StorageError(f"{what}: {explain(error)}{advice}") from error
+        text = f"{failure}: {explain(error)}"
+        if consequence is not None:
+            text += f"{consequence}. {writing_advice(error)}"
+        raise StorageError(text) from error
+
+
+@contextmanager
+def reaching(failure: str, key: str = "", advice: str = _CHECK) -> Iterator[None]:
+    """Turn all errors of a request about `key` into StorageError."""
+    try:
+        yield
+    except RFFDistError:
+        raise
+    except Exception as error:
+        about = f"{key}: " if key else ""
+        raise StorageError(f"{failure} ({about}{explain(error)}). {advice}") from error
 
 
 def explain(error: BaseException) -> str:
@@ -282,48 +354,74 @@ def explain(error: BaseException) -> str:
     # obstore adds its internal state after "Debug source", Icechunk after "context:".
     text = " ".join(re.split(r"Debug source|\n\s*context:", str(error))[0].split())
     text = without_secrets(text)
-    hint = next((f"; {hint}" for words, hint in _STORE_HINTS.items() if words in text), "")
-    return f"{type(error).__name__}: {text[:300]}{hint}" if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    line = f"{type(error).__name__}: {text[:300]}"
+    for words, hint in _STORE_HINTS.items():
+        if words in text:
+            line += f"; {hint}"
+    return line
 
 
-@contextmanager
-def reaching(what: str, key: str = "", advice: str = _CHECK) -> Iterator[None]:
-    """Turn all errors into StorageError: `what` cannot be done, `key` is what it was about, then `advice`."""
-    try:
-        yield
-    except RFFDistError:
-        raise
-    except Exception as error:
-        about = f"{key}: " if key else ""
-        raise StorageError(f"{what} ({about}{explain(error)}). {advice}") from error
+def writing_advice(error: BaseException) -> str:
+    """Return what to do if the operating system or an object store refused to write."""
+    # Icechunk's errors are no OSErrors, and have the system's number in their text.
+    match = re.search(r"os error (\d+)", str(error))
+    number = error.errno if isinstance(error, OSError) else match and int(match[1])
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "Free some space or choose another place"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Choose a folder that you may write to"
+    if number == errno.ELOOP:
+        return "Remove the symbolic link"
+    return _CHOOSE if isinstance(error, OSError) else _CHECK
+
+
+# -- what is there
 
 
 def exists(location: Location) -> bool:
     """Return whether anything is stored at `location`."""
-    if location.scheme == "file":
+    if location.is_local:
         return os.path.lexists(location.path)
     if location.scheme == "memory":
         return location.path in MEMORY
     store = open_store(location)
     # A prefix is no object. One of these files is what makes it an output.
-    names = (*DATASET_FILES, RECORD_FILE, POINTER_FILE)
+    names = (*DATASET_FILES, POINTER_FILE)
     return any(read_bytes(store, name, where=location) is not None for name in names)
 
 
-def may_hold(location: Location) -> bool:
-    """Return whether to try reading at `location`: always in an object store, since it has no folders."""
+def may_exist(location: Location) -> bool:
+    """Return whether to try reading there: object stores have no folders."""
     return location.is_remote or exists(location)
 
 
-def list_names(location: Location) -> list[str]:
-    """Like `sorted(os.listdir(path))` in any kind of store; an empty list if nothing is there.
+def has_file(location: Location, name: str) -> bool:
+    """Return whether a file `name` is stored directly below `location`."""
+    if location.is_local:
+        # False where it may not be looked at
+        return os.path.isfile(os.path.join(location.path, name))
+    return read_file(location, name) is not None
 
-    Raises StorageError if the store cannot be listed.
-    """
+
+def is_versioned(location: Location) -> bool:
+    """Return whether a versioned dataset, an Icechunk repository, is at `location`."""
+    if location.is_local and not os.path.isdir(f"{location.path}/snapshots"):
+        return False
+    if location.scheme == "memory":
+        return False
+    return any(has_file(location, name) for name in REPOSITORY_FILES)
+
+
+def list_names(location: Location) -> list[str]:
+    """Return the sorted names in a folder of any store; empty if nothing is there."""
     names: set[str] = set()
     if location.scheme == "memory":
         start = f"{location.path}/" if location.path else ""
-        names = {name.removeprefix(start).partition("/")[0] for name in [*MEMORY] if name.startswith(start)}
+        for name in MEMORY.copy():
+            if name.startswith(start):
+                names.add(name.removeprefix(start).partition("/")[0])
         if location.path not in MEMORY:
             return sorted(names)
     store = open_store(location)
@@ -331,68 +429,94 @@ def list_names(location: Location) -> list[str]:
     async def gather() -> set[str]:
         return names | {name async for name in store.list_dir("")}
 
-    # Zarr's `sync` itself waits without bound, here and elsewhere; the store's requests have theirs.
+    # Zarr's `sync` itself waits without bound, here and elsewhere; the store's requests
+    # have theirs.
     with reaching(f"{location} cannot be listed"):
         return sorted(sync(gather()))
 
 
-def is_given_up(location: Location) -> bool:
-    """Return whether a folder, or all objects below a location, are so old that their writer must be dead."""
+def hidden_folders(location: Location, kind: str) -> list[Location]:
+    """Return the folders `.NAME.KIND…` next to `location`, which runs use."""
+    if location.is_bucket:
+        return []
+    parent, slash, start = location.hidden(kind).path.rpartition("/")
+    names = list_names(replace(location, path=parent or slash))
+    return [
+        replace(location, path=f"{parent}{slash}{name}")
+        for name in names
+        if name.startswith(start)
+    ]
+
+
+def new_hidden_folder(location: Location, kind: str) -> Location:
+    """Return the place of a new folder for `hidden_folders` of the same `kind`."""
+    return location.hidden(f"{kind}-{uuid.uuid4().hex[:12]}")
+
+
+def is_abandoned(location: Location) -> bool:
+    """Return whether all that is there is so old that its writer must be dead."""
     if location.scheme == "memory":  # ends with its process
         return False
     if location.is_local:
         times = [datetime.fromtimestamp(os.stat(location.path).st_mtime, UTC)]
     else:
         times = [entry["last_modified"] for entry in _list_objects(location)]
-    return all(datetime.now(UTC) - time > _GIVEN_UP for time in times)
+    return all(datetime.now(UTC) - time > _ABANDONED_AFTER for time in times)
 
 
 def describe_files(folder: str) -> str:
-    """Say how many files are in a folder and below it, with a digest of their names, sizes and times.
-
-    `folder`: also one file.
-    """
-    if os.path.isfile(folder):
+    """Return the number of files below a folder, and a digest of names and times."""
+    if os.path.isfile(folder):  # a ZIP
         stat = os.stat(folder)
         return f"a file of {stat.st_size:,} bytes, of the time {stat.st_mtime_ns}"
-    # Names, sizes and times without contents: this runs at each opening and after failed reads.
-    digest, n_files, n_bytes, seen = hashlib.sha256(), 0, 0, set[tuple[int, int]]()
+    # Names, sizes and times without contents: this runs at each opening and after
+    # failed reads.
+    digest = hashlib.sha256()
+    n_files = 0
+    n_bytes = 0
+    visited = set[tuple[int, int]]()
     # Zarr reads the arrays and chunks behind symbolic links too.
     for place, folders, names in os.walk(folder, followlinks=True):
+        relative = os.path.relpath(place, folder)
         with suppress(FileNotFoundError):  # removed at this moment
             stat = os.stat(place)
-            if (stat.st_dev, stat.st_ino) in seen:  # a link to a folder above, or a second one
+            # a link to a folder above, or a second one
+            if (stat.st_dev, stat.st_ino) in visited:
                 folders.clear()
                 continue
-            seen.add((stat.st_dev, stat.st_ino))
+            visited.add((stat.st_dev, stat.st_ino))
         folders.sort()  # in place: `os.walk` descends in this order
-        for name in filter(lambda name: os.path.islink(os.path.join(place, name)), folders):
-            link = os.readlink(os.path.join(place, name))
-            digest.update(f"{os.path.relpath(place, folder)}/{name} -> {link}\n".encode())
+        for name in folders:
+            if os.path.islink(path := os.path.join(place, name)):
+                digest.update(f"{relative}/{name} -> {os.readlink(path)}\n".encode())
         for name in sorted(names):
             try:
                 stat = os.stat(os.path.join(place, name))
             except FileNotFoundError:  # removed at this moment
                 continue
-            n_files, n_bytes = n_files + 1, n_bytes + stat.st_size
-            line = f"{os.path.relpath(place, folder)}/{name} {stat.st_size} {stat.st_mtime_ns}\n"
+            n_files += 1
+            n_bytes += stat.st_size
+            line = f"{relative}/{name} {stat.st_size} {stat.st_mtime_ns}\n"
             digest.update(line.encode())
     if not n_files:
         return "nothing is there"
-    return f"{n_files:,} files of {human_bytes(n_bytes)} (digest {digest.hexdigest()[:20]})"
+    return (
+        f"{n_files:,} files of {human_bytes(n_bytes)} (digest"
+        f" {digest.hexdigest()[:20]})"
+    )
 
 
 def digest_objects(location: Location) -> str | None:
-    """Return a digest of the names, sizes, entity tags and times of all objects below a location.
-
-    None if the object store cannot list them.
+    """Return a digest of the names, sizes, entity tags and times of all objects below a
+    location; None if the object store cannot list them.
     """
     facts = ("path", "size", "e_tag", "last_modified")
     try:
-        lines = sorted(" ".join(str(entry[name]) for name in facts) for entry in _list_objects(location))
+        entries = _list_objects(location)
     except StorageError as error:
         logger.debug("%s", error)
         return None
+    lines = sorted(" ".join(str(entry[name]) for name in facts) for entry in entries)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -402,17 +526,17 @@ def _list_objects(location: Location) -> list[Any]:
         return list(itertools.chain.from_iterable(store.store.list()))
 
 
-def _names_in_memory() -> list[str]:
-    """Return the names that users gave: no parts of records, nothing hidden or unfinished."""
-    names = (name for name in [*MEMORY] if not any(str(parent) in MEMORY for parent in Path(name).parents))
-    return sorted(name for name in names if not name.startswith(".") and ".partial-" not in name)
+def stored_bytes(store: Store, path: str, label: str) -> int:
+    """Return how many bytes are stored below a path."""
+    with reaching(f"{label} cannot be measured"):
+        return int(sync(store.getsize_prefix(path)))
+
+
+# -- single files
 
 
 def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None:
-    """Return the bytes stored under `key`, or None.
-
-    Raises StorageError, which calls the store `where`, if the store refuses or is away.
-    """
+    """Return the bytes stored under `key`, or None; errors call the store `where`."""
     with reaching(f"{where} cannot be read", key):
         try:
             buffer = sync(store.get(key, prototype=default_buffer_prototype()))
@@ -422,59 +546,25 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
 
 
 def read_file(location: Location, name: str) -> bytes | None:
-    """Return the bytes of a file directly below `location`, or None; raises as `read_bytes`."""
-    if not may_hold(location):
+    """Return the bytes of a file directly below `location`, or None."""
+    if not may_exist(location):
         return None
     return read_bytes(open_store(location), name, where=location)
 
 
-def holds(location: Location, name: str) -> bool:
-    """Return whether a file `name` is stored directly below `location`."""
-    if location.is_local:
-        return os.path.isfile(os.path.join(location.path, name))  # False where it may not be looked at
-    return read_file(location, name) is not None
+def write_bytes(
+    store: Store, key: str, *parts: bytes | memoryview, is_durable: bool = True
+) -> None:
+    """Store bytes, whole or in parts, under `key`: readers see the old bytes or the new
+    ones.
 
-
-def beside(location: Location, kind: str) -> list[Location]:
-    """Return the hidden folders `.NAME.KIND…` next to `location`, which runs use until they end."""
-    if (first := location.hidden(kind)) is None:
-        return []
-    parent, slash, start = first.path.rpartition("/")
-    names = list_names(Location(first.scheme, parent or slash))
-    return [replace(first, path=f"{parent}{slash}{name}") for name in names if name.startswith(start)]
-
-
-def hidden_beside(location: Location, kind: str) -> Location:
-    """Return the place of a new hidden folder, which `beside` finds by the same `kind`."""
-    parent, separator, name = location.path.rpartition("/")
-    return Location(location.scheme, f"{parent}{separator}.{name}.{kind}-{uuid.uuid4().hex[:12]}")
-
-
-def is_versioned(location: Location) -> bool:
-    """Return whether a versioned dataset, an Icechunk repository, is at `location`."""
-    if location.is_local and not Path(location.path, "snapshots").is_dir():
-        return False
-    return location.scheme != "memory" and any(holds(location, name) for name in REPOSITORY_FILES)
-
-
-def stored_bytes(store: Store, path: str, label: str) -> int:
-    """Return how many bytes are stored below a path; raises StorageError if the store is away."""
-    with reaching(f"{label} cannot be measured"):
-        return int(sync(store.getsize_prefix(path)))
-
-
-def write_bytes(store: Store, key: str, *parts: bytes | memoryview, durable: bool = True) -> None:
-    """Store bytes, whole or in parts, under `key`: readers see the old bytes or the new ones.
-
-    In a folder they are written to a temporary file next to `key` first.
-
-    `durable`: whether to wait until they are on the disk; if not, a power cut may damage them.
+    If it is not durable, a power cut may damage them, since no one waits for the disk.
     """
     if not isinstance(store, LocalStore):
         sync(store.set(key, Buffer.from_bytes(b"".join(parts))))
         return
     path = Path(store.root) / key
-    missing = [folder for folder in path.parents if not folder.exists()]
+    new_folders = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -482,15 +572,16 @@ def write_bytes(store: Store, key: str, *parts: bytes | memoryview, durable: boo
             for part in parts:
                 file.write(part)
             file.flush()
-            if durable:
+            if is_durable:
                 os.fsync(file.fileno())
         # replaces in one step, for readers in all processes
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    # A power cut must not lose the names either: the file's, and those of folders that were made for it.
-    if durable:
-        sync_published(path.parent, *(folder.parent for folder in missing))
+    # A power cut must not lose the names either: the file's, and those of folders that
+    # were made for it.
+    if is_durable:
+        sync_published(path.parent, *(folder.parent for folder in new_folders))
 
 
 def delete_bytes(store: Store, key: str) -> None:
@@ -498,33 +589,15 @@ def delete_bytes(store: Store, key: str) -> None:
     sync(store.delete(key))
 
 
-def writing_advice(error: BaseException) -> str:
-    """Return what to do if the operating system or an object store refused to write."""
-    # Icechunk's errors are no OSErrors, and have the system's number in their text.
-    told = re.search(r"os error (\d+)", str(error))
-    number = error.errno if isinstance(error, OSError) else told and int(told[1])
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "Free some space or choose another place"
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "Choose a folder that you may write to"
-    if number == errno.ELOOP:
-        return "Remove the symbolic link"
-    return "Choose another place" if isinstance(error, OSError) else _CHECK
-
-
-def sync_names(location: Location, n_names: int) -> None:
-    """Wait until the last `n_names` names of a local path are on the disk, in the folders that list them."""
-    if location.is_local:
-        sync_published(*list(Path(location.path).parents)[:n_names])
-
-
 def sync_published(*paths: PathLike) -> None:
-    """Call `fsync_path` for what readers see already, so that a failure is only logged."""
+    """Sync what readers see already, so that a failure is only logged."""
     for path in paths:
         try:
             fsync_path(path)
         except OSError as error:
-            logger.warning("%s is written, but a power cut may lose it (%s)", path, explain(error))
+            logger.warning(
+                "%s is written, but a power cut may lose it (%s)", path, explain(error)
+            )
 
 
 def fsync_path(path: PathLike) -> None:
@@ -534,3 +607,29 @@ def fsync_path(path: PathLike) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# -- JSON
+
+
+def load_json(content: bytes, where: str) -> Summary:
+    """Parse a JSON object from a file that may be hostile: too long or too deep."""
+    n_bytes = len(content)
+    what = f"are {n_bytes:_} bytes; expected at most {MAX_METADATA_BYTES:_}"
+    if n_bytes <= MAX_METADATA_BYTES:
+        try:
+            data = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            what = f"are not JSON ({explain(error)})"
+        else:
+            if isinstance(data, dict):
+                return data
+            what = f"are a JSON {type(data).__name__}; expected an object"
+    raise IntegrityError(
+        f"the metadata of {where} {what}. Restore it from a copy, or write it again"
+    )
+
+
+def json_digest(values: Any) -> str:
+    """Return the SHA-256 of JSON values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

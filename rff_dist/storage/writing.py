@@ -1,9 +1,14 @@
-"""Write datasets: checksummed, in whole chunks of rows, complete or absent."""
+"""Write datasets: checksummed, in whole chunks of rows, complete or absent.
+
+Arrays, frames or batches of any length go in; a stored dataset comes out. Writing the
+arrays by Zarr itself would show readers half of a dataset, and its digest would depend
+on how the rows are cut into batches.
+"""
 
 import hashlib
 import math
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,16 +18,33 @@ import zarr
 from zarr.core.sync import sync
 
 from rff_dist.data import memory, row_batches
-from rff_dist.data.blocks import Block, cut_blocks
-from rff_dist.data.columns import Column, is_text
+from rff_dist.data.columns import is_text
 from rff_dist.data.loads import LOADS, describe_loads, with_load
-from rff_dist.data.row_batches import RowBatch
+from rff_dist.data.row_batches import ColumnNames, RowBatch, column_names
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import datasets, documents, locations, output_places, repositories
-from rff_dist.storage.arrays import CHUNK_TARGET_BYTES, MAX_ROWS, ZarrArray, create_array, read_rows
+from rff_dist.storage import documents, locations, output_places, repositories
+from rff_dist.storage.arrays import (
+    CHUNK_TARGET_BYTES,
+    MAX_ROWS,
+    ZarrArray,
+    create_array,
+    read_rows,
+)
 from rff_dist.storage.columns import as_column
-from rff_dist.storage.groups import complete
-from rff_dist.typing import Facts, PathLike, Summary, frozen
+from rff_dist.storage.commit import Place, complete
+from rff_dist.storage.datasets import ZarrDataset, dataset_from_arrays, open_dataset
+from rff_dist.storage.groups import MANIFEST, NAME, PREFIXES
+from rff_dist.storage.locations import Location
+from rff_dist.storage.repositories import Change
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    Facts,
+    IntArray,
+    PathLike,
+    Summary,
+    frozen,
+)
 
 MAX_CHUNK_ROWS = 2**16
 MAX_CHUNKS = 2**31  # along the rows, since Icechunk counts them in 32 bits
@@ -31,27 +53,23 @@ type Progress = Callable[[int, int | None], None]
 
 
 @frozen
-class Writing:
-    """How a dataset is written.
+class WriteOptions:
+    """How a dataset is written."""
 
-    `chunk_rows`: rows of a chunk; None: by `choose_chunk_rows`.
-    `overwrite`: whether an existing Zarr group may be replaced.
-    `observer`: called with (rows written, rows in all or None) after each batch.
-    `versioned`: whether a new dataset keeps versions. An existing versioned dataset stays versioned.
-    `message`: why the dataset is written; kept with the version.
-    Raises InvalidParameterError if `chunk_rows` is not an integer of at least 1.
-    """
-
-    chunk_rows: int | None = None
-    overwrite: bool = False
+    chunk_rows: int | None = None  # None: by `choose_chunk_rows`
+    overwrite: bool = False  # whether an existing Zarr group may be replaced
+    #: Called with (rows written, rows in all or None) after each batch.
     observer: Progress | None = None
+    #: Whether a new dataset keeps versions; an existing one goes on as it is.
     versioned: bool = False
-    message: str | None = None
+    message: str | None = None  # why it is written; kept with the version
 
     def __post_init__(self) -> None:
         rows: Any = self.chunk_rows
         if rows is not None and (not hasattr(rows, "__index__") or rows < 1):
-            raise InvalidParameterError(f"`chunk_rows`={rows!r}; expected an integer of at least 1")
+            raise InvalidParameterError(
+                f"`chunk_rows`={rows!r}; expected an integer of at least 1"
+            )
 
 
 def write_dataset(
@@ -67,30 +85,33 @@ def write_dataset(
     attributes: Facts | None = None,
     overwrite: bool = False,
     versioned: bool = False,
-) -> datasets.ZarrDataset:
+) -> ZarrDataset:
     """Write a dataset from arrays, frames or batches.
 
-    Zarr arrays, Dask collections and batches are written piece by piece: memory holds at most a chunk or a
-    block of them.
+    Zarr arrays, Dask collections and batches are written piece by piece: memory holds
+    at most a chunk or a block of them.
 
-    Floats and integers keep their dtype in X. A vector y of integers, booleans or text holds labels and
-    keeps its type; other targets and weights become float64. Every chunk has a checksum. The dataset appears
-    when it is complete; a failed write leaves what was there before.
+    Floats and integers keep their dtype in X. A vector y of integers, booleans or text
+    holds labels and keeps its type; other targets and weights become float64. Every
+    chunk has a checksum. The dataset appears when it is complete; a failed write leaves
+    what was there before.
 
     Parameters
     ----------
     url : str or Path
         Where to write.
-    X : array, frame, Zarr array or Dask collection of shape (n_samples, n_features), or iterator
-        Inputs; or an iterator of batches X, (X, y), (X, y, sample_weight) or (X, y, sample_weight, groups)
-        of unknown total length, in which weights may be None. The next three are then left out.
+    X : array, frame, Zarr array or Dask collection of shape (n_samples, n_features), or
+    iterator
+        Inputs; or an iterator of batches X, (X, y), (X, y, sample_weight) or (X, y,
+        sample_weight, groups) of unknown total length, in which weights may be None.
+        The next three are then left out.
     y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
         Targets or labels. Text is read back with `open_column(url, "y")`.
     sample_weight : array-like of shape (n_samples,), optional
         Weights; read back with `open_dataset(url, sample_weight="sample_weight")`.
     groups : array-like of shape (n_samples,), optional
-        Groups, as integers, booleans or text. Rows of one group are held out together. Read back with
-        `open_column(url, "groups")`.
+        Groups, as integers, booleans or text. Rows of one group are held out together.
+        Read back with `open_column(url, "groups")`.
     chunk_rows : int, optional
         Rows of a chunk. None takes `choose_chunk_rows`.
     feature_names, target_names : sequence of str, optional
@@ -98,10 +119,12 @@ def write_dataset(
     attributes : mapping, optional
         Further attributes of the group, as JSON.
     overwrite : bool, default=False
-        Whether an existing Zarr group may be replaced; a versioned dataset is replaced by a commit.
+        Whether an existing Zarr group may be replaced; a versioned dataset is replaced
+        by a commit.
     versioned : bool, default=False
-        Whether the dataset keeps versions, so that rows can be appended, replaced and deleted: an Icechunk
-        repository. Plain Zarr is written once, and every program that knows Zarr reads it.
+        Whether the dataset keeps versions, so that rows can be appended, replaced and
+        deleted: an Icechunk repository. Plain Zarr is written once, and every program
+        that knows Zarr reads it.
 
     Returns
     -------
@@ -113,33 +136,43 @@ def write_dataset(
     OutputExistsError
         If there is something at `url` and `overwrite` is False.
     StorageError
-        If it cannot be written: the disk is full, for example, or `url` lies inside another dataset.
+        If it cannot be written: the disk is full, for example, or `url` lies inside
+        another dataset.
     DataError
         If shapes or dtypes do not fit together.
     InvalidParameterError
         If `chunk_rows` is not an integer of at least 1.
     """
     batches, n_samples = read_source(X, y, sample_weight, groups)
-    feature_names = row_batches.column_names(X) if feature_names is None else feature_names
-    target_names = row_batches.column_names(y) if target_names is None else target_names
-    location, names = locations.parse_location(url), (feature_names, target_names)
-    how, facts = Writing(chunk_rows, overwrite, versioned=versioned), attributes or {}
-    return write_batches(location, batches, n_samples=n_samples, names=names, attributes=facts, how=how)
+    if feature_names is None:
+        feature_names = column_names(X)
+    if target_names is None:
+        target_names = column_names(y)
+    return write_batches(
+        locations.parse_location(url),
+        batches,
+        n_samples=n_samples,
+        names=(feature_names, target_names),
+        attributes=attributes or {},
+        write_options=WriteOptions(chunk_rows, overwrite, versioned=versioned),
+    )
 
 
 def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
-    """Choose the rows of a chunk: a power of two, at most 16 MiB and 65,536 rows.
+    """Choose the rows of a chunk from the bytes of a row of X and the rows in all: a
+    power of two, at most 16 MiB and 65,536 rows.
 
-    A chunk is also the smallest piece of work, so small datasets are cut finer: into about 32 chunks, but not
-    below 1,024 rows (unless a row is so wide that 16 MiB hold fewer).
+    A chunk is also the smallest piece of work, so small datasets are cut finer: into
+    about 32 chunks, but not below 1,024 rows (unless a row is so wide that 16 MiB are
+    fewer rows).
 
-    `row_bytes`: bytes of a row of X.
-    `n_samples`: rows in all; None if unknown.
-
-    >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640), choose_chunk_rows(10**6 * 8)
-    (65536, 4096, 2)
+    >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640)
+    (65536, 4096)
+    >>> choose_chunk_rows(10**6 * 8)
+    2
     """
-    # Large enough for object stores, small enough that a worker holds several; powers of two, as tiles are.
+    # Large enough for object stores, small enough that a worker's memory has room for
+    # several; powers of two, as tiles are.
     rows = min(MAX_CHUNK_ROWS, max(1, CHUNK_TARGET_BYTES // max(1, row_bytes)))
     if n_samples is not None:
         rows = min(rows, max(1024, n_samples // 32))
@@ -147,248 +180,320 @@ def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
 
 
 def write_batches(
-    location: locations.Location,
+    location: Location,
     batches: Iterable[RowBatch],
     *,
     n_samples: int | None,
-    names: row_batches.ColumnNames,
+    names: ColumnNames,
     attributes: Facts,
-    how: Writing,
-    inputs: Sequence[locations.Location] = (),
-) -> datasets.ZarrDataset:
-    """Write batches as one dataset; the part of `write_dataset` that `ingest` and `generate_dataset` share.
+    write_options: WriteOptions,
+    inputs: Sequence[Location] = (),
+) -> ZarrDataset:
+    """Write batches as one dataset; the part of `write_dataset` that `ingest` shares.
 
-    `n_samples` is a hint for the chunks and the observer; the batches decide. Attributes are read after the
-    last batch, so that a source can fill them in while it runs.
+    `n_samples` is a hint for the chunks and the observer; the batches decide.
+    Attributes are read after the last batch, so that a source can fill them in while it
+    runs.
     """
-    marker = locations.DATASET_FILES
-    output_places.check_output(location, overwrite=how.overwrite, inputs=inputs, marker=marker)
+    output_places.check_output(
+        location,
+        overwrite=write_options.overwrite,
+        inputs=inputs,
+        marker=locations.DATASET_FILES,
+    )
     with (
-        locations.store_errors(f"{location} could not be written", "; what was there before is unchanged"),
+        locations.store_errors(
+            f"{location} could not be written", "; what was there before is unchanged"
+        ),
         output_places.hold(location, holder="a writer"),
-        _new_group(location, how) as (group, change),
+        _new_group(location, write_options) as (group, change),
     ):
-        buffer = _fill(group, batches, n_samples, how)
-        digest, n_after = buffer.finish(), buffer.n_samples
-        stored = _with_names(buffer, names, attributes)
-        manifest: Summary = {"n_samples": n_after, "chunk_rows": buffer.chunk_rows, "sha256": digest}
-        manifest[documents.LINE] = [[n_after, digest]]
+        buffer = _fill(group, batches, n_samples, write_options)
+        digest = buffer.finish()
+        n_after = buffer.n_samples
+        manifest: Summary = {
+            "n_samples": n_after,
+            "chunk_rows": buffer.chunk_rows,
+            "sha256": digest,
+            PREFIXES: [[n_after, digest]],
+        }
         if change is not None:
-            manifest |= {documents.NAME: uuid.uuid4().hex, LOADS: describe_loads(with_load([], n_after))}
-        stored[documents.MANIFEST] = manifest
+            manifest[NAME] = uuid.uuid4().hex
+            manifest[LOADS] = describe_loads(with_load([], n_after))
+        stored = _with_names(buffer, names, attributes)
+        stored[MANIFEST] = manifest
         complete(group.store, buffer.arrays, stored, place=location)
         if change is not None:
-            facts = {"change": "write", "n_before": 0, "n_after": n_after, "sha256": digest}
-            change.commit(how.message or f"write {n_after:,} rows", facts)
-    dtypes = {name: array.dtype for name, array in buffer.arrays.items()}
-    y = None if "y" in dtypes and is_text(dtypes["y"]) else "y"
-    weight = "sample_weight" if "sample_weight" in dtypes else None
-    return datasets.open_dataset(location.url, y=y, sample_weight=weight)
+            facts = {
+                "change": "write",
+                "n_before": 0,
+                "n_after": n_after,
+                "sha256": digest,
+            }
+            change.commit(write_options.message or f"write {n_after:,} rows", facts)
+    has_labels = "y" in buffer.arrays and is_text(buffer.arrays["y"].dtype)
+    weight = "sample_weight" if "sample_weight" in buffer.arrays else None
+    y = None if has_labels else "y"
+    return open_dataset(location.url, y=y, sample_weight=weight)
 
 
 @contextmanager
 def _new_group(
-    location: locations.Location, how: Writing
-) -> Iterator[tuple[zarr.Group, repositories.Change | None]]:
-    """Create a group to be filled; at the end put it in its place, or discard it after an error.
-
-    Yields the group, and the change to commit if versions are kept.
+    location: Location, write_options: WriteOptions
+) -> Iterator[tuple[zarr.Group, Change | None]]:
+    """Create a group to be filled, and the change to commit if versions are kept; at
+    the end put it in its place, or discard it after an error.
     """
     if locations.is_versioned(location):
-        with repositories.changing(location) as change:  # Readers keep the snapshot that they opened.
-            if not how.overwrite:
+        # Readers keep the snapshot that they opened.
+        with repositories.changing(location) as change:
+            if not write_options.overwrite:
                 _refuse_commits(location)
-            yield zarr.create_group(change.store, zarr_format=3, overwrite=True), change
+            yield _group_in(change), change
         return
-    if how.versioned and location.is_remote:
+    if write_options.versioned and location.is_remote:
         if locations.exists(location):
             raise StorageError(
-                f"{location} is plain Zarr, which an object store cannot replace by a versioned dataset in "
-                "one step; expected an unused name. Write there, and remove the old one"
+                f"{location} is plain Zarr, which an object store cannot replace by a"
+                " versioned dataset in one step; expected an unused name. Write there,"
+                " and remove the old one"
             )
-        # An empty repository stays after an error: the next writer may have begun in it by now.
-        created = repositories.create_repository(location)
+        # An empty repository stays after an error: the next writer may have begun in it
+        # by now.
+        change = repositories.create_repository(location)
         _refuse_commits(location)
-        yield zarr.create_group(created.store, zarr_format=3, overwrite=True), created
+        yield _group_in(change), change
         return
-    place = output_places.Place.choose(location, overwrite=how.overwrite)
-    plain = None if how.versioned else place.create_group({documents.MANIFEST: {"state": "writing"}})
-    try:
+    place = Place.choose(location, overwrite=write_options.overwrite)
+    plain = None if write_options.versioned else place.create_group({})
+    with place.publishing():
         if plain is not None:
             yield plain, None
         else:
-            created = repositories.create_repository(place.staged)
-            yield zarr.create_group(created.store, zarr_format=3, overwrite=True), created
-        place.publish()
-    except BaseException:
-        place.discard()
-        raise
+            change = repositories.create_repository(place.staged)
+            yield _group_in(change), change
 
 
-def _refuse_commits(location: locations.Location) -> None:
-    """Raise ConflictError if another writer, perhaps one that was taken for dead, has committed."""
+def _group_in(change: Change) -> zarr.Group:
+    return zarr.create_group(change.store, zarr_format=3, overwrite=True)
+
+
+def _refuse_commits(location: Location) -> None:
+    """Raise ConflictError if another writer has committed meanwhile."""
     if not repositories.is_empty(location):
         raise documents.overtaken(location)
 
 
 @dataclass
 class RowBuffer:
-    """Gather batches of any length and write whole chunks; the arrays are cut to length at the end.
-
-    `pending`, `hashes`: each array's rows that wait for a whole chunk, and the digest of its new rows.
-    `n_samples`, `n_written`: rows of the arrays, with and without those that wait.
-    """
+    """Gather batches of any length, and write whole chunks."""
 
     arrays: dict[str, ZarrArray]
     chunk_rows: int
-    pending: dict[str, list[np.ndarray]]
-    hashes: dict[str, Any]
-    n_samples: int = 0
+    pending: dict[str, list[AnyArray]]  # rows that wait for a whole chunk
+    n_samples: int = 0  # rows of the arrays, with those that wait
     n_written: int = 0
+
+    def __post_init__(self) -> None:
+        # One hash for each array, so that the digest does not depend on how rows are
+        # cut into batches.
+        self.hashes = {name: hashlib.sha256() for name in self.arrays}
 
     @classmethod
     def create(
-        cls, group: zarr.Group, parts: dict[str, np.ndarray], n_samples: int | None, chunk_rows: int | None
+        cls,
+        group: zarr.Group,
+        parts: Arrays,
+        n_samples: int | None,
+        chunk_rows: int | None,
     ) -> Self:
+        """Return a buffer that writes to new arrays for rows like `parts`."""
         X = parts["X"]
         rows = chunk_rows or choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples)
-        # The length is known only at the end; until then the arrays claim as many rows as any may have.
-        most, arrays = min(MAX_ROWS, MAX_CHUNKS * rows), {}
-        for name, values in parts.items():
-            shape, dtype = (most, *values.shape[1:]), values.dtype
-            arrays[name] = create_array(group, name, shape=shape, dtype=dtype, chunk_rows=rows, marked=True)
-        return cls(arrays, rows, {name: [] for name in arrays}, {name: hashlib.sha256() for name in arrays})
+        # The length is known only at the end.
+        arrays = {
+            name: create_array(
+                group,
+                name,
+                shape=(_most_rows(rows), *values.shape[1:]),
+                dtype=values.dtype,
+                chunk_rows=rows,
+            )
+            for name, values in parts.items()
+        }
+        return cls(arrays, rows, {name: [] for name in arrays})
 
     @classmethod
     def onto(cls, arrays: dict[str, ZarrArray], n_samples: int) -> Self:
         """Return a buffer that writes after the existing rows."""
         chunk_rows = arrays["X"].chunks[0]
-        # The rows of a last chunk that is not full are written again, with new rows behind them.
+        # The rows of a last chunk that is not full are written again, with new rows
+        # behind them.
         start = n_samples // chunk_rows * chunk_rows
-        tails = {
-            name: [read_rows(array, start, n_samples, label=f"array {name!r}")]
-            for name, array in arrays.items()
-        }
-        most = min(MAX_ROWS, MAX_CHUNKS * chunk_rows)
-        for array in arrays.values():
-            sync(array.async_array.resize((most, *array.shape[1:]), delete_outside_chunks=False))
-        return cls(arrays, chunk_rows, tails, {name: hashlib.sha256() for name in arrays}, n_samples, start)
+        tails = {}
+        for name, array in arrays.items():
+            rows = read_rows(array, start, n_samples, label=f"array {name!r}")
+            tails[name] = [rows.copy()]  # may be overwritten
+            _resize(array, _most_rows(chunk_rows))
+        return cls(arrays, chunk_rows, tails, n_samples, start)
 
-    def add(self, parts: dict[str, np.ndarray]) -> None:
+    def add(self, parts: Arrays) -> None:
+        """Add rows to all arrays, and write the chunks that are whole."""
         if parts.keys() != self.arrays.keys():
             raise DataError(
-                f"a batch of {len(parts)} arrays after batches of {len(self.arrays)} (row {self.n_samples}: "
-                f"{', '.join(parts)} after {', '.join(self.arrays)}); expected the same in each batch: "
-                "X, (X, y), (X, y, sample_weight) or (X, y, sample_weight, groups)"
+                f"a batch of {len(parts)} arrays after batches of {len(self.arrays)}"
+                f" (row {self.n_samples}: {', '.join(parts)} after"
+                f" {', '.join(self.arrays)}); expected the same in each batch: X, (X,"
+                " y), (X, y, sample_weight) or (X, y, sample_weight, groups)"
             )
         n_rows = len(parts["X"])
         for name, array in self.arrays.items():
-            where, shape = f"batch at row {self.n_samples}: {name}", (n_rows, *array.shape[1:])
-            # in the stored dtype and before chunks are cut: the digest depends on neither batches nor chunks
-            value = row_batches.fit(parts[name], shape, array.dtype, where, f"array {name!r}")
+            where = f"batch at row {self.n_samples}: {name}"
+            shape = (n_rows, *array.shape[1:])
+            # in the stored dtype and before chunks are cut: the digest depends on
+            # neither batches nor chunks
+            value = row_batches.fit(
+                parts[name], shape, array.dtype, where, f"array {name!r}"
+            )
             self.hashes[name].update(memory.canonical_bytes(value))
             self.pending[name].append(value)
         self.n_samples += n_rows
         if self.n_samples - self.n_written >= self.chunk_rows:
             self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
 
+    def overwrite(self, rows: IntArray, parts: Arrays) -> None:
+        """Write values over rows of before, some of which may wait in the buffer."""
+        is_written = rows < self.n_written
+        for name, array in self.arrays.items():
+            if is_written.any():
+                array.oindex[rows[is_written]] = parts[name][is_written]
+            waiting = self.pending[name][0]
+            waiting[rows[~is_written] - self.n_written] = parts[name][~is_written]
+
     def finish(self) -> str:
+        """Write all rows, cut the arrays to length, and return a digest of new rows."""
         self._write(self.n_samples)
         for array in self.arrays.values():
-            # No chunk lies beyond the last row, so none need be looked for among the 2^40 claimed rows.
-            sync(array.async_array.resize((self.n_samples, *array.shape[1:]), delete_outside_chunks=False))
-        # One hash for each array, so that the digest does not depend on how rows are cut into batches.
+            _resize(array, self.n_samples)
         combined = "|".join(digest.hexdigest() for digest in self.hashes.values())
         return hashlib.sha256(combined.encode()).hexdigest()
 
     def _write(self, stop: int) -> None:
+        n_rows = stop - self.n_written
         for name, array in self.arrays.items():
             pending = self.pending[name]
             rows = pending[0] if len(pending) == 1 else np.concatenate(pending)
-            n_rows = stop - self.n_written
             for start in range(0, n_rows, self.chunk_rows):
-                chunk = np.ascontiguousarray(rows[start : min(start + self.chunk_rows, n_rows)])
-                first = self.n_written + start
-                array[first : first + len(chunk)] = chunk
-            # A copy, since a view of the few rows left over would keep the whole batch in memory.
+                end = min(start + self.chunk_rows, n_rows)
+                chunk = np.ascontiguousarray(rows[start:end])
+                array[self.n_written + start : self.n_written + end] = chunk
+            # A copy, since a view of the few rows after them would keep the whole batch
+            # in memory.
             self.pending[name] = [rows[n_rows:].copy()]
         self.n_written = stop
 
 
-def _fill(group: zarr.Group, batches: Iterable[RowBatch], n_samples: int | None, how: Writing) -> RowBuffer:
+def _most_rows(chunk_rows: int) -> int:
+    """Return how many rows an array claims while its length is not known."""
+    return min(MAX_ROWS, MAX_CHUNKS * chunk_rows)
+
+
+def _resize(array: ZarrArray, n_rows: int) -> None:
+    # No chunk lies beyond the last row, so none need be looked for among the 2^40
+    # claimed rows.
+    shape = (n_rows, *array.shape[1:])
+    sync(array.async_array.resize(shape, delete_outside_chunks=False))
+
+
+def _fill(
+    group: zarr.Group,
+    batches: Iterable[RowBatch],
+    n_samples: int | None,
+    write_options: WriteOptions,
+) -> RowBuffer:
     """Write batches as arrays of a group, and return the buffer that wrote them."""
     buffer: RowBuffer | None = None
     for batch in batches:
         parts = row_batches.name_parts(batch, 0 if buffer is None else buffer.n_samples)
         if buffer is None:
-            buffer = RowBuffer.create(group, parts, n_samples, how.chunk_rows)
+            buffer = RowBuffer.create(group, parts, n_samples, write_options.chunk_rows)
         buffer.add(parts)
-        if how.observer is not None:
-            how.observer(buffer.n_samples, n_samples)
+        if write_options.observer is not None:
+            write_options.observer(buffer.n_samples, n_samples)
     if buffer is None:
-        raise DataError("there was no batch of rows; expected at least one, which may have 0 rows")
+        raise DataError(
+            "there was no batch of rows; expected at least one, which may have 0 rows"
+        )
     return buffer
 
 
-def _with_names(buffer: RowBuffer, names: row_batches.ColumnNames, attributes: Facts) -> Summary:
+def _with_names(buffer: RowBuffer, names: ColumnNames, attributes: Facts) -> Summary:
     """Return a group's attributes with the names of columns."""
-    stored = dict(attributes)
-    for key, columns, name in zip(("feature_names", "target_names"), names, "Xy", strict=True):
-        if columns is not None and name in buffer.arrays:
-            part = buffer.arrays[name]
-            width = part.shape[1] if part.ndim == 2 else 1
-            if len(columns) != width:
-                raise DataError(f"`{key}` has {len(columns)} names; expected {width}, one per column")
-            stored[key] = [str(name) for name in columns]
     if names[1] is not None and "y" not in buffer.arrays:
         raise DataError(f"`target_names`={list(names[1])} but there is no y")
+    stored = dict(attributes)
+    for key, columns, name in zip(
+        ("feature_names", "target_names"), names, "Xy", strict=True
+    ):
+        if columns is None:
+            continue
+        width = (*buffer.arrays[name].shape, 1)[1]
+        if len(columns) != width:
+            raise DataError(
+                f"`{key}` has {len(columns)} names; expected {width}, one per column"
+            )
+        stored[key] = [str(column) for column in columns]
     return stored
 
 
-# -- turn what `write_dataset` is given into batches -----------------------------------------------
+# -- turn what `write_dataset` is given into batches
 
 
 def read_source(
     X: Any, y: Any, sample_weight: Any, groups: Any, ids: Any = None
 ) -> tuple[Iterator[RowBatch], int | None]:
-    """Return batches (X, y, sample_weight, groups, ids), missing parts None, and the number of rows if known.
-
-    Raises DataError if shapes or dtypes do not fit together; InvalidParameterError if X is an iterator and
-      another part is given.
-    """
+    """Return batches (X, y, sample_weight, groups, ids), and the rows if known."""
     if isinstance(X, Iterator):
         if any(part is not None for part in (y, sample_weight, groups, ids)):
             raise InvalidParameterError(
-                "X is an iterator, and y, sample_weight, groups or ids are given; yield (X, y) instead"
+                "X is an iterator, and y, sample_weight, groups or ids are given; yield"
+                " (X, y) instead"
             )
         return X, None
     for name, part in (("sample_weight", sample_weight), ("groups", groups)):
         if y is None and part is not None:
-            raise DataError(f"{name} is given without y; only training rows have it. Give y too")
+            raise DataError(
+                f"{name} is given without y; only training rows have it. Give y too"
+            )
     if row_batches.is_lazy(X):
         return row_batches.lazy_batches([X, y, sample_weight, groups, ids]), None
-    # A vector of text, integers or booleans holds labels, which keep their type.
+    columns: dict[str, Any] = {"groups": groups, "ids": ids}
+    # A vector of text, integers or booleans has labels, which keep their type.
     targets = y if isinstance(y, zarr.Array) else np.asarray(y)
-    has_labels = targets.ndim == 1 and targets.dtype.kind in "biuUTO"
-    labels = {"y": y if has_labels else None, "groups": groups, "ids": ids}
-    columns = {name: as_column(part, name=name) for name, part in labels.items() if part is not None}
-    y = None if "y" in columns else y
-    dataset: datasets.ZarrDataset | memory.ArrayDataset
+    if targets.ndim == 1 and targets.dtype.kind in "biuUTO":
+        columns["y"] = y
+        y = None
+    dataset: ZarrDataset | memory.ArrayDataset
     if isinstance(X, zarr.Array):
-        dataset = datasets.dataset_from_arrays(X, y, sample_weight)
+        dataset = dataset_from_arrays(X, y, sample_weight)
+        chunk_rows = dataset.chunk_rows
     else:
         dataset = memory.ArrayDataset(X, y, sample_weight)
-    n_rows = {name: column.n_samples for name, column in columns.items()}
-    memory.require_rows({"X": dataset.n_samples, **n_rows})
-    return _stored_batches(dataset, columns), dataset.n_samples
+        chunk_rows = max(1, dataset.n_samples)
+    parts = {"X": dataset.X, "y": dataset.y, "sample_weight": dataset.sample_weight}
+    for name, values in columns.items():
+        parts[name] = None
+        if values is not None:
+            column: Any = as_column(values, name=name)
+            parts[name] = column.values
+    given = {name: part for name, part in parts.items() if part is not None}
+    memory.require_rows({name: part.shape[0] for name, part in given.items()})
+    return _batches_of([*parts.values()], chunk_rows), dataset.n_samples
 
 
-def _stored_batches(
-    dataset: datasets.ZarrDataset | memory.ArrayDataset, columns: Mapping[str, Column]
-) -> Iterator[RowBatch]:
-    rows = dataset.chunk_rows if isinstance(dataset, datasets.ZarrDataset) else max(1, dataset.n_samples)
-    for block in cut_blocks(dataset.n_samples, rows, rows_per_block=rows) or [Block(0, 0, 0)]:
-        read = dataset.read(block)
-        y = read.y if read.y is None or not dataset.one_dimensional else read.y[:, 0]
-        labels = {name: column.read(block) for name, column in columns.items()}
-        yield read.X, labels.get("y", y), read.sample_weight, labels.get("groups"), labels.get("ids")
+def _batches_of(parts: Sequence[Any], chunk_rows: int) -> Iterator[RowBatch]:
+    """Yield the same rows of arrays, in memory or stored; at least one batch."""
+    n_samples = parts[0].shape[0]
+    for start in range(0, max(1, n_samples), chunk_rows):
+        stop = min(start + chunk_rows, n_samples)
+        yield tuple(None if part is None else part[start:stop] for part in parts)

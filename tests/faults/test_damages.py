@@ -1,4 +1,6 @@
-"""Bits that are flipped, and files that are cut, emptied, removed and swapped, are noticed by who reads."""
+"""Bits that are flipped, and files that are cut, emptied, removed and swapped, are
+noticed by who reads.
+"""
 
 import pytest
 
@@ -11,7 +13,8 @@ def subjects(tmp_path_factory):
 
 
 @pytest.mark.faults("F9")
-@pytest.mark.parametrize("name", [name for name in flips.NAMES if name != "models/m"])  # has many files
+# has many files
+@pytest.mark.parametrize("name", [name for name in flips.NAMES if name != "models/m"])
 def test_a_few_damages_of_each_kind_of_file_are_noticed(subjects, name):
     found = list(flips.try_damages(name, subjects[name], 3))
     assert [one for one in found if one[2] not in ("error", "same")] == []
@@ -20,7 +23,8 @@ def test_a_few_damages_of_each_kind_of_file_are_noticed(subjects, name):
 
 @pytest.mark.faults("F9")
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # models have many kinds of files, each of which is damaged 300 times
+# models have many kinds of files, each of which is damaged 300 times
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", flips.NAMES)
 def test_300_flips_in_each_kind_of_file_are_noticed(subjects, name):
     found = flips.try_damages(name, subjects[name], 300)

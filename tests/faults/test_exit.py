@@ -28,5 +28,6 @@ def test_a_process_whose_store_has_late_threads_does_not_die_of_them(tmp_path):
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / f"{number}.zarr")]
         return subprocess.run(command, capture_output=True, check=False).returncode
 
-    with ThreadPoolExecutor(2 * len(os.sched_getaffinity(0))) as pool:  # more than there are cores
+    # more than there are cores
+    with ThreadPoolExecutor(2 * len(os.sched_getaffinity(0))) as pool:
         assert list(pool.map(run, range(12))) == [0] * 12

@@ -1,4 +1,6 @@
-"""Data and a registered model that change in any order: no row is lost in silence, or counted twice."""
+"""Data and a registered model that change in any order: no row is lost in silence, or
+counted twice.
+"""
 
 import tempfile
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from numpy.testing import assert_allclose
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.fields import build
@@ -22,22 +25,29 @@ from rff_dist.storage.repositories import other_snapshots, roll_back
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.forget import forget
 from rff_dist.workbench.jobs.publishing import publish
-from rff_dist.workbench.jobs.refresh import find_lacking, update_from
+from rff_dist.workbench.jobs.refresh import update_from
+from rff_dist.workbench.jobs.refusals import find_lacking
 from rff_dist.workbench.jobs.specs import Forget, Update
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.living_data import CHUNK, ENGINE, draw, fit, make_small, sum_like
 
 
 class LivingData(RuleBasedStateMachine):
-    """Append good and bad rows, correct, delete, forget, roll back, and update and merge at times."""
+    """Append good and bad rows, correct, delete, forget, roll back, and update and
+    merge at times.
+    """
 
     @initialize()
     def begin(self):
         self.patched = pytest.MonkeyPatch()
         make_small(self.patched)
         self.folder = tempfile.TemporaryDirectory()
-        self.url, self.model, self.seed = f"{self.folder.name}/data", f"{self.folder.name}/model", 0
-        dataset = write_dataset(self.url, *self.draw(1500), chunk_rows=CHUNK, versioned=True)
+        self.url = f"{self.folder.name}/data"
+        self.model = f"{self.folder.name}/model"
+        self.seed = 0
+        dataset = write_dataset(
+            self.url, *self.draw(1500), chunk_rows=CHUNK, versioned=True
+        )
         self.fit_anew()
         self.versions = [dataset.version]
         self.all_are_good = True
@@ -71,19 +81,33 @@ class LivingData(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def correct(self, data):
-        which = data.draw(st.lists(st.integers(0, self.n_samples - 1), min_size=1, max_size=6, unique=True))
-        self.versions.append(replace_rows(self.url, which, *self.draw(len(which))).version)
+        which = data.draw(
+            st.lists(
+                st.integers(0, self.n_samples - 1), min_size=1, max_size=6, unique=True
+            )
+        )
+        self.versions.append(
+            replace_rows(self.url, which, *self.draw(len(which))).version
+        )
 
     @rule(data=st.data(), keep_order=st.booleans())
     def delete(self, data, keep_order):
-        which = data.draw(st.lists(st.integers(0, self.n_samples - 1), min_size=1, max_size=40, unique=True))
-        self.versions.append(delete_rows(self.url, which, keep_order=keep_order).version)
+        which = data.draw(
+            st.lists(
+                st.integers(0, self.n_samples - 1), min_size=1, max_size=40, unique=True
+            )
+        )
+        self.versions.append(
+            delete_rows(self.url, which, keep_order=keep_order).version
+        )
 
     @rule(data=st.data())
     def roll_back_the_data(self, data):
         roll_back(parse_location(self.url), data.draw(st.sampled_from(self.versions)))
 
-    @precondition(lambda self: hasattr(self, "model") and self.model_before() >= self.first)
+    @precondition(
+        lambda self: hasattr(self, "model") and self.model_before() >= self.first
+    )
     @rule()
     def roll_back_the_model(self):
         RegisteredModel(self.model).rollback()
@@ -95,7 +119,11 @@ class LivingData(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def forget(self, data):
-        which = data.draw(st.lists(st.integers(0, self.n_samples - 1), min_size=1, max_size=6, unique=True))
+        which = data.draw(
+            st.lists(
+                st.integers(0, self.n_samples - 1), min_size=1, max_size=6, unique=True
+            )
+        )
         rows = Path(self.folder.name, "rows.csv")
         rows.write_text("\n".join(["row", *map(str, which)]))
         gone = open_dataset(self.url).take(which).X
@@ -109,7 +137,10 @@ class LivingData(RuleBasedStateMachine):
             assert not self.all_are_good
             self.fit_anew()
         elif found["n_samples"] == dataset.n_samples:
-            assert read_model(self.model).statistics.digest() == sum_like(self.begun, dataset).digest()
+            assert (
+                read_model(self.model).statistics.digest()
+                == sum_like(self.begun, dataset).digest()
+            )
         else:
             assert not self.all_are_good
         # Other versions of the model are of data that have expired.
@@ -118,14 +149,22 @@ class LivingData(RuleBasedStateMachine):
 
     @rule(n=st.sampled_from([1, 300]))
     def merge(self, n):
-        """The rows of another dataset come to those of the model, whatever it has been through."""
-        model, (X, y) = read_model(self.model), self.draw(n)
-        merged = merge([model, refit_on(model, ArrayDataset(X, y), engine=ENGINE)], ["here", "there"])
-        before, after, Z = model.statistics, merged.statistics, model.feature_map.transform(X)
+        """The rows of another dataset come to those of the model, whatever it has been
+        through.
+        """
+        model = read_model(self.model)
+        (X, y) = self.draw(n)
+        merged = merge(
+            [model, refit_on(model, ArrayDataset(X, y), engine=ENGINE)],
+            ["here", "there"],
+        )
+        before = model.statistics
+        after = merged.statistics
+        Z = model.feature_map.transform(X)
         assert after.n_samples == before.n_samples + n
         # What float64 keeps of sums of some thousand rows.
-        np.testing.assert_allclose(after.ZtZ() - before.ZtZ(), Z.T @ Z, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(after.Zty() - before.Zty(), Z.T @ y, rtol=1e-9, atol=1e-9)
+        assert_allclose(after.ZtZ() - before.ZtZ(), Z.T @ Z, rtol=1e-9, atol=1e-9)
+        assert_allclose(after.Zty() - before.Zty(), Z.T @ y, rtol=1e-9, atol=1e-9)
 
     def run(self, **options):
         dataset = open_dataset(self.url)
@@ -141,12 +180,16 @@ class LivingData(RuleBasedStateMachine):
             assert not self.all_are_good
             assert model.digest() == before
             assert any(
-                one.data_version == dataset.version for one in find_lacking(parse_location(self.model))
+                one.data_version == dataset.version
+                for one in find_lacking(parse_location(self.model))
             )
             return
         assert found["left_out"] == [] or not self.all_are_good
         for because in found["left_out_because"]:
-            assert "rolled back" in because or "with 99% confidence over 5% higher" in because
+            assert (
+                "rolled back" in because
+                or "with 99% confidence over 5% higher" in because
+            )
         self.assert_holds(model, dataset, found["left_out"])
 
     @rule()
@@ -154,7 +197,10 @@ class LivingData(RuleBasedStateMachine):
         """What an update leaves out, a backfill brings back."""
         dataset, found = self.run(backfill=0, force=True)
         assert found["left_out"] == []
-        assert read_model(self.model).statistics.digest() == sum_like(self.begun, dataset).digest()
+        assert (
+            read_model(self.model).statistics.digest()
+            == sum_like(self.begun, dataset).digest()
+        )
         self.all_are_good = False  # the champion may be a bad one now
 
     def assert_holds(self, model, dataset, left_out):
@@ -166,11 +212,14 @@ class LivingData(RuleBasedStateMachine):
         expected = sum_like(self.begun, ArrayDataset(rows.X, rows.y[:, 0]))
         assert model.statistics.n_samples == expected.n_samples == int(kept.sum())
         # Rows lie in other tiles, which are rounded each.
-        np.testing.assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
+        assert_allclose(model.statistics.ZtZ(), expected.ZtZ(), rtol=1e-9, atol=1e-9)
+        assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
 
 
 LivingData.TestCase.settings = settings(
-    max_examples=4, stateful_step_count=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=4,
+    stateful_step_count=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestLivingData = pytest.mark.faults("F16", "F17")(LivingData.TestCase)

@@ -1,4 +1,6 @@
-"""Peak memory does not grow with the rows, and stays below the plan's figure; each job in its own process."""
+"""Peak memory does not grow with the rows, and stays below the plan's figure; each job
+in its own process.
+"""
 
 import json
 from pathlib import Path
@@ -8,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from rff_dist.storage.writing import Writing
+from rff_dist.storage.writing import WriteOptions
 from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 from tests.processes import run_script
 
@@ -16,15 +18,16 @@ pytestmark = pytest.mark.faults("F14")
 
 MIB = 2**20
 FEW_AND_MANY = 50_000, 500_000
-# What is held is measured, not what glibc keeps of what was freed: -2 to 8 MiB, by which of Zarr's up to 20
-# threads happened to read (one arena for all of them: 1 to 5) and what was freed in between (large arrays go
-# back to the system at once; by default glibc raises its threshold for that as it runs: 0.1 to 0.5).
+# What is held is measured, not what glibc keeps of what was freed: -2 to 8 MiB, by
+# which of Zarr's up to 20 threads happened to read (one arena for all of them: 1 to 5)
+# and what was freed in between (large arrays go back to the system at once; by default
+# glibc raises its threshold for that as it runs: 0.1 to 0.5).
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 SCRIPT = """
 import json, sys
 from rff_dist import RFFRidge, SerialEngine, open_dataset
 from rff_dist.ridge import predict as prediction
-from rff_dist.fitting.plan import Sums, check_plan
+from rff_dist.fitting.plan import Sums, plan_on_engine
 
 url, output = sys.argv[1:3]
 n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sys.argv[3:])
@@ -32,7 +35,7 @@ n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sy
 engine = SerialEngine(n_threads=2)
 dataset = open_dataset(url)
 widest = max(n_components) if isinstance(n_components, list) else n_components
-plan = check_plan(dataset, widest, Sums(alpha=alpha, n_folds=cv or 1), engine=engine)
+plan = plan_on_engine(dataset, widest, Sums(alpha=alpha, n_folds=cv or 1), engine=engine)
 model = RFFRidge(
     "gaussian", length_scale=length_scale, features="fourier", n_components=n_components, alpha=alpha, cv=cv,
     random_state=0, engine=engine
@@ -48,7 +51,9 @@ print(json.dumps({
 """
 
 
-def run_job(url, output, n_components, alpha, length_scale="median", cv=None, **variables):
+def run_job(
+    url, output, n_components, alpha, length_scale="median", cv=None, **variables
+):
     arguments = [json.dumps(value) for value in (n_components, alpha, length_scale, cv)]
     return run_script(SCRIPT, url, output, *arguments, **variables)
 
@@ -58,7 +63,9 @@ def generate(url, n_samples, n_features=4):
         url,
         lambda X: np.sin(X[:, 0]) + X[:, 1],
         RandomRows(n_samples, n_features, noise=0.5, seed=0),
-        Writing(16_384),  # by default chunks, and what is read at a time, grow with the rows up to a limit
+        # by default chunks, and what is read at a time, grow with the rows up to a
+        # limit
+        WriteOptions(16_384),
     )
 
 
@@ -68,12 +75,14 @@ def peaks(tmp_path_factory):
     results = {}
     for n_samples in FEW_AND_MANY:
         generate(folder / f"{n_samples}.zarr", n_samples)
-        # The sample for a length scale of "median" reads up to ten chunks at a time: 5 to 8 MiB more where
-        # there are that many
-        place, output = folder / f"{n_samples}.zarr", folder / f"{n_samples}-out.zarr"
+        # The sample for a length scale of "median" reads up to ten chunks at a time: 5
+        # to 8 MiB more where there are that many
+        place = folder / f"{n_samples}.zarr"
+        output = folder / f"{n_samples}-out.zarr"
         result = run_job(place, output, 64, 1.0, 2.0, **MALLOC)
         assert result["rows"] == n_samples
-        assert result["rmse"] == pytest.approx(0.5, rel=0.05)  # the noise: no model does better
+        # the noise: no model does better
+        assert result["rmse"] == pytest.approx(0.5, rel=0.05)
         results[n_samples] = result
     return results
 
@@ -90,8 +99,12 @@ def test_a_job_stays_below_the_plans_figure(peaks, n_samples):
     assert peaks[n_samples]["evaluate"] <= peaks[n_samples]["plan"]
 
 
-@pytest.mark.parametrize(("n_features", "n_components", "alpha"), [(16, 1024, "gcv"), (512, 512, 1.0)])
-def test_other_shapes_of_jobs_stay_below_the_plans_figure(tmp_path, n_features, n_components, alpha):
+@pytest.mark.parametrize(
+    ("n_features", "n_components", "alpha"), [(16, 1024, "gcv"), (512, 512, 1.0)]
+)
+def test_other_shapes_of_jobs_stay_below_the_plans_figure(
+    tmp_path, n_features, n_components, alpha
+):
     generate(tmp_path / "data.zarr", 20_000, n_features)
     result = run_job(tmp_path / "data.zarr", tmp_path / "out.zarr", n_components, alpha)
     assert result["evaluate"] <= result["plan"]
@@ -99,7 +112,9 @@ def test_other_shapes_of_jobs_stay_below_the_plans_figure(tmp_path, n_features, 
 
 def test_a_table_of_folds_stays_below_the_plans_figure(tmp_path):
     generate(tmp_path / "data.zarr", 20_000, 16)
-    result = run_job(tmp_path / "data.zarr", tmp_path / "out.zarr", [256, 512, 1024], "auto", cv=5)
+    result = run_job(
+        tmp_path / "data.zarr", tmp_path / "out.zarr", [256, 512, 1024], "auto", cv=5
+    )
     assert result["rows"] == 20_000
     # not so far below it that the plan would refuse what fits: measured 60 % of it
     assert result["plan"] / 2 < result["evaluate"] <= result["plan"]
@@ -120,10 +135,14 @@ print(json.dumps({"second": peaks[1], "last": peaks[-1], "passes": len(peaks)}))
 """
 
 
-def test_lloyd_passes_take_no_more_memory_one_after_another_nor_for_ten_times_the_rows(tmp_path):
+def test_lloyd_passes_take_no_more_memory_one_after_another_nor_for_ten_times_the_rows(
+    tmp_path,
+):
     for n_samples in (20_000, 200_000):
         generate(tmp_path / f"{n_samples}.zarr", n_samples)
-    few, many = (run_script(LLOYD, tmp_path / f"{n}.zarr", **MALLOC) for n in (20_000, 200_000))
+    few, many = (
+        run_script(LLOYD, tmp_path / f"{n}.zarr", **MALLOC) for n in (20_000, 200_000)
+    )
     for found in (few, many):
         assert found["passes"] >= 20
         grown = found["last"] - found["second"]
@@ -142,11 +161,15 @@ print(peak())
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the peak is read from /proc"
+)
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npy", "npz"])
 def test_an_ingest_takes_no_more_memory_for_a_longer_file(tmp_path, kind):
-    peaks, sizes = [], []
-    for n_samples in (400_000, 2_400_000):  # read-ahead and allocators hold 10 to 50 MB more or less
+    peaks = []
+    sizes = []
+    # read-ahead and allocators hold 10 to 50 MB more or less
+    for n_samples in (400_000, 2_400_000):
         values = np.random.default_rng(0).standard_normal((n_samples, 8)).round(3)
         source = tmp_path / f"{n_samples}.{kind}"
         match kind:

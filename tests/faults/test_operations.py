@@ -1,4 +1,6 @@
-"""Whatever operation fails or kills a writer, readers see the old or the new, and nobody is blocked."""
+"""Whatever operation fails or kills a writer, readers see the old or the new, and
+nobody is blocked.
+"""
 
 import errno
 import json
@@ -7,9 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +19,9 @@ from tests.faults.works import WORKS, Operations, fail, moments, watched
 
 # A few in the default suite, all others with the slow ones.
 FAST = {"predictions", "rows appended", "table followed", "next version"}
-EVERY = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in WORKS]
+EVERY = [
+    pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in WORKS
+]
 
 
 MOST = 20  # moments of a work that are tried, spread over all that there are
@@ -27,8 +30,10 @@ MOST = 20  # moments of a work that are tried, spread over all that there are
 class Case:
     """A work in folders of its own, and what is to come of it."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.work, self.folder, self.begin = WORKS[name], folder, folder / "begin"
+    def __init__(self, name, folder):
+        self.work = WORKS[name]
+        self.folder = folder
+        self.begin = folder / "begin"
         self.begin.mkdir()
         self.work.prepare(str(self.begin))
         self.before = self.work.state(str(self.begin))
@@ -37,14 +42,16 @@ class Case:
         opens = Operations(str(whole), -1, int, reads=True)
         with watched(writes), watched(opens):
             self.work.run(str(whole))
-        self.n_writes, self.n_opens = writes.n_seen, opens.n_seen
-        self.after, self.left = self.work.state(str(whole)), names_in(whole)
+        self.n_writes = writes.n_seen
+        self.n_opens = opens.n_seen
+        self.after = self.work.state(str(whole))
+        self.left = names_in(whole)
         assert self.after != self.before
 
-    def new(self, name: str) -> Path:
+    def new(self, name):
         return Path(shutil.copytree(self.begin, self.folder / name))
 
-    def assert_goes_on(self, place: Path) -> Any:
+    def assert_goes_on(self, place):
         """The same work succeeds now; returns what was there before that."""
         found = self.work.state(str(place))
         assert found in (self.before, self.after)
@@ -54,12 +61,14 @@ class Case:
         return found
 
 
-def names_in(folder: Path) -> set[str]:
-    """Return the names of outputs, and of what is left beside them that the same work does not go on with."""
+def names_in(folder):
+    """Return the names of outputs, and of what is left beside them that the same work
+    does not go on with.
+    """
     return {path.name for path in folder.iterdir() if not path.name.endswith(".ledger")}
 
 
-def complaint(case: Case, place: Path) -> str | None:
+def complaint(case, place):
     """Do the work, and return what the error of storage says that ends it."""
     try:
         case.work.run(str(place))
@@ -70,12 +79,14 @@ def complaint(case: Case, place: Path) -> str | None:
 
 @pytest.mark.faults("F12", "F13")
 @pytest.mark.parametrize(
-    ("code", "and_later"), [(errno.EIO, False), (errno.ENOSPC, True)], ids=["one", "full from then on"]
+    ("code", "and_later"),
+    [(errno.EIO, False), (errno.ENOSPC, True)],
+    ids=["one", "full from then on"],
 )
 @pytest.mark.parametrize("name", EVERY)
 def test_whatever_operation_fails_nothing_else_is_left_and_the_same_work_succeeds_afterwards(
-    name: str, code: int, and_later: bool, tmp_path: Path
-) -> None:
+    name, code, and_later, tmp_path
+):
     case = Case(name, tmp_path)
     for n in moments(case.n_writes, most=MOST):
         here = case.new(str(n))
@@ -96,16 +107,23 @@ type Driver = Callable[[str, int, Path, str], int]
 
 
 @pytest.fixture(scope="module")
-def driver(project_root: Path) -> Iterator[Driver]:
+def driver(project_root):
     """Return what does a work in another process and gives its exit code."""
     command = [sys.executable, "-m", "tests.faults.works"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=project_root, stderr=subprocess.DEVNULL, **pipes) as process:
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+    }
+    with subprocess.Popen(
+        command, cwd=project_root, stderr=subprocess.DEVNULL, **pipes
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        asked, said = process.stdin, process.stdout
+        asked = process.stdin
+        said = process.stdout
 
-        def drive(how: str, number: int, place: Path, name: str) -> int:
+        def drive(how, number, place, name):
             asked.write(json.dumps([how, number, str(place), name]) + "\n")
             asked.flush()
             return int(said.readline())
@@ -117,9 +135,10 @@ def driver(project_root: Path) -> Iterator[Driver]:
 @pytest.mark.faults("F5")
 @pytest.mark.parametrize("name", EVERY)
 def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new_and_locks_nobody_out(
-    name: str, tmp_path: Path, driver: Driver
-) -> None:
-    case, found = Case(name, tmp_path), []
+    name, tmp_path, driver
+):
+    case = Case(name, tmp_path)
+    found = []
     for n in moments(case.n_opens, most=MOST):
         here = case.new(str(n))
         code = driver("kill at", n, here, name)
@@ -137,9 +156,10 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new_and_locks_nobod
 @pytest.mark.faults("F13")
 @pytest.mark.parametrize("name", EVERY)
 def test_a_file_that_cannot_grow_beyond_any_size_leaves_the_old_and_nothing_else(
-    name: str, tmp_path: Path, driver: Driver
-) -> None:
-    case, codes = Case(name, tmp_path), []
+    name, tmp_path, driver
+):
+    case = Case(name, tmp_path)
+    codes = []
     for limit in (0, 60, 300, 600, 1_200, 3_000, 10_000, 10**6):
         here = case.new(str(limit))
         codes.append(driver("full at", limit, here, name))

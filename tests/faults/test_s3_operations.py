@@ -1,10 +1,11 @@
-"""Whatever request to a store fails, readers see the old or the new, and the same work then succeeds."""
+"""Whatever request to a store fails, readers see the old or the new, and the same work
+then succeeds.
+"""
 
 import pytest
 
 from rff_dist.errors import StorageError
 from tests.faults.works import WORKS, moments
-from tests.s3_server import S3Server
 
 FAST = {"predictions", "rows appended", "model overwritten"}
 EVERY = [
@@ -17,17 +18,19 @@ MOST = 5  # requests of a work that are tried, each with all that it needs befor
 
 
 @pytest.mark.s3
-# Zarr writes several chunks at once, and forgets those that were not begun when one fails.
+# Zarr writes several chunks at once, and forgets those that were not begun when one
+# fails.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <coroutine")
 @pytest.mark.faults("F12")
 @pytest.mark.parametrize("times", [1, EVER], ids=["one", "all later ones"])
 @pytest.mark.parametrize("name", EVERY)
 def test_whatever_request_is_refused_the_same_work_succeeds_afterwards(
-    name: str, times: int, server: S3Server
-) -> None:
+    name, times, server
+):
     work = WORKS[name]
-    begin, whole = f"{name}-{times}/begin", server.url(f"{name}-{times}/whole")
+    begin = f"{name}-{times}/begin"
+    whole = server.url(f"{name}-{times}/whole")
     work.prepare(server.url(begin))
     server.copy(begin, f"{name}-{times}/whole")
     before = work.state(whole)

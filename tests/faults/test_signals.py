@@ -25,7 +25,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def start_long_fit(folder):
-    """Start a fit that would take minutes, wait for its longest pass, and find its processes."""
+    """Start a fit that would take minutes, wait for its longest pass, and find its
+    processes.
+    """
     command = [
         sys.executable,
         "-m",
@@ -35,9 +37,22 @@ def start_long_fit(folder):
         folder / "stopped",
         *PLAIN,
     ]
-    command += ["--n-components", "8192", "--alpha", "1", "--n-workers", "1", "--n-threads", "1"]
+    command += [
+        "--n-components",
+        "8192",
+        "--alpha",
+        "1",
+        "--n-workers",
+        "1",
+        "--n-threads",
+        "1",
+    ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     for line in process.stderr:
         if line.startswith("accumulate: "):
@@ -69,4 +84,6 @@ def test_a_signal_stops_the_cluster_and_leaves_neither_processes_nor_output(
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
     # The sums of a pass that took long are kept for the same command.
-    assert {path.name for path in folder.iterdir() if "stopped" in path.name} <= {".stopped.ledger"}
+    assert {path.name for path in folder.iterdir() if "stopped" in path.name} <= {
+        ".stopped.ledger"
+    }

@@ -1,9 +1,10 @@
-"""What is written to a store, each with what readers see of it, and a process that does it and dies.
+"""What is written to a store, each with what readers see of it, and a process that does
+it and dies.
 
-`python -m tests.faults.works` reads lines of JSON: how, a number, a place and a work's name. It does the work
-in a process of its own and writes its exit code; its errors are on standard error. `how` is "kill at", which
-counts the files that are opened and the names that change, or "full at", which limits the bytes of a file.
-"""
+`python -m tests.faults.works` reads lines of JSON: how, a number, a place and a work's
+name. It does the work in a process of its own and writes its exit code; its errors are
+on standard error. `how` is "kill at", which counts the files that are opened and the
+names that change, or "full at", which limits the bytes of a file."""
 
 import contextlib
 import json
@@ -32,7 +33,7 @@ from rff_dist.storage.output_places import is_unfinished
 from rff_dist.storage.records import read_record, write_record
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import refresh
-from rff_dist.workbench.jobs.places import Source
+from rff_dist.workbench.jobs.places import DataSource
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.publishing import publish as publish_model
 from rff_dist.workbench.jobs.specs import Predict, Update
@@ -73,14 +74,18 @@ def write(place: Place, seed: int, **options: Any) -> None:
 
 
 def write_versions(place: Place) -> None:
-    """Prepare versioned data, which in an object store took the place of others: it keeps both."""
+    """Prepare versioned data, which in an object store took the place of others: it
+    keeps both.
+    """
     write(place, 0, versioned=True)
     if "://" in place:
         write(place, 0, versioned=True, overwrite=True)
 
 
 def read_rows(place: Place, name: str = "data", array: str = "X") -> Any:
-    """Return the rows of an array; None where nobody finds any, or a writer did not finish them."""
+    """Return the rows of an array; None where nobody finds any, or a writer did not
+    finish them.
+    """
     location = parse_location(f"{place}/{name}")
     if not exists(location) or is_unfinished(location):
         return None
@@ -101,7 +106,11 @@ def write_values(place: Place, i: int) -> None:
 
 def read_values(place: Place) -> int | None:
     location = parse_location(f"{place}/model")
-    return None if not exists(location) or is_unfinished(location) else whole(read_record(location.url))
+    return (
+        None
+        if not exists(location) or is_unfinished(location)
+        else whole(read_record(location.url))
+    )
 
 
 def train(place: Place) -> None:
@@ -115,7 +124,11 @@ def train(place: Place) -> None:
 
 
 def fit(data: str, length_scale: float) -> RidgeModel:
-    options: dict[str, Any] = {"length_scale": length_scale, "n_components": 16, "alpha": 0.1}
+    options: dict[str, Any] = {
+        "length_scale": length_scale,
+        "n_components": 16,
+        "alpha": 0.1,
+    }
     return fit_ridge(open_dataset(data), Gaussian(), engine=ENGINE, **options)[0]
 
 
@@ -127,11 +140,15 @@ def predicted_before(place: Place) -> None:
 
 
 def predict_rows(
-    place: Place, *, model: str = "model", output: str = "predictions", overwrite: bool = False
+    place: Place,
+    *,
+    model: str = "model",
+    output: str = "predictions",
+    overwrite: bool = False,
 ) -> None:
     job = Predict(
         model=f"{place}/{model}",
-        source=Source(data=f"{place}/data"),
+        source=DataSource(data=f"{place}/data"),
         output=f"{place}/{output}",
         overwrite=overwrite,
     )
@@ -143,7 +160,9 @@ def read_predictions(place: Place) -> Any:
 
 
 def update(place: Place, model: str) -> None:
-    job = build(Update, {"model": f"{place}/{model}", "data": f"{place}/data", "force": True})
+    job = build(
+        Update, {"model": f"{place}/{model}", "data": f"{place}/data", "force": True}
+    )
     refresh.update(job, in_this_process(ENGINE))
 
 
@@ -171,7 +190,9 @@ def change_table(place: Place) -> None:
     deltalake.write_deltalake(table, as_arrow(draw(range(90), 0)))
     ingest_more(table, f"{place}/data", target="price", id="key", chunk_rows=32)
     deltalake.write_deltalake(table, as_arrow(draw(range(90, 130), 1)), mode="append")
-    deltalake.DeltaTable(table).update(updates={"a": "0.5"}, predicate="key = 3 OR key = 80")
+    deltalake.DeltaTable(table).update(
+        updates={"a": "0.5"}, predicate="key = 3 OR key = 80"
+    )
     deltalake.DeltaTable(table).delete("key = 7")
 
 
@@ -182,10 +203,14 @@ def convert(place: Place) -> None:
 
 WORKS = {
     "data": Work(nothing, partial(write, seed=1), read_rows),
-    "data overwritten": Work(partial(write, seed=0), partial(write, seed=1, overwrite=True), read_rows),
+    "data overwritten": Work(
+        partial(write, seed=0), partial(write, seed=1, overwrite=True), read_rows
+    ),
     "versioned data": Work(nothing, partial(write, seed=1, versioned=True), read_rows),
     "rows appended": Work(
-        write_versions, lambda place: append_dataset(f"{place}/data", *rows(40, 1)), read_rows
+        write_versions,
+        lambda place: append_dataset(f"{place}/data", *rows(40, 1)),
+        read_rows,
     ),
     "rows corrected": Work(
         partial(write, seed=0, versioned=True),
@@ -205,36 +230,49 @@ WORKS = {
         remote=False,
     ),
     "model": Work(nothing, partial(write_values, i=1), read_values),
-    "model overwritten": Work(partial(write_values, i=1), partial(write_values, i=2), read_values),
-    "first version": Work(nothing, lambda place: publish(f"{place}/m", 1), read_current),
+    "model overwritten": Work(
+        partial(write_values, i=1), partial(write_values, i=2), read_values
+    ),
+    "first version": Work(
+        nothing, lambda place: publish(f"{place}/m", 1), read_current
+    ),
     "next version": Work(
-        lambda place: publish(f"{place}/m", 1), lambda place: publish(f"{place}/m", 2), read_current
+        lambda place: publish(f"{place}/m", 1),
+        lambda place: publish(f"{place}/m", 2),
+        read_current,
     ),
     "version promoted": Work(
-        publish_two, lambda place: RegisteredModel(f"{place}/m").promote(1), read_current
+        publish_two,
+        lambda place: RegisteredModel(f"{place}/m").promote(1),
+        read_current,
     ),
     "predictions": Work(train, predict_rows, read_predictions),
     "predictions overwritten": Work(
         predicted_before, partial(predict_rows, overwrite=True), read_predictions
     ),
-    "model updated": Work(train, partial(update, model="model"), partial(read_digest, model="model")),
-    "version updated": Work(train, partial(update, model="models/m"), partial(read_digest, model="models/m")),
+    "model updated": Work(
+        train, partial(update, model="model"), partial(read_digest, model="model")
+    ),
+    "version updated": Work(
+        train, partial(update, model="models/m"), partial(read_digest, model="models/m")
+    ),
 }
 
 
-# -- operations on files ---------------------------------------------------------------------------------
+# -- operations on files
+# ---------------------------------------------------------------------------------
 
 
 @dataclass
 class Operations:
-    """Operations on files below a folder: openings of files, and names that appear or change.
+    """Operations on files below a folder: openings of files, and names that appear or
+    change.
 
     `at`: the number of the one that is hit, from 0 on; -1 hits none.
     `hit`: what happens then; an error that it raises is the operation's.
     `and_later`: whether all later ones are hit too.
-    `reads`: whether openings to read count, such as those before a file is synced to the disk.
-    `n_seen`, `n_hit`: how many there were.
-    """
+    `reads`: whether openings to read count, such as those before a file is synced to
+    the disk. `n_seen`, `n_hit`: how many there were."""
 
     folder: str
     at: int
@@ -245,12 +283,20 @@ class Operations:
     n_hit: int = 0
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in ("open", "os.rename", "os.mkdir") or not str(arguments[0]).startswith(self.folder):
+        if event not in ("open", "os.rename", "os.mkdir") or not str(
+            arguments[0]
+        ).startswith(self.folder):
             return
-        if event == "open" and not self.reads and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        if (
+            event == "open"
+            and not self.reads
+            and not arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        ):
             return
         self.n_seen += 1
-        if self.n_seen == self.at + 1 or (self.and_later and self.n_seen > self.at >= 0):
+        if self.n_seen == self.at + 1 or (
+            self.and_later and self.n_seen > self.at >= 0
+        ):
             self.n_hit += 1
             self.hit()
 
@@ -280,7 +326,9 @@ def watched(operations: Operations) -> Iterator[Operations]:
 
 
 def moments(n: int, *, most: int) -> list[int]:
-    """Return some of so many moments, spread over all, the first and the last among them."""
+    """Return some of so many moments, spread over all, the first and the last among
+    them.
+    """
     return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))})
 
 
@@ -294,7 +342,9 @@ def _die() -> None:
 
 
 def main() -> None:
-    """Do works, each in a process of its own, which imports Icechunk: its threads outlive no fork."""
+    """Do works, each in a process of its own, which imports Icechunk: its threads
+    outlive no fork.
+    """
     for line in sys.stdin:
         how, number, place, name = json.loads(line)
         child = os.fork()

@@ -1,4 +1,6 @@
-"""The way from an empty folder to a scheduled refresh that deploy/README.md prints, as it is printed."""
+"""The way from an empty folder to a scheduled refresh that deploy/README.md prints, as
+it is printed.
+"""
 
 import os
 import re
@@ -16,13 +18,20 @@ from tests.pages import read_blocks
 from tests.processes import Process, wait_for
 from tests.system import System, answers, free_port
 
-pytestmark = [pytest.mark.documents, pytest.mark.flows, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.documents,
+    pytest.mark.flows,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+]
 
 DONE = "the block is done"
 
 
 class Terminal(Process):
-    """A shell that is given a page's blocks one after the other; it ends at the first command that fails."""
+    """A shell that is given a page's blocks one after the other; it ends at the first
+    command that fails.
+    """
 
     def type(self, text: str) -> None:
         """Type a block, and wait until the prompt is back."""
@@ -39,12 +48,18 @@ class Terminal(Process):
 
 
 @pytest.fixture(scope="module")
-def terminal(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> Iterator[Terminal]:
+def terminal(
+    tmp_path_factory: pytest.TempPathFactory, project_root: Path
+) -> Iterator[Terminal]:
     """A terminal in an empty folder, but for deploy/."""
     folder = tmp_path_factory.mktemp("deploy")
     (folder / "deploy").symlink_to(project_root / "deploy")
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RFF_"))},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PREFECT_", "RFF_"))
+        },
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_WORKER_QUERY_SECONDS": "1",
@@ -59,7 +74,10 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> It
 def blocks(project_root: Path) -> list[str]:
     """The four blocks of the way, with a port that is free here."""
     port = str(free_port())
-    texts = [one.text.replace("4200", port) for one in read_blocks(project_root / "deploy/README.md")]
+    texts = [
+        one.text.replace("4200", port)
+        for one in read_blocks(project_root / "deploy/README.md")
+    ]
     first = next(i for i, text in enumerate(texts) if "prefect server start" in text)
     return texts[first : first + 4]
 
@@ -74,7 +92,9 @@ def system(terminal: Terminal, blocks: list[str]) -> System:
     for block in others:
         terminal.type(block)
     authentication = terminal.variable("PREFECT_API_AUTH_STRING")
-    return System(terminal.log.parent, None, "", api, authentication, dict(os.environ), [terminal])
+    return System(
+        terminal.log.parent, None, "", api, authentication, dict(os.environ), [terminal]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +104,10 @@ def store(system: System, terminal: Terminal) -> Path:
 
 def test_printed_commands_end_with_a_model_that_was_tested(store):
     version = RegisteredModel(store / "models/main").current()
-    assert (version.number, version.lineage["n_samples"]) == (1, open_dataset(store / "data.zarr").n_samples)
+    assert (version.number, version.lineage["n_samples"]) == (
+        1,
+        open_dataset(store / "data.zarr").n_samples,
+    )
     held_out = open_dataset(store / "data-test.zarr")
     assert held_out.n_samples + version.lineage["n_samples"] == 2_000
     metrics = read_model(store / "models/main").card["metrics"]
@@ -92,14 +115,20 @@ def test_printed_commands_end_with_a_model_that_was_tested(store):
     assert metrics["r2"][0] > 0.99  # a smooth function without noise
 
 
-def test_the_schedule_refreshes_the_model_by_rows_that_arrived(system, store, terminal, blocks):
+def test_the_schedule_refreshes_the_model_by_rows_that_arrived(
+    system, store, terminal, blocks
+):
     [write] = re.findall(r"^python - .*?^END$", blocks[1], re.MULTILINE | re.DOTALL)
-    terminal.type(write.replace("2000", "500").replace("first.parquet", "second.parquet"))
+    terminal.type(
+        write.replace("2000", "500").replace("first.parquet", "second.parquet")
+    )
     before = open_dataset(store / "data.zarr").n_samples
     terminal.type("prefect deployment run ingest/nightly --watch")
     with system.schedule_every("refresh/nightly", seconds=10):
         wait_for(
-            lambda: RegisteredModel(store / "models/main").current().number == 2, "the scheduled refresh", 180
+            lambda: RegisteredModel(store / "models/main").current().number == 2,
+            "the scheduled refresh",
+            180,
         )
     version = RegisteredModel(store / "models/main").current()
     assert version.lineage["n_samples"] == before + 500

@@ -1,4 +1,6 @@
-"""The deployments and automations of deploy/ against the flows that they run and Prefect's own models."""
+"""The deployments and automations of deploy/ against the flows that they run and
+Prefect's own models.
+"""
 
 import importlib
 import importlib.util
@@ -18,7 +20,7 @@ from prefect.flows import load_flow_from_entrypoint
 from rff_dist import flows
 from rff_dist.errors import InvalidParameterError
 from rff_dist.flows import outcomes
-from rff_dist.flows.running import Form
+from rff_dist.flows.running import parameters_of
 from tests.refusals import refuses
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -28,10 +30,12 @@ def load(name: str) -> Any:
     return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
 
 
-DEPLOYMENTS = {entry["entrypoint"]: entry for entry in load("prefect.yaml")["deployments"]}
+DEPLOYMENTS = {
+    entry["entrypoint"]: entry for entry in load("prefect.yaml")["deployments"]
+}
 
 
-def parameters_of(entry: dict[str, Any], store: str) -> dict[str, Any]:
+def filled_parameters(entry: dict[str, Any], store: str) -> dict[str, Any]:
     """Return a deployment's parameters as `prefect deploy` fills them in."""
     text = json.dumps(entry["parameters"]).replace("{{ $RFF_DIST_STORE }}", store)
     assert "{{" not in text
@@ -39,18 +43,12 @@ def parameters_of(entry: dict[str, Any], store: str) -> dict[str, Any]:
     return filled
 
 
-def form_of(entrypoint: str) -> type[Form]:
-    module, _, name = entrypoint.rpartition(".")
-    form: type[Form] = getattr(importlib.import_module(module), f"{name.capitalize()}Parameters")
-    return form
-
-
 def test_each_flow_has_a_deployment():
     folder = Path(flows.__file__).parent
     names = {
         path.stem
         for path in folder.glob("*.py")
-        if re.search(r"^@(running\.)?job_flow\(", path.read_text(), re.M)
+        if re.search(r"^@job_flow\(", path.read_text(), re.M)
     }
     assert names == {"train", "tune", "cluster", "predict", "ingest", "refresh"}
     assert set(DEPLOYMENTS) == {f"rff_dist.flows.{name}.{name}" for name in names}
@@ -59,14 +57,16 @@ def test_each_flow_has_a_deployment():
 @pytest.mark.parametrize("store", ["s3://bucket/rff_dist", "shared/rff_dist"])
 @pytest.mark.parametrize("entrypoint", DEPLOYMENTS)
 def test_parameters_of_deployments_are_what_the_flows_take(entrypoint, store):
-    values = parameters_of(DEPLOYMENTS[entrypoint], store)
-    form = form_of(entrypoint)
-    form(**values)
-    with refuses(InvalidParameterError, "nonsense"):
-        form(**values, nonsense=1)
+    values = filled_parameters(DEPLOYMENTS[entrypoint], store)
     flow = load_flow_from_entrypoint(entrypoint, use_placeholder_flow=False)
-    assert values.keys() <= flow.parameters.properties.keys()  # so that each can be overridden alone
-    urls = [value for value in values.values() if isinstance(value, str) and "/" in value]
+    parameters_of(flow).read(values)
+    with refuses(InvalidParameterError, "nonsense"):
+        parameters_of(flow).read(values | {"nonsense": 1})
+    # so that each can be overridden alone
+    assert values.keys() <= flow.parameters.properties.keys()
+    urls = [
+        value for value in values.values() if isinstance(value, str) and "/" in value
+    ]
     assert urls
     assert all(url.startswith(store) for url in urls)
 
@@ -75,9 +75,13 @@ def test_parameters_of_deployments_are_what_the_flows_take(entrypoint, store):
 def test_deployments_are_scheduled_one_at_a_time_in_a_named_time_zone(entry):
     (schedule,) = entry["schedules"]
     assert re.fullmatch(r"(\S+ ){4}\S+", schedule["cron"])
-    assert str(ZoneInfo(schedule["timezone"])) == "Etc/UTC"  # no hour of it is skipped or comes twice
+    # no hour of it is skipped or comes twice
+    assert str(ZoneInfo(schedule["timezone"])) == "Etc/UTC"
     assert schedule.get("active", True)
-    assert entry["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+    assert entry["concurrency_limit"] == {
+        "limit": 1,
+        "collision_strategy": "CANCEL_NEW",
+    }
     assert entry["work_pool"]["name"] == "rff-dist"
     assert "rff_dist" in entry["tags"]
     assert entry["description"]
@@ -89,7 +93,8 @@ def test_deploying_pulls_and_pushes_nothing_and_stops_without_a_store():
     assert config["pull"] == []
     (step,) = config["build"]
     script = step["prefect.deployments.steps.run_shell_script"]["script"]
-    command = re.fullmatch(r"sh -c '([^']+)'", script).group(1)  # Prefect splits words as a shell does
+    # Prefect splits words as a shell does
+    command = re.fullmatch(r"sh -c '([^']+)'", script).group(1)
 
     def run(**environment: str) -> int:
         return subprocess.run(
@@ -127,7 +132,10 @@ def test_automations_are_valid_and_about_our_runs_only(entry):
         "Pending",
         "Running",
     }
-    events = {name.rpartition(".")[2] for name in [*trigger["expect"], *trigger.get("after", [])]}
+    events = {
+        name.rpartition(".")[2]
+        for name in [*trigger["expect"], *trigger.get("after", [])]
+    }
     assert events <= {*states, "heartbeat"}
 
 
@@ -135,19 +143,34 @@ def test_automations_see_to_crashed_silent_and_late_runs():
     by_after = {(*entry["trigger"].get("after", []),): entry for entry in AUTOMATIONS}
     silent = by_after[("prefect.flow-run.heartbeat",)]
     assert silent["actions"][0]["state"] == "CRASHED"
-    # Three beats of 180 s, Prefect's default: a shorter time would take living runs for dead.
+    # Three beats of 180 s, Prefect's default: a shorter time would take living runs for
+    # dead.
     assert silent["trigger"]["within"] > 3 * 180
     assert by_after[("prefect.flow-run.Late",)]["actions"][0]["state"] == "CANCELLED"
-    crashed = [entry for entry in AUTOMATIONS if "prefect.flow-run.Crashed" in entry["trigger"]["expect"]]
-    assert "pause-deployment" in {action["type"] for entry in crashed for action in entry["actions"]}
+    crashed = [
+        entry
+        for entry in AUTOMATIONS
+        if "prefect.flow-run.Crashed" in entry["trigger"]["expect"]
+    ]
+    assert "pause-deployment" in {
+        action["type"] for entry in crashed for action in entry["actions"]
+    }
 
 
 def test_each_automation_can_send_a_message_beside_what_it_does():
-    spec = importlib.util.spec_from_file_location("automations", DEPLOY / "automations.py")
+    spec = importlib.util.spec_from_file_location(
+        "automations", DEPLOY / "automations.py"
+    )
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert script.AUTOMATIONS == DEPLOY / "automations.yaml"
     for entry in AUTOMATIONS:
-        actions = AutomationCore.model_validate(script.with_message(entry, uuid4())).actions
-        acting = [action["type"] for action in entry["actions"] if action["type"] != "do-nothing"]
+        actions = AutomationCore.model_validate(
+            script.with_message(entry, uuid4())
+        ).actions
+        acting = [
+            action["type"]
+            for action in entry["actions"]
+            if action["type"] != "do-nothing"
+        ]
         assert [action.type for action in actions] == [*acting, "send-notification"]

@@ -24,12 +24,21 @@ from rff_dist.flows import tune as tune_flow
 from rff_dist.flows.running import lend_engine
 from rff_dist.models.kinds import read_any
 from rff_dist.ridge.models import RidgeModel, read_model
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.output_places import holds_model
 from rff_dist.workbench.jobs import publishing
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.ingest import append
 from rff_dist.workbench.jobs.predict import predict
 from rff_dist.workbench.jobs.refresh import update
-from rff_dist.workbench.jobs.specs import Clustering, Ingest, Predict, Train, Tune, Update
+from rff_dist.workbench.jobs.specs import (
+    Clustering,
+    Ingest,
+    Predict,
+    Train,
+    Tune,
+    Update,
+)
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
 from tests import command_line
@@ -42,10 +51,9 @@ pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 class Job:
     """A job: its spec, its command, its flow and its function; and one of it.
 
-    `given`: its options, with the places IN/… of what is there, and OUT…, of which each face has its own.
-    `same`: what its record says by every face.
-    `shown`: texts in artifacts of its flow, by their keys.
-    """
+    `given`: its options, with the places IN/… of what is there, and OUT…, of which each
+    face has its own. `same`: what its record says by every face. `shown`: texts in
+    artifacts of its flow, by their keys."""
 
     spec: type
     command: str
@@ -56,9 +64,20 @@ class Job:
     shown: dict[str, str] = field(default_factory=dict)
 
 
-SMALL = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 16, "seed": 3}
+SMALL = {
+    "kernel": "gaussian",
+    "length_scale": 1.0,
+    "features": "fourier",
+    "n_components": 16,
+    "seed": 3,
+}
 MODEL = {"data": "IN/data.zarr", "model": "OUT-model"}
-CLUSTERS = {"n_clusters": [2, 3], "features": "nystrom", "n_principal": 2, "normalize": "degree"}
+CLUSTERS = {
+    "n_clusters": [2, 3],
+    "features": "nystrom",
+    "n_principal": 2,
+    "normalize": "degree",
+}
 JOBS = {
     one.command: one
     for one in (
@@ -105,9 +124,21 @@ def folder(tmp_path_factory):
     X = rng.standard_normal((400, 2))
     y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(400)
     write_dataset(path / "data.zarr", X, y, chunk_rows=100)
-    np.savetxt(path / "table.csv", np.column_stack([X, y]), delimiter=",", header="a,b,y", comments="")
+    np.savetxt(
+        path / "table.csv",
+        np.column_stack([X, y]),
+        delimiter=",",
+        header="a,b,y",
+        comments="",
+    )
     by_python(
-        JOBS["fit"], {**SMALL, "data": str(path / "data.zarr"), "model": str(path / "model"), "alpha": "gcv"}
+        JOBS["fit"],
+        {
+            **SMALL,
+            "data": str(path / "data.zarr"),
+            "model": str(path / "model"),
+            "alpha": "gcv",
+        },
     )
     write_dataset(path / "grown.zarr", X, y, chunk_rows=100, versioned=True)
     new = rng.standard_normal((200, 2))
@@ -117,7 +148,11 @@ def folder(tmp_path_factory):
 
 def by_command(job, given):
     more = {Ingest: ["--append"]}.get(job.spec, ["--serial"])
-    return json.loads(command_line.run(job.command, *words_of(job.spec, given), *more, "--json").stdout)
+    return json.loads(
+        command_line.run(
+            job.command, *words_of(job.spec, given), *more, "--json"
+        ).stdout
+    )
 
 
 def by_flow(job, given):
@@ -127,22 +162,36 @@ def by_flow(job, given):
 
 def by_python(job, given):
     more = {"append": True} if job.spec is Ingest else {}
-    found = job.run(build(job.spec, {**given, **more}), in_this_process(SerialEngine(1)))
-    return found if isinstance(found, dict) else getattr(found, "record", None) or found.describe()
+    found = job.run(
+        build(job.spec, {**given, **more}), in_this_process(SerialEngine(1))
+    )
+    return (
+        found
+        if isinstance(found, dict)
+        else getattr(found, "record", None) or found.describe()
+    )
 
 
 def put(value, folder, out):
     """Return an option's value with places in it."""
     if isinstance(value, list):
         return [put(one, folder, out) for one in value]
-    return value.replace("IN/", f"{folder}/").replace("OUT", str(out)) if isinstance(value, str) else value
+    return (
+        value.replace("IN/", f"{folder}/").replace("OUT", str(out))
+        if isinstance(value, str)
+        else value
+    )
 
 
 def digest_of(place):
-    """Return what tells apart what lies at a place: a model, predictions and labels, or a dataset."""
-    if (place / "model.json").exists():
+    """Return what tells apart what lies at a place: a model, predictions and labels, or
+    a dataset.
+    """
+    if (place / "zarr.json").exists() and holds_model(parse_location(place)):
         model = read_any(place)
-        return model.digest(), model.statistics.digest() if isinstance(model, RidgeModel) else None
+        return model.digest(), (
+            model.statistics.digest() if isinstance(model, RidgeModel) else None
+        )
     if (place / "zarr.json").exists():
         group = zarr.open_group(place, mode="r")
         return {name: group[name][:].tolist() for name in group.array_keys()}
@@ -151,16 +200,22 @@ def digest_of(place):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_finds_and_writes_the_same_by_every_face(name, folder, tmp_path):
-    job, seen = JOBS[name], []
+    job = JOBS[name]
+    seen = []
     for face in (by_command, by_flow, by_python):
         out = tmp_path / face.__name__.removeprefix("by_")
         places = [out, Path(f"{out}-model")]
         if job.spec is Update:
             shutil.copytree(folder / "model", places[1])
-        told = face(job, {option: put(value, folder, out) for option, value in job.given.items()})
+        told = face(
+            job,
+            {option: put(value, folder, out) for option, value in job.given.items()},
+        )
         written = [digest_of(place) for place in places if place.exists()]
         assert written
-        seen.append(json.loads(json.dumps([{key: told[key] for key in job.same}, written])))
+        seen.append(
+            json.loads(json.dumps([{key: told[key] for key in job.same}, written]))
+        )
     assert seen == 3 * seen[:1]
     for key, text in job.shown.items():
         assert text in Artifact.get(key).data
@@ -179,16 +234,25 @@ def test_an_error_is_the_same_by_every_face(folder, tmp_path):
         told = by_command(job, given)["error"]
         with pytest.raises(error) as direct:
             by_python(job, given)
-        with disable_run_logger(), lend_engine(SerialEngine(1)), pytest.raises(error) as in_flow:
+        with (
+            disable_run_logger(),
+            lend_engine(SerialEngine(1)),
+            pytest.raises(error) as in_flow,
+        ):
             job.flow.fn(**given)
         assert (told["type"], told["kind"]) == (error.__name__, direct.value.kind)
         assert str(direct.value) == str(in_flow.value)
         # a command names options by its flags
-        assert str(direct.value).replace("overwrite=True", "--overwrite") in told["message"]
+        assert (
+            str(direct.value).replace("overwrite=True", "--overwrite")
+            in told["message"]
+        )
         assert not list(Path(tmp_path).glob("model*"))
 
 
-def test_a_command_keeps_what_it_trained_where_it_cannot_be_published(folder, tmp_path, monkeypatch):
+def test_a_command_keeps_what_it_trained_where_it_cannot_be_published(
+    folder, tmp_path, monkeypatch
+):
     def fail(*_):
         raise StorageError("the disk is full")
 

@@ -11,7 +11,7 @@ from prefect.logging import disable_run_logger
 from pydantic import SecretStr
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.flows.ingest import IngestParameters, ingest
+from rff_dist.flows.ingest import ingest
 from tests.refusals import refuses
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
@@ -26,11 +26,13 @@ def test_a_query_is_run_with_a_secret_that_prefect_shows_nowhere(tmp_path, monke
     monkeypatch.delenv("RFF_DIST_SQL", raising=False)
     Secret(value=SecretStr(f"sqlite:///{tmp_path / 'geheim.db'}")).save("shop-database")
     given = {"data": str(tmp_path / "data"), "targets": ["price"]}
-    (tmp_path / "nightly.sql").write_text("SELECT a, price FROM t ORDER BY a LIMIT 99 OFFSET :n_ingested")
+    (tmp_path / "nightly.sql").write_text(
+        "SELECT a, price FROM t ORDER BY a LIMIT 99 OFFSET :n_ingested"
+    )
     query = f"file:{tmp_path / 'nightly.sql'}"
-    parameters = IngestParameters(**given, sql=query, connection_block="shop-database")
-    state = ingest(**parameters.values, return_state=True)
-    assert (state.result()["n_after"], ingest(**parameters.values)["n_new"]) == (2, 0)
+    parameters = dict(**given, sql=query, connection_block="shop-database")
+    state = ingest(**parameters, return_state=True)
+    assert (state.result()["n_after"], ingest(**parameters)["n_new"]) == (2, 0)
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(state.state_details.flow_run_id)
         said = [log.message for log in client.read_logs()]

@@ -1,4 +1,6 @@
-"""How flows stop, wait and are retried; on Prefect's temporary server where one is needed."""
+"""How flows stop, wait and are retried; on Prefect's temporary server where one is
+needed.
+"""
 
 import errno
 import inspect
@@ -17,51 +19,50 @@ from prefect.states import Cancelled, Crashed, Failed
 
 from rff_dist import SerialEngine
 from rff_dist.data.blocks import cut_blocks
-from rff_dist.engines.cluster import Cluster
-from rff_dist.engines.progress import BlockDone
+from rff_dist.engines.events import BlockDone
 from rff_dist.errors import (
     BlockError,
     ClusterError,
     ClusterLostError,
     ClusterUnavailableError,
     DataError,
-    InvalidParameterError,
     JobTimeoutError,
     OutputBusyError,
     OutputExistsError,
     StorageError,
 )
-from rff_dist.flows import running
+from rff_dist.flows import names, passes
 from rff_dist.flows.cluster import cluster
 from rff_dist.flows.running import (
-    Form,
-    Limits,
-    describe_stop,
+    FlowLimits,
+    FlowRun,
+    _timed,
     lend_engine,
-    open_engine,
-    step,
+    make_task,
 )
-from rff_dist.flows.train import TrainParameters, train
+from rff_dist.flows.stops import describe_stop
+from rff_dist.flows.train import train
 from rff_dist.flows.tune import tune
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.limits import is_transient
+from rff_dist.workbench.results.markdown import to_markdown
 from tests.flows.test_train import PLAIN, flow_run, task_runs, write_problem
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.flows
 
 
-class RunParameters(Form):
-    specs = (Cluster, Limits)
-
-
-def small_job(folder: Path) -> TrainParameters:
-    return TrainParameters(
-        data=write_problem(folder, n_samples=600), model=str(folder / "model"), alpha=0.1, **PLAIN
+def small_job(folder: Path) -> dict[str, Any]:
+    return dict(
+        data=write_problem(folder, n_samples=600),
+        model=str(folder / "model"),
+        alpha=0.1,
+        **PLAIN,
     )
 
 
-# -- what is worth another try ---------------------------------------------------------------------------
+# -- what is worth another try
+# ---------------------------------------------------------------------------
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
@@ -82,7 +83,10 @@ class GenericError(Exception):
         (caused(StorageError("cannot be read"), GenericError("503")), True),
         (caused(StorageError("cannot be read"), ConnectionResetError()), True),
         (caused(StorageError("cannot be read"), OSError(errno.ESTALE, "stale")), True),
-        (caused(StorageError("cannot be written"), OSError(errno.ENOSPC, "full")), False),
+        (
+            caused(StorageError("cannot be written"), OSError(errno.ENOSPC, "full")),
+            False,
+        ),
         (StorageError("no dataset"), False),
         (caused(OutputExistsError("is there"), ConnectionResetError()), False),
         (OutputBusyError("another run"), False),
@@ -107,7 +111,7 @@ def test_steps_that_do_no_harm_are_retried_and_others_are_not():
         return name
 
     def tried(retried: bool) -> Task[Any, Any]:
-        return step(fails, "try {name}", delays=[0.0, 0.0] if retried else [])
+        return make_task(fails, "try", "try {name}", [0.0, 0.0] if retried else [])
 
     @flow
     def some() -> None:
@@ -125,15 +129,24 @@ def test_steps_that_do_no_harm_are_retried_and_others_are_not():
     assert found == {"lost, twice": 3, "lost for good": 3, "bad data": 1, "writes": 1}
 
 
-# -- when a run stops ------------------------------------------------------------------------------------
+# -- when a run stops
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("one", [train, tune, cluster])
 def test_every_flow_says_what_is_left_however_it_stops(one):
-    for hooks in (one.on_failure_hooks, one.on_crashed_hooks, one.on_cancellation_hooks):
+    for hooks in (
+        one.on_failure_hooks,
+        one.on_crashed_hooks,
+        one.on_cancellation_hooks,
+    ):
         assert [hook.__name__ for hook in hooks] == ["tell_what_is_left"]
         # Prefect's worker passes them by name where the process of the run is gone.
-        assert list(inspect.signature(hooks[0]).parameters) == ["flow", "flow_run", "state"]
+        assert list(inspect.signature(hooks[0]).parameters) == [
+            "flow",
+            "flow_run",
+            "state",
+        ]
     assert one.persist_result is False
 
 
@@ -144,52 +157,64 @@ def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
     (tmp_path / ".model.ledger").mkdir()
     stopped = state(message="at s3://user:word@bucket/x: it\nended")
     with hold(tmp_path / "model", holder="a run"):
-        text = describe_stop("train", given, stopped, resume="It starts over.")
-    assert f"# train: {stopped.name}" in text
-    assert "> at s3://***@bucket/x: it\n> ended" in text
+        page = describe_stop("train", given, stopped, resume="It starts over.")
+    assert page.title == f"train: {stopped.name}"
+    assert page.lead == "at s3://***@bucket/x: it\nended"
+    text = to_markdown(page)
     assert "Run it again with the same parameters" in text
     assert "It starts over." in text
-    assert f"`{tmp_path}/.model.run-abc`: unfinished" in text
-    assert f"`{tmp_path}/.model.lock`: the lock of the run" in text
-    assert f"`{tmp_path}/.model.ledger`: a run with the same parameters goes on from here" in text
+    places = dict(page.parts[-1].rows)
+    assert "unfinished" in places[f"{tmp_path}/.model.run-abc"]
+    assert "the lock of the run" in places[f"{tmp_path}/.model.lock"]
+    assert "goes on from here" in places[f"{tmp_path}/.model.ledger"]
     assert "word" not in text
 
 
 def test_a_store_that_is_away_does_not_keep_the_rest_from_being_told(tmp_path):
     given = {"output": "ftp://host/file"}
-    text = describe_stop("predict", given, Failed(message="it ended"), resume="It starts over.")
-    assert "> it ended" in text
-    assert "cannot be listed" in text
+    page = describe_stop(
+        "predict", given, Failed(message="it ended"), resume="It starts over."
+    )
+    assert page.lead == "it ended"
+    assert "cannot be listed" in to_markdown(page)
 
 
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
-        ({"model": "s3://bucket/models/Main_2", "data": "data.zarr"}, "rff-train-summary-main-2"),
-        ({"output": "folder/labels.zarr/", "data": "data.zarr", "model": None}, "rff-train-summary-labels"),
+        (
+            {"model": "s3://bucket/models/Main_2", "data": "data.zarr"},
+            "rff-train-summary-main-2",
+        ),
+        (
+            {"output": "folder/labels.zarr/", "data": "data.zarr", "model": None},
+            "rff-train-summary-labels",
+        ),
         ({"data": "data.zarr"}, "rff-train-summary-data"),
         ({"model": 3}, "rff-train-summary"),
     ],
 )
 def test_keys_of_artifacts_end_with_what_the_run_is_about(parameters, expected):
-    assert running.key("train-summary", parameters) == expected
+    assert names.key("train-summary", parameters) == expected
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_parent_of_its_job(tmp_path):
+def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_parent_of_its_job(
+    tmp_path,
+):
     pytest.importorskip("openlineage.client", reason="needs the extra openlineage")
     from tests import openlineage
 
-    parameters = TrainParameters(**{**small_job(tmp_path).values, "data": str(tmp_path / "none.zarr")})
+    parameters = dict(**{**small_job(tmp_path), "data": str(tmp_path / "none.zarr")})
     with openlineage.receive() as sent, lend_engine(SerialEngine(1)):
-        state = train(**parameters.values, return_state=True)
+        state = train(**parameters, return_state=True)
     assert state.is_failed()
     told = Artifact.get("rff-train-stopped-model")
     assert told.type == "markdown"
     assert told.flow_run_id == flow_run(state).id
     assert re.fullmatch(r"model, \d{4}-\d\d-\d\d \d\d:\d\d", flow_run(state).name)
     assert "none.zarr" in told.data
-    assert "Kind of error: `storage`" in told.data
+    assert re.search(r"Kind of error\W+storage\b", told.data)
     assert "error:storage" in flow_run(state).tags
     assert "as it is, the run fails again" in told.data
     assert [event["eventType"] for event in sent] == ["START", "FAIL"]
@@ -200,13 +225,16 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
 
 @pytest.mark.usefixtures("prefect_server")
 def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
-    parameters = TrainParameters(**small_job(tmp_path).values, timeout_minutes=0.5 / 60)
+    parameters = dict(**small_job(tmp_path), timeout_minutes=0.5 / 60)
     engine = SerialEngine(
-        1, observers=[lambda event: time.sleep(1) if isinstance(event, BlockDone) else None]
+        1,
+        observers=[
+            lambda event: time.sleep(1) if isinstance(event, BlockDone) else None
+        ],
     )
     start = time.monotonic()
     with lend_engine(engine):
-        state = train(**parameters.values, return_state=True)
+        state = train(**parameters, return_state=True)
     assert state.is_failed()
     assert time.monotonic() - start < 60
     with refuses(JobTimeoutError, "timeout_minutes", "0.00833333"):
@@ -216,25 +244,32 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
 
 
 def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():
-    with refuses(TimeoutError, "of its own"), running._timed(Limits(timeout_minutes=1.0)):
+    with (
+        refuses(TimeoutError, "of its own"),
+        _timed(FlowLimits(timeout_minutes=1.0)),
+    ):
         raise TimeoutError("of its own")
 
 
-def test_the_environment_turns_on_logs_for_machines_while_a_flow_works(monkeypatch, capsys):
+def test_the_environment_turns_on_logs_for_machines_while_a_flow_works(
+    monkeypatch, capsys
+):
     monkeypatch.setenv("RFF_DIST_LOG", "json")
-    with lend_engine(SerialEngine(1)), open_engine(RunParameters(), None, 100):
+    with lend_engine(SerialEngine(1)), FlowRun("some", {}).open_engine(100):
         logging.getLogger("rff_dist.some").warning("see s3://user:word@bucket")
     line = json.loads(capsys.readouterr().err)
     assert (line["level"], line["message"]) == ("warning", "see s3://***@bucket")
 
 
-# -- one run of a model ----------------------------------------------------------------------------------
+# -- one run of a model
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("prefect_server")
 def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp_path):
     parameters = small_job(tmp_path)
-    first_is_at_work, outcome = threading.Event(), []
+    first_is_at_work = threading.Event()
+    outcome = []
 
     def wait(event: object) -> None:
         if isinstance(event, BlockDone) and not first_is_at_work.is_set():
@@ -244,12 +279,12 @@ def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp
     def run_second() -> None:
         first_is_at_work.wait(60)
         with lend_engine(SerialEngine(1)):
-            outcome.append(train(**parameters.values, return_state=True))
+            outcome.append(train(**parameters, return_state=True))
 
     second = threading.Thread(target=run_second)
     second.start()
     with lend_engine(SerialEngine(1, observers=[wait])):
-        first = train(**parameters.values, return_state=True)
+        first = train(**parameters, return_state=True)
     second.join()
     assert first.is_completed()
     [refused] = outcome
@@ -261,15 +296,20 @@ def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.zarr", "model"]
 
 
-# -- what is shown while it runs ---------------------------------------------------------------------------
+# -- what is shown while it runs
+# ---------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("prefect_server")
 def test_long_passes_show_their_progress_and_short_ones_cost_nothing(monkeypatch):
-    monkeypatch.setattr(running, "SHOW_EVERY_S", 0.0)
+    monkeypatch.setattr(passes, "SHOW_EVERY_S", 0.0)
     values: list[float] = []
-    original = running.update_progress_artifact
-    monkeypatch.setattr(running, "update_progress_artifact", lambda i, v: (values.append(v), original(i, v)))
+    original = passes.update_progress_artifact
+    monkeypatch.setattr(
+        passes,
+        "update_progress_artifact",
+        lambda i, v: (values.append(v), original(i, v)),
+    )
 
     def count(block: Any, _: object) -> int:
         return block.n_samples
@@ -278,10 +318,20 @@ def test_long_passes_show_their_progress_and_short_ones_cost_nothing(monkeypatch
 
     @flow
     def some() -> None:
-        engine = SerialEngine(1, observers=[running.PassProgress()])
-        assert engine.map_reduce(count, blocks, None, combine=int.__add__, label="Short one") == 100
-        monkeypatch.setattr(running, "SHOW_AFTER_S", 0.0)
-        assert engine.map_reduce(count, blocks, None, combine=int.__add__, label="Long one") == 100
+        engine = SerialEngine(1, observers=[passes.PassProgress()])
+        assert (
+            engine.map_reduce(
+                count, blocks, None, combine=int.__add__, label="Short one"
+            )
+            == 100
+        )
+        monkeypatch.setattr(passes, "SHOW_AFTER_S", 0.0)
+        assert (
+            engine.map_reduce(
+                count, blocks, None, combine=int.__add__, label="Long one"
+            )
+            == 100
+        )
 
     some()
     assert Artifact.get("rff-short-one-progress") is None
@@ -289,9 +339,3 @@ def test_long_passes_show_their_progress_and_short_ones_cost_nothing(monkeypatch
     assert told.type == "progress"
     assert values[-1] == 100.0
     assert values == sorted(values)
-
-
-def test_a_performance_report_of_no_cluster_is_refused(tmp_path):
-    wanted = RunParameters(performance_report=str(tmp_path))
-    with lend_engine(SerialEngine(1)), refuses(InvalidParameterError, "SerialEngine"):
-        open_engine(wanted, None, 100_000).__enter__()

@@ -1,4 +1,6 @@
-"""The scripts in flows/, which run a flow from a shell, on Prefect's temporary server."""
+"""The scripts in flows/, which run a flow from a shell, on Prefect's temporary
+server.
+"""
 
 import contextlib
 import contextvars
@@ -27,7 +29,9 @@ def test_each_flow_has_a_script(project_root):
     assert {path.stem for path in (project_root / "flows").glob("*.py")} == set(FLOWS)
 
 
-def test_words_are_parameters_with_values_as_of_flags(monkeypatch, project_root, tmp_path):
+def test_words_are_parameters_with_values_as_of_flags(
+    monkeypatch, project_root, tmp_path
+):
     (tmp_path / "1.csv").write_text("a,price\n1,2\n3,4\n")
     run(
         monkeypatch,
@@ -60,18 +64,34 @@ def test_words_that_are_no_parameters_exit_2_and_say_why(
     assert "  data: " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("ending", "code"), [("busy", 75), ("exists", 73), ("missing", 65), ("server", 69)])
+@pytest.mark.parametrize(
+    ("ending", "code"), [("busy", 75), ("exists", 73), ("missing", 65), ("server", 69)]
+)
 def test_a_script_ends_with_the_codes_of_the_command_line(
     monkeypatch, capsys, project_root, tmp_path, ending, code
 ):
-    data, model = tmp_path / "data.zarr", tmp_path / "model"
+    data = tmp_path / "data.zarr"
+    model = tmp_path / "model"
     if ending != "missing":
         write_dataset(data, np.ones((50, 2)), np.arange(50.0))
     if ending == "exists":
         write_dataset(model, np.ones((5, 2)))
-    unreachable = {PREFECT_API_URL: "http://127.0.0.1:9/api"} if ending == "server" else {}
-    busy = hold(model, holder="another run") if ending == "busy" else contextlib.nullcontext()
-    words = [monkeypatch, project_root, "train", f"data={data}", f"model={model}", "n_components=8"]
+    unreachable = (
+        {PREFECT_API_URL: "http://127.0.0.1:9/api"} if ending == "server" else {}
+    )
+    busy = (
+        hold(model, holder="another run")
+        if ending == "busy"
+        else contextlib.nullcontext()
+    )
+    words = [
+        monkeypatch,
+        project_root,
+        "train",
+        f"data={data}",
+        f"model={model}",
+        "n_components=8",
+    ]
     start = partial(run, *words)
     # the context of another run holds nothing
     call = partial(contextvars.Context().run, start) if ending == "busy" else start

@@ -1,4 +1,6 @@
-"""The training flow on Prefect's temporary server, which starts once for all tests here (about 10 s)."""
+"""The training flow on Prefect's temporary server, which starts once for all tests here
+(about 10 s).
+"""
 
 import base64
 import importlib
@@ -24,11 +26,11 @@ from prefect.settings import Settings, get_current_settings
 from rff_dist import SerialEngine, flows, open_dataset, write_dataset
 from rff_dist.data import blocks
 from rff_dist.engines import resuming
-from rff_dist.engines.progress import BlockDone, PassResumed
+from rff_dist.engines.events import BlockDone, PassResumed
 from rff_dist.errors import ClusterLostError, InvalidParameterError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.flows.running import lend_engine
-from rff_dist.flows.train import TrainParameters, train
+from rff_dist.flows.train import train
 from rff_dist.ridge import fit as ridge
 from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.storage.ledger import FileLedger
@@ -38,19 +40,30 @@ from tests.markdown import rows_of
 from tests.refusals import refuses
 from tests.stopped_jobs import Eager
 
-pytestmark = [pytest.mark.flows, pytest.mark.distributed, pytest.mark.usefixtures("prefect_server")]
+pytestmark = [
+    pytest.mark.flows,
+    pytest.mark.distributed,
+    pytest.mark.usefixtures("prefect_server"),
+]
 
 N_COMPONENTS = 64
 # choices that are not what a test is about
-PLAIN = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": N_COMPONENTS}
+PLAIN = {
+    "kernel": "gaussian",
+    "length_scale": 1.0,
+    "features": "fourier",
+    "n_components": N_COMPONENTS,
+}
 
 
-def write_problem(folder: Path, *, n_samples: int = 3000, seed: int = 0, name: str = "data.zarr") -> str:
+def write_problem(
+    folder: Path, *, n_samples: int = 3000, seed: int = 0, name: str = "data.zarr"
+) -> str:
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, 3))
-    y = np.column_stack([np.sin(X[:, 0]) + X[:, 1], X.sum(axis=1)]) + 0.1 * rng.standard_normal(
-        (n_samples, 2)
-    )
+    y = np.column_stack(
+        [np.sin(X[:, 0]) + X[:, 1], X.sum(axis=1)]
+    ) + 0.1 * rng.standard_normal((n_samples, 2))
     url = str(folder / name)
     write_dataset(url, X, y, chunk_rows=500)
     return url
@@ -59,7 +72,7 @@ def write_problem(folder: Path, *, n_samples: int = 3000, seed: int = 0, name: s
 @dataclass(frozen=True)
 class Run:
     folder: Path
-    parameters: TrainParameters
+    parameters: dict[str, Any]
     state: State[Any]
     result: dict[str, Any]
 
@@ -68,8 +81,11 @@ def task_runs(state: State[Any]) -> list[TaskRun]:
     only = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
     with get_client(sync_client=True) as client:
         found = client.read_task_runs(flow_run_filter=only)
-        deadline = time.monotonic() + 30  # Prefect records task runs from events, a moment later
-        while any(run.start_time is None for run in found) and time.monotonic() < deadline:
+        # Prefect records task runs from events, a moment later
+        deadline = time.monotonic() + 30
+        while (
+            any(run.start_time is None for run in found) and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
             found = client.read_task_runs(flow_run_filter=only)
     return sorted(found, key=lambda run: run.start_time)
@@ -84,26 +100,26 @@ def flow_run(state: State[Any]) -> FlowRun:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Train once with everything on, on an embedded cluster of two workers."""
     folder = tmp_path_factory.mktemp("train")
-    parameters = TrainParameters(
-        data=write_problem(folder),
-        test=write_problem(folder, n_samples=400, seed=1, name="test.zarr"),
-        model=str(folder / "model"),
-        kernel="gaussian",
-        length_scale="auto",
-        features="auto",
-        n_components=N_COMPONENTS,
-        n_folds=3,
-        seed=7,
-        n_workers=2,
-        n_threads=1,
-        performance_report=str(folder / "reports"),
-    )
+    parameters = {
+        "data": write_problem(folder),
+        "test": write_problem(folder, n_samples=400, seed=1, name="test.zarr"),
+        "model": str(folder / "model"),
+        "kernel": "gaussian",
+        "length_scale": "auto",
+        "features": "auto",
+        "n_components": N_COMPONENTS,
+        "n_folds": 3,
+        "seed": 7,
+        "n_workers": 2,
+        "n_threads": 1,
+    }
     with forked_workers():
-        state = train(**parameters.values, return_state=True)
+        state = train(**parameters, return_state=True)
     return Run(folder, parameters, state, state.result())
 
 
-# -- a run that succeeds ---------------------------------------------------------------------------
+# -- a run that succeeds
+# ---------------------------------------------------------------------------
 
 
 def test_each_step_is_one_task_in_the_order_of_the_job(run):
@@ -111,12 +127,22 @@ def test_each_step_is_one_task_in_the_order_of_the_job(run):
     assert len(json.dumps(run.result)) < 8_000
     found = task_runs(run.state)
     final = [row for row in run.result["candidates"] if row["round"] == "final"]
-    fitted = ["measure", "choose", "draw", "broadcast", "accumulate", *["solve"] * len(final), "hold out"]
+    fitted = [
+        "measure",
+        "choose",
+        "draw",
+        "broadcast",
+        "accumulate",
+        *["solve"] * len(final),
+        "hold out",
+    ]
     judged = ["evaluate", "publish", "compare", "baselines"]
     assert [task.name for task in found] == ["inspect", *fitted, "keep", *judged]
     assert all(task.state.is_completed() for task in found)
     # Versions must not be published twice.
-    assert [task.name for task in found if task.empirical_policy.retries in (0, None)] == ["publish"]
+    assert [
+        task.name for task in found if task.empirical_policy.retries in (0, None)
+    ] == ["publish"]
 
 
 def test_artifacts_tell_what_was_trained(run):
@@ -126,10 +152,13 @@ def test_artifacts_tell_what_was_trained(run):
     assert "400 rows" in summary.data
     shown = [line for line in summary.data.splitlines() if line.startswith("| ")]
     rmse = run.result["metrics"]["rmse"]
-    assert shown[2].startswith(f"| test | y0: RMSE {rmse[0]:.4f} ± ")  # below the header and its line
+    # below the header and its line
+    assert shown[2].startswith(f"| test | y0: RMSE {rmse[0]:.4f} ± ")
     assert f"; y1: RMSE {rmse[1]:.4f} ± " in shown[2]
     assert shown[3].startswith("| cross-validation | y0: RMSE ")
-    assert "boosted trees, which predict one target" in run.result["comparison"]["verdict"]
+    assert (
+        "boosted trees, which predict one target" in run.result["comparison"]["verdict"]
+    )
     assert summary.data.split("\n\n")[1] == run.result["comparison"]["verdict"]
     candidates = run.result["candidates"]
     n_first = sum(candidate.get("round") == "first" for candidate in candidates)
@@ -137,7 +166,10 @@ def test_artifacts_tell_what_was_trained(run):
     for where in (summary.data, Artifact.get("rff-train-page-model").data):
         rows = rows_of(where, f"{n_first} candidates, by cross-validation")
         [chosen] = [row for row in rows if "←" in row["kernel"]]
-        assert (chosen["kernel"].split()[0], chosen["features"]) == ("gaussian", run.result["features"])
+        assert (chosen["kernel"].split()[0], chosen["features"]) == (
+            "gaussian",
+            run.result["features"],
+        )
         assert len(rows) == len(candidates)
 
 
@@ -145,23 +177,19 @@ def test_the_page_about_the_model_is_an_artifact_with_its_pictures_inside(run):
     page = Artifact.get("rff-train-page-model")
     assert page.type == "markdown"
     shown = MarkdownIt("commonmark").enable("table").render(page.data)
-    for title in ("Data", "Accuracy", "How it was chosen", "Which columns matter", "Provenance"):
+    for title in (
+        "Data",
+        "Accuracy",
+        "How it was chosen",
+        "Which columns matter",
+        "Provenance",
+    ):
         assert f"<h2>{title}</h2>" in shown
     assert run.result["digest"] in shown
     assert re.search(r"<td[^>]*>accumulate</td>", shown)
     pictures = re.findall('<img src="data:image/png;base64,([^"]*)"', shown)
     assert len(pictures) >= 2
     assert all(base64.b64decode(one).startswith(b"\x89PNG") for one in pictures)
-
-
-def test_dasks_performance_report_is_kept_where_the_parameters_say(run):
-    [report] = (run.folder / "reports").iterdir()
-    first = str(flow_run(run.state).id)[:8]
-    assert re.fullmatch(rf"train-\d{{8}}-\d{{6}}-{first}\.html", report.name)
-    assert "accumulate" in report.read_text()
-    link = Artifact.get("rff-performance-report-model")
-    assert link.type == "markdown"
-    assert report.as_uri() in link.data
 
 
 def test_no_array_reaches_prefect(run):
@@ -177,10 +205,15 @@ def test_no_array_reaches_prefect(run):
 
 
 def test_nothing_but_the_model_is_left_beside_the_data(run):
-    assert {path.name for path in run.folder.iterdir()} == {"data.zarr", "model", "reports", "test.zarr"}
+    assert {path.name for path in run.folder.iterdir()} == {
+        "data.zarr",
+        "model",
+        "test.zarr",
+    }
 
 
-# -- runs that fail --------------------------------------------------------------------------------
+# -- runs that fail
+# --------------------------------------------------------------------------------
 
 
 def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatch):
@@ -188,7 +221,9 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
     monkeypatch.setattr(blocks, "MIN_BLOCK_ROWS", 500)
     monkeypatch.setattr(resuming, "LEAST_SHARE", 0.0)
     monkeypatch.setattr(FileLedger, "seconds", Eager.seconds)
-    n_done, resumed, original = 0, [], ZarrDataset.read
+    n_done = 0
+    resumed = []
+    original = ZarrDataset.read
 
     def watch(event):
         nonlocal n_done
@@ -205,26 +240,34 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
     lost = []
     monkeypatch.setattr(ZarrDataset, "read", read)
 
-    parameters = TrainParameters(
-        data=write_problem(tmp_path), model=str(tmp_path / "model"), alpha=0.1, seed=7, **PLAIN
+    parameters = dict(
+        data=write_problem(tmp_path),
+        model=str(tmp_path / "model"),
+        alpha=0.1,
+        seed=7,
+        **PLAIN,
     )
     with lend_engine(SerialEngine(1, observers=[watch])):
-        state = train(**parameters.values, return_state=True)
-    assert {task.name: task.run_count for task in task_runs(state) if task.run_count > 1} == {"accumulate": 2}
+        state = train(**parameters, return_state=True)
+    assert {
+        task.name: task.run_count for task in task_runs(state) if task.run_count > 1
+    } == {"accumulate": 2}
     assert resumed[0] in (3 * 500, 4 * 500)  # a block is read ahead
-    dataset, options = open_dataset(parameters.values["data"]), RidgeOptions(alpha=0.1, seed=7, **PLAIN)
+    dataset = open_dataset(parameters["data"])
+    options = RidgeOptions(alpha=0.1, seed=7, **PLAIN)
     undisturbed = ridge.fit(dataset, options, engine=SerialEngine(1)).model
     assert state.result()["digest"] == undisturbed.digest()
 
 
 def test_lent_engine_is_not_combined_with_parameters_of_another(run):
     refused = refuses(InvalidParameterError, "engine was lent")
-    parameters = type(run.parameters)(**{**run.parameters.values, "overwrite": True})
+    parameters = {**run.parameters, "overwrite": True}
     with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
-        train.fn(**parameters.values)
+        train.fn(**parameters)
 
 
-# -- Prefect's settings ----------------------------------------------------------------------------
+# -- Prefect's settings
+# ----------------------------------------------------------------------------
 
 
 def test_importing_flows_turns_telemetry_off_and_gives_the_server_time(monkeypatch):

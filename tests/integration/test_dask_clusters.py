@@ -2,29 +2,22 @@
 
 import logging
 import math
-import operator
 import os
 import pickle
 import re
-import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import distributed
-import numpy as np
 import psutil
 import pytest
 import zarr
 from distributed.comm.core import CommClosedError
 
-from rff_dist.data.blocks import Block, BlockTask, Rows
+from rff_dist.data.blocks import BlockTask
 from rff_dist.engines import dask_cluster
 from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.progress import Event
 from rff_dist.errors import (
     BlockError,
     ClusterError,
@@ -34,14 +27,21 @@ from rff_dist.errors import (
     StorageError,
 )
 from rff_dist.storage.datasets import dataset_from_arrays
-from tests.dask_processes import once_after, run_dask, scaled, slow_power, wait_until_no_tasks
+from tests.dask_processes import (
+    once_after,
+    run_dask,
+    scaled,
+    slow_power,
+    wait_until_no_tasks,
+)
 from tests.engine_contract import BLOCKS, Counting, OpenedIn, unit_blocks
 from tests.refusals import each, for_each_refusal, once, refuses
 
 pytestmark = pytest.mark.distributed
 
 
-# -- starting, finding and losing a cluster ------------------------------------------------------------
+# -- starting, finding and losing a cluster
+# ------------------------------------------------------------
 
 
 def test_embedded_cluster_leaves_no_process_and_no_environment_behind(monkeypatch):
@@ -52,28 +52,40 @@ def test_embedded_cluster_leaves_no_process_and_no_environment_behind(monkeypatc
         assert (engine.n_workers, engine.n_threads) == (1, 2)
         # A second test in the same cluster, which takes seconds to start.
         assert_one_block_at_a_time(engine)
-        started = {process.pid for process in psutil.Process().children(recursive=True)} - before
+        started = {
+            process.pid for process in psutil.Process().children(recursive=True)
+        } - before
         assert started
-        addresses = [c.laddr.ip for c in psutil.Process().net_connections("tcp") if c.status == "LISTEN"]
+        addresses = [
+            c.laddr.ip
+            for c in psutil.Process().net_connections("tcp")
+            if c.status == "LISTEN"
+        ]
         assert set(addresses) <= {"127.0.0.1", "::1"}
     # multiprocessing's resource tracker stays for the life of this process.
-    left = [p for p in started if psutil.pid_exists(p) and "resource_tracker" not in " ".join(command(p))]
+    left = [
+        p
+        for p in started
+        if psutil.pid_exists(p) and "resource_tracker" not in " ".join(command(p))
+    ]
     assert left == []
-    assert {k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"} == environment
+    assert {
+        k: v for k, v in os.environ.items() if k != "__DASK_PARENT_PID"
+    } == environment
     engine.close()
     with refuses(ClusterLostError, "closed"):
-        engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
+        engine.map_reduce(slow_power, BLOCKS, None)
 
 
-def command(pid: int) -> list[str]:
+def command(pid):
     try:
         return psutil.Process(pid).cmdline()
     except psutil.NoSuchProcess:
         return []
 
 
-def assert_one_block_at_a_time(engine: DaskEngine) -> None:
-    def running_together(block: Block, _: object) -> tuple[int, int]:
+def assert_one_block_at_a_time(engine):
+    def running_together(block, _):
         from rff_dist.numerics import machine
 
         worker = distributed.get_worker()
@@ -83,20 +95,23 @@ def assert_one_block_at_a_time(engine: DaskEngine) -> None:
         worker.running -= 1
         return seen, machine.threads_in_use.get()
 
-    assert engine.map_reduce(running_together, unit_blocks(10), None, combine=max) == (1, 2)
+    assert engine.map_reduce(running_together, unit_blocks(10), None, combine=max) == (
+        1,
+        2,
+    )
 
 
 def test_a_given_client_stays_open(embedded):
     scaled(embedded, 2)
     with DaskEngine(client=embedded.client) as engine:
-        assert engine.map_reduce(lambda b, _: 1, unit_blocks(3), None, combine=operator.add) == 3
+        assert engine.map_reduce(lambda b, _: 1, unit_blocks(3), None) == 3
     assert embedded.client.status == "running"
     with refuses(InvalidParameterError, "`scheduler`", "`client`"):
         DaskEngine(embedded.client)
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+def scheduler(tmp_path):
     """Run a scheduler and a worker without a nanny, in processes of their own."""
     with run_dask(tmp_path) as found:
         yield found
@@ -109,13 +124,16 @@ def test_a_cluster_without_workers_ends_the_pass(scheduler):
         engine.client.wait_for_workers(1, timeout=60)
         engine.observers = (once_after(5, processes[1].kill),)
         with refuses(ClusterLostError, "no worker"):
-            engine.map_reduce(slow_power, unit_blocks(1_000), None, combine=operator.add)
+            engine.map_reduce(slow_power, unit_blocks(1_000), None)
 
 
 @pytest.mark.parametrize(
     ("address", "full"),
     [
-        *((one, one) for one in ("tcp://127.0.0.1:1", "tcp://[::1]:1", "tls://cluster.example:1")),
+        *(
+            (one, one)
+            for one in ("tcp://127.0.0.1:1", "tcp://[::1]:1", "tls://cluster.example:1")
+        ),
         ("localhost:1", "tcp://localhost:1"),
         ("127.0.0.1", "tcp://127.0.0.1:8786"),
         ("tcp://localhost", "tcp://localhost:8786"),
@@ -123,25 +141,35 @@ def test_a_cluster_without_workers_ends_the_pass(scheduler):
         ("tls://cluster.example", "tls://cluster.example:8786"),
     ],
 )
-def test_loopback_and_tls_are_allowed_and_an_address_without_a_port_means_the_port_of_dask(address, full):
+def test_loopback_and_tls_are_allowed_and_an_address_without_a_port_means_the_port_of_dask(
+    address, full
+):
     assert dask_cluster.checked_address(address, insecure=False) == full
 
 
 def test_what_the_caller_insists_on_is_allowed():
-    assert dask_cluster.checked_address("tcp://192.0.2.1:1", insecure=True) == "tcp://192.0.2.1:1"
+    assert (
+        dask_cluster.checked_address("tcp://192.0.2.1:1", insecure=True)
+        == "tcp://192.0.2.1:1"
+    )
 
 
 def test_no_scheduler_at_the_default_port_is_an_error_that_names_it(monkeypatch):
-    async def refuse(address: str, *_: Any) -> None:
+    async def refuse(address, *_, **__):
         raise OSError(f"nobody at {address}")
 
     # Whether something listens at this machine's 8786 is not the test's to say.
-    monkeypatch.setattr(dask_cluster, "_greet", refuse)
+    monkeypatch.setattr(dask_cluster, "identify", refuse)
     with refuses(ClusterUnavailableError, "tcp://127.0.0.1:8786"):
         DaskEngine("127.0.0.1")
 
 
-BEYOND = ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://cluster.example:8786", "ws://[2001:db8::1]:80"]
+BEYOND = [
+    "tcp://192.0.2.1:8786",
+    "192.0.2.1:8786",
+    "tcp://cluster.example:8786",
+    "ws://[2001:db8::1]:80",
+]
 NO_ADDRESS = [
     "http://127.0.0.1:8786",
     "tcp://127.0.0.1:port",
@@ -157,10 +185,16 @@ NO_SIZE = [0, -1, 2.5, "2", True]
     each(DaskEngine, BEYOND, "TLS", error=ClusterError),
     each(DaskEngine, NO_ADDRESS, "scheduler"),
     each(DaskEngine, ["tls://127.0.0.1:9"], "RFF_DIST_TLS_CA", error=ClusterError),
-    once(lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"),
+    once(
+        lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"
+    ),
     once(lambda: DaskEngine("127.0.0.1:1", client=object()), "both given"),
     *(
-        once(lambda size={name: value}: DaskEngine(**size), f"`{name}` is {value!r}", "at least 1")
+        once(
+            lambda size={name: value}: DaskEngine(**size),
+            f"`{name}` is {value!r}",
+            "at least 1",
+        )
         for name in ("n_workers", "threads_per_worker")
         for value in NO_SIZE
     ),
@@ -171,11 +205,15 @@ def test_wrong_addresses_and_sizes_are_refused(call, error, names):
 
 
 def test_functions_that_cannot_be_pickled_are_refused(embedded, tmp_path):
-    with (tmp_path / "file").open("w") as file, refuses(InvalidParameterError, "cannot be pickled"):
-        embedded.map_reduce(lambda b, _: file.name, BLOCKS, None, combine=operator.add)
+    with (
+        (tmp_path / "file").open("w") as file,
+        refuses(InvalidParameterError, "cannot be pickled"),
+    ):
+        embedded.map_reduce(lambda b, _: file.name, BLOCKS, None)
 
 
-# -- data that cannot travel ---------------------------------------------------------------------------
+# -- data that cannot travel
+# ---------------------------------------------------------------------------
 
 
 class Placed(Counting):
@@ -183,16 +221,16 @@ class Placed(Counting):
 
     url = "memory://here"  # type: ignore[assignment]
 
-    def write(self, block: Block, array: np.ndarray) -> None:
+    def write(self, block, array):
         raise AssertionError("refused before work")
 
 
-def count_rows(rows: Rows, _: object) -> int:
+def count_rows(rows, _):
     return len(rows.X)
 
 
-def assert_refused(engine: DaskEngine, work: Callable[[], object], message: str) -> None:
-    seen: list[Event] = []
+def assert_refused(engine, work, message):
+    seen = []
     engine.observers = (seen.append,)
     with pytest.raises(StorageError, match=message) as caught:
         work()
@@ -203,13 +241,16 @@ def assert_refused(engine: DaskEngine, work: Callable[[], object], message: str)
 
 def test_data_and_outputs_in_the_clients_memory_are_refused_before_work(embedded):
     engine = scaled(embedded, 1)
-    reading, writing = BlockTask(Placed(), count_rows), BlockTask(Counting(), lambda rows, _: rows.X)
+    reading = BlockTask(Placed(), count_rows)
+    writing = BlockTask(Counting(), lambda rows, _: rows.X)
     for work in (
-        lambda: engine.map_reduce(reading, BLOCKS, None, combine=operator.add),
+        lambda: engine.map_reduce(reading, BLOCKS, None),
         lambda: engine.map_write(writing, BLOCKS, None, Placed()),
     ):
         place = "memory://here is in the memory of this process"
-        assert_refused(engine, work, rf"{place}.*workers of the cluster at tls://.*serial engine")
+        assert_refused(
+            engine, work, rf"{place}.*workers of the cluster at tls://.*serial engine"
+        )
 
 
 def test_data_in_memory_serve_workers_that_are_threads_of_this_process():
@@ -220,7 +261,7 @@ def test_data_in_memory_serve_workers_that_are_threads_of_this_process():
         DaskEngine(client=client) as engine,
     ):
         task = BlockTask(Placed(), count_rows)
-        assert engine.map_reduce(task, BLOCKS, None, combine=operator.add) == 1_000
+        assert engine.map_reduce(task, BLOCKS, None) == 1_000
 
 
 def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded):
@@ -231,51 +272,62 @@ def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded)
         pickle.dumps(task)
     assert_refused(
         engine,
-        lambda: engine.map_reduce(task, BLOCKS, None, combine=operator.add),
+        lambda: engine.map_reduce(task, BLOCKS, None),
         f"^{re.escape(str(words.value))}$",
     )
 
 
-def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(embedded):
+def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(
+    embedded,
+):
     engine = scaled(embedded, 1)
-    task, before = BlockTask(OpenedIn(os.getpid()), count_rows), tasks_in_the_log(engine)
+    task = BlockTask(OpenedIn(os.getpid()), count_rows)
+    before = tasks_in_the_log(engine)
     with refuses(StorageError, "no dataset at /data: nothing is there") as caught:
-        engine.map_reduce(task, BLOCKS, None, combine=operator.add)
+        engine.map_reduce(task, BLOCKS, None)
     assert str(caught.value) == "no dataset at /data: nothing is there"
     assert "raised on worker tls://" in "".join(caught.value.__notes__)
     assert tasks_in_the_log(engine) == before  # of others' tests
 
 
-def tasks_in_the_log(engine: DaskEngine) -> list[str]:
-    """Return what the workers logged of failed tasks, but for one that fails here to show that they log."""
+def tasks_in_the_log(engine):
+    """Return what the workers logged of failed tasks, but for one that fails here to
+    show that they log.
+    """
     marker = f"marker-{uuid.uuid4().hex}"
     failing = engine.client.submit(math.exp, 1_000, key=marker)
     with pytest.raises(OverflowError):
         failing.result()
     failing.release()  # its error's traceback holds it, in a circle
-    messages = [text for log in engine.client.get_worker_logs().values() for _, text in log]
+    messages = [
+        text for log in engine.client.get_worker_logs().values() for _, text in log
+    ]
     assert any(marker in text for text in messages)
     failed = [text for text in messages if "Compute Failed" in text]
     return [text for text in failed if "marker-" not in text]
 
 
-def test_failures_of_a_pass_are_said_once_and_those_of_other_tasks_stay_in_the_log(embedded):
+def test_failures_of_a_pass_are_said_once_and_those_of_other_tasks_stay_in_the_log(
+    embedded,
+):
     engine = scaled(embedded, 1)
     before = tasks_in_the_log(engine)
 
-    def refuse(left: int, right: int) -> int:
+    def refuse(left, right):
         raise ArithmeticError("these do not add up")
 
     with pytest.raises(ArithmeticError):
         engine.map_reduce(lambda block, _: 1, BLOCKS, None, combine=refuse)
     with pytest.raises(BlockError):
-        engine.map_reduce(lambda block, _: 1 // 0, BLOCKS, None, combine=operator.add)
+        engine.map_reduce(lambda block, _: 1 // 0, BLOCKS, None)
     assert tasks_in_the_log(engine) == before  # of others' tests
 
 
-def record_of(message: str, error: BaseException | None) -> logging.LogRecord:
+def record_of(message, error):
     exc_info = None if error is None else (type(error), error, None)
-    return logging.LogRecord("distributed.worker", logging.ERROR, "worker.py", 1, message, (), exc_info)
+    return logging.LogRecord(
+        "distributed.worker", logging.ERROR, "worker.py", 1, message, (), exc_info
+    )
 
 
 HEARTBEAT = "Failed to communicate with scheduler during heartbeat."
@@ -284,20 +336,37 @@ HEARTBEAT = "Failed to communicate with scheduler during heartbeat."
 @pytest.mark.parametrize(
     ("message", "error", "is_said"),
     [
-        # What a worker logs whose heartbeat is under way when the client closes the cluster.
+        # What a worker logs whose heartbeat is under way when the client closes the
+        # cluster.
         (HEARTBEAT, CommClosedError("in <TCP (closed)>: Stream is closed"), False),
         (HEARTBEAT, ConnectionRefusedError("nobody listens"), False),
-        ("Failed to log closing event", CommClosedError("Connection has been closed."), False),
+        (
+            "Failed to log closing event",
+            CommClosedError("Connection has been closed."),
+            False,
+        ),
         ("Compute Failed\nFunction:  run_blocks(...)", ValueError("bad"), False),
         (HEARTBEAT, TypeError("another error than a lost connection"), True),
-        ("Unexpected exception during heartbeat. Closing worker.", CommClosedError("closed"), True),
-        ("Worker stream died during communication: tcp://127.0.0.1:1", CommClosedError("closed"), True),
+        (
+            "Unexpected exception during heartbeat. Closing worker.",
+            CommClosedError("closed"),
+            True,
+        ),
+        (
+            "Worker stream died during communication: tcp://127.0.0.1:1",
+            CommClosedError("closed"),
+            True,
+        ),
         ("failed during get data", None, True),
     ],
 )
-def test_embedded_workers_let_the_client_say_that_the_scheduler_is_gone(embedded, message, error, is_said):
+def test_embedded_workers_let_the_client_say_that_the_scheduler_is_gone(
+    embedded, message, error, is_said
+):
     filters = embedded.client.run(
-        lambda: [one.__name__ for one in logging.getLogger("distributed.worker").filters]
+        lambda: [
+            one.__name__ for one in logging.getLogger("distributed.worker").filters
+        ]
     )
     assert all(names.count("_is_said_here_only") == 1 for names in filters.values())
     assert dask_tasks._is_said_here_only(record_of(message, error)) is is_said

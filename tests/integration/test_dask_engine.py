@@ -1,14 +1,10 @@
 import asyncio
 import gc
-import operator
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import distributed
 import numpy as np
@@ -17,12 +13,15 @@ import pytest
 
 from benchmarks.measure import PassTimings
 from rff_dist import DaskEngine
-from rff_dist.data.blocks import Block
-from rff_dist.engines import dask_pass, dask_workers
-from rff_dist.engines.progress import BlockDone, Event
+from rff_dist.engines import dask_pass, dask_workers, runs, totals
+from rff_dist.engines.events import BlockDone
 from rff_dist.engines.protocol import state_digests
-from rff_dist.engines.worker import TotalLostError
-from rff_dist.errors import BlockError, BroadcastError, ClusterError, MissingDependencyError
+from rff_dist.engines.totals import TotalLostError
+from rff_dist.errors import (
+    BlockError,
+    BroadcastError,
+    ClusterError,
+)
 from tests.dask_processes import (
     assert_each_counts_once,
     once_after,
@@ -40,29 +39,33 @@ pytestmark = pytest.mark.distributed
 
 class TestDaskEngineWithThreeWorkers(EngineContract):
     @pytest.fixture
-    def engine(self, embedded: DaskEngine) -> DaskEngine:
+    def engine(self, embedded):
         return scaled(embedded, 3)
 
 
-# -- workers come and go -------------------------------------------------------------------------------
+# -- workers come and go
+# -------------------------------------------------------------------------------
 
 
 def test_a_late_worker_gets_blocks_and_the_broadcast_state(embedded):
     engine = scaled(embedded, 1)
     state = engine.broadcast(np.arange(1_000))
     timings = PassTimings()
-    engine.observers = (once_after(5, lambda: scaled_keeping_observers(engine, 2)), timings)
+    engine.observers = (
+        once_after(5, lambda: scaled_keeping_observers(engine, 2)),
+        timings,
+    )
 
-    def function(block: Block, array: np.ndarray) -> int:
+    def function(block, array):
         time.sleep(0.02)
         return int(array[block.start])
 
-    total = engine.map_reduce(function, unit_blocks(200), state, combine=operator.add)
+    total = engine.map_reduce(function, unit_blocks(200), state)
     assert total == sum(range(200))
     assert len({done.worker for done in timings.blocks}) == 2
 
 
-def scaled_keeping_observers(engine: DaskEngine, n_workers: int) -> None:
+def scaled_keeping_observers(engine, n_workers):
     observers = engine.observers
     scaled(engine, n_workers)
     engine.observers = observers
@@ -70,14 +73,16 @@ def scaled_keeping_observers(engine: DaskEngine, n_workers: int) -> None:
 
 @pytest.mark.faults("F1", "F2")
 @pytest.mark.parametrize(
-    ("n_killed", "n_done"), [(1, 80), (2, 30)], ids=["one with all blocks summed", "all in the midst"]
+    ("n_killed", "n_done"),
+    [(1, 80), (2, 30)],
+    ids=["one with all blocks summed", "all in the midst"],
 )
 def test_killed_workers_change_no_bit(embedded, n_killed, n_done):
     engine = scaled(embedded, 2)
     state = engine.broadcast({"power": 2})
     pids = list(engine.client.run(os.getpid).values())[:n_killed]
 
-    def kill() -> None:
+    def kill():
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
@@ -88,11 +93,15 @@ def test_killed_workers_change_no_bit(embedded, n_killed, n_done):
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_blocks_are_handed_out_before_the_scheduler_says_which_workers_there_are(embedded, monkeypatch):
-    engine, n_asked, over = scaled(embedded, 1), 0, asyncio.Event()
+def test_blocks_are_handed_out_before_the_scheduler_says_which_workers_there_are(
+    embedded, monkeypatch
+):
+    engine = scaled(embedded, 1)
+    n_asked = 0
+    over = asyncio.Event()
     real = engine.client.nthreads
 
-    async def nthreads() -> Any:
+    async def nthreads():
         nonlocal n_asked
         n_asked += 1
         if n_asked == 2:  # the first one that a pass does not wait for
@@ -109,59 +118,85 @@ def test_blocks_are_handed_out_before_the_scheduler_says_which_workers_there_are
 
 
 @pytest.fixture
-def run_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give out each block as a run of its own, and only when the run before is done, however short it is."""
-    monkeypatch.setattr(dask_pass, "RUN_S", 1e-6)
+def run_for_run(monkeypatch):
+    """Give out each block as a run of its own, and only when the run before is done,
+    however short it is.
+    """
+    monkeypatch.setattr(runs, "RUN_S", 1e-6)
     monkeypatch.setattr(dask_pass, "SHORT_S", 0.0)
 
 
-def identities(dask_scheduler: Any) -> list[str]:
+def identities(dask_scheduler):
     return [worker.server_id for worker in dask_scheduler.workers.values()]
 
 
 @pytest.mark.faults("F1")
 @pytest.mark.usefixtures("run_for_run")
-def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(tmp_path, monkeypatch):
-    with run_dask(tmp_path, worker_port=free_port()) as (address, [_, worker]), ExitStack() as stack:
+def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(
+    tmp_path, monkeypatch
+):
+    with (
+        run_dask(tmp_path, worker_port=free_port()) as (address, [_, worker]),
+        ExitStack() as stack,
+    ):
         engine = stack.enter_context(DaskEngine(address))
         engine.client.wait_for_workers(1, timeout=60)
 
-        def restart() -> None:
+        def restart():
             [dead] = engine.client.run_on_scheduler(identities)
             worker.kill()
             worker.wait()
-            started, deadline = worker, time.monotonic() + 60
+            started = worker
+            deadline = time.monotonic() + 60
             while {dead} >= set(engine.client.run_on_scheduler(identities)):
                 assert time.monotonic() < deadline, "the worker did not come back"
-                # The scheduler turns it away while it believes the dead one alive; then it ends.
+                # The scheduler turns it away while it believes the dead one alive; then
+                # it ends.
                 if started.poll() is not None:
                     started = stack.enter_context(subprocess.Popen(worker.args))
                     stack.callback(started.kill)
                 time.sleep(0.1)
 
         engine.observers = (once_after(30, restart),)
-        # The client does not look for workers meanwhile, but wakes up. Dask calls back only once for a
-        # total that is finished, lost and lost again before the client comes to it.
+        # The client does not look for workers meanwhile, but wakes up. Dask calls back
+        # only once for a total that is finished, lost and lost again before the client
+        # comes to it.
         current = dask_workers.Workers.current
-        monkeypatch.setattr(dask_workers.Workers, "current", lambda self: self._threads or current(self))
+        monkeypatch.setattr(
+            dask_workers.Workers, "current", lambda self: self._threads or current(self)
+        )
         assert_each_counts_once(engine, 60)
 
 
 @pytest.mark.usefixtures("run_for_run")
 def test_totals_that_dask_moves_to_other_workers_count_once(embedded):
-    engine, moved = scaled(embedded, 2), []
+    engine = scaled(embedded, 2)
+    moved = []
 
-    async def move(dask_scheduler: Any) -> int:
-        totals = [task for task in dask_scheduler.tasks.values() if isinstance(task.key, tuple)]
-        there = {task.key: [one.address for one in task.who_has or ()] for task in totals}
-        held = {key: addresses for key, addresses in there.items() if len(addresses) == 1}
+    async def move(dask_scheduler):
+        totals = [
+            task
+            for task in dask_scheduler.tasks.values()
+            if isinstance(task.key, tuple)
+        ]
+        there = {
+            task.key: [one.address for one in task.who_has or ()] for task in totals
+        }
+        held = {
+            key: addresses for key, addresses in there.items() if len(addresses) == 1
+        }
         await dask_scheduler.replicate(keys=list(held), n=2)
-        kept = [key for key in held if key in dask_scheduler.tasks]  # the client lets the others go meanwhile
+        # the client lets the others go meanwhile
+        kept = [key for key in held if key in dask_scheduler.tasks]
         for key in kept:
-            dask_scheduler.request_remove_replicas(*held[key], [key], stimulus_id="test")
+            dask_scheduler.request_remove_replicas(
+                *held[key], [key], stimulus_id="test"
+            )
         return len(kept)
 
-    engine.observers = (once_after(30, lambda: moved.append(engine.client.run_on_scheduler(move))),)
+    engine.observers = (
+        once_after(30, lambda: moved.append(engine.client.run_on_scheduler(move))),
+    )
     assert_each_counts_once(engine, 60)
     assert moved[0] >= 2
 
@@ -170,18 +205,20 @@ def test_totals_that_dask_moves_to_other_workers_count_once(embedded):
 def test_a_block_that_kills_its_worker_is_named(embedded):
     engine = scaled(embedded, 2)
 
-    def die(block: Block, _: object) -> int:
+    def die(block, _):
         if block.start == 140:
             os._exit(1)
         return 1
 
-    def allow_failures(n: int) -> None:
-        engine.client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", n))
+    def allow_failures(n):
+        engine.client.run_on_scheduler(
+            lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", n)
+        )
 
     allow_failures(0)
     try:
         with refuses(BlockError, "rows 140", "210", "1"):
-            engine.map_reduce(die, BLOCKS[2:3], None, combine=operator.add)
+            engine.map_reduce(die, BLOCKS[2:3], None)
     finally:
         allow_failures(3)
 
@@ -189,64 +226,69 @@ def test_a_block_that_kills_its_worker_is_named(embedded):
 @pytest.mark.slow
 @pytest.mark.faults("F15")
 def test_a_block_that_kills_its_workers_is_found_in_its_run(embedded):
-    def die(block: Block, _: object) -> int:
+    def die(block, _):
         if block.index == 25:
             os._exit(1)
         return 1
 
     with refuses(BlockError, "block 25", "rows 25", "26"):
-        scaled(embedded, 2).map_reduce(die, unit_blocks(40), None, combine=operator.add)
+        scaled(embedded, 2).map_reduce(die, unit_blocks(40), None)
 
 
-# -- what is held where --------------------------------------------------------------------------------
+# -- what is held where
+# --------------------------------------------------------------------------------
 
 
 def test_each_workers_total_travels_once(embedded):
     engine = scaled(embedded, 3)
 
-    def sent(dask_worker: Any) -> int:
+    def sent(dask_worker):
         return sum(one["total"] for one in dask_worker.transfer_outgoing_log)
 
-    def ones(block: Block, _: object) -> np.ndarray:
+    def ones(block, _):
         time.sleep(0.01)
         return np.ones(2**17)
 
     before = sum(engine.client.run(sent).values())
-    total = engine.map_reduce(ones, unit_blocks(60), None, combine=operator.add)
+    total = engine.map_reduce(ones, unit_blocks(60), None)
     assert (total == 60.0).all()
     n_bytes = sum(engine.client.run(sent).values()) - before
-    # The three totals, of 1 MiB each, the last one to the client; and the function and its state, some KiB.
+    # The three totals, of 1 MiB each, the last one to the client; and the function and
+    # its state, some KiB.
     assert 3 * 2**20 <= n_bytes < 4 * 2**20
 
 
 @pytest.mark.parametrize("piece_bytes", [1_000, 10**9])
-def test_a_result_of_a_worker_out_of_reach_comes_in_pieces(embedded, monkeypatch, piece_bytes):
-    async def out_of_reach(*_: object) -> None:
+def test_a_result_of_a_worker_out_of_reach_comes_in_pieces(
+    embedded, monkeypatch, piece_bytes
+):
+    async def out_of_reach(*_):
         raise TotalLostError("out of reach")
 
     scaled(embedded, 2)
-    monkeypatch.setattr(dask_pass, "fetch_total", out_of_reach)
-    monkeypatch.setattr(dask_pass, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(totals, "fetch_total", out_of_reach)
+    monkeypatch.setattr(totals, "PIECE_BYTES", piece_bytes)
     with DaskEngine(client=embedded.client) as engine:
-        total = engine.map_reduce(lambda b, _: np.arange(1_000), unit_blocks(7), None, combine=operator.add)
+        total = engine.map_reduce(lambda b, _: np.arange(1_000), unit_blocks(7), None)
     np.testing.assert_array_equal(total, 7 * np.arange(1_000))
 
 
 def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded):
     engine = scaled(embedded, 2)
-    # The state and the function; for each worker its total, and two short runs that the client may not know
-    # to be done.
+    # The state and the function; for each worker its total, and two short runs that the
+    # client may not know to be done.
     most = 2 + 2 * 3
 
-    def tasks_in_memory(dask_scheduler: Any) -> int:
+    def tasks_in_memory(dask_scheduler):
         return sum(task.state == "memory" for task in dask_scheduler.tasks.values())
 
-    samples: list[tuple[int, int]] = []
+    samples = []
 
-    def sample(event: Event) -> None:
+    def sample(event):
         if isinstance(event, BlockDone) and event.block.index % 10 == 9:
             deadline = time.monotonic() + 5.0
-            # The question may overtake a release that is under way; no block is given out meanwhile.
+            # The question may overtake a release that is under way; no block is given
+            # out meanwhile.
             while (in_memory := engine.client.run_on_scheduler(tasks_in_memory)) > most:
                 if time.monotonic() > deadline:
                     break
@@ -254,7 +296,7 @@ def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded):
             samples.append((in_memory, len(engine.client.futures)))
 
     engine.observers = (sample,)
-    engine.map_reduce(lambda block, _: 1, unit_blocks(200), None, combine=operator.add)
+    engine.map_reduce(lambda block, _: 1, unit_blocks(200), None)
     assert len(samples) == 20
     assert max(in_memory for in_memory, _ in samples) <= most
     assert max(futures for _, futures in samples) <= most
@@ -262,37 +304,46 @@ def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded):
 
 @pytest.mark.usefixtures("run_for_run")
 def test_the_scheduler_forgets_runs_that_are_done(embedded):
-    engine, held = scaled(embedded, 2), []
+    engine = scaled(embedded, 2)
+    held = []
 
-    def sample(event: Event) -> None:
+    def sample(event):
         if isinstance(event, BlockDone) and event.block.index % 10 == 9:
-            held.append(engine.client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
+            held.append(
+                engine.client.run_on_scheduler(
+                    lambda dask_scheduler: len(dask_scheduler.tasks)
+                )
+            )
 
     engine.observers = (sample,)
-    engine.map_reduce(slow_power, unit_blocks(100), None, combine=operator.add)
-    # The state and the function; for each worker its total, its run, and an earlier total whose release is
-    # under way.
+    engine.map_reduce(slow_power, unit_blocks(100), None)
+    # The state and the function; for each worker its total, its run, and an earlier
+    # total whose release is under way.
     assert len(held) == 10
     assert max(held) <= 2 + 2 * 3
 
 
 def test_nothing_is_left_on_the_cluster_after_a_pass(embedded):
     engine = scaled(embedded, 2)
-    engine.map_reduce(slow_power, unit_blocks(9), engine.broadcast("state"), combine=operator.add)
+    engine.map_reduce(slow_power, unit_blocks(9), engine.broadcast("state"))
     wait_until_no_tasks(engine)
 
 
-def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(embedded, monkeypatch):
-    engine, real, n_asked = scaled(embedded, 1), dask_pass.Pass._fetch, 0
+def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(
+    embedded, monkeypatch
+):
+    engine = scaled(embedded, 1)
+    real = totals.fetch_for_client
+    n_asked = 0
 
-    async def lose_first(*arguments: Any) -> Any:
+    async def lose_first(*arguments):
         nonlocal n_asked
         n_asked += 1
         if n_asked == 1:
             raise TotalLostError("killed")
         return await real(*arguments)
 
-    monkeypatch.setattr(dask_pass.Pass, "_fetch", lose_first)
+    monkeypatch.setattr(totals, "fetch_for_client", lose_first)
     state = engine.broadcast("state")
     gc.collect()
     gc.disable()
@@ -308,40 +359,43 @@ def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(embedde
 def test_a_run_that_nobody_waits_for_ends_with_its_block(embedded, tmp_path):
     engine = scaled(embedded, 1)
 
-    def touch(block: Block, folder: Path) -> int:
+    def touch(block, folder):
         time.sleep(0.01)
         (folder / f"{block.index}").touch()
         return 1
 
-    def interrupt(event: Event) -> None:
+    def interrupt(event):
         if isinstance(event, BlockDone) and event.block.index > 4:
             raise KeyboardInterrupt
 
     engine.observers = (interrupt,)
     with pytest.raises(KeyboardInterrupt) as caught:
-        engine.map_reduce(touch, unit_blocks(10_000), tmp_path, combine=operator.add)
+        engine.map_reduce(touch, unit_blocks(10_000), tmp_path)
     wait_until_no_tasks(engine)
     assert caught.value.__traceback__ is not None  # its frames still hold the futures
     engine.observers = ()
-    assert engine.map_reduce(lambda block, _: 1, unit_blocks(3), None, combine=operator.add) == 3
+    assert engine.map_reduce(lambda block, _: 1, unit_blocks(3), None) == 3
     n_touched = len(list(tmp_path.iterdir()))
     assert n_touched < 5_000  # half of the blocks were one run
     time.sleep(0.1)
     assert len(list(tmp_path.iterdir())) == n_touched
 
 
-# -- the same state everywhere -------------------------------------------------------------------------
+# -- the same state everywhere
+# -------------------------------------------------------------------------
 
 
 class DrawnHere:
-    """State whose digest differs between processes, as frequencies from another NumPy might."""
+    """State whose digest differs between processes, as frequencies from another NumPy
+    might.
+    """
 
-    def digest(self) -> str:
+    def digest(self):
         return f"drawn in {os.getpid()}"
 
 
 class Drawn:
-    def digest(self) -> str:
+    def digest(self):
         return "always the same"
 
 
@@ -356,12 +410,14 @@ def test_broadcast_of_differing_state_names_worker_and_digests(embedded):
 
 
 @pytest.mark.faults("F1")
-def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(embedded, monkeypatch):
+def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(
+    embedded, monkeypatch
+):
     engine = scaled(embedded, 2)
     doomed = list(engine.client.run(os.getpid).values())[:1]
     known = engine._workers.current
 
-    def current() -> dict[str, int]:
+    def current():
         found = known()
         while doomed:
             time.sleep(1.0)  # both have looked, and the scheduler knows
@@ -370,18 +426,18 @@ def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(embe
 
     monkeypatch.setattr(engine._workers, "current", current)
     handle = engine.broadcast((Drawn(), 3))
-    assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle, combine=operator.add) == 12
+    assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle) == 12
 
 
 def test_plain_state_that_differs_is_found_by_the_first_block(embedded):
     engine = scaled(embedded, 2)
     with refuses(BroadcastError, "'map'"):
-        engine.map_reduce(slow_power, unit_blocks(3), {"map": DrawnHere()}, combine=operator.add)
+        engine.map_reduce(slow_power, unit_blocks(3), {"map": DrawnHere()})
 
 
 def test_digests_are_found_in_members_and_attributes():
     class Holder:
-        def __init__(self) -> None:
+        def __init__(self):
             self.map = Drawn()
             self.number = 3
 
@@ -401,28 +457,7 @@ def test_other_versions_on_workers_are_refused_with_a_table(embedded, monkeypatc
     monkeypatch.setattr("distributed.versions.get_versions", lambda packages=None: here)
     engine = DaskEngine(client=embedded.client)
     with pytest.raises(
-        ClusterError, match=r"(?s)other versions.*where[ |]+python .*numpy.*client .*1\.0.*tls://"
+        ClusterError,
+        match=r"(?s)other versions.*where[ |]+python .*numpy.*client .*1\.0.*tls://",
     ):
-        engine.map_reduce(slow_power, BLOCKS, None, combine=operator.add)
-
-
-# -- performance reports -------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_performance_report_is_written_of_passes_that_end_and_that_fail(embedded, tmp_path):
-    pytest.importorskip("bokeh")
-    engine = scaled(embedded, 1)
-    with engine.performance_report(tmp_path / "good.html"):
-        engine.map_reduce(slow_power, unit_blocks(5), None, combine=operator.add, label="reported")
-    with pytest.raises(BlockError), engine.performance_report(tmp_path / "bad.html"):
-        engine.map_reduce(lambda b, _: 1 // 0, unit_blocks(5), None, combine=operator.add, label="failed")
-    assert "reported" in (tmp_path / "good.html").read_text()
-    assert "Dask Performance Report" in (tmp_path / "bad.html").read_text()
-
-
-def test_without_bokeh_a_performance_report_is_refused_before_work(embedded, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "bokeh", None)
-    with refuses(MissingDependencyError, "rff_dist"):
-        embedded.performance_report(tmp_path / "report.html").__enter__()
-    assert list(tmp_path.iterdir()) == []
+        engine.map_reduce(slow_power, BLOCKS, None)

@@ -1,15 +1,18 @@
-"""Fit and predict with 16,384 components and all threads, where threaded BLAS kills naive code."""
+"""Fit and predict with 16,384 components and all threads, where threaded BLAS kills
+naive code.
+"""
 
 import pytest
 
 from tests.processes import run_script
 
-# In a process of its own, so that a crash (numpy issue 19685) is a failed test and not the end of all tests.
+# In a process of its own, so that a crash (numpy issue 19685) is a failed test and not
+# the end of all tests.
 SCRIPT = """
 import json, time
 import numpy as np
 from rff_dist import Gaussian, RFFRidge, SerialEngine
-from rff_dist.fitting.plan import Sums, check_plan
+from rff_dist.fitting.plan import Sums, plan_on_engine
 from rff_dist.data.memory import ArrayDataset
 
 n, n_components, alpha = 6_000, 16_384, 1e-2
@@ -27,7 +30,7 @@ fitted = time.perf_counter()
 predictions = model.predict(X)
 predicted = time.perf_counter()
 held = peak()
-planned = check_plan(ArrayDataset(X, y), n_components, Sums(alpha=alpha), engine=engine).client_bytes
+planned = plan_on_engine(ArrayDataset(X, y), n_components, Sums(alpha=alpha), engine=engine).client_bytes
 
 # The normal equations of 64 components, Z'(y - f) = alpha w with centred columns, and f by hand
 sample = rng.choice(n_components, 64, replace=False)
@@ -54,7 +57,8 @@ print(json.dumps({
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # 3.1e12 operations: 35 s on two free cores, more than a minute on busy ones
+# 3.1e12 operations: 35 s on two free cores, more than a minute on busy ones
+@pytest.mark.timeout(900)
 def test_16_384_components_and_all_threads_fit_and_predict_within_the_plan():
     result = run_script(SCRIPT)
     assert result["finite"]
@@ -69,12 +73,12 @@ WORKERS = """
 import json, sys
 import numpy as np
 from rff_dist import DaskEngine, Gaussian, accumulate, draw_feature_map, write_dataset
-from rff_dist.fitting.plan import Sums, check_plan
+from rff_dist.fitting.plan import Sums, plan_on_engine
 
 X = np.random.default_rng(0).standard_normal((65_536, 8)).astype(np.float32)
 dataset = write_dataset(sys.argv[1], X, X[:, 0])
 with DaskEngine(n_workers=2, threads_per_worker=1, memory_limit="8 GiB") as engine:
-    plan = check_plan(dataset, 16_384, Sums(alpha=1.0), engine=engine)
+    plan = plan_on_engine(dataset, 16_384, Sums(alpha=1.0), engine=engine)
     feature_map = draw_feature_map(Gaussian(1.0), n_features=8, n_components=16_384, random_state=0)
     statistics = accumulate(dataset, feature_map, engine=engine)
     peaks = sorted(engine.client.run(peak).values())
@@ -87,9 +91,20 @@ print(json.dumps({
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.timeout(900)  # 1.8e13 operations: 2 minutes by bytes on two free cores, more on busy ones
+# 1.8e13 operations: 2 minutes by bytes on two free cores, more on busy ones
+@pytest.mark.timeout(900)
 def test_two_workers_of_8_gib_sum_16_384_components_within_the_plan(tmp_path):
     result = run_script(WORKERS, tmp_path / "x.zarr")
-    assert (result["rows"], result["blocks"], result["limit"]) == (65_536, 4, 2**33), result
+    assert (result["rows"], result["blocks"], result["limit"]) == (
+        65_536,
+        4,
+        2**33,
+    ), result
     # Both held their total and a block's; one added the other's to it.
-    assert result["partial"] < result["peaks"][0] <= result["peaks"][1] <= result["planned"] < 2**33, result
+    assert (
+        result["partial"]
+        < result["peaks"][0]
+        <= result["peaks"][1]
+        <= result["planned"]
+        < 2**33
+    ), result

@@ -1,8 +1,8 @@
-"""No result depends on how many threads BLAS has, on what a process did before, or on its other threads."""
+"""No result depends on how many threads BLAS has, on what a process did before, or on
+its other threads.
+"""
 
 import itertools
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from rff_dist import save_model
 from tests.plain import plain_ridge
 from tests.processes import run_script
 
-# Prints digests of many jobs, in the order that is asked for, and how many threads BLAS has in the end.
+# Prints digests of many jobs, in the order that is asked for, and how many threads BLAS
+# has in the end.
 SCRIPT = """
 import hashlib, json, sys, warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -102,18 +103,27 @@ print(json.dumps([found, left]))
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where a Nyström model is stored, whose whitener each process makes again."""
+def url(tmp_path_factory):
+    """Return where a Nyström model is stored, whose whitener each process makes
+    again.
+    """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 3))
-    options = {"features": "nystrom", "length_scale": 1.5, "n_components": 520, "alpha": 1.0}
+    options = {
+        "features": "nystrom",
+        "length_scale": 1.5,
+        "n_components": 520,
+        "alpha": 1.0,
+    }
     url = tmp_path_factory.mktemp("models") / "nystrom"
     save_model(plain_ridge(**options, random_state=0).fit(X, np.sin(X[:, 0])), url)
     return url
 
 
-def run(url: Path, order: str, *, blas_threads: int, threads: int) -> Any:
-    return run_script(SCRIPT, url, order, threads, OPENBLAS_NUM_THREADS=str(blas_threads))
+def run(url, order, *, blas_threads, threads):
+    return run_script(
+        SCRIPT, url, order, threads, OPENBLAS_NUM_THREADS=str(blas_threads)
+    )
 
 
 def test_no_bit_depends_on_threads_of_blas_on_earlier_jobs_or_on_concurrent_ones(url):

@@ -15,12 +15,19 @@ from tools.pictures import with_defaults
 @pytest.mark.documents
 @pytest.mark.distributed
 def test_its_commands_run_as_printed_in_an_empty_folder(project_root, tmp_path):
-    lines, said = [], []
+    lines = []
+    said = []
     for block in read_blocks(project_root / "README.md"):
         if block.kind == "sh":
             lines += block.text.splitlines()
         elif block.kind == "python":
-            lines += ["echo begin", "python - <<'END'", block.text.rstrip(), "END", "echo end"]
+            lines += [
+                "echo begin",
+                "python - <<'END'",
+                block.text.rstrip(),
+                "END",
+                "echo end",
+            ]
         else:
             said.append(block.text)
     assert lines.pop(0).startswith("make demo ")  # which a test of its own runs
@@ -28,7 +35,11 @@ def test_its_commands_run_as_printed_in_an_empty_folder(project_root, tmp_path):
     (tmp_path / ".venv").symlink_to(sys.prefix)
     kept = ("HOME", "LANG", "PREFECT_HOME", SCHEDULER_VARIABLE)
     environment = {name: os.environ[name] for name in kept if name in os.environ}
-    environment |= {"PATH": os.defpath, "PYTHONPATH": str(project_root), "OMP_NUM_THREADS": "1"}
+    environment |= {
+        "PATH": os.defpath,
+        "PYTHONPATH": str(project_root),
+        "OMP_NUM_THREADS": "1",
+    }
     environment |= {"PYTHONWARNINGS": "error::UserWarning"}
     script = "\n".join(lines)
     told = subprocess.run(
@@ -42,19 +53,30 @@ def test_its_commands_run_as_printed_in_an_empty_folder(project_root, tmp_path):
         check=False,
     )
     assert told.returncode == 0, told.stdout + told.stderr
-    assert re.findall(r"^begin\n(.*?)^end$", told.stdout, re.MULTILINE | re.DOTALL) == said
+    assert (
+        re.findall(r"^begin\n(.*?)^end$", told.stdout, re.MULTILINE | re.DOTALL) == said
+    )
     shown = " ".join(told.stdout.split())  # wherever lines end
     assert "next: rff-dist predict prices-auto/model" in shown
     assert "800 before, 1,000 after" in shown
     assert "version 2 " in shown  # after its place, whose long name may be broken
     assert "version 1 is the current one" in shown
+    assert "one worker and eight: equal" in shown
 
 
 def test_what_the_readme_says_of_defaults_is_what_their_table_says(project_root):
-    readme, table = ((project_root / name).read_text() for name in ("README.md", "DEFAULTS.md"))
+    readme, table = (
+        (project_root / name).read_text()
+        for name in ("README.md", "notebooks/manual/pages/defaults.md")
+    )
     assert "errs less than CatBoost on 7 and more on 2" in with_defaults(
         readme,
-        re.sub(r"\| CatBoost \| \d+ \| \d+ \| \d+ \| \d+ ", "| CatBoost | 13 | 7 | 4 | 2 ", table, count=1),
+        re.sub(
+            r"\| CatBoost \| \d+ \| \d+ \| \d+ \| \d+ ",
+            "| CatBoost | 13 | 7 | 4 | 2 ",
+            table,
+            count=1,
+        ),
     )
     assert with_defaults(readme, table) == readme, "run `make pictures`"
 

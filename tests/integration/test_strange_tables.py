@@ -1,7 +1,8 @@
-"""`rff-dist auto` on tables as people have them: a model better than the linear one, or one clear sentence.
+"""`rff-dist auto` on tables as people have them: a model better than the linear one, or
+one clear sentence.
 
-The targets are smooth functions that no linear model fits, with noise of a tenth of their deviation.
-"""
+The targets are smooth functions that no linear model fits, with noise of a tenth of
+their deviation."""
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,15 @@ def make_frame(n=N, seed=0):
 
 
 def auto(tmp_path, source, *options):
-    given = ["--target", "y", "--into", tmp_path / "made", "--serial", "--n-components", 128]
+    given = [
+        "--target",
+        "y",
+        "--into",
+        tmp_path / "made",
+        "--serial",
+        "--n-components",
+        128,
+    ]
     return document("auto", source, *given, *options)
 
 
@@ -38,7 +47,9 @@ def assert_better_than_linear(found):
 def write_mixture(frame, path):
     rng = np.random.default_rng(1)
     frame["town"] = rng.choice(["Ulm", "Bonn", "Rom"], len(frame))
-    frame["when"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 365, len(frame)), "D")
+    frame["when"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(
+        rng.integers(0, 365, len(frame)), "D"
+    )
     frame["y"] += (frame["town"] == "Ulm") + np.sin(frame["when"].dt.day_of_year / 58)
     for name in ("c", "town", "when"):
         frame.loc[rng.random(len(frame)) < 0.1, name] = None
@@ -62,7 +73,9 @@ def test_auto_is_better_than_a_linear_model(tmp_path, write):
     assert found["task"] == about.get("task", "regression")
     assert found["dropped_rows"] == about.get("dropped", 0)
     assert_better_than_linear(found)
-    again = document("predict", tmp_path / "made" / "model", source, tmp_path / "p.csv", "--serial")
+    again = document(
+        "predict", tmp_path / "made" / "model", source, tmp_path / "p.csv", "--serial"
+    )
     written = pd.read_csv(tmp_path / "p.csv")
     assert len(written) == again["n_samples"]
     assert written.columns[-1] == ("label" if "task" in about else "prediction")
@@ -71,26 +84,33 @@ def test_auto_is_better_than_a_linear_model(tmp_path, write):
 @pytest.mark.slow
 def test_text_is_classified(tmp_path):
     frame = make_frame()
-    frame["y"] = np.select([frame["y"] < 0.5, frame["y"] < 2], ["low", "middle"], "high")
+    frame["y"] = np.select(
+        [frame["y"] < 0.5, frame["y"] < 2], ["low", "middle"], "high"
+    )
     frame.to_csv(tmp_path / "t.csv.gz", index=False)
     found = auto(tmp_path, tmp_path / "t.csv.gz")
     assert found["why"] == "the target is text, 3 classes"
     assert_better_than_linear(found)
-    probabilities = load_model(tmp_path / "made" / "model" / "versions" / "1").predict_proba(
-        frame[["a", "b", "c"]]
-    )
+    probabilities = load_model(
+        tmp_path / "made" / "model" / "versions" / "1"
+    ).predict_proba(frame[["a", "b", "c"]])
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["same"] * N, "'y' is same in all rows to train on, so there is nothing to predict"),
+        (
+            ["same"] * N,
+            "'y' is same in all rows to train on, so there is nothing to predict",
+        ),
         ([f"v{i}" for i in range(N)], "almost no text of the target 'y' comes twice"),
         (pd.date_range("2024-01-01", periods=N), "the target 'y' is a date"),
     ],
 )
-def test_targets_that_cannot_be_learned_end_with_one_sentence(tmp_path, values, message):
+def test_targets_that_cannot_be_learned_end_with_one_sentence(
+    tmp_path, values, message
+):
     make_frame().assign(y=values).to_csv(tmp_path / "t.csv", index=False)
     given = ["--target", "y", "--into", tmp_path / "made", "--serial"]
     assert message in refusal(65, "auto", tmp_path / "t.csv", *given)
@@ -100,8 +120,18 @@ def test_targets_that_cannot_be_learned_end_with_one_sentence(tmp_path, values, 
 @pytest.mark.slow
 def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
     rng = np.random.default_rng(0)
-    make_frame().assign(y=rng.standard_normal(N)).to_csv(tmp_path / "t.csv", index=False)
-    given = ["auto", tmp_path / "t.csv", "--target", "y", "--into", tmp_path / "made", "--serial"]
+    make_frame().assign(y=rng.standard_normal(N)).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    given = [
+        "auto",
+        tmp_path / "t.csv",
+        "--target",
+        "y",
+        "--into",
+        tmp_path / "made",
+        "--serial",
+    ]
     shown = run(*given, "--n-components", 64, "--report", tmp_path / "page.html").stdout
     assert "No signal was found" in shown
     assert "next: rff-dist predict" in shown

@@ -1,23 +1,22 @@
-"""One trace for each job, from this process to the workers of a cluster, one of which is killed."""
+"""One trace for each job, from this process to the workers of a cluster, one of which
+is killed.
+"""
 
 import os
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rff_dist import append_dataset, write_dataset
 from rff_dist.data import blocks
 from rff_dist.engines.dask import DaskEngine
-from rff_dist.engines.progress import BlockDone, Event
+from rff_dist.engines.events import BlockDone
 from rff_dist.fields import build
 from rff_dist.ridge.models import read_model
 from rff_dist.workbench.jobs import specs
@@ -26,12 +25,13 @@ from rff_dist.workbench.jobs.refresh import update
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.jobs.train import train
 from tests.dask_processes import run_dask
-from tests.otlp import Span, receive, spans_of
 from tests.otlp import exported as exported  # a fixture
+from tests.otlp import receive, spans_of
 
 pytestmark = pytest.mark.distributed
 
-BLOCK_ROWS, D = 2_048, 64
+BLOCK_ROWS = 2_048
+D = 64
 N_ROWS = 8 * BLOCK_ROWS
 PLAIN = {
     "kernel": "gaussian",
@@ -43,25 +43,35 @@ PLAIN = {
 LEVELS = ("job", "step", "pass", "run", "merge")
 
 
-def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def rows(n, seed):
     X = np.random.default_rng(seed).normal(size=(n, 3)).astype("float32")
     return X, X[:, 0]
 
 
 class Killer:
-    """Kill the worker that did the first block of a pass, while its sums are on no other worker."""
+    """Kill the worker that did the first block of a pass, while its sums are on no
+    other worker.
+    """
 
-    def __init__(self, label: str, pids: dict[str, int]) -> None:
-        self.label, self.pids, self.killed = label, pids, ""
+    def __init__(self, label, pids):
+        self.label = label
+        self.pids = pids
+        self.killed = ""
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, BlockDone) and event.label == self.label and not self.killed:
+    def __call__(self, event):
+        if (
+            isinstance(event, BlockDone)
+            and event.label == self.label
+            and not self.killed
+        ):
             self.killed = event.worker
             os.kill(self.pids[event.worker], signal.SIGKILL)
 
 
-def whole_trace(exported: InMemorySpanExporter, sent: list[Span], job: str) -> dict[int, Span]:
-    """Return the spans of the last job, when those of workers that are alive have come; check the tree."""
+def whole_trace(exported, sent, job):
+    """Return the spans of the last job, when those of workers that are alive have come;
+    check the tree.
+    """
     mine = spans_of(exported)
     [root] = [span for span in mine if span.name == f"job {job}"]
     passes = {span.id for span in mine if span.name.startswith("pass ")}
@@ -85,28 +95,40 @@ def whole_trace(exported: InMemorySpanExporter, sent: list[Span], job: str) -> d
     return found
 
 
-def named(spans: dict[int, Span], name: str) -> list[Span]:
+def named(spans, name):
     return [span for span in spans.values() if span.name == name]
 
 
-def runs_of(spans: dict[int, Span], parents: Sequence[Span]) -> list[Span]:
+def runs_of(spans, parents):
     parent_ids = {span.id for span in parents}
-    return [span for span in spans.values() if span.parent in parent_ids and span.name.startswith("run ")]
+    return [
+        span
+        for span in spans.values()
+        if span.parent in parent_ids and span.name.startswith("run ")
+    ]
 
 
-def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, exported):
+def test_each_job_is_one_trace_though_a_worker_is_killed(
+    tmp_path, monkeypatch, exported
+):
     monkeypatch.setattr(blocks, "MIN_BLOCK_ROWS", BLOCK_ROWS)
-    data, model = str(tmp_path / "data.zarr"), str(tmp_path / "model")
+    data = str(tmp_path / "data.zarr")
+    model = str(tmp_path / "model")
     write_dataset(data, *rows(N_ROWS, 0), chunk_rows=BLOCK_ROWS, versioned=True)
     with receive() as (endpoint, sent), monkeypatch.context() as environment:
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        with run_dask(Path(tmp_path), n_workers=2) as (address, _), DaskEngine(address) as engine:
+        with (
+            run_dask(Path(tmp_path), n_workers=2) as (address, _),
+            DaskEngine(address) as engine,
+        ):
             engine.client.wait_for_workers(2, timeout=60)
-            pids: dict[str, int] = engine.ask_workers(os.getpid)
-            do: Any = in_this_process(engine)
+            pids = engine.ask_workers(os.getpid)
+            do = in_this_process(engine)
 
-            trained = train(build(specs.Train, {"data": data, "model": model, **PLAIN}), do)
+            trained = train(
+                build(specs.Train, {"data": data, "model": model, **PLAIN}), do
+            )
             spans = whole_trace(exported, sent, "train")
             [accumulated] = [
                 span
@@ -114,17 +136,31 @@ def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, 
                 if spans[span.parent].name == "step accumulate"
             ]
             facts = accumulated.attributes
-            assert (facts["rff_dist.rows"], facts["rff_dist.bytes"]) == (N_ROWS, N_ROWS * (3 * 4 + 8))
+            assert (facts["rff_dist.rows"], facts["rff_dist.bytes"]) == (
+                N_ROWS,
+                N_ROWS * (3 * 4 + 8),
+            )
             assert facts["rff_dist.n_components"] == D
-            assert list(facts["rff_dist.digest"]) == [trained.model.feature_map.digest()]
+            assert list(facts["rff_dist.digest"]) == [
+                trained.model.feature_map.digest()
+            ]
             assert 0 <= facts["rff_dist.storage_wait"] <= 1
-            assert facts["rff_dist.bytes_per_second"] == pytest.approx(20 * facts["rff_dist.rows_per_second"])
+            assert facts["rff_dist.bytes_per_second"] == pytest.approx(
+                20 * facts["rff_dist.rows_per_second"]
+            )
             runs = runs_of(spans, [accumulated])
             assert sum(span.attributes["rff_dist.rows"] for span in runs) == N_ROWS
             assert {span.attributes["rff_dist.worker"] for span in runs} <= pids.keys()
-            assert {span.attributes["rff_dist.products"] for span in runs} <= {"float64", "bytes"}
+            assert {span.attributes["rff_dist.products"] for span in runs} <= {
+                "float64",
+                "bytes",
+            }
             [job] = named(spans, "job train")
-            assert job.attributes["rff_dist.digest"] == trained.model.digest() == read_model(model).digest()
+            assert (
+                job.attributes["rff_dist.digest"]
+                == trained.model.digest()
+                == read_model(model).digest()
+            )
 
             killer = Killer("lloyd", pids)
             with engine.observed_by(killer):
@@ -138,18 +174,27 @@ def test_each_job_is_one_trace_though_a_worker_is_killed(tmp_path, monkeypatch, 
             spans = whole_trace(exported, sent, "cluster")
             lloyd = named(spans, "pass lloyd")
             assert len(lloyd) > 1
-            assert all(spans[span.parent].name.startswith("step pass ") for span in lloyd)
+            assert all(
+                spans[span.parent].name.startswith("step pass ") for span in lloyd
+            )
             again = [span for span in lloyd if "given out again" in span.events]
             [alive] = pids.keys() - {killer.killed}
             assert len(again) == 1
-            assert {span.attributes["rff_dist.worker"] for span in runs_of(spans, lloyd[-1:])} == {alive}
+            assert {
+                span.attributes["rff_dist.worker"]
+                for span in runs_of(spans, lloyd[-1:])
+            } == {alive}
 
             append_dataset(data, *rows(3_000, 1))
             updated = update(build(specs.Update, {"model": model, "data": data}), do)
             spans = whole_trace(exported, sent, "update")
-            assert {span.attributes["rff_dist.worker"] for span in runs_of(spans, [*spans.values()])} == {
-                alive
-            }
+            assert {
+                span.attributes["rff_dist.worker"]
+                for span in runs_of(spans, [*spans.values()])
+            } == {alive}
             [job] = named(spans, "job update")
             assert job.attributes["rff_dist.decision"] == "published"
-            assert job.attributes["rff_dist.statistics_digest"] == updated.record["statistics_digest"]
+            assert (
+                job.attributes["rff_dist.statistics_digest"]
+                == updated.record["statistics_digest"]
+            )

@@ -1,4 +1,6 @@
-"""What can be said of deploy/ without starting it: schemas, linters, and that its files agree."""
+"""What can be said of deploy/ without starting it: schemas, linters, and that its files
+agree.
+"""
 
 import ast
 import json
@@ -10,7 +12,6 @@ import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import kubernetes_validate
@@ -18,44 +19,59 @@ import pytest
 import yaml
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+FILES = [
+    path
+    for path in sorted(DEPLOY.rglob("*"))
+    if path.is_file() and path.suffix != ".pyc"
+]
 KUBERNETES = "1.37"
 
 
-def load(name: str) -> Any:
+def load(name):
     return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
 
 
-def load_all(name: str) -> list[Any]:
+def load_all(name):
     return list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
 
 
-def program(name: str) -> str:
+def program(name):
     """Return a linter of the environment that runs the tests."""
-    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    found = shutil.which(
+        name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     assert found is not None, f"{name} is not installed; make setup installs it"
     return found
 
 
-def check(*command: object) -> str:
+def check(*command):
     """Run a program that must not complain, and return what it says."""
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def names(paths: list[Path]) -> list[str]:
+def names(paths):
     return [str(path.relative_to(DEPLOY)) for path in paths]
 
 
-# -- all files -------------------------------------------------------------------------------------------
+# -- all files
+# --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", names([path for path in FILES if path.suffix in (".yaml", ".yml")]))
+@pytest.mark.parametrize(
+    "name", names([path for path in FILES if path.suffix in (".yaml", ".yml")])
+)
 def test_yaml_files_can_be_read_and_say_nothing_twice(name):
     class Strict(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.value != "<<"]
+        def construct_mapping(self, node, deep=False):
+            keys = [
+                self.construct_object(key, deep=True)
+                for key, _ in node.value
+                if key.value != "<<"
+            ]
             assert len(keys) == len(set(keys)), f"{name} has a key twice: {keys}"
             return super().construct_mapping(node, deep)
 
@@ -65,7 +81,8 @@ def test_yaml_files_can_be_read_and_say_nothing_twice(name):
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))
 def test_no_file_has_a_secret_or_listens_to_everybody_or_knows_this_machine(path):
     text = path.read_text(encoding="utf-8")
-    # Inside containers the user has a home; any other path is one of the machine that it was written on.
+    # Inside containers the user has a home; any other path is one of the machine that
+    # it was written on.
     text = text.replace("/home/rff_dist", "")
     forbidden = {
         "a private key": r"BEGIN [A-Z ]*PRIVATE KEY",
@@ -73,7 +90,9 @@ def test_no_file_has_a_secret_or_listens_to_everybody_or_knows_this_machine(path
         "a password in a URL": r"://[\w.-]+:(?![\"']?\$)[^\s/@{}\"'$]+@",
         "an open interface": r"\b0\.0\.0\.0\b|\[::\]",
         "a path of a machine": r"(?<![\w.$}])/(home|root|work|Users|mnt|srv|scratch)/",
-        "authentication that is off": r"PREFECT_(SERVER_)?API_AUTH_STRING[=:]\s*[\"']?\w+:\w",
+        "authentication that is off": (
+            r"PREFECT_(SERVER_)?API_AUTH_STRING[=:]\s*[\"']?\w+:\w"
+        ),
         "TLS that is off": r"RFF_DIST_INSECURE|GF_AUTH_ANONYMOUS_ENABLED",
     }
     found = {what: re.findall(pattern, text) for what, pattern in forbidden.items()}
@@ -81,18 +100,23 @@ def test_no_file_has_a_secret_or_listens_to_everybody_or_knows_this_machine(path
 
 
 def test_shell_scripts_pass_shellcheck():
-    scripts = [path for path in FILES if re.match(rb"#!/bin/(ba)?sh\b", path.read_bytes())]
+    scripts = [
+        path for path in FILES if re.match(rb"#!/bin/(ba)?sh\b", path.read_bytes())
+    ]
     assert set(names(scripts)) >= {"tls.sh", "slurm/submit.sh", "slurm/workers.sbatch"}
     check(program("shellcheck"), *scripts)
-    run = [path for path in scripts if path.suffix != ".sbatch"]  # sbatch reads those, nobody runs them
+    # sbatch reads those, nobody runs them
+    run = [path for path in scripts if path.suffix != ".sbatch"]
     assert [path.name for path in run if not path.stat().st_mode & stat.S_IXUSR] == []
 
 
-# -- containers ------------------------------------------------------------------------------------------
+# -- containers
+# --------------------------------------------------------------------------------------
 
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 STAGES = {
-    re.search(r" AS (\S+)", stage).group(1): stage for stage in re.split(r"(?m)^(?=FROM )", DOCKERFILE)[1:]
+    re.search(r" AS (\S+)", stage).group(1): stage
+    for stage in re.split(r"(?m)^(?=FROM )", DOCKERFILE)[1:]
 }
 SERVICES = ["scheduler", "worker", "prefect-server", "prefect-worker"]
 
@@ -114,7 +138,9 @@ def test_images_run_without_root_and_say_whether_they_are_healthy():
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_commands_of_images_are_json_and_parse(name):
-    commands = [json.loads(text) for text in re.findall(r"^ *CMD (\[.*\])$", STAGES[name], re.M)]
+    commands = [
+        json.loads(text) for text in re.findall(r"^ *CMD (\[.*\])$", STAGES[name], re.M)
+    ]
     assert len(commands) == 2  # of the health check, and the last one of the image
     ast.parse(commands[0][2])
     if commands[1][0] == "sh":
@@ -130,19 +156,40 @@ def test_compose_file_keeps_to_the_specification():
 
 
 def test_compose_publishes_ports_on_the_loopback_interface_only():
-    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    ports = [
+        port
+        for service in COMPOSE["services"].values()
+        for port in service.get("ports", [])
+    ]
     assert len(ports) >= 3
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
 
 
 def test_compose_has_a_scheduler_two_workers_a_server_on_postgres_a_worker_and_storage():
     services = COMPOSE["services"]
-    parts = {"scheduler", "worker-1", "worker-2", "postgres", "prefect-server", "prefect-worker", "s3"}
+    parts = {
+        "scheduler",
+        "worker-1",
+        "worker-2",
+        "postgres",
+        "prefect-server",
+        "prefect-worker",
+        "s3",
+    }
     assert parts <= set(services)
     server = services["prefect-server"]["environment"]
-    assert server["PREFECT_API_DATABASE_CONNECTION_URL"].startswith("postgresql+asyncpg://")
+    assert server["PREFECT_API_DATABASE_CONNECTION_URL"].startswith(
+        "postgresql+asyncpg://"
+    )
     assert server["PREFECT_SERVER_API_AUTH_STRING"].startswith("${PREFECT_AUTH:?")
-    for name in ("scheduler", "worker-1", "worker-2", "prefect-server", "prefect-worker", "deployments"):
+    for name in (
+        "scheduler",
+        "worker-1",
+        "worker-2",
+        "prefect-server",
+        "prefect-worker",
+        "deployments",
+    ):
         assert services[name]["user"].startswith("${RFF_DIST_UID:?"), name
     targets = {s["build"]["target"] for s in services.values() if "build" in s}
     assert targets == set(SERVICES)
@@ -157,14 +204,25 @@ def test_compose_has_a_scheduler_two_workers_a_server_on_postgres_a_worker_and_s
 def test_compose_asks_for_every_secret_and_the_example_names_them_without_values():
     text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
     asked = set(re.findall(r"\$\{(\w+)", text))
-    assert {"PREFECT_AUTH", "POSTGRES_PASSWORD", "S3_SECRET_KEY", "GRAFANA_PASSWORD"} <= asked
+    assert {
+        "PREFECT_AUTH",
+        "POSTGRES_PASSWORD",
+        "S3_SECRET_KEY",
+        "GRAFANA_PASSWORD",
+    } <= asked
     lines = (DEPLOY / "env.example").read_text().splitlines()
-    example = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    example = dict(
+        line.split("=", 1) for line in lines if line and not line.startswith("#")
+    )
     assert set(example) == asked
     assert set(example.values()) == {""}
-    # Without a value nothing starts, but for the message and the digests, which are optional.
+    # Without a value nothing starts, but for the message and the digests, which are
+    # optional.
     optional = {name for name in asked if re.search(rf"\$\{{{name}(:-|\?)", text)}
-    assert optional == {"RFF_DIST_NOTIFY_URL", *(name for name in asked if name.endswith("_DIGEST"))}
+    assert optional == {
+        "RFF_DIST_NOTIFY_URL",
+        *(name for name in asked if name.endswith("_DIGEST")),
+    }
 
 
 def test_every_service_is_hardened_and_none_but_the_one_that_gives_a_volume_away_is_root():
@@ -175,14 +233,22 @@ def test_every_service_is_hardened_and_none_but_the_one_that_gives_a_volume_away
         assert "privileged" not in service, name
         user, _, _ = service["user"].partition(":")
         if name == "s3-folder":
-            assert (user, service["cap_add"], service["restart"]) == ("0", ["CHOWN"], "no")
+            assert (user, service["cap_add"], service["restart"]) == (
+                "0",
+                ["CHOWN"],
+                "no",
+            )
             continue
         assert "cap_add" not in service, name
         assert user != "0", name
 
 
 def test_only_services_that_publish_a_port_reach_beyond_their_networks():
-    outside = {name for name, how in COMPOSE["networks"].items() if not (how or {}).get("internal")}
+    outside = {
+        name
+        for name, how in COMPOSE["networks"].items()
+        if not (how or {}).get("internal")
+    }
     assert outside == {"outside"}
     for name, service in COMPOSE["services"].items():
         assert ("outside" in service["networks"]) == ("ports" in service), name
@@ -197,19 +263,27 @@ def test_images_that_are_pulled_have_a_tag_and_take_a_digest():
         if not service["image"].startswith("rff_dist-"):
             assert IMAGE.fullmatch(service["image"]), name
         elif "build" in service:
-            assert service["build"]["args"]["PYTHON_DIGEST"].startswith("${PYTHON_DIGEST?"), name
+            assert service["build"]["args"]["PYTHON_DIGEST"].startswith(
+                "${PYTHON_DIGEST?"
+            ), name
     bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.M)
     assert set(bases) == {"${PYTHON_IMAGE}${PYTHON_DIGEST}", "runtime"}
 
 
-def test_digests_are_asked_for_each_image_and_anything_else_is_refused(tmp_path, monkeypatch):
+def test_digests_are_asked_for_each_image_and_anything_else_is_refused(
+    tmp_path, monkeypatch
+):
     docker = tmp_path / "docker"
-    docker.write_text('#!/bin/sh\necho "$*" >> "$ASKED"\nprintf "sha256:%064d\\n" "$DIGIT"\n')
+    docker.write_text(
+        '#!/bin/sh\necho "$*" >> "$ASKED"\nprintf "sha256:%064d\\n" "$DIGIT"\n'
+    )
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("ASKED", str(tmp_path / "asked"))
     monkeypatch.setenv("DIGIT", "7")
-    done = subprocess.run([DEPLOY / "digests"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [DEPLOY / "digests"], capture_output=True, text=True, check=True
+    )
     lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
     example = re.findall(r"^(\w+_DIGEST)=$", (DEPLOY / "env.example").read_text(), re.M)
     assert sorted(lines) == sorted(example)
@@ -218,26 +292,43 @@ def test_digests_are_asked_for_each_image_and_anything_else_is_refused(tmp_path,
     assert "docker.io/library/postgres:17-bookworm" in asked
     assert "docker.io/library/python:3.12-slim-bookworm" in asked
     docker.write_text("#!/bin/sh\necho nothing\n")
-    failed = subprocess.run([DEPLOY / "digests"], capture_output=True, text=True, check=False)
+    failed = subprocess.run(
+        [DEPLOY / "digests"], capture_output=True, text=True, check=False
+    )
     assert (failed.returncode, failed.stdout) == (69, "")
     assert "expected sha256:" in failed.stderr
 
 
-def test_compose_mounts_files_that_exist_and_certificates_that_the_script_makes(certificates):
-    mounted = [volume.split(":")[0] for s in COMPOSE["services"].values() for volume in s.get("volumes", [])]
-    assert [path for path in mounted if path.startswith("./") and not (DEPLOY / path).is_file()] == []
+def test_compose_mounts_files_that_exist_and_certificates_that_the_script_makes(
+    certificates,
+):
+    mounted = [
+        volume.split(":")[0]
+        for s in COMPOSE["services"].values()
+        for volume in s.get("volumes", [])
+    ]
+    assert [
+        path
+        for path in mounted
+        if path.startswith("./") and not (DEPLOY / path).is_file()
+    ] == []
     secrets = {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()}
     assert secrets <= {path.name for path in certificates.iterdir()}
     assert "ca-key.pem" not in secrets
 
 
-# -- Kubernetes ------------------------------------------------------------------------------------------
+# -- Kubernetes
+# --------------------------------------------------------------------------------------
 
 
 KUSTOMIZATION = load("kubernetes/kustomization.yaml")
-RESOURCES = [one for name in KUSTOMIZATION["resources"] for one in load_all(f"kubernetes/{name}")]
+RESOURCES = [
+    one for name in KUSTOMIZATION["resources"] for one in load_all(f"kubernetes/{name}")
+]
 CLUSTER = next(resource for resource in RESOURCES if resource["kind"] == "DaskCluster")
-PREFECT_WORKER = next(resource for resource in RESOURCES if resource["kind"] == "Deployment")
+PREFECT_WORKER = next(
+    resource for resource in RESOURCES if resource["kind"] == "Deployment"
+)
 PODS = {
     "scheduler": CLUSTER["spec"]["scheduler"]["spec"],
     "worker": CLUSTER["spec"]["worker"]["spec"],
@@ -246,16 +337,27 @@ PODS = {
 
 
 def test_all_kubernetes_files_are_used_but_for_the_example():
-    used = {*KUSTOMIZATION["resources"], *KUSTOMIZATION["configurations"], "kustomization.yaml"}
-    assert {path.name for path in (DEPLOY / "kubernetes").iterdir()} - used == {"secrets.example.yaml"}
+    used = {
+        *KUSTOMIZATION["resources"],
+        *KUSTOMIZATION["configurations"],
+        "kustomization.yaml",
+    }
+    assert {path.name for path in (DEPLOY / "kubernetes").iterdir()} - used == {
+        "secrets.example.yaml"
+    }
 
 
 def test_kustomization_names_the_registry_of_every_image():
     images = KUSTOMIZATION["images"]
     for image in images:
-        assert set(image) in ({"name", "newName", "newTag"}, {"name", "newName", "digest"})
+        assert set(image) in (
+            {"name", "newName", "newTag"},
+            {"name", "newName", "digest"},
+        )
         assert DIGEST.fullmatch(image.get("digest", "sha256:" + 64 * "0"))
-    used = [container["image"] for pod in PODS.values() for container in pod["containers"]]
+    used = [
+        container["image"] for pod in PODS.values() for container in pod["containers"]
+    ]
     assert sorted(used) == sorted(image["name"] for image in images)
     assert {f"rff_dist-{name}" for name in SERVICES} >= set(used)
 
@@ -271,17 +373,28 @@ def test_kubernetes_resources_keep_to_their_schemas(resource):
 
 
 def test_dask_cluster_is_made_of_valid_pods_and_what_the_operator_looks_for():
-    # The CRD's rules, by hand: dask-kubernetes 2026.3.0, whose package is not installed here.
+    # The CRD's rules, by hand: dask-kubernetes 2026.3.0, whose package is not installed
+    # here.
     assert CLUSTER["apiVersion"] == "kubernetes.dask.org/v1"
     spec = CLUSTER["spec"]
     assert set(spec) <= {"worker", "scheduler", "idleTimeout"}
     assert set(spec["scheduler"]) == {"metadata", "spec", "service"}
     assert set(spec["worker"]) == {"replicas", "metadata", "spec"}
     for part in ("scheduler", "worker"):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": part}, "spec": PODS[part]}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": part},
+            "spec": PODS[part],
+        }
         kubernetes_validate.validate(pod, KUBERNETES, strict=True)
     service = spec["scheduler"]["service"]
-    whole = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "scheduler"}, "spec": service}
+    whole = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "scheduler"},
+        "spec": service,
+    }
     kubernetes_validate.validate(whole, KUBERNETES, strict=True)
     assert {port["name"] for port in service["ports"]} == {"tcp-comm", "http-dashboard"}
     assert service["type"] == "ClusterIP"
@@ -289,7 +402,9 @@ def test_dask_cluster_is_made_of_valid_pods_and_what_the_operator_looks_for():
         "dask.org/cluster-name": CLUSTER["metadata"]["name"],
         "dask.org/component": "scheduler",
     }
-    autoscaler = next(resource for resource in RESOURCES if resource["kind"] == "DaskAutoscaler")
+    autoscaler = next(
+        resource for resource in RESOURCES if resource["kind"] == "DaskAutoscaler"
+    )
     assert autoscaler["apiVersion"] == "kubernetes.dask.org/v1"
     assert set(autoscaler["spec"]) == {"cluster", "minimum", "maximum"}
     assert autoscaler["spec"]["cluster"] == CLUSTER["metadata"]["name"]
@@ -316,7 +431,10 @@ def test_kubernetes_cluster_speaks_tls_only():
         (container,) = PODS[part]["containers"]
         assert container["args"][container["args"].index("--protocol") + 1] == "tls"
         environment = {entry["name"]: entry["value"] for entry in container["env"]}
-        assert environment["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"] == "/etc/dask-tls/ca.crt"
+        assert (
+            environment["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"]
+            == "/etc/dask-tls/ca.crt"
+        )
         assert f"DASK_DISTRIBUTED__COMM__TLS__{part.upper()}__KEY" in environment
     (client,) = PODS["prefect-worker"]["containers"]
     addresses = [
@@ -325,8 +443,11 @@ def test_kubernetes_cluster_speaks_tls_only():
         for entry in container["env"]
         if entry["name"] in ("RFF_DIST_SCHEDULER", "DASK_SCHEDULER_ADDRESS")
     ]
-    name, namespace = CLUSTER["metadata"]["name"], KUSTOMIZATION["namespace"]
-    assert addresses == [f"tls://{name}-scheduler.{namespace}.svc.cluster.local:8786"] * 2
+    name = CLUSTER["metadata"]["name"]
+    namespace = KUSTOMIZATION["namespace"]
+    assert (
+        addresses == [f"tls://{name}-scheduler.{namespace}.svc.cluster.local:8786"] * 2
+    )
 
 
 CLUSTER_LABELS = {"dask.org/cluster-name": CLUSTER["metadata"]["name"]}
@@ -344,7 +465,7 @@ PLACES = {
 OTHERS = ("operator", "monitoring", "DNS", "the internet")
 
 
-def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+def selects(selector, labels):
     assert set(selector) <= {"matchLabels", "matchExpressions"}
     expressions = selector.get("matchExpressions", [])
     assert all(one["operator"] == "In" for one in expressions)
@@ -353,12 +474,18 @@ def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     )
 
 
-def allowed(side: str, pod: str, other: str, port: int) -> bool:
-    """Whether the policies let a pod take (Ingress) or make (Egress) a connection; other places have none."""
+def allowed(side, pod, other, port):
+    """Whether the policies let a pod take (Ingress) or make (Egress) a connection;
+    other places have none.
+    """
     if pod in OTHERS:
         return True
     policies = [r["spec"] for r in RESOURCES if r["kind"] == "NetworkPolicy"]
-    mine = [p for p in policies if side in p["policyTypes"] and selects(p["podSelector"], PLACES[pod])]
+    mine = [
+        p
+        for p in policies
+        if side in p["policyTypes"] and selects(p["podSelector"], PLACES[pod])
+    ]
     assert mine, f"no policy closes {pod}"
     kind = "namespaceSelector" if other in OTHERS else "podSelector"
     peers = {"Ingress": "from", "Egress": "to"}[side]
@@ -366,7 +493,11 @@ def allowed(side: str, pod: str, other: str, port: int) -> bool:
         port in [one["port"] for one in rule["ports"]]
         and (
             peers not in rule
-            or any(selects(peer[kind], PLACES[other]) for peer in rule[peers] if kind in peer)
+            or any(
+                selects(peer[kind], PLACES[other])
+                for peer in rule[peers]
+                if kind in peer
+            )
         )
         for policy in mine
         for rule in policy.get(side.lower(), [])
@@ -382,7 +513,8 @@ def test_network_policies_let_through_what_is_needed_and_nothing_else():
         for target in PLACES
         for port in ports
         if source in pods or target in pods
-        if allowed("Egress", source, target, port) and allowed("Ingress", target, source, port)
+        if allowed("Egress", source, target, port)
+        and allowed("Ingress", target, source, port)
     }
     assert found == {
         *((pod, "DNS", 53) for pod in pods),
@@ -394,30 +526,43 @@ def test_network_policies_let_through_what_is_needed_and_nothing_else():
         ("operator", "scheduler", 8787),
         ("monitoring", "scheduler", 8787),
         ("monitoring", "worker", 8788),
-        *((pod, place, 443) for pod in ("worker", "prefect-worker") for place in OTHERS),
+        *(
+            (pod, place, 443)
+            for pod in ("worker", "prefect-worker")
+            for place in OTHERS
+        ),
     }
 
 
 def test_example_secrets_are_those_that_pods_ask_for_and_are_empty():
-    secrets = {secret["metadata"]["name"]: secret for secret in load_all("kubernetes/secrets.example.yaml")}
+    secrets = {
+        secret["metadata"]["name"]: secret
+        for secret in load_all("kubernetes/secrets.example.yaml")
+    }
     # of variables, and of volumes
-    asked = re.findall(r"'secret(?:Ref|KeyRef|)': {[^{}]*'(?:secretName|name)': '([\w-]+)'", str(PODS))
+    asked = re.findall(
+        r"'secret(?:Ref|KeyRef|)': {[^{}]*'(?:secretName|name)': '([\w-]+)'", str(PODS)
+    )
     assert set(asked) == set(secrets)
-    values = [{**one.get("data", {}), **one.get("stringData", {})}.values() for one in secrets.values()]
+    values = [
+        {**one.get("data", {}), **one.get("stringData", {})}.values()
+        for one in secrets.values()
+    ]
     assert {value for one in values for value in one} == {""}
 
 
-# -- certificates ----------------------------------------------------------------------------------------
+# -- certificates
+# --------------------------------------------------------------------------------------
 
 
-def make_certificates(folder: Path, *hosts: str) -> str:
+def make_certificates(folder, *hosts):
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
     return check("sh", DEPLOY / "tls.sh", folder, *hosts)
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     make_certificates(folder, "scheduler", "10.0.0.7")
     return folder
@@ -426,25 +571,52 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("role", ["scheduler", "worker", "client"])
 def test_certificates_are_signed_for_the_hosts_and_keys_are_private(certificates, role):
     assert "OK" in check(
-        "openssl", "verify", "-CAfile", certificates / "ca.pem", certificates / f"{role}.pem"
+        "openssl",
+        "verify",
+        "-CAfile",
+        certificates / "ca.pem",
+        certificates / f"{role}.pem",
     )
-    names = check("openssl", "x509", "-in", certificates / f"{role}.pem", "-noout", "-ext", "subjectAltName")
-    for name in ("DNS:localhost", "IP Address:127.0.0.1", "DNS:scheduler", "IP Address:10.0.0.7"):
+    names = check(
+        "openssl",
+        "x509",
+        "-in",
+        certificates / f"{role}.pem",
+        "-noout",
+        "-ext",
+        "subjectAltName",
+    )
+    for name in (
+        "DNS:localhost",
+        "IP Address:127.0.0.1",
+        "DNS:scheduler",
+        "IP Address:10.0.0.7",
+    ):
         assert name in names
     for key in (f"{role}-key.pem", "ca-key.pem"):
         assert stat.S_IMODE((certificates / key).stat().st_mode) == 0o600
 
 
-def test_certificates_are_kept_while_they_are_good_and_replaced_else(certificates, tmp_path):
+def test_certificates_are_kept_while_they_are_good_and_replaced_else(
+    certificates, tmp_path
+):
     folder = tmp_path / "tls"
     shutil.copytree(certificates, folder)
     (folder / "worker-key.pem").unlink()
     said = make_certificates(folder, "scheduler", "10.0.0.7").splitlines()
-    assert said == ["ca: kept", "scheduler: kept", "worker: made, for 365 days", "client: kept"]
+    assert said == [
+        "ca: kept",
+        "scheduler: kept",
+        "worker: made, for 365 days",
+        "client: kept",
+    ]
     assert make_certificates(folder, "another").count("made") == 3  # other names
-    (folder / "ca.pem").unlink()  # what the old authority signed is worth nothing with a new one
+    # what the old authority signed is worth nothing with a new one
+    (folder / "ca.pem").unlink()
     assert make_certificates(folder, "another").count("made") == 4
-    assert "OK" in check("openssl", "verify", "-CAfile", folder / "ca.pem", folder / "client.pem")
+    assert "OK" in check(
+        "openssl", "verify", "-CAfile", folder / "ca.pem", folder / "client.pem"
+    )
 
 
 def test_hosts_that_are_none_are_refused(tmp_path):
@@ -452,7 +624,8 @@ def test_hosts_that_are_none_are_refused(tmp_path):
         make_certificates(tmp_path / "tls", "a,DNS:b")
 
 
-# -- Slurm -----------------------------------------------------------------------------------------------
+# -- Slurm
+# --------------------------------------------------------------------------------------
 
 SBATCH = """#!/bin/sh
 echo "$*" >> "$JOBS"
@@ -461,8 +634,10 @@ wc -l < "$JOBS"
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch) -> Path:
-    """Make an `sbatch` that writes down what it is asked for, and an environment to be found."""
+def slurm(tmp_path, monkeypatch):
+    """Make an `sbatch` that writes down what it is asked for, and an environment to be
+    found.
+    """
     monkeypatch.setenv("JOBS", str(tmp_path / "jobs"))
     for name, content in {"sbatch": SBATCH, "venv/bin/rff-dist": "#!/bin/sh\n"}.items():
         path = tmp_path / name
@@ -475,10 +650,17 @@ def slurm(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def submit(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "WORKERS"}  # make's own
+def submit(*arguments):
+    # make's own
+    environment = {
+        name: value for name, value in os.environ.items() if name != "WORKERS"
+    }
     return subprocess.run(
-        [DEPLOY / "slurm/submit.sh", *arguments], capture_output=True, text=True, check=False, env=environment
+        [DEPLOY / "slurm/submit.sh", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
 
 
@@ -501,7 +683,8 @@ def test_slurm_jobs_are_not_submitted_without_certificates(slurm):
     assert not (slurm / "jobs").exists()
 
 
-# -- metrics ---------------------------------------------------------------------------------------------
+# -- metrics
+# --------------------------------------------------------------------------------------
 
 
 def test_dashboard_asks_only_for_metrics_that_exist():
@@ -509,15 +692,20 @@ def test_dashboard_asks_only_for_metrics_that_exist():
     import distributed.http.scheduler.prometheus.semaphore
     import distributed.http.worker.prometheus.core
 
-    dashboard = json.loads((DEPLOY / "grafana/dashboard.json").read_text(encoding="utf-8"))
-    expressions = [t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])]
+    dashboard = json.loads(
+        (DEPLOY / "grafana/dashboard.json").read_text(encoding="utf-8")
+    )
+    expressions = [
+        t["expr"] for panel in dashboard["panels"] for t in panel.get("targets", [])
+    ]
     asked = set(re.findall(r"\b(?:dask|process)_\w+", " ".join(expressions)))
     dask = {metric for metric in asked if metric.startswith("dask_")}
     assert dask
     for metric in dask:
         namespace, _, name = metric.removeprefix("dask_").partition("_")
         module = getattr(distributed.http, namespace).prometheus.core
-        # Its collectors build names of parts, so the part is looked for in their source.
+        # Its collectors build names of parts, so the part is looked for in their
+        # source.
         stem = re.sub(r"(_seconds|_total)+$", "", name)
         assert f'"{stem}' in Path(module.__file__).read_text(encoding="utf-8"), metric
     assert asked - dask == {"process_resident_memory_bytes"}
@@ -525,7 +713,12 @@ def test_dashboard_asks_only_for_metrics_that_exist():
 
 def test_prometheus_finds_the_services_of_compose():
     jobs = load("grafana/prometheus.yml")["scrape_configs"]
-    targets = [target for job in jobs for group in job["static_configs"] for target in group["targets"]]
+    targets = [
+        target
+        for job in jobs
+        for group in job["static_configs"]
+        for target in group["targets"]
+    ]
     assert targets == ["scheduler:8787", "worker-1:8788", "worker-2:8788"]
     for target in targets:
         assert "monitoring" in COMPOSE["services"][target.partition(":")[0]]["networks"]

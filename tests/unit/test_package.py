@@ -1,4 +1,6 @@
-"""The package as a whole: its public names, what importing it costs, and its tree of errors."""
+"""The package as a whole: its public names, what importing it costs, and its tree of
+errors.
+"""
 
 import ast
 import builtins
@@ -11,7 +13,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,10 +21,13 @@ import rff_dist
 from rff_dist import errors
 from tests.command_line import PLAIN, document
 from tests.refusals import refuses
+from tools.architecture_pictures import layers
 
 # The tree as drawn: branch marks, the class, the built-in it is too, what it means.
 DRAWN = re.compile(
-    r"^    (?P<branches>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \((?P<built_in>[\w.]+)\))?(?:  .*| .*)?$", re.M
+    r"^    (?P<branches>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \((?P<built_in>[\w.]+)\))?(?: "
+    r" .*| .*)?$",
+    re.M,
 )
 DRAWN_ERRORS = {match["name"]: match for match in DRAWN.finditer(errors.__doc__ or "")}
 DEFINED_ERRORS = {
@@ -33,24 +37,41 @@ DEFINED_ERRORS = {
 }
 
 
-def parent_in_the_drawing(name: str) -> str | None:
+def parent_in_the_drawing(name):
     """Return the nearest name above that is drawn one level further out."""
     depth = len(DRAWN_ERRORS[name]["branches"])
     above = list(DRAWN_ERRORS)[: list(DRAWN_ERRORS).index(name)]
-    return next((other for other in reversed(above) if len(DRAWN_ERRORS[other]["branches"]) < depth), None)
+    return next(
+        (
+            other
+            for other in reversed(above)
+            if len(DRAWN_ERRORS[other]["branches"]) < depth
+        ),
+        None,
+    )
 
 
-# Steps of one process, from the lightest on, and what none of them up to there may load.
+# Steps of one process, from the lightest on, and what none of them up to there may
+# load.
 SLOW = ("dask", "distributed", "matplotlib", "pandas", "prefect", "sklearn")
 STEPS = {
     "import rff_dist": (*SLOW, "pyarrow", "scipy", "zarr"),
     "from rff_dist.workbench import cli": (*SLOW, "pyarrow", "scipy", "zarr"),
     # a few rows
-    "with contextlib.suppress(SystemExit): cli.main()": (*SLOW, "scipy.optimize", "icechunk"),
-    "from rff_dist.products.choice import products_for; products_for(1000, 512)": ("onnxruntime",),
-    "rff_dist.RFFRidge(n_components=8, alpha=0.1).fit(np.eye(30), np.arange(30.0))": ("opentelemetry",),
+    "with contextlib.suppress(SystemExit): cli.main()": (
+        *SLOW,
+        "scipy.optimize",
+        "icechunk",
+    ),
+    "from rff_dist.products.choice import products_for; products_for(1000, 512)": (
+        "onnxruntime",
+    ),
+    "rff_dist.RFFRidge(n_components=8, alpha=0.1).fit(np.eye(30), np.arange(30.0))": (
+        "opentelemetry",
+    ),
     "for name in rff_dist.__all__: getattr(rff_dist, name)": ("prefect", "matplotlib"),
-    "import rff_dist.workbench.page.pictures": ("matplotlib.pyplot",),  # which has a global state
+    # which has a global state
+    "import rff_dist.workbench.page.pictures": ("matplotlib.pyplot",),
 }
 
 
@@ -58,7 +79,9 @@ STEPS = {
 def loaded(tmp_path_factory):
     """Return the modules that a fresh interpreter has loaded after each step."""
     folder = tmp_path_factory.mktemp("loaded")
-    (folder / "t.csv").write_text("a,y\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(50)))
+    (folder / "t.csv").write_text(
+        "a,y\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(50))
+    )
     (folder / "one.csv").write_text("a\n3\n")
     document("ingest", folder / "t.csv", folder / "data", "--targets", "y")
     small = [*PLAIN, "--n-components", "8", "--alpha", "1", "--serial"]
@@ -68,8 +91,14 @@ def loaded(tmp_path_factory):
     lines += [*(f"{step}\n{note}" for step in STEPS), "print(json.dumps(found))"]
     words = ["predict", folder / "model", folder / "one.csv", folder / "out.csv"]
     command = [sys.executable, "-c", "\n".join(lines), *map(str, words)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("OTEL_")
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    )
     assert (folder / "out.csv").read_text().startswith('"prediction"\n')
     return dict(zip(STEPS, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
@@ -95,21 +124,40 @@ def test_every_error_is_drawn_in_the_tree_and_every_drawn_error_exists():
 
 
 @pytest.mark.parametrize("name", DEFINED_ERRORS)
-def test_an_error_stands_under_the_parent_that_is_drawn_and_is_the_built_in_one_too(name):
-    error, parent = DEFINED_ERRORS[name], parent_in_the_drawing(name)
+def test_an_error_stands_under_the_parent_that_is_drawn_and_is_the_built_in_one_too(
+    name,
+):
+    error = DEFINED_ERRORS[name]
+    parent = parent_in_the_drawing(name)
     if parent is None:
         assert error.__bases__ == (Exception,)
         return
     assert DEFINED_ERRORS[parent] in error.__bases__
-    others = {base for base in error.__mro__ if base.__module__ in ("builtins", "numpy.linalg")}
+    others = {
+        base
+        for base in error.__mro__
+        if base.__module__ in ("builtins", "numpy.linalg")
+    }
     assert others - {Exception, BaseException, object}
     if drawn := DRAWN_ERRORS[name]["built_in"]:
-        assert (np.linalg.LinAlgError if "." in drawn else getattr(builtins, drawn)) in others
+        assert (
+            np.linalg.LinAlgError if "." in drawn else getattr(builtins, drawn)
+        ) in others
 
 
 OPTIONAL = (
-    *("delta", "excel", "iceberg", "metrics", "mlflow", "onnx", "openlineage", "otel", "postgresql"),
-    *("report", "s3", "skops", "xarray"),
+    "delta",
+    "excel",
+    "iceberg",
+    "metrics",
+    "mlflow",
+    "onnx",
+    "openlineage",
+    "otel",
+    "postgresql",
+    "s3",
+    "skops",
+    "xarray",
 )
 DISTRIBUTIONS = {  # that are called otherwise
     "mlflow": "mlflow_skinny",
@@ -120,11 +168,20 @@ DISTRIBUTIONS = {  # that are called otherwise
 }
 
 
-def imported_by(path: Path) -> set[str]:
+def imported_by(path):
     """Return the top-level packages that a file imports, at its top or later."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
+    names = {
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    names |= {
+        node.module or ""
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.level == 0
+    }
     return {name.partition(".")[0] for name in names}
 
 
@@ -133,14 +190,25 @@ def test_every_package_that_is_imported_is_a_declared_dependency(project_root):
     extras = project["optional-dependencies"]
     optional = [requirement for name in OPTIONAL for requirement in extras[name]]
     requirements = [*project["dependencies"], *optional]
-    declared = {re.split(r"[^\w.-]", requirement)[0].replace("-", "_") for requirement in requirements}
+    declared = {
+        re.split(r"[^\w.-]", requirement)[0].replace("-", "_")
+        for requirement in requirements
+    }
     own = set(sys.stdlib_module_names) | {"rff_dist"}
-    imported = {name for path in (project_root / "rff_dist").rglob("*.py") for name in imported_by(path)}
-    assert {DISTRIBUTIONS.get(name, name) for name in imported - own} - declared == set()
+    imported = {
+        name
+        for path in (project_root / "rff_dist").rglob("*.py")
+        for name in imported_by(path)
+    }
+    assert {
+        DISTRIBUTIONS.get(name, name) for name in imported - own
+    } - declared == set()
 
 
 def test_the_installed_version_is_the_one_in_pyproject(project_root):
-    declared = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]["version"]
+    declared = tomllib.loads((project_root / "pyproject.toml").read_text())["project"][
+        "version"
+    ]
     assert importlib.metadata.version("rff_dist") == declared
 
 
@@ -148,8 +216,14 @@ def test_every_document_has_tests_that_make_test_documents_runs(project_root):
     notebooks = {path.stem for path in (project_root / "notebooks").glob("*.ipynb")}
     integration = project_root / "tests" / "integration"
     files = sorted((integration / "notebooks").glob("test_*.py"))
-    assert notebooks == {path.stem.removeprefix("test_").replace("_", "-") for path in files}
-    for path in (*files, integration / "test_readme.py", integration / "test_manual.py"):
+    assert notebooks == {
+        path.stem.removeprefix("test_").replace("_", "-") for path in files
+    }
+    for path in (
+        *files,
+        integration / "test_readme.py",
+        integration / "test_manual.py",
+    ):
         assert "pytest.mark.documents" in path.read_text(), path
 
 
@@ -161,13 +235,34 @@ def test_constraints_pin_every_line_and_name_no_index(project_root):
     assert "://" not in "\n".join(lines)
 
 
+def test_the_picture_of_the_house_has_every_room(project_root):
+    drawn = (project_root / "notebooks/images/house.svg").read_text()
+    rooms = {room for line in layers() for room in line}
+    assert all(f">{room}</text>" in drawn for room in rooms), (
+        "run `python -m tools.architecture_pictures`"
+    )
+
+
 def test_the_wheel_installs_one_package(project_root, tmp_path):
-    """A second one, `flows` say, would collide with other projects' where the wheel is installed."""
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    """A second one, `flows` say, would collide with other projects' where the wheel is
+    installed.
+    """
+    build = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(tmp_path),
+    ]
     subprocess.run(build, cwd=project_root, capture_output=True, check=True)
     [wheel] = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"rff_dist"}
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
+        "rff_dist"
+    }
     stubs = {"rff_dist/__init__.pyi", "rff_dist/py.typed"}
     assert {"rff_dist/__init__.py", "rff_dist/flows/train.py"} | stubs <= set(names)
 
@@ -178,4 +273,8 @@ def test_each_kind_of_error_is_its_own():
     assert errors.kind_of(errors.ConflictError("x")) == "storage.conflict"
     assert errors.kind_of(errors.NotFiniteError("x")) == "data.nan"
     others = (KeyboardInterrupt(), MemoryError(), KeyError("x"))
-    assert [errors.kind_of(error) for error in others] == ["stopped", "memory", "unexpected"]
+    assert [errors.kind_of(error) for error in others] == [
+        "stopped",
+        "memory",
+        "unexpected",
+    ]

@@ -30,7 +30,9 @@ def test_panels_are_side_by_side_in_the_order_given():
 
 def test_colours_beyond_the_range_are_clipped():
     image = seen(pictures.draw_comparison([panel(1.7, -0.4, 0)], "t"))
-    np.testing.assert_allclose(image[image.shape[0] // 2, image.shape[1] // 2, :3], [1, 0, 0], atol=0.01)
+    np.testing.assert_allclose(
+        image[image.shape[0] // 2, image.shape[1] // 2, :3], [1, 0, 0], atol=0.01
+    )
 
 
 def test_same_picture_has_the_same_bytes_and_replaces_the_old_file(tmp_path):
@@ -45,27 +47,39 @@ def test_same_picture_has_the_same_bytes_and_replaces_the_old_file(tmp_path):
 
 
 def test_dollar_signs_in_titles_are_text():
-    seen(pictures.draw_comparison([panel(1, 0, 0, "$\\frac$", "$5 { or $6")], "$\\frac$"))
+    seen(
+        pictures.draw_comparison([panel(1, 0, 0, "$\\frac$", "$5 { or $6")], "$\\frac$")
+    )
 
 
 def test_place_that_cannot_be_written_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("")
     with refuses(StorageError, "cannot be written"):
-        pictures.save(pictures.draw_comparison([panel(1, 0, 0)], "t"), tmp_path / "file" / "p.png")
+        pictures.save(
+            pictures.draw_comparison([panel(1, 0, 0)], "t"), tmp_path / "file" / "p.png"
+        )
 
 
 def cross_validation(n_splits=4, n_widths=3, n_alphas=6, scale=1.0):
-    alphas, widths = np.geomspace(1e-3, 1e2, n_alphas), 16 * 2 ** np.arange(n_widths)
+    alphas = np.geomspace(1e-3, 1e2, n_alphas)
+    widths = 16 * 2 ** np.arange(n_widths)
     errors = (0.2 + np.log10(alphas) ** 2 / 20 + 4 / widths[:, np.newaxis])[np.newaxis]
     errors = scale * errors * (1 + 0.1 * np.arange(n_splits))[:, np.newaxis, np.newaxis]
     folds = TimeFolds(2) if n_splits == 1 else HashFolds(n_splits)
     return CrossValidation(
-        folds, widths, alphas, np.stack([errors, 9 * errors], -1), np.ones(n_splits), np.array([1.0, 9.0])
+        folds,
+        widths,
+        alphas,
+        np.stack([errors, 9 * errors], -1),
+        np.ones(n_splits),
+        np.array([1.0, 9.0]),
     )
 
 
 @pytest.mark.parametrize(("n_splits", "n_widths"), [(4, 3), (4, 1), (1, 2)])
-def test_cross_validation_is_drawn_with_one_width_and_with_one_split(n_splits, n_widths):
+def test_cross_validation_is_drawn_with_one_width_and_with_one_split(
+    n_splits, n_widths
+):
     table = cross_validation(n_splits, n_widths)
     image = seen(pictures.draw_cross_validation(table, title="$t", subtitle="$s"))
     orange = np.abs(image[:, :, :3] - np.array([194, 65, 12]) / 255).max(axis=-1) < 0.15
@@ -76,14 +90,21 @@ def test_cross_validation_is_drawn_with_one_width_and_with_one_split(n_splits, n
         assert orange[:height, half:].any()  # and among numbers of components
     else:  # whose curve has all of the width
         colour = np.array([0.26, 0.452, 0.556])
-        assert (np.abs(image[:height, image.shape[1] * 9 // 10 :, :3] - colour).max(axis=-1) < 0.02).any()
+        assert (
+            np.abs(image[:height, image.shape[1] * 9 // 10 :, :3] - colour).max(axis=-1)
+            < 0.02
+        ).any()
 
 
 def test_a_line_marks_the_alpha_of_the_model_and_none_several_of_them():
     def orange(alpha):
-        image = seen(pictures.draw_cross_validation(cross_validation(n_widths=1), alpha=alpha))
+        image = seen(
+            pictures.draw_cross_validation(cross_validation(n_widths=1), alpha=alpha)
+        )
         curve = image[: image.shape[0] * 4 // 5, :, :3]  # without the legend
-        return int((np.abs(curve - np.array([194, 65, 12]) / 255).max(axis=-1) < 0.15).sum())
+        return int(
+            (np.abs(curve - np.array([194, 65, 12]) / 255).max(axis=-1) < 0.15).sum()
+        )
 
     assert orange(30.0) > orange(None) + 200
     assert orange([30.0, 1.0]) == orange(None)
@@ -94,37 +115,22 @@ def test_errors_that_are_all_0_are_refused():
         pictures.draw_cross_validation(cross_validation(scale=0.0))
 
 
-def test_each_path_of_alpha_is_a_panel_and_gaps_do_no_harm():
-    alphas, names = np.geomspace(1e-3, 1e3, 4), [f"$y{i}" for i in range(12)]
-    values = 1 + np.log10(alphas)[:, np.newaxis] ** 2 + np.arange(12)
-    gap = {"error": (np.where(values > 3, np.inf, values), "log")}
-    options = {"chosen": 1.0, "labels": names, "title": "$t", "subtitle": "$s"}
-    narrow = seen(pictures.draw_alpha_paths(alphas, gap, **options))
-    wide = seen(pictures.draw_alpha_paths(alphas, {**gap, "log": (-values, "linear")}, **options))
-    assert wide.shape[0] == narrow.shape[0]
-    assert wide.shape[1] > 1.5 * narrow.shape[1]
+def test_a_path_of_alpha_is_drawn_with_its_gaps_and_marks_what_was_chosen():
+    alphas = np.geomspace(1e-3, 1e3, 4)
+    names = [f"$y{i}" for i in range(12)]
+    errors = 1 + np.log10(alphas)[:, np.newaxis] ** 2 + np.arange(12)
+    errors[errors > 3] = np.inf
+    options = {"labels": names, "title": "$t", "subtitle": "$s"}
+
+    def orange(chosen):
+        image = seen(pictures.draw_alpha_path(alphas, errors, chosen=chosen, **options))
+        near = np.abs(image[..., :3] - np.array([194, 65, 12]) / 255).max(axis=-1)
+        return int((near < 0.15).sum())
+
+    assert orange([1.0, 100.0]) > orange(1.0) > 100
 
 
 def test_clusters_differ_in_colour_or_shape_and_neighbours_in_colour():
     looks = [pictures._look(i) for i in range(42)]
     assert len(set(looks)) == 42
     assert all(one[0] != other[0] for one, other in itertools.pairwise(looks))
-
-
-def test_all_candidates_are_drawn_the_best_on_top():
-    errors = [0.3, 0.1, 0.104, 0.2]
-    same = {
-        "kernel": "gaussian",
-        "features": "fourier",
-        "n_components": 64,
-        "standard_error": 0.01,
-        "mapped": False,
-    }
-    rows = [{**same, "length_scale": float(i), "score": error} for i, error in enumerate(errors)]
-    axes = pictures.figure_of(4, 4).subplots()
-    pictures._draw_candidates(axes, sorted(rows, key=lambda one: one["score"]), 4)
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert names == [f"gaussian, length scale {i}, D = 64, fourier" for i in (1, 2, 3, 0)]
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # downwards
-    good, others = (line.get_xdata().tolist() for line in axes.get_lines() if line.get_marker() in ("o", "D"))
-    assert (good, others) == ([0.1, 0.104], [0.2, 0.3])

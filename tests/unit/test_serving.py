@@ -30,7 +30,9 @@ def load(name):
 def post(app, rows):
     async def ask():
         transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://model") as client:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://model"
+        ) as client:
             return await client.post("/predict", json={"rows": rows})
 
     return asyncio.run(ask())
@@ -52,8 +54,11 @@ def test_rows_of_a_table_are_predicted_over_http(model, monkeypatch):
 
 
 def test_batches_keep_their_ids_and_read_the_model_once(model, monkeypatch):
-    module, made = load("batch"), []
-    monkeypatch.setattr(module, "load_model", lambda url: made.append(url) or load_model(url))
+    module = load("batch")
+    made = []
+    monkeypatch.setattr(
+        module, "load_model", lambda url: made.append(url) or load_model(url)
+    )
     frame = pd.read_csv(model.parent / "t.csv", parse_dates=["day"])
     parts = module.predict_batches(iter([frame[:50], frame[50:]]), str(model))
     found = pd.concat(parts)

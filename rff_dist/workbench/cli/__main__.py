@@ -2,6 +2,7 @@
 
 from rff_dist.workbench.cli import main
 
-# The workers of an embedded cluster import this module too, and must not run the command again.
+# The workers of an embedded cluster import this module too, and must not run the
+# command again.
 if __name__ == "__main__":
     main()

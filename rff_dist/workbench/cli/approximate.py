@@ -1,141 +1,125 @@
-"""Whether D is large enough: the error of the features on a sample of the data, next to theory's bounds."""
+"""Measure whether D is large enough: the error of features on sampled rows.
+
+In go a dataset and a kernel, out comes a table of errors, each with the D that would
+bring it to a wanted size and with theory's bound. A bound alone would ask for 10 to 100
+times too many features.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
 from annotated_types import Ge
 
 from rff_dist import fields
 from rff_dist.features.feature_options import FeatureOptions
-from rff_dist.typing import Facts
 from rff_dist.workbench.cli import shell
-from rff_dist.workbench.jobs.places import WeightedSource
+from rff_dist.workbench.jobs.places import WeightedDataSource
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph
-from rff_dist.workbench.results.words import APPROXIMATION as MEASURES
 
-if TYPE_CHECKING:
-    from rff_dist.features import approximation, maps
+DELTA = 0.05  # probability with which theory's bound of the largest error may fail
 
 
-@fields.group
-class Measured:
-    """What is measured, and on which rows."""
-
-    panel: ClassVar[str] = "What is measured"
-
-    error: fields.Positive = fields.option("The error that you want to reach.", 0.05, unit="E")
-    delta: fields.Probability = fields.option(
-        "Probability with which theory's bound of the largest error may fail.", 0.05, unit="P"
-    )
-    n_samples: Annotated[int, Ge(2)] = fields.option("Rows of each sample.", 500, unit="N")
-    n_repeats: Annotated[int, Ge(2)] = fields.option("Number of disjoint samples.", 8, unit="N")
-    confidence: fields.Probability = fields.option(
-        "Confidence of the intervals of mean errors.", 0.95, unit="P"
-    )
-
-
-@shell.command("data.zarr --n-components 4096", "data.zarr --kernel matern:nu=1.5 --error 0.02")
+@shell.command(
+    "data.zarr --n-components 4096", "data.zarr --kernel matern:nu=1.5 --error 0.02"
+)
 def approximate(
     *,
-    source: WeightedSource,
-    features: Annotated[FeatureOptions, "kernel", "length_scale", "n_components", "design", "map", "seed"],
+    source: WeightedDataSource,
+    # these fields become options, and the others keep their defaults
+    features: Annotated[
+        FeatureOptions,
+        "kernel",
+        "length_scale",
+        "n_components",
+        "design",
+        "map",
+        "seed",
+    ],
     standardize: bool | str = fields.like(FeatureOptions, "standardize", True),
-    measured: Measured,
+    error: fields.Positive = fields.option(
+        "The error that you want to reach.", 0.05, unit="E"
+    ),
+    n_samples: Annotated[int, Ge(2)] = fields.option(
+        "Rows of the sample.", 1000, unit="N"
+    ),
 ) -> Document:
-    """Measure whether D is large enough: the features' error on sampled rows, next to theory's bounds.
+    """Measure whether D is large enough: the features' error on sampled rows, next to
+    theory's bounds.
 
-    Only the sampled rows are read. They alone give the means, the deviations and the median distance.
+    Only the sampled rows are read. They alone give the means, standard deviations and
+    the median distance.
     """
     from rff_dist.data import memory, samples
     from rff_dist.engines.serial import SerialEngine
-    from rff_dist.features import approximation, bounds, draw
-    from rff_dist.statistics import inspection
+    from rff_dist.features import approximation, bounds
+    from rff_dist.fitting.prepare import prepare
+    from rff_dist.kernels import base
     from rff_dist.storage import datasets
 
     seed = features.seed
-    data, dataset = source.data, datasets.open_dataset(source.data, **source.names())
+    dataset = datasets.open_dataset(source.data, **source.names())
     features.check_columns(dataset.n_features)
-    rows = samples.sample_inputs(dataset, seed, n_rows=measured.n_samples * measured.n_repeats)
-    sample = memory.ArrayDataset(rows)
-    engine = SerialEngine(1)
-    moments = inspection.inspect(sample, engine=engine)
-    standardizer = inspection.standardizer_for(sample, moments, standardize, engine=engine)
-    seen = draw.Inputs(sample, standardizer, seed, inspection.input_range(moments, standardizer))
-    feature_map = draw.draw(seen, features)
+    rows = samples.sample_inputs(dataset, seed, n_rows=n_samples)
+    # with the dataset's columns of categories
+    sample = memory.ArrayDataset(rows, attributes=dataset.attributes)
+    prepared = prepare(sample, standardize=standardize, engine=SerialEngine(1))
+    feature_map = prepared.draw(features, seed=seed)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
-    sampled = fields.values_of(measured, "n_samples", "n_repeats", "confidence")
-    errors = approximation.approximation_error(spec.kernel, feature_map, rows, **sampled, random_state=seed)
-    compared = samples.sample_inputs(sample, seed)  # the rows that map='auto' looks at
-    variances = bounds.better_map(spec.kernel, seen.prepare(compared))
+    errors = approximation.approximation_error(
+        spec.kernel, feature_map, rows, n_samples=n_samples, random_state=seed
+    )
+
+    n = errors.n_samples
+    D = errors.n_components
+    theory = {}
+    if base.as_shift_invariant(spec.kernel) is not None:
+        theory["max"] = bounds.pairwise_error(D, n_points=n, delta=DELTA, map=spec.map)
+        theory["relative_operator_norm"] = bounds.operator_norm_error(
+            D, n_points=n, gram_norm=errors.gram_norm
+        )
+    needed = {
+        name: errors.components_for(error, measure=name) for name in words.APPROXIMATION
+    }
     record = {
-        "data": data,
-        "n_rows_read": len(rows),
+        "data": source.data,
         **asdict(errors),
         "kernel": spec.kernel.to_dict(),
         "design": spec.design.name,
         "map": spec.map,
         "seed": seed,
-        "map_variances": {**asdict(variances), "better": variances.better},
-        **fields.values_of(measured, "error", "delta"),
-        "needed": {name: errors.components_for(measured.error, measure=name) for name in MEASURES},
-        "bounds": _bounds(spec, errors, getattr(variances, spec.map), measured.delta),
+        "error": error,
+        "delta": DELTA,
+        "needed": needed,
+        "bounds": theory,
     }
-    return _document(record)
-
-
-def _bounds(
-    spec: maps.FeatureSpec, errors: approximation.ApproximationError, variance: float, delta: float
-) -> dict[str, float]:
-    """Return theory's figure for each measure; none for kernels that it does not cover."""
-    from rff_dist.features import bounds
-    from rff_dist.kernels import base
-
-    if base.as_shift_invariant(spec.kernel) is None:
-        return {}
-    n, D = errors.n_samples, errors.n_components
-    return {
-        "mean": math.sqrt(variance / D),
-        "max": bounds.pairwise_error(D, n_points=n, delta=delta, map=spec.map),
-        "relative_operator_norm": bounds.operator_norm_error(D, n_points=n, gram_norm=errors.gram_norm),
-    }
-
-
-def _document(record: Facts) -> Document:
     facts = {
         "kernel": words.kernel_words(record["kernel"]),
-        "features": f"D = {record['n_components']:,}, {record['design']}, {record['map']}, "
-        f"seed {record['seed']}",
-        "rows": f"{record['n_repeats']} disjoint samples of {record['n_samples']:,}",
-        "maps": _maps_words(record["map_variances"]),
+        "features": f"D = {D:,}, {spec.design.name}, {spec.map}, seed {seed}",
+        "rows": f"a sample of {n:,}",
     }
-    header = ("error", "measured", f"± {100 * record['confidence']:.3g}%", f"D for {record['error']:g}")
-    rows = []
-    for name, title in MEASURES.items():
-        error, bound = record[name], record["bounds"].get(name)
-        spread, needed = error["high"] - error["value"], record["needed"][name]
-        theory = "–" if bound is None else f"{bound:.3g}"
-        rows.append((title, f"{error['value']:.3g}", f"{spread:.2g}", f"{needed:,}", theory))
-    notes = [
-        "Of |z(x)'z(y) − k(x, y)| over pairs of sampled rows, and of ‖ZZ' − K‖ / ‖K‖. ± shows how much the "
-        "choice of rows matters; other seeds change the error by more. D follows from the measured error, "
-        "which falls as 1/√D.",
-        "Theory, for independent frequencies of one shift-invariant kernel: closed-form standard deviation, "
-        "Hoeffding's inequality for all pairs, which fails with a probability of at most "
-        f"{record['delta']:g}, and matrix Bernstein.",
+    table = [
+        (
+            title,
+            f"{getattr(errors, name):.3g}",
+            f"{needed[name]:,}",
+            f"{theory[name]:.3g}" if name in theory else "–",
+        )
+        for name, title in words.APPROXIMATION.items()
     ]
-    paragraphs = [Paragraph(note, is_note=True) for note in notes]
-    table = words.Table("", (*header, "theory"), rows)
-    title = f"error of the features on {record['data']}"
-    return Document(title, [facts, table, *paragraphs], record=record)
-
-
-def _maps_words(variances: Facts) -> str:
-    if not variances["pairs"] and not variances["phases"]:
-        return "pairs and phases are the same: the kernel has no frequencies"
-    shown = f"variance {variances['pairs']:.3g}/D in pairs, {variances['phases']:.3g}/D in phases"
-    return f"{shown}: take {variances['better']}"
+    header = ("error", "measured", f"D for {error:g}", "theory")
+    note = (
+        "Of |z(x)'z(y) − k(x, y)| over pairs of sampled rows, and of ‖ZZ' − K‖ / ‖K‖."
+        " D follows from the measured error, which falls as 1/√D. Theory, for"
+        " independent frequencies of one shift-invariant kernel: Hoeffding's inequality"
+        f" for all pairs, which fails with a probability of at most {DELTA:g}, and"
+        " matrix Bernstein."
+    )
+    return Document(
+        f"error of the features on {source.data}",
+        [facts, words.Table("", header, table), Paragraph(note, is_note=True)],
+        record=record,
+    )

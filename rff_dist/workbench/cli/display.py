@@ -1,4 +1,9 @@
-"""What runs the job of a command: an engine, progress on standard error, and a clock."""
+"""What a command runs its job with: an engine, progress on standard error, and a clock.
+
+The job asks for an engine when it knows its number of rows; then a cluster is started
+or joined. Clock and progress belong to the command: they also cover what the job itself
+does not see, such as the start of the program and the page about the result.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +11,50 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rff_dist import contexts, fields
+from rff_dist import fields
 from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import RFFDistError
 from rff_dist.typing import Summary
 from rff_dist.workbench.cli import messages, settings
-from rff_dist.workbench.jobs.limits import Limits
+from rff_dist.workbench.jobs.limits import JobLimits
 
 if TYPE_CHECKING:
     from rff_dist.engines import clock, protocol
-    from rff_dist.engines.progress import RichProgress
     from rff_dist.workbench.cli import jobs
     from rff_dist.workbench.jobs import steps
     from rff_dist.workbench.page import pages
-
-_shown: ContextVar[RichProgress | None] = ContextVar("shown", default=None)
 
 
 @contextlib.contextmanager
 def progress(name: str) -> Iterator[None]:
     """Show the progress of a command on standard error, unless it is to be quiet."""
-    if settings.logs_json() or settings.quiet.get():
+    if not _is_shown():
         yield
         return
-    from rff_dist.engines.progress import RichProgress
+    from rff_dist.engines import events
+    from rff_dist.engines.progress_bar import RichProgress
 
-    with RichProgress(messages.err, name) as shown, contexts.setting(_shown, shown):
+    with RichProgress(messages.err, name) as shown, events.listening(shown):
         yield
+
+
+def _is_shown() -> bool:
+    # messages that are JSON lines report passes themselves
+    return not (settings.logs_json() or settings.quiet.get())
 
 
 def count_rows(label: str) -> Callable[[int, int | None], None]:
     """Return a function that shows how many rows are done, out of how many."""
-    shown = _shown.get()
-    return (lambda *_: None) if shown is None else partial(shown.count, label)
+    from rff_dist.engines import events
+
+    # those of this context, whichever thread counts
+    announce = events.Announcer(events.listeners.get())
+    return lambda n_done, n_samples: announce(
+        events.RowsCounted(label, n_done, n_samples)
+    )
 
 
 @contextlib.contextmanager
@@ -56,17 +68,17 @@ def after_job() -> Iterator[None]:
 
 
 @fields.group
-class Passes:
-    """What a command runs its job with: an engine, progress on standard error, and a clock."""
+class CommandRunner:
+    """An engine for a command's job, progress on standard error, and a clock."""
 
-    where: Cluster
-    limits: Limits
+    cluster_options: Cluster
+    limits: JobLimits
     began: float = dataclasses.field(default_factory=time.perf_counter)
     engine: Summary = dataclasses.field(default_factory=dict)
 
     @cached_property
     def clock(self) -> clock.Clock:
-        """The times of the command's parts; those of a program begin when its process does."""
+        """Return the times of parts; those of a program begin when its process does."""
         from rff_dist.engines.clock import Clock, process_start
 
         return Clock(process_start() if settings.is_program.get() else self.began)
@@ -76,13 +88,21 @@ class Passes:
         """The runner that calls the steps of a job."""
         from rff_dist.workbench.jobs.steps import Runner
 
-        return Runner(self.open, self._call, "rff-dist", self._cluster, count_rows("read"), self.limits)
+        return Runner(
+            self.open,
+            holder="rff-dist",
+            cluster=self._cluster,
+            observer=count_rows("read"),
+            limits=self.limits,
+        )
 
     def _cluster(self, n_samples: int) -> Cluster:
-        return self.where.in_environment().for_rows(n_samples)
+        return self.cluster_options.in_environment().for_rows(n_samples)
 
     def write_page(self, page: jobs.Page, result: pages.Result, job: Any) -> None:
-        """Write the page about what a job made, see `pages.page_of`, if a path for it is given."""
+        """Write the page about what a job made, see `pages.page_of`, if a path for it
+        is given.
+        """
         if page.report is not None:
             from rff_dist.workbench.page.pages import page_of
             from rff_dist.workbench.results import html
@@ -90,55 +110,64 @@ class Passes:
             self.at_work("report")
             command = messages.this_command() if settings.is_program.get() else None
             warned = settings.warned.get()
-            about = page_of(result, job, times=self.clock.times, command=command, warned=warned)
+            about = page_of(
+                result, job, read_times=self.clock.times, command=command, warned=warned
+            )
             with after_job():
                 html.write_page(about, page.report)
 
     def at_work(self, part: str) -> None:
         """Show what the command is doing from now on, and count its time."""
-        from rff_dist.engines.progress import Remark
+        from rff_dist.engines import events
 
-        if (shown := _shown.get()) is not None:
-            shown(Remark(part, ""))
+        events.tell(events.Remark(part, ""))
         self.clock.begin(part)
 
     def facts(self) -> Summary:
-        """Return what ran the job and where its time went until now, for the JSON document."""
-        return {"engine": self.engine, **fields.values_of(self.clock.times(), "seconds", "products")}
+        """Return what ran the job and where its time went, for the JSON document."""
+        return {
+            "engine": self.engine,
+            **fields.values_of(self.clock.times(), "seconds", "products"),
+        }
 
     @contextlib.contextmanager
     def open(self, n_samples: int) -> Iterator[protocol.Engine]:
-        """Start an engine for passes over so many rows, with progress on standard error, and close it."""
+        """Start an engine for passes over so many rows, show progress, and close it."""
+        from rff_dist.engines import events
         from rff_dist.engines.connecting import open_engine
-        from rff_dist.engines.progress import Remark
 
         cluster = self._cluster(n_samples)
-        self.clock.rest("start")
-        shown = _shown.get()  # None also if messages are JSON lines, which report passes themselves
-        is_embedded = cluster.kind == "embedded"
-        if shown is not None and is_embedded:
+        kind = "dask"
+        if cluster.serial:
+            kind = "serial"
+        elif cluster.kind == "embedded":
+            kind = "embedded dask"
+        if kind == "embedded dask":
             size = " × ".join(map(str, cluster.size()))
-            shown(Remark("cluster", f"starting here, workers × threads = {size}"))
-        observers = () if shown is None else (shown,)
-        with open_engine(cluster, observers=observers) as engine, self.clock.watching(engine):
-            if not cluster.serial:
-                self.clock.rest("cluster")  # all time since then went into its start
-            kind = "serial" if cluster.serial else "embedded dask" if is_embedded else "dask"
-            if shown is not None and not is_embedded and (address := dashboard_of(engine)):
-                messages.err.print(f"dashboard: {address}", highlight=False, soft_wrap=True)
-            self.engine.update(kind=kind, n_workers=engine.n_workers, n_threads=engine.n_threads)
+            about = f"starting here, workers × threads = {size}"
+            events.tell(events.Remark("cluster", about))
+        if kind != "serial":
+            self.clock.begin("cluster")
+        with (
+            events.listening(self.clock),
+            open_engine(cluster, observers=events.listeners.get()) as engine,
+        ):
+            self.clock.begin("other")
+            if kind == "dask" and _is_shown():
+                _show_dashboard(engine)
+            self.engine.update(
+                kind=kind, n_workers=engine.n_workers, n_threads=engine.n_threads
+            )
             yield engine
-
-    def _call(self, name: str, step: Callable[[], Any], repeatable: bool) -> Any:
-        if name == "publish":
-            self.clock.end()
-        return self.limits.run(name, step, repeatable)
+            self.clock.begin("other")  # closing the engine belongs to no part
 
 
-def dashboard_of(engine: protocol.Engine) -> str | None:
-    """Return the address of the dashboard of an engine's cluster; None if there is none."""
+def _show_dashboard(engine: protocol.Engine) -> None:
+    """Show the address of the dashboard of an engine's cluster, if it has one."""
     client = getattr(engine, "client", None)
+    if client is None:
+        return
     # n_workers=0: nothing about workers is sent along
-    if client is None or "dashboard" not in client.scheduler_info(n_workers=0)["services"]:
-        return None
-    return str(client.dashboard_link)
+    if "dashboard" in client.scheduler_info(n_workers=0)["services"]:
+        line = f"dashboard: {client.dashboard_link}"
+        messages.err.print(line, highlight=False, soft_wrap=True)

@@ -1,8 +1,12 @@
-"""Generate data whose best possible error is known."""
+"""Generate data whose best possible error is known.
+
+In go a number of rows, a kernel and the noise's standard deviation, out comes a
+dataset. Data from elsewhere would leave open whether an error is the model's or the
+noise's.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +14,6 @@ from rff_dist import fields
 from rff_dist.features.feature_options import FeatureOptions, as_length_scale
 from rff_dist.fields import Count, NonNegative, Positive, Positives, RowNumber
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
@@ -30,49 +33,60 @@ def generate(
         "Length scale: the larger, the smoother.", 2.0, unit="L|L1,L2,…"
     ),
     features: Annotated[FeatureOptions, "kernel", "n_components", "seed"],
-    noise: NonNegative = fields.option("The noise's standard deviation; the function's is 1.", 0.1),
-    first_row: RowNumber = fields.option("Number of the first row; test data continue the count.", 0),
-    chunk_rows: Count | None = fields.like(specs.Ingest, "chunk_rows"),
+    noise: NonNegative = fields.option(
+        "The noise's standard deviation; the function's is 1.", 0.1
+    ),
+    first_row: RowNumber = fields.option(
+        "Number of the first row; test data continue the count.", 0
+    ),
     overwrite: bool = shell.OVERWRITE,
 ) -> Document:
-    """Write a dataset of any size whose best possible error is known: a random function plus noise.
+    """Write a dataset of any size whose best possible error is known: a random function
+    plus noise.
 
-    The inputs x are standard normal. The function f(x) = z(x)'w has standard normal weights w on random
-    features of the kernel. No model can have a smaller RMSE than the noise.
+    The inputs x are standard normal. The function f(x) = z(x)'w has standard normal
+    weights w on random features of the kernel. No model can have a smaller RMSE than
+    the noise.
     """
     from rff_dist.kernels.stationary import with_length_scale
     from rff_dist.numerics.machine import available_cores, using_threads
-    from rff_dist.storage.writing import Writing
+    from rff_dist.storage.writing import WriteOptions
     from rff_dist.workbench.results.rows import dataset_facts, describe_dataset
     from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
+    kernel = with_length_scale(features.kernel, as_length_scale(length_scale))
     seed = features.seed
-    chosen = with_length_scale(features.kernel, as_length_scale(length_scale))
-    function = draw_function(chosen, n_features=n_features, n_components=features.n_components, seed=seed)
-    start = time.perf_counter()
     # Threads share whole tiles, so that no bit of the data depends on their number.
     with using_threads(available_cores()):
-        drawn = RandomRows(rows, n_features, noise, seed, first_row)
-        writing = Writing(chunk_rows, overwrite, display.count_rows("generate"))
-        dataset = generate_dataset(output, function, drawn, writing)
-    seconds = time.perf_counter() - start
-    about = {"kernel": chosen.to_dict(), "seed": seed, "best_rmse": noise, "seconds": seconds}
-    record = {**describe_dataset(dataset), **about}
+        dataset = generate_dataset(
+            output,
+            draw_function(kernel, n_features, features.n_components, seed),
+            RandomRows(rows, n_features, noise, seed, first_row),
+            WriteOptions(None, overwrite, display.count_rows("generate")),
+        )
+    record = {
+        **describe_dataset(dataset),
+        "kernel": kernel.to_dict(),
+        "seed": seed,
+        "best_rmse": noise,
+    }
     facts = {
         **dataset_facts(dataset),
-        "function": f"from {words.kernel_words(chosen.to_dict())}, variance 1",
+        "function": f"from {words.kernel_words(kernel.to_dict())}, variance 1",
         "best possible RMSE": f"{noise:g}",
-        "seconds": words.seconds_words(seconds),
     }
-    return Document(f"wrote {output}", [facts], record=record, next=[["fit", output, "MODEL"]])
+    return Document(
+        f"wrote {output}", [facts], record=record, next=[["fit", output, "MODEL"]]
+    )
 
 
 def draw_function(
-    kernel: base.Kernel, *, n_features: int, n_components: int, seed: int
+    kernel: base.Kernel, n_features: int, n_components: int, seed: int
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Draw f(x) = z(x)'w with random features z of a kernel and w ~ N(0, I); its variance is 1.
+    """Draw f(x) = z(x)'w with random features z and w ~ N(0, I); its variance is 1.
 
-    The seed leads to streams of its own, so that a model fitted with the same seed has other features.
+    A model fitted with the same seed has other features, which come from another
+    stream.
     """
     import numpy as np
 
@@ -80,14 +94,14 @@ def draw_function(
     from rff_dist.features.draw import draw_feature_map
     from rff_dist.fitting.predicting import LinearModel, predict_rows
 
-    features_seed, weights_seed = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
+    seeds = np.random.SeedSequence([seed, 1]).generate_state(2, np.uint64).tolist()
     feature_map = draw_feature_map(
-        kernel, n_features=n_features, n_components=n_components, random_state=features_seed
+        kernel,
+        n_features=n_features,
+        n_components=n_components,
+        random_state=seeds[0],
     )
-    weights = np.random.Generator(np.random.Philox(weights_seed)).standard_normal((n_components, 1))
+    generator = np.random.Generator(np.random.Philox(seeds[1]))
+    weights = generator.standard_normal((n_components, 1))
     model = LinearModel(feature_map, weights, np.zeros(1))
-
-    def function(X: np.ndarray) -> np.ndarray:
-        return predict_rows(Rows(Block(0, 0, len(X)), X), model)[:, 0]
-
-    return function
+    return lambda X: predict_rows(Rows(Block(0, 0, len(X)), X), model)[:, 0]

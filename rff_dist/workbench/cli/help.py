@@ -1,6 +1,8 @@
-"""What `--help` shows: the commands in groups, and how cyclopts's panels of options are laid out.
+"""What `--help` shows: the commands in groups, and the options of a command in panels.
 
-The overview is made without cyclopts, whose import would take longer than everything else.
+The overview of commands is written without cyclopts, whose import would take longer
+than all else. The help of one command is laid out here for cyclopts: the first
+sentence about the options that people need first, and all of it with `--help-all`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
     from rff_dist import fields
 
 MARGIN = 2
-OF_GROUP, OF_COMMAND = 12, 30  # widths of the column of names
-ARGUMENTS, OPTIONS = "By position", "Options"
+# widths of the column of names: of the commands in a group, and of a command's options
+OF_GROUP = 12
+OF_COMMAND = 30
+ARGUMENTS = "By position"
+OPTIONS = "Options"
 ABOUT = "Kernel methods on data of any size: random Fourier features, exact sums, Dask."
 COMMANDS = {
     "Begin with": {
@@ -29,7 +34,6 @@ COMMANDS = {
     "Data": {
         "data": "list versions of a dataset; correct, delete, roll back, expire",
         "forget": "delete rows for good: from data, models and old versions",
-        "split": "split a dataset into one to train on and one to test on",
         "generate": "write a dataset whose best possible error is known",
         "info": "describe a dataset, predictions or a model",
     },
@@ -50,13 +54,50 @@ COMMANDS = {
     },
 }
 
-#: The options that `--help` shows in addition to those that are required; `--help-all` shows all.
+#: The options that `--help` shows in addition to those that are required; `--help-all`
+#: shows all.
 FIRST = {
-    *("help_all", "config", "json", "register", "overwrite", "plot", "report", "scheduler"),
-    *("kernel", "kernels", "length_scales", "n_components", "alpha", "classify", "test", "memory"),
-    *("model", "models", "n_clusters", "n_init", "std", "coverage", "probabilities", "dry_run", "tolerance"),
-    *("target", "targets", "id", "impute", "holdout", "by", "noise", "into", "task", "keep", "reason"),
-    *("sources", "append", "inputs", "data", "registry"),
+    "help_all",
+    "config",
+    "json",
+    "register",
+    "overwrite",
+    "plot",
+    "report",
+    "scheduler",
+    "kernel",
+    "kernels",
+    "length_scales",
+    "n_components",
+    "alpha",
+    "classify",
+    "test",
+    "memory",
+    "model",
+    "models",
+    "n_clusters",
+    "n_init",
+    "std",
+    "coverage",
+    "probabilities",
+    "dry_run",
+    "tolerance",
+    "target",
+    "targets",
+    "id",
+    "impute",
+    "holdout",
+    "by",
+    "noise",
+    "into",
+    "task",
+    "keep",
+    "reason",
+    "sources",
+    "append",
+    "inputs",
+    "data",
+    "registry",
 }
 
 
@@ -83,19 +124,21 @@ def write_panel(console: Any, options: Any, panel: Any, *, everything: bool) -> 
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def panel_of(one: fields.Option) -> str:
+def panel_of(option: fields.Option) -> str:
     """Return the title above an option; those that need no flag come first."""
-    return ARGUMENTS if one.declared.argument else one.panel or OPTIONS
+    if option.declared.argument:
+        return ARGUMENTS
+    return option.panel or OPTIONS
 
 
 def usage(title: str, options: Iterable[fields.Option]) -> str:
-    """Return a command's first line of help."""
-    places = [
-        str(one.declared.unit) if one.required else f"[{one.declared.unit}]"
-        for one in options
-        if one.declared.argument
-    ]
-    return " ".join(["Usage: rff-dist", title, *places, "[OPTIONS]\n"])
+    """Return the first line of a command's help."""
+    words = ["Usage: rff-dist", title]
+    for option in options:
+        if option.declared.argument:
+            unit = str(option.declared.unit)
+            words.append(unit if option.required else f"[{unit}]")
+    return " ".join([*words, "[OPTIONS]\n"])
 
 
 def example(title: str, words: str) -> str:
@@ -103,7 +146,8 @@ def example(title: str, words: str) -> str:
 
     `words`: those after the command's name, or a whole line with the program's.
 
-    >>> print(example("fit", "data.zarr model --kernel matern:nu=1.5 --length-scale median"))
+    >>> words = "data.zarr model --kernel matern:nu=1.5 --length-scale median"
+    >>> print(example("fit", words))
     $ rff-dist fit data.zarr model --kernel matern:nu=1.5 --length-scale \
         median
     """
@@ -114,28 +158,40 @@ def example(title: str, words: str) -> str:
 
 def _names(entry: Any) -> str:
     names = entry.display_labels_with_metavar
-    if entry.positional_label:  # by the name that the usage has
+    if entry.positional_label:  # an argument has the name that the usage line shows
         names = (entry.metavar, *entry.all_options)
-    # --no-overwrite only takes back what a file gives.
-    return ", ".join(name for name in names if entry.default or name not in entry.negative_names)
+    if not entry.default:
+        # --no-overwrite is only for taking back a setting of a file, so it is not shown
+        names = [name for name in names if name not in entry.negative_names]
+    return ", ".join(names)
 
 
 def _text(entry: Any, everything: bool) -> str:
-    notes = ["required"] if entry.required else []
-    notes += [f"default: {entry.default}"] if entry.default else []
     about = entry.description.primary_renderable.plain.strip()
-    about = about if everything else re.split(r"[.;:](?=\s)|\.$", about)[0]
+    if not everything:
+        about, *_ = re.split(r"[.;:](?=\s)|\.$", about)
+    notes = []
+    if entry.required:
+        notes.append("required")
+    if entry.default:
+        notes.append(f"default: {entry.default}")
     return f"{about} ({'; '.join(notes)})" if notes else about
 
 
-def entries(rows: Iterable[tuple[str, str]], names: int = OF_COMMAND) -> Iterator[str]:
-    """Yield lines of names, each with its text; the text of a long name begins on the next line."""
-    indent, width = " " * (MARGIN + names), min(100, shutil.get_terminal_size().columns)
+def entries(
+    rows: Iterable[tuple[str, str]], name_width: int = OF_COMMAND
+) -> Iterator[str]:
+    """Yield lines of names, each with its text, in two columns.
+
+    The text of a name that is wider than its column begins on the next line.
+    """
+    indent = " " * (MARGIN + name_width)
+    width = min(100, shutil.get_terminal_size().columns)
+    text_width = max(20, width - len(indent))
     for name, text in rows:
-        wrapped = textwrap.wrap(text, max(20, width - len(indent)), break_on_hyphens=False) or [""]
+        lines = textwrap.wrap(text, text_width, break_on_hyphens=False)
         start = " " * MARGIN + name
-        if len(name) >= names:
-            yield start
-        else:
-            yield (start.ljust(len(indent)) + wrapped.pop(0)).rstrip()
-        yield from (indent + line for line in wrapped)
+        if lines and len(name) < name_width:
+            start = start.ljust(len(indent)) + lines.pop(0)
+        yield start
+        yield from (indent + line for line in lines)

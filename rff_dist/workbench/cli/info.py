@@ -1,4 +1,8 @@
-"""Describe what is stored at a path: a dataset, predictions or a model."""
+"""Describe what is stored at a path: a dataset, a model or predictions.
+
+In goes a path, out comes a document. Listing the folder would show files, but neither
+rows nor damage.
+"""
 
 from rff_dist import fields
 from rff_dist.workbench.cli import shell

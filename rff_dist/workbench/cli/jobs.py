@@ -1,6 +1,10 @@
-"""The commands that run a job: each gets its spec and the cluster, and returns what the job found."""
+"""The commands that run a job.
 
-import logging
+In go a spec and the cluster, read from options; each command calls its job and returns
+a document of what the job found. A script that calls the job would do the same, without
+progress, page and picture.
+"""
+
 import time
 from typing import Any
 
@@ -10,10 +14,10 @@ from rff_dist.workbench.cli import display, messages, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results.document import Document
 
-logger = logging.getLogger(__name__)
-
 _PICTURE: Any = {"unit": "PNG", "place": "writes", "suffixes": (".png",)}
-_PLOT = fields.optional("Draw the errors that alpha and D are chosen by: against both.", **_PICTURE)
+_PLOT = fields.optional(
+    "Draw the errors that alpha and D are chosen by: against both.", **_PICTURE
+)
 
 
 @fields.group
@@ -21,7 +25,8 @@ class Page:
     """The page about the result."""
 
     report: str | None = fields.optional(
-        "Write one HTML page about the result, without other files: data, errors, columns, provenance.",
+        "Write one HTML page about the result, without other files: data, errors,"
+        " columns, provenance.",
         unit="HTML",
         place="writes",
         suffixes=(".html", ".htm"),
@@ -30,9 +35,10 @@ class Page:
 
 @shell.command(
     "prices.csv --target price",
-    "'visits/*.parquet' --target ill --groups patient --into visits-model --report page.html",
+    "'visits/*.parquet' --target ill --groups patient --into visits-model --report"
+    " page.html",
 )
-def auto(job: specs.Auto, passes: display.Passes, page: Page) -> Document:
+def auto(job: specs.Auto, passes: display.CommandRunner, page: Page) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.workbench.jobs import auto, train, trees
     from rff_dist.workbench.results.auto import auto_document
@@ -44,12 +50,16 @@ def auto(job: specs.Auto, passes: display.Passes, page: Page) -> Document:
         training = train.train(to_train, passes.runner)
     except BaseException as error:
         place = auto.folder_of(job)
-        error.add_note(f"its rows are ingested in {place}, and the same command goes on from there")
+        error.add_note(
+            f"its rows are ingested in {place}, and the same command goes on from there"
+        )
         raise
     passes.at_work("baselines")
     training = trees.with_trees(training, job.seed)
     passes.write_page(page, training, to_train)
-    return auto_document(training, to_train, prepared, {"report": page.report, **passes.facts()})
+    return auto_document(
+        training, to_train, prepared, {"report": page.report, **passes.facts()}
+    )
 
 
 @shell.command(
@@ -57,19 +67,17 @@ def auto(job: specs.Auto, passes: display.Passes, page: Page) -> Document:
     "sales.csv sales.zarr --targets price --id order --impute median --holdout 10%",
     "measurements/ data.zarr --targets x,y --columns a,b,c",
     "'new/*.parquet' data.zarr --append --message 'Monday'",
-    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --targets price --sql file:sales.sql",
+    "data.zarr train.zarr --holdout 20% --test test.zarr",
+    "RFF_DIST_SQL=sqlite:///shop.db rff-dist ingest data.zarr --targets price --sql"
+    " file:sales.sql",
 )
 def ingest(job: specs.Ingest) -> Document:
-    """Turn files, a query or a Delta or Iceberg table into a dataset, or append new rows to one."""
+    """Turn files, a query or a Delta or Iceberg table into a dataset, or append new
+    rows to one.
+    """
     from rff_dist.workbench.jobs.ingest import ingest
     from rff_dist.workbench.results import rows
-    from rff_dist.workbench.tables.queries import holds_password
 
-    if job.connection is not None and holds_password(job.connection):
-        logger.warning(
-            "`connection` holds a password, which all users of this machine can see while the command runs; "
-            "give the connection as env:NAME or file:PATH, or by RFF_DIST_SQL in the environment"
-        )
     start = time.perf_counter()
     outcome = ingest(job, observer=display.count_rows("ingest"))
     return rows.ingested_document(outcome, job, time.perf_counter() - start)
@@ -79,14 +87,20 @@ def ingest(job: specs.Ingest) -> Document:
     "data.zarr model",
     "data.zarr model --kernel matern:nu=1.5 --length-scale median --features fourier",
     "data.zarr model --classify --loss logistic",
-    "data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot cv.png",
+    "data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot"
+    " cv.png",
 )
-def fit(job: specs.Train, passes: display.Passes, page: Page, plot: str | None = _PLOT) -> Document:
+def fit(
+    job: specs.Train,
+    passes: display.CommandRunner,
+    page: Page,
+    plot: str | None = _PLOT,
+) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     if plot is not None and not job.fit.has_errors:
         raise InvalidParameterError(
-            f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there are no errors to draw; "
-            "give alpha='cv', or leave it out"
+            f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there"
+            " are no errors to draw; give alpha='cv', or leave it out"
         )
     return _train(job, passes, page, plot)
 
@@ -97,12 +111,18 @@ def fit(job: specs.Train, passes: display.Passes, page: Page, plot: str | None =
     "--n-components 256,512,1024,2048 --plot cv.png",
     "data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
 )
-def tune(job: specs.Tune, passes: display.Passes, page: Page, plot: str | None = _PLOT) -> Document:
-    """Compare kernels, length scales, alphas and D by cross-validation in one reading; store the best."""
+def tune(
+    job: specs.Tune, passes: display.CommandRunner, page: Page, plot: str | None = _PLOT
+) -> Document:
+    """Compare kernels, length scales, alphas and D by cross-validation in one reading;
+    store the best.
+    """
     return _train(job, passes, page, plot)
 
 
-def _train(job: specs.Train, passes: display.Passes, page: Page, plot: str | None) -> Document:
+def _train(
+    job: specs.Train, passes: display.CommandRunner, page: Page, plot: str | None
+) -> Document:
     from rff_dist.workbench.jobs.train import train
     from rff_dist.workbench.results import models
 
@@ -110,14 +130,17 @@ def _train(job: specs.Train, passes: display.Passes, page: Page, plot: str | Non
     if plot is not None:
         from rff_dist.workbench.page import pictures
 
-        rows = training.fitted.trained.rows if job.fit.candidates is not None else ()
         about = models.choice_facts(training.model)["kernel"] or ""
-        figure = pictures.draw_choice(training.model, title=job.source.data, about=about, candidates=rows)
+        figure = pictures.draw_choice(
+            training.model, title=job.source.data, about=about
+        )
         if figure is not None:
             with display.after_job():
                 pictures.save(figure, plot)
     passes.write_page(page, training, job)
-    return models.training_document(training, job, {"plot": plot, "report": page.report, **passes.facts()})
+    return models.training_document(
+        training, job, {"plot": plot, "report": page.report, **passes.facts()}
+    )
 
 
 @shell.command(
@@ -126,8 +149,10 @@ def _train(job: specs.Train, passes: display.Passes, page: Page, plot: str | Non
     "classifier new.zarr labels.zarr --probabilities",
     "clusters new.zarr labels.zarr --distances",
 )
-def predict(job: specs.Predict, passes: display.Passes) -> Document:
-    """Write a model's predictions for every row of a dataset or a table, to Zarr, Parquet or CSV."""
+def predict(job: specs.Predict, passes: display.CommandRunner) -> Document:
+    """Write a model's predictions for every row of a dataset or a table, to Zarr,
+    Parquet or CSV.
+    """
     from rff_dist.workbench.jobs.predict import predict
     from rff_dist.workbench.results.rows import predicted_document
 
@@ -135,8 +160,10 @@ def predict(job: specs.Predict, passes: display.Passes) -> Document:
 
 
 @shell.command("model test.zarr", "model test.zarr --std --json")
-def evaluate(job: specs.Evaluate, passes: display.Passes) -> Document:
-    """Measure a model's errors on a dataset: by target, by class, or of clusters against labels (`y`)."""
+def evaluate(job: specs.Evaluate, passes: display.CommandRunner) -> Document:
+    """Measure a model's errors on a dataset: by target, by class, or of clusters
+    against labels (`y`).
+    """
     from rff_dist.workbench.jobs.predict import evaluate
     from rff_dist.workbench.results.errors import errors_document
 
@@ -152,11 +179,12 @@ def evaluate(job: specs.Evaluate, passes: display.Passes) -> Document:
 )
 def update(
     job: specs.Update,
-    passes: display.Passes,
+    passes: display.CommandRunner,
     page: Page,
     overwrite: bool = fields.flag("Replace a page that is there."),
 ) -> Document:
-    """Add the rows that were appended since a model was trained, unless the new model is clearly worse.
+    """Add the rows that were appended since a model was trained, unless the new model
+    is clearly worse.
 
     If it is, the rows are refused, and the exit code is 3.
     """
@@ -168,7 +196,9 @@ def update(
     if done.challenger is not None:
         passes.write_page(page, done, job)
     elif written is not None:
-        messages.say("warning", "there are no new rows, so no report was written", "yellow")
+        messages.say(
+            "warning", "there are no new rows, so no report was written", "yellow"
+        )
         written = None
     return update_document(done, {"report": written, **passes.facts()})
 
@@ -180,13 +210,16 @@ def update(
 )
 def cluster(
     job: specs.Clustering,
-    passes: display.Passes,
+    passes: display.CommandRunner,
     page: Page,
     plot: str | None = fields.optional(
-        "Draw a sample of rows and their clusters: in two kernel principal components.", **_PICTURE
+        "Draw a sample of rows and their clusters: in two kernel principal components.",
+        **_PICTURE,
     ),
 ) -> Document:
-    """Cluster rows by k-means in random features, one pass for each Lloyd iteration; write their labels."""
+    """Cluster rows by k-means in random features, one pass for each Lloyd iteration;
+    write their labels.
+    """
     from rff_dist.workbench.jobs.cluster import cluster
     from rff_dist.workbench.results.clusters import clustering_document
 
@@ -194,26 +227,37 @@ def cluster(
     if plot is not None:
         from rff_dist.workbench.page import pictures
 
-        seed, title = job.space.seed, job.source.data
-        figure = pictures.draw_clustering(clustered.dataset, clustered.clusters, seed=seed, title=title)
+        seed = job.space.seed
+        title = job.source.data
+        figure = pictures.draw_clustering(
+            clustered.dataset, clustered.clusters, seed=seed, title=title
+        )
         with display.after_job():
             pictures.save(figure, plot)
     passes.write_page(page, clustered, job)
-    return clustering_document(clustered, job, {"plot": plot, "report": page.report, **passes.facts()})
+    return clustering_document(
+        clustered, job, {"plot": plot, "report": page.report, **passes.facts()}
+    )
 
 
 @shell.command("model_a b.zarr model_b")
-def refit(job: specs.Refit, passes: display.Passes) -> Document:
-    """Train on other rows with a model's features, offsets and alpha, so that the two can be merged."""
+def refit(job: specs.Refit, passes: display.CommandRunner) -> Document:
+    """Train on other rows with a model's features, offsets and alpha, so that the two
+    can be merged.
+    """
     from rff_dist.workbench.jobs.merge import refit_model
     from rff_dist.workbench.results.models import refit_document
 
     return refit_document(refit_model(job, passes.runner), job, passes.facts())
 
 
-@shell.command("model_a model_b --model both", "north south west --model models/all --register")
+@shell.command(
+    "model_a model_b --model both", "north south west --model models/all --register"
+)
 def merge(job: specs.Merge) -> Document:
-    """Merge models of one spec and different rows: add up their exact sums and solve; no data are read."""
+    """Merge models of one spec and different rows: add up their exact sums and solve;
+    no data are read.
+    """
     from rff_dist.workbench.jobs.merge import merge_models
     from rff_dist.workbench.results.models import merged_document
 
@@ -221,24 +265,13 @@ def merge(job: specs.Merge) -> Document:
 
 
 @shell.command(
-    "data.zarr --holdout 20%",
-    "data.zarr --by group --groups patient",
-    "data.zarr --by time --time 'day: elapsed-days'",
-)
-def split(job: specs.Split) -> Document:
-    """Split a dataset into one to train on and one to test on, by hashes, groups or time."""
-    from rff_dist.workbench.jobs.split import split
-    from rff_dist.workbench.results.rows import split_document
-
-    return split_document(split(job), job)
-
-
-@shell.command(
     "data.zarr --rows rows.csv --models model",
     "data.zarr --rows customers.csv --id --models models/prices --days 30",
 )
-def forget(job: specs.Forget, passes: display.Passes) -> Document:
-    """Delete rows, subtract them from models exactly, remove old versions, and list what still holds them."""
+def forget(job: specs.Forget, passes: display.CommandRunner) -> Document:
+    """Delete rows, subtract them from models exactly, remove old versions, and list
+    what still holds them.
+    """
     from rff_dist.workbench.jobs.forget import forget
     from rff_dist.workbench.results.rows import forgotten_document
 

@@ -1,8 +1,12 @@
-"""Messages and errors on standard error, in words or as lines of JSON, and the exit codes of errors."""
+"""Messages and errors on standard error, in words or as lines of JSON.
+
+The library's messages name options as Python does; here they are told by the flags of
+the command that runs. An error is one line that says what is wrong, at most one more
+that says what to do, and the exit code.
+"""
 
 import contextlib
 import difflib
-import itertools
 import json
 import logging
 import re
@@ -39,27 +43,34 @@ def flag_of(name: str) -> str:
 
 
 def in_flags(message: str) -> str:
-    """Return a message of the library with the options of the command that runs as its flags.
+    """Return a message of the library that names options of the command by their flags.
 
     >>> from rff_dist import contexts
     >>> with contexts.setting(settings.options, {"n_folds", "impute", "targets"}):
-    ...     in_flags("`n_folds` is 1; give `target`, impute='median' or `n_folds=2`, but no loss='logistic'")
-    "--n-folds is 1; give --targets, --impute median or --n-folds 2, but no loss='logistic'"
+    ...     in_flags(
+    ...         "`n_folds` is 1; give `target`, impute='median' or `n_folds=2`, but no"
+    ...         " loss='logistic'"
+    ...     )
+    "--n-folds is 1; give --targets, --impute median or --n-folds 2, but no
+    loss='logistic'"
     """
+    options = settings.options.get()
 
-    def flag(found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"]
+    def flag(match: re.Match[str]) -> str:
+        name = match["name"]
+        value = match["value"]
         # commands for several targets, kernels or sources name them so
-        known = [one for one in (name, f"{name}s", name.removesuffix("s")) if one in settings.options.get()]
-        if not known or not (found["tick"] or value):
-            return found[0]
-        flag = flag_of(known[0])
-        match value:
-            case None | "True":
-                return flag
-            case "False":
-                return f"--no{flag[1:]}"
-        return f"{flag} " + re.sub("[\\[\\]'\"]", "", value).replace(", ", ",")
+        spellings = (name, f"{name}s", name.removesuffix("s"))
+        names = [spelling for spelling in spellings if spelling in options]
+        if not names or not (match["tick"] or value):
+            return match[0]
+        flag = flag_of(names[0])
+        if value in (None, "True"):
+            return flag
+        if value == "False":
+            return f"--no{flag[1:]}"
+        plain = re.sub("[\\[\\]'\"]", "", value).replace(", ", ",")
+        return f"{flag} {plain}"
 
     return _NAMED.sub(flag, message)
 
@@ -72,7 +83,9 @@ def say(kind: str, message: str, style: str) -> None:
     _show_line(kind, message, Text.assemble((f"{kind}: ", f"bold {style}"), message))
 
 
-def _show_line(level: str, message: str, view: Text, members: Facts | None = None) -> None:
+def _show_line(
+    level: str, message: str, view: Text, members: Facts | None = None
+) -> None:
     if settings.logs_json():
         sys.stderr.write(logs.json_line(level, message, members=members) + "\n")
     else:
@@ -83,13 +96,21 @@ def _show_line(level: str, message: str, view: Text, members: Facts | None = Non
 def show_messages(*, debug: bool) -> Iterator[None]:
     """Show warnings and the package's log on standard error, one line each."""
     level = logging.DEBUG if debug else logging.WARNING
-    log = logs.json_lines(debug=debug) if settings.logs_json() else logs.log_to(_LineHandler(), level)
-    # it tells of its caches
+    log = (
+        logs.json_lines(debug=debug)
+        if settings.logs_json()
+        else logs.log_to(_LineHandler(), level)
+    )
+    # it warns of its caches
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with warnings.catch_warnings(), log:
-        warnings.showwarning = lambda message, *_, **__: say("warning", str(message), "yellow")
-        # Zarr leaves coroutines behind where a store fails, of which our error tells.
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        warnings.showwarning = lambda message, *_, **__: say(
+            "warning", str(message), "yellow"
+        )
+        # Zarr leaves coroutines behind if a store fails, which is reported anyway.
+        warnings.filterwarnings(
+            "ignore", "coroutine .* was never awaited", RuntimeWarning
+        )
         yield
 
 
@@ -100,9 +121,9 @@ class _LineHandler(logging.Handler):
 
 
 def report_usage(message: str, title: str, *, as_json: bool) -> int:
-    """Report what is wrong with the arguments of a command and where to look; return the exit code."""
-    told = {"type": "UsageError", "kind": "usage", "exit_code": exits.USAGE}
-    _tell_error(title, told, message.rstrip("."), _see_help(title), as_json=as_json)
+    """Report what is wrong with a command's arguments, and return the exit code."""
+    about = {"type": "UsageError", "kind": "usage", "exit_code": exits.USAGE}
+    _show_error(title, about, message.rstrip("."), _see_help(title), as_json=as_json)
     return exits.USAGE
 
 
@@ -115,53 +136,90 @@ def report_error(
     as_json: bool,
     debug: bool = False,
 ) -> int:
-    """Report what went wrong in a command and what to do next; return the exit code.
+    """Report what went wrong in a command and what to do; return the exit code.
 
-    `title`: the command's name.
-    `outputs`: places that it writes to.
-    `values`: of its options, among which are paths.
+    `title` is the command's name, `outputs` are the places that it writes to, and
+    `values` those of its options, among which are paths.
     """
     if debug:
         sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
     code = exits.exit_code(error, outputs=outputs)
-    notes, hint = [note for note in getattr(error, "__notes__", []) if "\n" not in note], ""
-    noted = f" ({'; '.join(notes)})" if notes else ""
+    notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
+    in_brackets = f" ({'; '.join(notes)})" if notes else ""
     if isinstance(error, KeyboardInterrupt):
-        how = "SIGTERM" if code == exits.TERMINATED else "Ctrl-C"
-        message = f"stopped by {how}; {'; '.join(notes) or 'no unfinished output is left'}"
-        hint = f"to go on: {this_command()}" if notes else "to start over: the same command again"
+        message, hint = _words_of_stop(code, notes)
     elif isinstance(error, MemoryError):
-        message = f"this machine's memory is not enough{noted}"
+        message = f"this machine's memory is not enough{in_brackets}"
         hint = "to see how much memory a fit needs: rff-dist plan --help"
     elif type(error).__module__ == "rff_dist.errors":
-        is_in_file = any(note.startswith("from ") for note in notes)  # there options have these names
-        message = f"{error if is_in_file else in_flags(str(error))}{noted}"
-        if code == exits.USAGE:
-            hint = _see_help(title)
-        elif isinstance(error, errors.ClusterError) and any("goes on from there" in note for note in notes):
-            hint = f"to go on: {this_command()}"
-        elif near := _near_path(message, values):
-            hint = f"did you mean {near}?"
+        message = str(error)
+        # a file has options by their names in Python
+        if not any(note.startswith("from ") for note in notes):
+            message = in_flags(message)
+        message += in_brackets
+        hint = _hint(error, code, title, notes, message, values)
     else:
-        message = f"{type(error).__name__}: {error}{noted}"
-        hint = "" if debug else "this is unexpected; the same command with --debug shows where it came from"
-    told = {"type": type(error).__name__, "kind": errors.kind_of(error), "exit_code": code}
-    _tell_error(title, told, message, hint, as_json=as_json)
+        message = f"{type(error).__name__}: {error}{in_brackets}"
+        hint = ""
+        if not debug:
+            hint = (
+                "this is unexpected; the same command with --debug shows where it came"
+                " from"
+            )
+    about = {
+        "type": type(error).__name__,
+        "kind": errors.kind_of(error),
+        "exit_code": code,
+    }
+    _show_error(title, about, message, hint, as_json=as_json)
     return code
+
+
+def _words_of_stop(code: int, notes: Sequence[str]) -> tuple[str, str]:
+    """Return the message and the hint about a command that a signal stopped."""
+    signal = "SIGTERM" if code == exits.TERMINATED else "Ctrl-C"
+    if notes:
+        return f"stopped by {signal}; {'; '.join(notes)}", _to_go_on()
+    message = f"stopped by {signal}; no unfinished output is left"
+    return message, "to start over: the same command again"
+
+
+def _hint(
+    error: BaseException,
+    code: int,
+    title: str,
+    notes: Sequence[str],
+    message: str,
+    values: Iterable[Any],
+) -> str:
+    """Return what to do about an error of the library; "" if its message says it."""
+    if code == exits.USAGE:
+        return _see_help(title)
+    is_kept = any("goes on from there" in note for note in notes)
+    if is_kept and isinstance(error, errors.ClusterError):
+        return _to_go_on()
+    near = _near_path(message, values)
+    return f"did you mean {near}?" if near else ""
+
+
+def _to_go_on() -> str:
+    return f"to go on: {this_command()}"
 
 
 def _see_help(title: str) -> str:
     return f"see: {' '.join(filter(None, ['rff-dist', title]))} --help"
 
 
-def _tell_error(title: str, told: Facts, message: str, hint: str, *, as_json: bool) -> None:
+def _show_error(
+    title: str, about: Facts, message: str, hint: str, *, as_json: bool
+) -> None:
     message = without_secrets(message)
     view = Text.assemble(("error: ", "bold red"), message)
-    _show_line("error", message, view, {"kind": told["kind"]})
+    _show_line("error", message, view, {"kind": about["kind"]})
     if hint:
         _show_line("info", hint, Text(hint, "dim"))
     if as_json:
-        write_json({"command": title or None, "error": {**told, "message": message}})
+        write_json({"command": title or None, "error": {**about, "message": message}})
 
 
 def this_command() -> str:
@@ -170,19 +228,30 @@ def this_command() -> str:
 
 
 def _near_path(message: str, values: Iterable[Any]) -> str:
-    """Return a path on disk that is named nearly like the missing one in a message; "" if there is none."""
-    several = itertools.chain.from_iterable(value if isinstance(value, list) else [value] for value in values)
-    for path in (Path(value) for value in several if isinstance(value, str) and "://" not in value):
-        if str(path.absolute()) in message and path.parent.is_dir() and not path.exists():
-            names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
-            # With the default cutoff of 0.6, bin.csv was offered for missing.csv.
-            if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
-                return str(path.with_name(near[0]))
+    """Return a path on disk that is named nearly like a missing one; "" for none.
+
+    Missing ones are those of a command's values that the message names.
+    """
+    paths = []
+    for value in values:
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and "://" not in text:
+                paths.append(Path(text))
+    for path in paths:
+        is_named = str(path.absolute()) in message
+        if not is_named or path.exists() or not path.parent.is_dir():
+            continue
+        names = [entry.name for entry in path.parent.iterdir()]
+        visible = [name for name in names if not name.startswith(".")]
+        # With the default cutoff of 0.6, bin.csv was offered for missing.csv.
+        near = difflib.get_close_matches(path.name, visible, n=1, cutoff=0.75)
+        if near:
+            return str(path.with_name(near[0]))
     return ""
 
 
 def write_json(document: Facts) -> None:
-    """Write a document to standard output, with null for NaN and infinity, which JSON does not have."""
+    """Write JSON to standard output, with null for NaN and infinity, which it lacks."""
     from pydantic import ConfigDict, TypeAdapter
 
     adapter = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="null"))
@@ -191,7 +260,7 @@ def write_json(document: Facts) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return NumPy's values as Python's, other mappings as dict, and all else as text."""
+    """Return NumPy's values as Python's, mappings as dict, and all else as text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return dict(value) if isinstance(value, Mapping) else str(value)

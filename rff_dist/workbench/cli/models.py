@@ -1,98 +1,111 @@
-"""Registered models: their versions, what each was made of, and which one is current."""
+"""Registered models: their versions, what each was made of, and which one is current.
+
+A registered model is a folder of numbered versions with a pointer to the current one.
+These commands list them, and move the pointer without copying a model.
+"""
 
 from __future__ import annotations
 
 import functools
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rff_dist import fields
 from rff_dist.fields import Count
-from rff_dist.typing import Facts, Summary
+from rff_dist.typing import Summary
 from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results import words
-from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.document import Document, Part
 
 if TYPE_CHECKING:
     from rff_dist.living import new_rows
     from rff_dist.models import versions
     from rff_dist.storage import records
 
-group = shell.make_group("models", "List, promote and roll back the versions of registered models.")
+group = shell.make_group(
+    "models", "List, promote and roll back the versions of registered models."
+)
 command = functools.partial(shell.command, group=group)
-_MODEL = fields.argument("Folder or URL of a registered model, such as models/NAME.", "MODEL")
+_MODEL = fields.argument(
+    "Folder or URL of a registered model, such as models/NAME.", "MODEL"
+)
 _WHY = fields.option("The reason, for `models show`.", "", unit="TEXT")
-_REASON = 58  # characters; the current version's reason is shown in full below the table
-_COLUMNS = ("version", "created", "rows", "made of", "digest")
 
 
 @command("", "s3://bucket/models --json", name="list")
 def list_models(
-    registry: str = fields.argument("Folder or URL that holds registered models.", "REGISTRY", "models"),
+    registry: str = fields.argument(
+        "Folder or URL that holds registered models.", "REGISTRY", "models"
+    ),
 ) -> Document:
     """List the registered models in a folder, with their current versions."""
-    from rff_dist.models.versions import RegisteredModel, Registry
-    from rff_dist.workbench.jobs.publishing import version_rows
+    from rff_dist.models.versions import find_registered
+    from rff_dist.workbench.results.versions import COLUMNS, version_cells
 
-    registered = Registry(registry)
     models: list[Summary] = []
-    for name in registered.names():
-        model = registered.model(name)
-        rows = version_rows(model)
-        current = next((row for row in rows if row["current"]), None)
-        models.append({"name": name, "url": model.url, "n_versions": len(rows), "current": current})
-    record = {"registry": registry, "models": models}
-    if not models and RegisteredModel(registry).pointer() is not None:
-        return Document(
-            f"{registry} is a registered model", record=record, next=[["models", "show", registry]]
-        )
-    if not models:
-        following = [["fit", "DATA", f"{registry}/NAME", "--register"]]
-        return Document(f"no registered models in {registry}", record=record, next=following)
-    none = ["–"] * len(_COLUMNS)
-    cells = [(entry["name"], *(_cells(entry["current"]) if entry["current"] else none)) for entry in models]
-    table = words.Table("", ("model", *_COLUMNS), cells, is_facts=True)
-    first = f"{registry.rstrip('/')}/{models[0]['name']}"
-    title = f"{words.plural(len(models), 'registered model')} in {registry}"
-    return Document(title, [table], record=record, next=[["models", "show", first]])
+    rows = []
+    for model in find_registered(registry):
+        current = model.current()
+        assert current is not None
+        found = {"name": model.name, "url": model.url, "current": current.to_dict()}
+        models.append({**found, "n_versions": len(model.versions())})
+        rows.append((model.name, *version_cells(current)))
+    table = words.Table("", ("model", *COLUMNS), rows, is_facts=True)
+    following = ["fit", "DATA", f"{registry}/NAME", "--register"]
+    if models:
+        following = ["models", "show", f"{registry.rstrip('/')}/{models[0]['name']}"]
+    return Document(
+        f"{words.plural(len(models), 'registered model')} in {registry}",
+        [table] if models else [],
+        record={"registry": registry, "models": models},
+        next=[following],
+    )
 
 
 @command("models/NAME", "models/NAME --json")
 def show(model: str = _MODEL) -> Document:
-    """Show the versions of a registered model: what each was made of, and why it was published."""
-    from rff_dist.workbench.jobs import publishing, refresh
+    """Show the versions of a registered model: what each was made of, and why it was
+    published.
+    """
+    from rff_dist.workbench.jobs.refusals import find_lacking
+    from rff_dist.workbench.results.versions import versions_table
 
     registered = _open(model)
     pointer = registered.pointer()
-    lacking = refresh.find_lacking(registered.location)
-    rows = publishing.version_rows(registered)
-    record = {
+    refusals = find_lacking(registered.location)
+    published = registered.versions()
+    record: Summary = {
         "model": model,
-        "current": None if pointer is None else pointer.number,
-        "previous": [] if pointer is None else list(pointer.previous),
-        "promoted": None if pointer is None else pointer.promoted,
-        "promoted_because": None if pointer is None else pointer.reason,
-        "versions": [version.to_dict() for version in registered.versions()],
-        "refused": [asdict(refusal) for refusal in lacking],
+        "current": None,
+        "previous": [],
+        "versions": [version.to_dict() for version in published],
+        "refused": [asdict(refusal) for refusal in refusals],
     }
-    cells = [(*_cells(row), textwrap.shorten(row["reason"], _REASON, placeholder=" …")) for row in rows]
-    current = next((row for row in rows if row["current"]), None)
-    chosen = None if current is None else rows.index(current)
-    table = words.Table("", (*_COLUMNS, "reason"), cells, chosen, is_facts=True)
     facts: words.Lines = {"current": words.Alert("none: promote a version")}
-    if pointer is not None and current is not None:
+    following = ["models", "promote", model, "N"]
+    if pointer is not None:
+        record |= {
+            "current": pointer.number,
+            "previous": list(pointer.previous),
+            "promoted": pointer.promoted,
+            "promoted_because": pointer.reason,
+        }
+        current = registered.version(pointer.number)
         because = f", {pointer.reason}" if pointer.reason else ""
-        facts = {"current": f"version {pointer.number}, since {pointer.promoted}{because}"}
-        facts["trained on"] = str(current["data"] or "rows in memory")
-        facts["code"] = f"rff_dist {current['code_version']}, seed {words.version_cell(current['seed'])}"
+        before = None
         if pointer.previous:
-            facts["before"] = f"version {pointer.previous[-1]}, which a rollback goes back to"
-    if lacking:
-        facts["refused"] = "\n".join(map(_refusal_words, lacking))
-    command = ["evaluate", model, "DATA"] if pointer is not None else ["models", "promote", model, "N"]
-    title = f"{model}: {words.plural(len(rows), 'version')}"
-    return Document(title, [table, facts], record=record, next=[command])
+            before = f"version {pointer.previous[-1]}, which a rollback goes back to"
+        facts = {
+            "current": f"version {pointer.number}, since {pointer.promoted}{because}",
+            "trained on": str(current.lineage.get("data") or "rows in memory"),
+            "before": before,
+        }
+        following = ["evaluate", model, "DATA"]
+    if refusals:
+        facts["refused"] = "\n".join(map(_refusal_words, refusals))
+    title = f"{model}: {words.plural(len(published), 'version')}"
+    parts: list[Part] = [versions_table(registered), facts]
+    return Document(title, parts, record=record, next=[following])
 
 
 @command("models/NAME 3 --reason 'less bias on Mondays'")
@@ -101,7 +114,9 @@ def promote(
     number: Count = fields.argument("Which version.", "N"),
     reason: str = _WHY,
 ) -> Document:
-    """Make a version the current one: everyone who reads the model from now on gets it."""
+    """Make a version the current one: everyone who reads the model from now on gets
+    it.
+    """
     registered = _open(model)
     before = registered.pointer()
     return _changed(model, registered.promote(number, reason=reason), before)
@@ -109,7 +124,9 @@ def promote(
 
 @command("models/NAME")
 def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
-    """Go back to the version that was current before; a second rollback goes one further back."""
+    """Go back to the version that was current before; a second rollback goes one
+    further back.
+    """
     registered = _open(model)
     before = registered.pointer()
     return _changed(model, registered.rollback(reason=reason or None), before)
@@ -117,7 +134,8 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
 
 @command("models/NAME --keep 10")
 def prune(
-    model: str = _MODEL, keep: Count = fields.option("How many of the newest versions to keep.")
+    model: str = _MODEL,
+    keep: Count = fields.option("How many of the newest versions to keep."),
 ) -> Document:
     """Remove old versions; the current one and the one before it always stay."""
     registered = _open(model)
@@ -137,39 +155,31 @@ def _open(model: str) -> versions.RegisteredModel:
     registered = RegisteredModel(model)
     if registered.pointer() is None and not registered.versions(last=1):
         raise StorageError(
-            f"{model} is no registered model: it has no versions. List the models of a folder with "
-            "`rff-dist models list FOLDER`, or publish a first version with `rff-dist fit … --register`"
+            f"{model} is no registered model: it has no versions. List the models of a"
+            " folder with `rff-dist models list FOLDER`, or publish a first version"
+            " with `rff-dist fit … --register`"
         )
     return registered
 
 
 def _refusal_words(refusal: new_rows.Refusal) -> str:
     rows = words.ranges_words([(refusal.start, refusal.stop)])
-    rows = f"{words.plural(refusal.n_changed, 'changed row')} among {rows}" if refusal.is_change else rows
+    if refusal.is_change:
+        rows = f"{words.plural(refusal.n_changed, 'changed row')} among {rows}"
     return f"{rows}, since {words.time_words(refusal.refused)}: {refusal.reason}"
 
 
-def _changed(model: str, version: versions.Version, pointer: records.Pointer | None) -> Document:
+def _changed(
+    model: str, version: versions.Version, pointer: records.Pointer | None
+) -> Document:
     """Report that a version is current now; `pointer` named the one before."""
-    from rff_dist.workbench.jobs.publishing import mirror
+    from rff_dist.workbench.integrations.exporters import mirror
 
     mirror(model)
     before = None if pointer is None else pointer.number
-    record = {"model": model, "before": before, "current": version.to_dict()}
-    kernel = (version.lineage.get("spec") or {}).get("kernel")
-    facts = {
-        "before": "none" if before is None else f"version {before}",
-        "published": version.created,
-        "kernel": words.kernel_words(kernel) if kernel else None,
-        "digest": words.version_cell(version.digest),
-    }
-    title = f"{model}: version {version.number} is the current one"
-    return Document(title, [facts], record=record, next=[["models", "show", model]])
-
-
-def _cells(row: Facts) -> list[str]:
-    """Return the columns `_COLUMNS` of a row of `version_rows`."""
-    size = f"k {row['n_clusters']:,}" if row["n_clusters"] else f"D {words.version_cell(row['n_components'])}"
-    made_of = f"{size}, {row['kernel'] or 'features'}"
-    n_samples, digest = (words.version_cell(row[name]) for name in ("n_samples", "digest"))
-    return [str(row["version"]), words.time_words(row["created"]), n_samples, made_of, digest]
+    return Document(
+        f"{model}: version {version.number} is the current one",
+        [{"before": "none" if before is None else f"version {before}"}],
+        record={"model": model, "before": before, "current": version.to_dict()},
+        next=[["models", "show", model]],
+    )

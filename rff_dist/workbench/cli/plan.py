@@ -1,4 +1,9 @@
-"""Estimate the memory and the time of a fit before it runs."""
+"""Estimate the memory and the time of a fit before it runs.
+
+In go the options of a fit, out comes a table of bytes, operations and seconds, from
+metadata alone. Trying the fit would answer too, after hours, or by running out of
+memory.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,8 @@ from rff_dist.fitting.options import RidgeOptions
 from rff_dist.text import human_bytes
 from rff_dist.typing import Facts
 from rff_dist.workbench.cli import shell
-from rff_dist.workbench.jobs.places import SupervisedSource
-from rff_dist.workbench.jobs.training import Compared, FoldOptions
+from rff_dist.workbench.jobs.places import SupervisedDataSource
+from rff_dist.workbench.jobs.training import ComparisonOptions, FoldOptions
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
@@ -20,7 +25,16 @@ if TYPE_CHECKING:
     from rff_dist.fitting.plan import Machines, Plan
 
 #: What the estimate depends on, of the options of a fit.
-_OF_FIT = ("kernel", "features", "n_components", "length_scale", "alpha", "solver", "effort", "time_limit")
+_OF_FIT = (
+    "kernel",
+    "features",
+    "n_components",
+    "length_scale",
+    "alpha",
+    "solver",
+    "effort",
+    "time_limit",
+)
 
 
 @shell.command(
@@ -29,20 +43,24 @@ _OF_FIT = ("kernel", "features", "n_components", "length_scale", "alpha", "solve
     "data.zarr --kernel gaussian --length-scale median --features fourier",
 )
 def plan(
-    source: Annotated[SupervisedSource, "data", "x", "inputs", "y", "target"],
+    source: Annotated[SupervisedDataSource, "data", "x", "inputs", "y", "target"],
     options: Annotated[RidgeOptions, *_OF_FIT],
-    compared: Compared,
+    compared: ComparisonOptions,
     folds: Annotated[FoldOptions, "n_folds"],
-    where: Annotated[Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"],
+    cluster_options: Annotated[
+        Cluster, "scheduler", "n_workers", "n_threads", "memory", "serial", "insecure"
+    ],
 ) -> Document:
-    """Estimate a fit: bytes to read, operations, memory and seconds. Nothing is trained."""
+    """Estimate a fit: bytes to read, operations, memory and seconds.
+
+    Nothing is trained.
+    """
     from rff_dist.engines.connecting import open_engine
     from rff_dist.features.feature_options import find_features
     from rff_dist.fitting.plan import Machines, measure_gflops
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge import costs
     from rff_dist.ridge.choices import choices_of
-    from rff_dist.selection.cross_validation import cross_validation_flops
     from rff_dist.storage.datasets import open_dataset
     from rff_dist.workbench.jobs import fits
     from rff_dist.workbench.jobs.limits import machines_of
@@ -53,85 +71,98 @@ def plan(
     fit.check()
     dataset = open_dataset(source.data, **source.names())
     fit.check_data(dataset)
-    cluster = where.in_environment().for_rows(dataset.n_samples)
+    cluster = cluster_options.in_environment().for_rows(dataset.n_samples)
     machines = machines_of(cluster)
     if machines is None:
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
     choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
-    chosen, widths = choices.plan, choices.widths
-    summed = None if options.solver == "pcg" else choices.folds
-    most_centres = None if find_features(options.kinds[-1]) is None else dataset.n_samples
-    products, gflops = "float64", measure_gflops()
-    # As the fit does: smaller ones take float64 and do not measure, which would take longer than it saves.
+    chosen = choices.plan
+    widths = choices.widths
+    summed_folds = None if options.solver == "pcg" else choices.folds
+    # The last kind is Nyström's if it is tried at all. Its centres are rows.
+    tries_nystrom = find_features(options.kinds[-1]) is not None
+    most_centres = dataset.n_samples if tries_nystrom else None
+    products = "float64"
+    gflops = measure_gflops()
+    # A small fit takes float64 and measures nothing: that would take longer than it
+    # saves.
     if (
-        most_centres is None
+        not tries_nystrom
         and chosen.solver == "direct"
         and chosen.flops / machines.n_workers > WORTH_MEASURING
     ):
         rate = rate_for(chosen.n_components)
-        products, gflops = rate.products.name, rate.gflops
+        products = rate.products.name
+        gflops = rate.gflops
     seconds = chosen.seconds(gflops)
-    splits = 0 if summed is None else len(summed.splits)
     record = {
         **chosen.to_dict(),
         "gflops_per_thread": gflops,
         "products": products,
         "statistics_seconds": seconds,
-        "n_folds": 1 if summed is None else summed.n_folds,
+        "n_folds": 1 if summed_folds is None else summed_folds.n_folds,
         "widths": widths,
         "most_centres": most_centres,
-        "n_decompositions": splits * len(widths),
-        "decomposition_flops": 0 if summed is None else cross_validation_flops(widths, splits),
         "choosing": costs.cost_of_choosing(choices, gflops=gflops),
     }
-    rows = words.Table("", ("", "", ""), list(_rows(chosen, record, machines)), is_facts=True)
-    return Document(f"a fit of {source.data}", [rows], record=record)
+    rows = list(_rows(chosen, record, machines))
+    table = words.Table("", ("", "", ""), rows, is_facts=True)
+    return Document(f"a fit of {source.data}", [table], record=record)
 
 
-def _rows(chosen: Plan, record: Facts, machines: Machines) -> Iterator[tuple[str, str, str]]:
+def _rows(
+    chosen: Plan, record: Facts, machines: Machines
+) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table that people see: what, how much, and a note."""
-    limits = (machines.memory_limit or 0, machines.client_memory_limit or 0)
     outputs = words.features_and_targets(chosen.n_features, chosen.n_targets)
-    passes, timed = "two passes: for moments and for statistics", "the statistics"
-    if chosen.solver == "pcg":
-        passes, timed = "passes for a sketch and for 40 steps", "the sketch and the steps"
-    if chosen.n_parts > 1:
-        passes = f"a pass for moments, and {chosen.n_parts} that each sum up a part of Z'Z"
     widths = ", ".join(f"{width:,}" for width in record["widths"])
-    if record["most_centres"] is not None and record["most_centres"] < chosen.n_components:
-        widths += f" (Nyström features: {record['most_centres']:,}, one per row)"
+    most_centres = record["most_centres"]
+    if most_centres is not None and most_centres < chosen.n_components:
+        widths += f" (Nyström features: {most_centres:,}, one per row)"
     yield "rows", f"{chosen.n_samples:,}", f"{outputs}, D = {widths}"
-    place = "the solver has a process of its own" if machines.separate_client else "in this process"
+
+    place = "in this process"
+    if machines.separate_client:
+        place = "the solver has a process of its own"
     yield "processes × threads", f"{machines.n_workers} × {machines.n_threads}", place
-    tiles = f"{chosen.rows_per_block:,} rows each, in tiles of {chosen.tile_rows:,}"
-    yield "blocks", f"{chosen.n_blocks:,}", tiles
-    yield "read", human_bytes(chosen.bytes_read), passes
-    rate = f"{record['gflops_per_thread']:.0f}e9 a second on one thread here, by {record['products']}"
-    yield "operations", f"{chosen.flops:.3g}", rate
-    each = ""
-    if record["n_decompositions"]:
-        each = f"; {record['n_folds']} folds, summed separately"
-        decompositions = f"{record['n_decompositions']} decompositions, one for each fold and D"
-        yield "to cross-validate", f"{record['decomposition_flops']:.3g}", decompositions
+
+    passes = "two passes: for moments and for statistics"
+    timed = "the statistics"
+    if chosen.solver == "pcg":
+        passes = "passes for a sketch and for 40 steps"
+        timed = "the sketch and the steps"
+    if chosen.n_parts > 1:
+        passes = (
+            f"a pass for moments, and {chosen.n_parts} that each sum up a part of Z'Z"
+        )
+    blocks = f"{chosen.n_blocks:,} blocks of {chosen.rows_per_block:,} rows"
+    yield "read", human_bytes(chosen.bytes_read), f"{blocks}, {passes}"
+    gflops = f"{record['gflops_per_thread']:.0f}e9"
+    by = f"{gflops} a second on one thread here, by {record['products']}"
+    yield "operations", f"{chosen.flops:.3g}", by
     yield "solver", chosen.solver, chosen.reason
-    yield "statistics", human_bytes(chosen.statistics_bytes), f"as large for one block as for all rows{each}"
-    yield "kept until published", human_bytes(chosen.ledger_bytes), "at most, so that a fit can be resumed"
-    yield "peak memory, a worker", human_bytes(chosen.worker_bytes), f"of {human_bytes(limits[0])}"
-    yield "peak memory, the solver", human_bytes(chosen.client_bytes), f"of {human_bytes(limits[1])}"
-    yield from _choosing_rows(record["choosing"])
+
+    size = "as large for one block as for all rows"
+    if record["n_folds"] > 1:
+        size += f"; {record['n_folds']} folds, summed separately"
+    yield "statistics", human_bytes(chosen.statistics_bytes), size
+    for what, needed, limit in (
+        ("a worker", chosen.worker_bytes, machines.memory_limit),
+        ("the solver", chosen.client_bytes, machines.client_memory_limit),
+    ):
+        there = f"of {human_bytes(limit or 0)}"
+        yield f"peak memory, {what}", human_bytes(needed), there
+
+    choosing = record["choosing"]
+    if choosing is not None:
+        final = f"on all rows: about {choosing['final_seconds']:.0f} s"
+        n_trained = choosing["n_trained"]
+        if n_trained < choosing["n_candidates"]:
+            candidates = words.plural(choosing["n_candidates"], "candidate")
+            sample = f"{choosing['n_samples']:,} rows, D = {choosing['n_components']:,}"
+            first = f"on {sample}: about {choosing['seconds']:.0f} s"
+            yield "choosing, first", candidates, first
+        yield "choosing, final", words.plural(n_trained, "candidate"), final
     seconds = words.seconds_words(record["statistics_seconds"])
     yield "seconds, about", seconds, f"for {timed}, without reading and solving"
-
-
-def _choosing_rows(choosing: Facts | None) -> Iterator[tuple[str, str, str]]:
-    if choosing is None:
-        return
-    candidates, finalists = (
-        words.plural(choosing[name], "candidate") for name in ("n_candidates", "n_finalists")
-    )
-    if choosing["n_finalists"] < choosing["n_candidates"]:
-        first = f"on {choosing['n_samples']:,} rows, D = {choosing['n_components']:,}"
-        yield "choosing, first", f"up to {candidates}", f"{first}: about {choosing['seconds']:.0f} s"
-    final = f"on all rows: about {choosing['final_seconds']:.0f} s"
-    yield "choosing, final", f"up to {finalists}", final

@@ -1,9 +1,12 @@
-"""What one run of the program was asked about its messages; light, since `--help` waits for it."""
+"""What one run of the program was asked about its messages.
+
+Options go in when a command begins, and all that writes messages reads them here.
+Arguments would have to pass through the library, which knows of no command; and this
+module is light, since `--help` waits for it.
+"""
 
 from collections.abc import Set
 from contextvars import ContextVar
-
-CANNOT_WRITE = 73  # exit code of sysexits.h
 
 log_format: ContextVar[str] = ContextVar("log_format", default="text")
 #: Whether standard error gets only warnings and errors.
@@ -18,5 +21,7 @@ warned: ContextVar[tuple[str, ...]] = ContextVar("warned", default=())
 
 
 def logs_json() -> bool:
-    """Return whether standard error gets one JSON object a line, instead of words and progress bars."""
+    """Return whether standard error gets one JSON object a line, instead of words and
+    progress bars.
+    """
     return log_format.get() == "json"

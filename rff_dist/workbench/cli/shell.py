@@ -1,4 +1,10 @@
-"""What all commands share: options, output as a table or JSON, signals, and exit codes."""
+"""What all commands share: options, output as a table or JSON, signals and exit codes.
+
+`command` makes a function of specs a command: its options are read from flags, the
+environment and a file, the function is called, and the `Document` that it returns is
+shown. cyclopts parses the words and writes the help; values are read by rff_dist's own
+options, so that all ways to give one end in the same check.
+"""
 
 import contextlib
 import dataclasses
@@ -31,7 +37,9 @@ from rff_dist.workbench.jobs import places
 from rff_dist.workbench.results import exits, terminal
 from rff_dist.workbench.results.document import Document
 
-AGAIN_AFTER = 1.0  # seconds; a signal sooner than this after the first is the same one
+SAME_SIGNAL = 1.0  # seconds; a signal sooner than this after the first is the same one
+
+type Context = contextlib.AbstractContextManager[Any]
 
 out = Console(highlight=False)
 
@@ -41,7 +49,7 @@ OVERWRITE = fields.flag("Replace what is there, once the job is done.")
 
 
 @fields.group
-class Shown:
+class CommonOptions:
     """What every command takes in addition to its own options."""
 
     panel: ClassVar[str] = "What is shown, and where options come from"
@@ -50,132 +58,174 @@ class Shown:
     quiet: bool = fields.flag("Show no progress and no next step.")
     debug: bool = fields.flag("Show the log, and errors' tracebacks.")
     log_format: Literal["text", "json"] | None = fields.optional(
-        "Format of messages on standard error: text for people, or one JSON object a line. By default "
-        "RFF_DIST_LOG in the environment, or text."
+        "Format of messages on standard error: text for people, or one JSON object a"
+        " line. By default RFF_DIST_LOG in the environment, or text."
     )
     config: str | None = fields.optional(
-        "TOML file with options by name, such as n_components = 512. Flags count more, and so does the "
-        "environment: RFF_DIST_FIT_N_COMPONENTS is the variable of `n_components` of fit.",
+        "TOML file with options by name, such as n_components = 512. Flags count more,"
+        " and so does the environment: RFF_DIST_FIT_N_COMPONENTS is the variable of"
+        " `n_components` of fit.",
         unit="FILE",
     )
     print_config: bool = fields.flag(
-        "Only show what each option is and where it comes from, as a TOML file for `config`."
+        "Only show what each option is and where it comes from, as a TOML file for"
+        " `config`."
     )
     help_all: bool = fields.flag("Show all options.")
 
 
-_SHARED = tuple(fields.options_of(Shown))
-_ABOUT_SOURCES = ("config", "print_config", "help_all")
+SHARED = list(fields.options_of(CommonOptions))
 
 
 class Command:
-    """A command: a function of specs and of options of its own, which its signature declares.
+    """A function whose signature declares options: it is called with their values."""
 
-    `title`: its name, with that of its group.
-    `parts`: for each parameter of the function, a spec and those of its options that the command takes; or no
-      spec and one option.
-    `progress`: whether its progress is shown for it.
-    """
+    def __init__(
+        self, function: Callable[..., Document], title: str, *, progress: bool
+    ) -> None:
+        self.function = function
+        self.title = title  # its name, with that of its group
+        self.progress = progress  # whether its progress is shown for it
+        signature = inspect.signature(function, eval_str=True)
+        self.parts = {
+            name: _options_of_parameter(parameter)
+            for name, parameter in signature.parameters.items()
+        }
+        self.options = [
+            option for _, options in self.parts.values() for option in options
+        ]
+        self.options += SHARED
 
-    def __init__(self, function: Callable[..., Document], title: str, *, progress: bool) -> None:
-        self.function, self.title, self.progress = function, title, progress
-        self.parts: dict[str, tuple[type | None, Sequence[fields.Option]]] = {}
-        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-            if isinstance(parameter.default, dataclasses.Field):
-                self.parts[name] = None, [fields.declared(name, parameter.annotation, parameter.default)]
-                continue
-            is_annotated = get_origin(parameter.annotation) is Annotated
-            spec, *only = get_args(parameter.annotation) if is_annotated else (parameter.annotation,)
-            options = [one for one in fields.options_of(spec) if not only or one.name in only]
-            self.parts[name] = spec, options
-
-    @property
-    def options(self) -> list[fields.Option]:
-        """All its options, those that all commands have at the end."""
-        return [*(one for _, options in self.parts.values() for one in options), *_SHARED]
-
-    def read(self, given: sources.Given) -> tuple[Summary, Summary]:
-        """Return the function's arguments, and the values of options that were given, by name."""
-        values = sources.read(self.options, given)
+    def read(self, tokens: sources.Tokens) -> tuple[Summary, Summary]:
+        """Return the function's arguments, and the values of given options by name."""
+        values = sources.read(self.options, tokens)
         arguments = {}
         for name, (spec, options) in self.parts.items():
-            mine = {one.name: values[one.name] for one in options if one.name in values}
-            arguments[name] = mine.get(name, options[0].default) if spec is None else fields.build(spec, mine)
+            if spec is None:
+                arguments[name] = values.get(name, options[0].default)
+                continue
+            names = [option.name for option in options if option.name in values]
+            arguments[name] = fields.build(spec, {name: values[name] for name in names})
         return arguments, values
 
-    def run(self, given: sources.Given) -> int:
-        """Run the command with these flags, write its result, and return its exit code."""
+    def run(self, tokens: sources.Tokens) -> int:
+        """Run the command, write its result, and return its exit code."""
         values: Summary = {}
-        shown = fields.build(Shown, {"json": "json" in given})  # until the others are read, which may fail
-        names = {one.name for one in self.options}
-        run = logs.of_run(uuid.uuid4().hex[:12])  # a name for this run in the JSON lines of the log
-        with run, contexts.setting(settings.options, names), contexts.setting(settings.warned, ()):
+        # until the others are read, which may fail
+        common = fields.build(CommonOptions, {"json": "json" in tokens})
+        names = {option.name for option in self.options}
+        with (
+            # a name for this run in the JSON lines of the log
+            logs.of_run(uuid.uuid4().hex[:12]),
+            contexts.setting(settings.options, names),
+            contexts.setting(settings.warned, ()),
+        ):
             try:
-                shown = fields.build(Shown, sources.read(_SHARED, given))
-                settings.quiet.set(shown.quiet)
-                settings.log_format.set(shown.log_format or settings.log_format.get())
+                common = fields.build(CommonOptions, sources.read(SHARED, tokens))
+                settings.quiet.set(common.quiet)
+                settings.log_format.set(common.log_format or settings.log_format.get())
+                captured: Context = contextlib.nullcontext()
+                if common.json:
+                    # What libraries print goes to standard error: standard output gets
+                    # the document only.
+                    captured = contextlib.redirect_stdout(sys.stderr)
+                progress: Context = contextlib.nullcontext()
+                if self.progress:
+                    progress = display.progress(self.title)
                 with (
                     _signals(),
-                    messages.show_messages(debug=shown.debug),
-                    # What libraries print goes to standard error: standard output gets the document only.
-                    contextlib.redirect_stdout(sys.stderr) if shown.json else contextlib.nullcontext(),
-                    display.progress(self.title) if self.progress else contextlib.nullcontext(),
+                    messages.show_messages(debug=common.debug),
+                    captured,
+                    progress,
                 ):
-                    arguments, values = self.read(given)
-                    if shown.print_config:
-                        own = [one for one in self.options if one.name not in _ABOUT_SOURCES]
-                        out.print(sources.describe(own, given, values), markup=False, soft_wrap=True)
+                    arguments, values = self.read(tokens)
+                    if common.print_config:
+                        text = sources.describe(self.options, tokens, values)
+                        out.print(text, markup=False, soft_wrap=True)
                         return 0
-                    passes = [one for one in arguments.values() if isinstance(one, display.Passes)]
-                    with passes[0].limits.timed() if passes else contextlib.nullcontext():
-                        places.check((one.name, one.declared, values.get(one.name)) for one in self.options)
-                    found = self.function(**arguments)
+                    document = self._call(arguments, values)
             except BaseException as error:
-                written = [one.name for one in self.options if one.declared.writes]
+                outputs = [
+                    values[option.name]
+                    for option in self.options
+                    if option.declared.writes and values.get(option.name) is not None
+                ]
                 return messages.report_error(
                     error,
                     self.title,
-                    outputs=[values[name] for name in written if values.get(name) is not None],
+                    outputs=outputs,
                     values=values.values(),
-                    as_json=shown.json,
-                    debug=shown.debug,
+                    as_json=common.json,
+                    debug=common.debug,
                 )
-        show(found, self.title, as_json=shown.json)
-        return found.code
+        show(document, self.title, as_json=common.json)
+        return document.code
+
+    def _call(self, arguments: Summary, values: Summary) -> Document:
+        """Call the function within its time limit, once its places are checked."""
+        limit: Context = contextlib.nullcontext()
+        for argument in arguments.values():
+            if isinstance(argument, display.CommandRunner):
+                limit = argument.limits.timed()
+        with limit:
+            places.check(
+                (option.name, option.declared, values.get(option.name))
+                for option in self.options
+            )
+            return self.function(**arguments)
+
+
+def _options_of_parameter(
+    parameter: inspect.Parameter,
+) -> tuple[type | None, list[fields.Option]]:
+    """Return the spec that a command's parameter takes, and the options that fill it.
+
+    A parameter that is a single option has no spec. `Annotated[spec, "a", "b"]` takes
+    only these options of the spec.
+    """
+    spec = parameter.annotation
+    if isinstance(parameter.default, dataclasses.Field):
+        return None, [fields.declared(parameter.name, spec, parameter.default)]
+    if get_origin(spec) is not Annotated:
+        return spec, list(fields.options_of(spec))
+    spec, *names = get_args(spec)
+    return spec, [one for one in fields.options_of(spec) if one.name in names]
 
 
 def command(
-    *examples: str, group: App | None = None, name: str | None = None, progress: bool = True
+    *examples: str,
+    group: App | None = None,
+    name: str | None = None,
+    progress: bool = True,
 ) -> Callable[[Callable[..., Document]], App]:
     """Make a function a command, with the options that its signature declares.
 
-    A parameter is a spec, which brings its options; a spec and names of those that the command takes; or an
-    option of the command's own, which its default declares.
-
-    `examples`: lines for the help, without the command's name, which they begin with.
-    `group`: the group of commands that it belongs to.
-    `name`: of the command; by default the function's.
-    `progress`: whether its progress is shown for it.
+    A parameter is a spec, which brings its options; a spec and names of those that the
+    command takes; or an option of the command's own, which its default declares. The
+    `examples` are lines for the help, without the command's name, which they begin
+    with. `progress` says whether the command's progress is shown for it.
     """
 
     def register(function: Callable[..., Document]) -> App:
-        called = name or function.__name__
-        title = called if group is None else f"{group.name[0]} {called}"
-        made = Command(function, title, progress=progress)
-        panels = dict.fromkeys([help.ARGUMENTS, *(help.panel_of(one) for one in made.options)])
-        groups = {panel: Group(panel, sort_key=i) for i, panel in enumerate(panels)}
-        keywords = [_parameter(one, groups[help.panel_of(one)]) for one in made.options]
-        # A signature has positional parameters first; the sort is stable, so the others keep their order.
-        keywords.sort(key=lambda parameter: parameter.kind)
+        short_title = name or function.__name__
+        title = short_title if group is None else f"{group.name[0]} {short_title}"
+        command = Command(function, title, progress=progress)
 
         def parsed(*_: Any, **__: Any) -> int:
-            return made.run(sources.given.get())
+            return command.run(sources.given.get())
 
-        parsed.__doc__, parsed.command = function.__doc__, made  # type: ignore[attr-defined]
-        parsed.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-        parsed.__annotations__ = {one.name: one.annotation for one in keywords}
-        lines = "\n".join(help.example(title, words) for words in examples)
-        app = App(name=called, version_flags=(), usage=help.usage(title, made.options), help_epilogue=lines)
+        # cyclopts reads names, types and help from the signature
+        parameters = _parameters(command.options)
+        parsed.__doc__ = function.__doc__
+        parsed.command = command  # type: ignore[attr-defined]
+        parsed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        parsed.__annotations__ = {one.name: one.annotation for one in parameters}
+        app = App(
+            name=short_title,
+            version_flags=(),
+            usage=help.usage(title, command.options),
+            help_epilogue="\n".join(help.example(title, words) for words in examples),
+        )
         app.default(parsed)
         if group is not None:
             group.command(app)
@@ -186,38 +236,73 @@ def command(
 
 def make_group(name: str, help: str) -> App:
     """Return a group of commands, `rff-dist NAME …`."""
-    return App(name=name, help=help, usage=f"Usage: rff-dist {name} COMMAND …", version_flags=())
+    usage = f"Usage: rff-dist {name} COMMAND …"
+    return App(name=name, help=help, usage=usage, version_flags=())
 
 
-def _parameter(one: fields.Option, group: Group) -> inspect.Parameter:
-    """Return the parameter that cyclopts reads; its value is what was given, which `Command.run` reads."""
-    words, unit = one.names, one.declared.unit
-    if unit is None:
-        unit = "|".join(words) or ("NAME" if str in one.kinds else "N")
-    hint: Any = str | Literal[*words] if words else str  # completion offers the words
-    hint = list[hint] if one.kinds == {list, str} else bool if one.kinds == {bool} and not words else hint
-    shown = None if one.required or not one.default else sources.toml(one.default).strip('"')
-    told = Parameter(
-        help=one.declared.help,
+def _parameters(options: Sequence[fields.Option]) -> list[inspect.Parameter]:
+    """Return what cyclopts reads of options: their flags, help and panels."""
+    panels = dict.fromkeys([help.ARGUMENTS, *map(help.panel_of, options)])
+    groups = {panel: Group(panel, sort_key=i) for i, panel in enumerate(panels)}
+    parameters = [
+        _parameter(option, groups[help.panel_of(option)]) for option in options
+    ]
+    # A signature has positional parameters first; the sort is stable, so the others
+    # keep their order.
+    return sorted(parameters, key=lambda parameter: parameter.kind)
+
+
+def _parameter(option: fields.Option, group: Group) -> inspect.Parameter:
+    """Return an option as a parameter whose value says only whether it was given.
+
+    `Command.read` reads the value itself, from the tokens that `sources.fill` keeps.
+    """
+    names = option.names
+    unit = option.declared.unit
+    if unit is None and names:
+        unit = "|".join(names)
+    elif unit is None:
+        unit = "NAME" if str in option.kinds else "N"
+
+    hint: Any = str
+    if names:  # which completion offers
+        hint = str | Literal[*names]
+    if option.kinds == {list, str}:
+        hint = list[hint]
+    elif option.kinds == {bool} and not names:
+        hint = bool
+
+    default: Any = False
+    if not option.required and option.default:
+        default = sources.toml(option.default).strip('"')
+    about = Parameter(
+        help=option.declared.help,
         group=group,
-        required=one.required,
+        required=option.required,
         metavar=unit,
         show_choices=False,
-        show_default=shown or False,
+        show_default=default,
     )
-    if one.required or one.name in help.FIRST:
-        told = Parameter.combine(told, Parameter(show=True))
+    if option.required or option.name in help.FIRST:
+        about = Parameter.combine(about, Parameter(show=True))
     kind = (
-        inspect.Parameter.POSITIONAL_OR_KEYWORD if one.declared.argument else inspect.Parameter.KEYWORD_ONLY
+        inspect.Parameter.POSITIONAL_OR_KEYWORD
+        if option.declared.argument
+        else inspect.Parameter.KEYWORD_ONLY
     )
-    return inspect.Parameter(one.name, kind, default=None, annotation=Annotated[hint | None, told])
+    annotation = Annotated[hint | None, about]
+    return inspect.Parameter(option.name, kind, default=None, annotation=annotation)
 
 
 @functools.cache
 def make_app() -> App:
     """Return the whole program, whose commands are imported when they are used."""
     app = App(
-        name="rff-dist", help=help.ABOUT, version_flags=(), config=[sources.fill], help_format="plaintext"
+        name="rff-dist",
+        help=help.ABOUT,
+        version_flags=(),
+        config=[sources.fill],
+        help_format="plaintext",
     )
     for name in COMMANDS:
         app.command(place_of(name), name=name)
@@ -226,80 +311,106 @@ def make_app() -> App:
 
 def place_of(name: str) -> str:
     """Return where a command or a group of them is defined, as MODULE:NAME."""
-    place = f"{__package__}.{name}"
-    if importlib.util.find_spec(place) is None:
+    module = f"{__package__}.{name}"
+    if importlib.util.find_spec(module) is None:
         return f"{__package__}.jobs:{name}"  # those that run a job
-    return f"{place}:{'group' if name in GROUPS else name}"
+    return f"{module}:{'group' if name in GROUPS else name}"
 
 
-COMMANDS = {name: about for panel in help.COMMANDS.values() for name, about in panel.items()}
+COMMANDS = {
+    name: about for panel in help.COMMANDS.values() for name, about in panel.items()
+}
 GROUPS = ("data", "models")
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a command with the words after the program's name, and return its exit code."""
-    # Looked for by hand, since reading the words may be what fails, and that is reported as JSON too.
+    """Run a command with the words after the program's name; return its exit code."""
+    # Looked for by hand, since reading the words may be what fails, and that is
+    # reported as JSON too.
     as_json = sources.wants_json(words)
     try:
         settings.log_format.set(logs.log_format())
         if words[0] == "--install-completion":
             sys.stdout.write(f"{make_app().install_completion(add_to_startup=True)}\n")
             return 0
-        if words[0].startswith("-"):
-            raise errors.InvalidParameterError(f"{words[0]} comes before a command; expected a command first")
-        fields.check_names(words[:1], COMMANDS, what="command")
-        if sum(word.partition("=")[0] == "--config" for word in words) > 1:
-            raise errors.InvalidParameterError("--config is given more than once; expected one file")
+        _check_words(words)
         app = make_app()
-        everything = "--help-all" in words
-        app.default_parameter = Parameter(negative_iterable=(), allow_repeating=True, show=everything)
-        app.help_formatter = functools.partial(help.write_panel, everything=everything)
+        shows_all = "--help-all" in words
+        app.default_parameter = Parameter(
+            negative_iterable=(), allow_repeating=True, show=shows_all
+        )
+        app.help_formatter = functools.partial(help.write_panel, everything=shows_all)
         words = ["--help" if word == "--help-all" else word for word in words]
-        function, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+        function, bound, _ = app.parse_args(
+            words, exit_on_error=False, print_error=False
+        )
         code = function(*bound.args, **bound.kwargs)  # of a command, or the help
         return code if isinstance(code, int) else 0
     except CycloptsError as error:
         title = " ".join(error.command_chain or ())
-        return messages.report_usage(_what_is_wrong(error), title, as_json=as_json)
+        return messages.report_usage(_usage_error(error), title, as_json=as_json)
     except errors.InvalidParameterError as error:
-        return messages.report_error(error, words[0] if words[0] in COMMANDS else "", as_json=as_json)
+        title = words[0] if words[0] in COMMANDS else ""
+        return messages.report_error(error, title, as_json=as_json)
 
 
-def _what_is_wrong(error: CycloptsError) -> str:
+def _check_words(words: Sequence[str]) -> None:
+    if words[0].startswith("-"):
+        raise errors.InvalidParameterError(
+            f"{words[0]} comes before a command; expected a command first"
+        )
+    fields.check_names(words[:1], COMMANDS, what="command")
+    if sum(word.partition("=")[0] == "--config" for word in words) > 1:
+        raise errors.InvalidParameterError(
+            "--config is given more than once; expected one file"
+        )
+
+
+def _usage_error(error: CycloptsError) -> str:
     """Return what is wrong with the words of a command, as its help names them."""
-    made: Command | None = getattr(error.target, "command", None)
-    if made is None:
+    command: Command | None = getattr(error.target, "command", None)
+    if command is None:
         return str(error)
-    options = {one.name: one for one in made.options}
-    asked = None if error.argument is None else options.get(error.argument.field_info.name)
-    usage = help.usage(made.title, made.options).removeprefix("Usage: ").strip()
-    match error:
-        case MissingArgumentError() if asked is not None and error.keyword is None:
-            called = asked.declared.unit if asked.declared.argument else messages.flag_of(asked.name)
-            _, meant, near = str(error).partition(" Did you mean")  # an option is misspelt
-            return f"{called} is missing; expected {usage}.{meant}{near}".rstrip(".")
-        case MissingArgumentError():
-            return f"{error.keyword} needs a value; expected {asked.expected if asked else usage}"
-        case CoercionError() if asked is not None and error.token is not None:
-            return messages.flag_of(asked.name) + f" is {error.token.value!r}; expected {asked.expected}"
-        case UnusedCliTokensError():
-            return f"there is no place for {' '.join(error.unused_tokens or ())}; expected {usage}"
+    usage = help.usage(command.title, command.options)
+    usage = usage.removeprefix("Usage: ").strip()
+    if isinstance(error, UnusedCliTokensError):
+        unused = " ".join(error.unused_tokens or ())
+        return f"there is no place for {unused}; expected {usage}"
+    option = None
+    if error.argument is not None:
+        names = {option.name: option for option in command.options}
+        option = names.get(error.argument.field_info.name)
+    if isinstance(error, MissingArgumentError) and error.keyword is not None:
+        expected = option.expected if option else usage
+        return f"{error.keyword} needs a value; expected {expected}"
+    if option is None:
+        return str(error)
+    flag = messages.flag_of(option.name)
+    if isinstance(error, MissingArgumentError):
+        name = option.declared.unit if option.declared.argument else flag
+        # an option is misspelt
+        _, meant, near = str(error).partition(" Did you mean")
+        return f"{name} is missing; expected {usage}.{meant}{near}".rstrip(".")
+    if isinstance(error, CoercionError) and error.token is not None:
+        return f"{flag} is {error.token.value!r}; expected {option.expected}"
     return str(error)
 
 
-def show(found: Document, command: str, *, as_json: bool) -> None:
-    """Write what a command found to standard output."""
+def show(document: Document, command: str, *, as_json: bool) -> None:
+    """Write the result of a command to standard output."""
     if as_json:
-        messages.write_json({"command": command, **found.record})
-    elif found.title:
-        out.print(terminal.to_rich(found, next=not settings.quiet.get()))
+        messages.write_json({"command": command, **document.record})
+    elif document.title:
+        out.print(terminal.to_rich(document, next=not settings.quiet.get()))
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Turn the first SIGTERM or Ctrl-C into an exception; a later one ends the process at once.
+    """Turn the first SIGTERM or Ctrl-C into an exception; a later one ends the process
+    at once.
 
-    Some programs signal the process and then its group, so a repetition within a second is ignored.
+    Some programs signal the process and then its group, so a repetition within a second
+    is ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python lets only the main thread set handlers
@@ -309,16 +420,20 @@ def _signals() -> Iterator[None]:
 
     def stop(number: int, _: FrameType | None) -> None:
         now = time.monotonic()
-        if first and now - first[0] < AGAIN_AFTER:
+        if first and now - first[0] < SAME_SIGNAL:
             return
         if first:
-            # By the system's own handler, so that the parent process sees which signal ended this one.
+            # By the system's own handler, so that the parent process sees which signal
+            # ended this one.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         first.append(now)
-        raise exits.Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise exits.TerminationSignal if number == signal.SIGTERM else KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, stop)
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:

@@ -1,4 +1,9 @@
-"""Where values of options come from: flags, the environment, a TOML file or defaults, in this order."""
+"""Where values of options come from: flags, the environment, a TOML file or defaults.
+
+They count in this order. cyclopts has such sources too, but turns all values into text
+and ignores unknown variables. So `fill` collects what every source says of an option,
+as tokens, while cyclopts parses a command's words; `read` makes values of the tokens.
+"""
 
 import contextlib
 import itertools
@@ -16,78 +21,89 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.text import without_secrets
 from rff_dist.typing import Facts, Summary
 
-type Given = Mapping[str, Sequence[Token]]
+#: What sources say of each option that they name.
+type Tokens = Mapping[str, Sequence[Token]]
 
-#: What `fill` found: tokens of options by name.
-given: ContextVar[Given] = ContextVar("given")
+#: The tokens that `fill` collected.
+given: ContextVar[Tokens] = ContextVar("given")
+
+# options that are no part of a file for `config`
+_ABOUT_SOURCES = ("config", "print_config", "help_all")
 
 
 def prefix_of(words: Iterable[str]) -> str:
-    """Return what the environment's variables for a command's options begin with, as RFF_DIST_FIT_."""
+    """Return how a command's environment variables begin, such as RFF_DIST_FIT_."""
     return "_".join(["RFF_DIST", *words, ""]).upper()
 
 
 def fill(_: Any, words: Sequence[str], arguments: Any) -> None:
-    """Give arguments that no flag gave what the environment and the file of `config` say; cyclopts calls it.
+    """Collect the tokens of flags, the environment and the file of `config`.
 
-    cyclopts has such sources too, but they make texts of all values, and pass over unknown variables. All
-    tokens are then `given`, for `read`.
-
-    Raises InvalidParameterError with the nearest name if there is no such option.
+    cyclopts calls it with a command's name and arguments. Raises InvalidParameterError
+    with the nearest name if there is no option of a name.
     """
     options = {argument.field_info.name: argument for argument in arguments}
-    if "sources" in options and "data" in options:
-        _take_last(options["sources"].tokens, options["data"].tokens)
+    if "sources" in options and "data" in options and not options["data"].tokens:
+        # the last of the words SOURCE … OUT, all taken as sources, is the data
+        tokens = options["sources"].tokens
+        if words_given := [token for token in tokens if token.keyword is None]:
+            tokens.remove(words_given[-1])
+            options["data"].tokens.append(words_given[-1])
+
     prefix = prefix_of(words)
     for variable, text in os.environ.items():
         if variable.startswith(prefix):
-            _give(options, variable.removeprefix(prefix).lower(), Token(value=text, source=variable))
+            name = variable.removeprefix(prefix).lower()
+            _add(options, name, Token(value=text, source=variable))
     if config := options["config"].tokens:
         path = config[-1].value
         for name, value in fields.read_toml("--config", path).items():
             if isinstance(value, dict):
                 raise InvalidParameterError(
-                    f"--config {path} has a table [{name}]; expected options by name, outside of tables"
+                    f"--config {path} has a table [{name}]; expected options by name,"
+                    " outside of tables"
                 )
-            _give(options, name, Token(implicit_value=value, source=path))
-    given.set({name: tuple(one.tokens) for name, one in options.items() if one.tokens})
-    for name in given.get():  # cyclopts only has to know that it was given
-        token = Token(implicit_value=True) if options[name].resolved_hint is bool else Token()
+            _add(options, name, Token(implicit_value=value, source=path))
+
+    tokens = {name: tuple(one.tokens) for name, one in options.items() if one.tokens}
+    given.set(tokens)
+    for name in tokens:  # cyclopts only has to know that it was given
+        is_flag = options[name].resolved_hint is bool
+        token = Token(implicit_value=True) if is_flag else Token()
         options[name].tokens[:] = [token]
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Return whether a command's words, its environment or its file ask for JSON; nothing is checked."""
+    """Return whether words, environment or file ask for JSON; nothing is checked."""
     if "--json" in words:
         return True
-    prefixes = [prefix_of(words[:n]) for n in (1, 2)]
-    given = [os.environ.get(f"{prefix}JSON", "") for prefix in prefixes]
-    files = [os.environ.get(f"{prefix}CONFIG", "") for prefix in prefixes]
-    files += [after for word, after in itertools.pairwise(words) if word == "--config"]
-    files += [word.partition("=")[2] for word in words if word.startswith("--config=")]
-    for path in filter(None, files):
-        with contextlib.suppress(InvalidParameterError):  # which is told later
-            given.append(str(fields.read_toml("--config", path).get("json", "")))
-    return any(text.lower() in ("true", "yes") for text in given)
+    texts = []
+    paths = []
+    for n_words in (1, 2):  # a command, or a group and a command of it
+        prefix = prefix_of(words[:n_words])
+        texts.append(os.environ.get(f"{prefix}JSON", ""))
+        paths.append(os.environ.get(f"{prefix}CONFIG", ""))
+    for word, following in itertools.pairwise([*words, ""]):
+        if word == "--config":
+            paths.append(following)
+        elif word.startswith("--config="):
+            paths.append(word.partition("=")[2])
+    for path in filter(None, paths):
+        with contextlib.suppress(InvalidParameterError):  # which is reported later
+            texts.append(str(fields.read_toml("--config", path).get("json", "")))
+    return any(text.lower() in ("true", "yes") for text in texts)
 
 
-def _take_last(sources: list[Token], data: list[Token]) -> None:
-    """Of the words SOURCE … OUT, which are all among the sources, give the last one to the data."""
-    places = [token for token in sources if token.keyword is None]
-    if places and not data:
-        sources.remove(places[-1])
-        data.append(places[-1])
-
-
-def _give(options: Facts, name: str, token: Token) -> None:
-    with _from(token.source):
+def _add(options: Facts, name: str, token: Token) -> None:
+    """Add a token, unless a source that counts more has one of the same option."""
+    with _naming(token.source):
         fields.check_names([name], options)
     if not options[name].tokens:
         options[name].append(token)
 
 
 @contextlib.contextmanager
-def _from(source: str) -> Iterator[None]:
+def _naming(source: str) -> Iterator[None]:
     """Add to errors where a value comes from, unless it is a flag."""
     try:
         yield
@@ -97,28 +113,39 @@ def _from(source: str) -> Iterator[None]:
         raise
 
 
-def read(options: Iterable[fields.Option], tokens: Given) -> Summary:
+def read(options: Iterable[fields.Option], tokens: Tokens) -> Summary:
     """Return the values of the options that were given, by name."""
-    return {option.name: _read(option, tokens[option.name]) for option in options if option.name in tokens}
+    values: Summary = {}
+    for option in options:
+        if option.name in tokens:
+            values[option.name] = _value(option, tokens[option.name])
+    return values
 
 
-def _read(option: fields.Option, tokens: Sequence[Token]) -> Any:
+def _value(option: fields.Option, tokens: Sequence[Token]) -> Any:
     first = tokens[0]
-    with _from(first.source):
+    with _naming(first.source):
         if first.implicit_value is not UNSET:
             return option.check(first.implicit_value)
         return option.read(*(token.value for token in tokens))
 
 
-def describe(options: Iterable[fields.Option], tokens: Given, values: Facts) -> str:
-    """Return each option, its value without secrets, and where it comes from, as TOML for `config`."""
+def describe(options: Iterable[fields.Option], tokens: Tokens, values: Facts) -> str:
+    """Return options with their values and sources, as TOML without secrets."""
     lines = []
     for option in options:
-        first = tokens[option.name][0] if option.name in tokens else None
-        source = "default" if first is None else "flag" if first.source == "cli" else first.source
+        if option.name in _ABOUT_SOURCES:
+            continue
+        source = "default"
+        if option.name in tokens:
+            source = tokens[option.name][0].source
+        if source == "cli":
+            source = "flag"
         value = values.get(option.name, option.default)
-        lines.append(f"# {option.name}: none" if value is None else f"{option.name} = {toml(value)}")
-        lines[-1] += f"  # {source}"
+        line = f"{option.name} = {toml(value)}"
+        if value is None:
+            line = f"# {option.name}: none"
+        lines.append(f"{line}  # {source}")
     return without_secrets("\n".join(lines))
 
 
@@ -126,4 +153,6 @@ def toml(value: Any) -> str:
     """Return a value as TOML writes it."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
+    if isinstance(value, str | bool):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)

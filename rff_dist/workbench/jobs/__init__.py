@@ -1,1 +1,3 @@
-"""Jobs: each a frozen spec and a plain function that the command line, the flows and Python call."""
+"""Jobs: each a frozen spec and a plain function that the command line, the flows and
+Python call.
+"""

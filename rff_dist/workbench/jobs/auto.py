@@ -1,5 +1,13 @@
-"""The job that turns a table into a registered model: ingest, split, fit, evaluate, publish."""
+"""Turn a table into data to train on and data to test on, and decide what to train.
 
+In goes a table and the name of its target, out come an `AutoData` and the `Train` spec
+for it; the command `auto` runs that job. Ingesting and training one after the other
+would do, but a repeated run would ingest again, a run for another target would replace
+the rows that a registered model was trained on, and the user would have to say whether
+the target holds classes.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -7,7 +15,12 @@ from typing import Any
 import numpy as np
 
 from rff_dist import fields
-from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError, RFFDistError
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    OutputExistsError,
+    RFFDistError,
+)
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, writing
@@ -17,6 +30,18 @@ from rff_dist.workbench.jobs import cards, ingest, specs
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables import rows
 
+#: Options of `auto` that it hands to `ingest`.
+_SHARED_OPTIONS = (
+    "sources",
+    "weight",
+    "groups",
+    "id",
+    "drop",
+    "tables",
+    "holdout",
+    "holdout_by",
+    "seed",
+)
 #: Values of the target that are read at a time: 2 MiB of numbers.
 _ROWS = 2**18
 
@@ -49,73 +74,117 @@ def folder_of(job: specs.Auto) -> str:
     """Return the folder for data and model."""
     if job.into is not None:
         return job.into.rstrip("/")
-    name = PurePosixPath(locations.parse_location(job.sources[0]).path).name.partition(".")[0]
+    name = PurePosixPath(locations.parse_location(job.sources[0]).path).name.partition(
+        "."
+    )[0]
     if len(job.sources) > 1 or set("*?[]") & {*name}:
-        raise InvalidParameterError("there are several files; give the folder for data and model by `into`")
+        raise InvalidParameterError(
+            "there are several files; give the folder for data and model by `into`"
+        )
     return f"{name}-auto"
 
 
-def prepare_table(job: specs.Auto, *, observer: writing.Progress | None = None) -> AutoData:
+def prepare_table(
+    job: specs.Auto, *, observer: writing.Progress | None = None
+) -> AutoData:
     """Ingest a table in two parts, and decide between classification and regression.
 
-    Rows that miss the target, or cannot be used for another reason, are dropped and counted. What an earlier
-    run ingested from the same files is used as it is, or ingested again if options differ.
+    Rows that miss the target, or cannot be used for another reason, are dropped and
+    counted. What an earlier run ingested from the same files is used as it is, or
+    ingested again if options differ.
 
-    Raises as `ingest_parts`; OutputExistsError if an earlier run ingested other files there; DataError if
-      there is nothing to learn, since the target has one value only. What was ingested is removed then,
-      unless it replaced something.
+    Raises as `ingest_parts`; OutputExistsError if an earlier run ingested other files
+    there; DataError if there is nothing to learn, since the target has one value only.
+    What was ingested is removed then, unless it replaced something.
     """
     cards.read_about(job.card)  # refused before hours of ingestion
     folder = folder_of(job)
     urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
-    versions.RegisteredModel(f"{folder}/model").check()
-    same_words = ("sources", "weight", "groups", "id", "drop", "tables", "holdout", "holdout_by", "seed")
+    model = f"{folder}/model"
+    versions.RegisteredModel(model).check()
     to_ingest = specs.Ingest(
-        data=urls[0], test=urls[1], targets=[job.target], on_nan="drop", **fields.values_of(job, *same_words)
+        data=urls[0],
+        test=urls[1],
+        targets=[job.target],
+        on_nan="drop",
+        **fields.values_of(job, *_SHARED_OPTIONS),
     )
-    roles, preparing = ingest.roles_of(to_ingest), ingest.preparing_of(job.tables)
-    ingest_module.check_roles(job.sources, roles, preparing)
+    roles = ingest.roles_of(to_ingest)
+    options = ingest.with_recipe_read(job.tables)
+    ingest_module.check_roles(job.sources, roles, options)
+
     holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
-    there, same, differing = ingest_module.find_parts(job.sources, urls, holdout, roles, preparing)
-    if len(there) == 2 and not job.overwrite and (not same or "target" in differing):
-        what = "from other files, or from these before they changed" if not same else "for another target"
-        raise OutputExistsError(
-            f"{redact(folder)} holds rows that an earlier run ingested {what}. To replace them and train the "
-            "model's next version, give overwrite=True; to keep them, give another folder by `into`"
-        )
-    is_new, ingested = not same or bool(differing) or job.overwrite, "now"
-    if not is_new:
-        ingested = "by an earlier run"
-    elif same and differing:
+    existing, are_same_files, differing = ingest_module.find_parts(
+        job.sources, urls, holdout, roles, options
+    )
+    if len(existing) == 2 and not job.overwrite:
+        _refuse_other_rows(folder, are_same_files, differing)
+
+    # what a failure removes: nothing that was there before this run
+    to_discard = [] if locations.exists(locations.parse_location(folder)) else [folder]
+    ingested = "now"
+    if are_same_files and differing:
         ingested = f"again, since options are others ({', '.join(differing)})"
-    # what a failure removes
-    began = [] if locations.exists(locations.parse_location(folder)) else [folder]
     try:
-        parts: Any = there
-        if is_new:
-            # What is replaced was made of the same files, or is the part that a killed run left.
-            to_ingest = replace(to_ingest, overwrite=job.overwrite or bool(there))
+        parts: Any = existing
+        if are_same_files and not differing and not job.overwrite:
+            ingested = "by an earlier run"
+        else:
+            # What is replaced was made of the same files, or is the part that a killed
+            # run left.
+            to_ingest = replace(to_ingest, overwrite=job.overwrite or bool(existing))
             parts = ingest.ingest(to_ingest, observer=observer)
-            began += [] if there else urls
+            if not existing:
+                to_discard += urls
         classify, why = choose_task(urls[0], job)
     except RFFDistError:
-        for url in began:
+        for url in to_discard:
             output_places.discard(locations.parse_location(url))
         raise
+
     train, test = parts
-    chosen = "at random" if job.groups is None else f"by groups of {job.groups}"
-    held_out = chosen if job.holdout_by is None else f"as the latest by {job.holdout_by}"
+    held_out = "at random"
+    if job.holdout_by is not None:
+        held_out = f"as the latest by {job.holdout_by}"
+    elif job.groups is not None:
+        held_out = f"by groups of {job.groups}"
     n_dropped = sum(int(part.attributes.get("dropped_rows", 0)) for part in parts)
-    model, recipe = f"{folder}/model", recipes.recipe_of(train.attributes)
-    sizes = train.n_samples, test.n_samples
-    return AutoData(*urls, model, *sizes, recipe, n_dropped, classify, why, held_out, ingested)
+    return AutoData(
+        train=urls[0],
+        test=urls[1],
+        model=model,
+        n_train=train.n_samples,
+        n_test=test.n_samples,
+        recipe=recipes.recipe_of(train.attributes),
+        dropped_rows=n_dropped,
+        classify=classify,
+        why=why,
+        held_out=held_out,
+        ingested=ingested,
+    )
+
+
+def _refuse_other_rows(
+    folder: str, are_same_files: bool, differing: Sequence[str]
+) -> None:
+    """Refuse to replace rows that are of other files or have another target."""
+    if are_same_files and "target" not in differing:
+        return
+    what = "for another target"
+    if not are_same_files:
+        what = "from other files, or from these before they changed"
+    raise OutputExistsError(
+        f"{redact(folder)} holds rows that an earlier run ingested {what}. To replace"
+        " them and train the model's next version, give overwrite=True; to keep them,"
+        " give another folder by `into`"
+    )
 
 
 def choose_task(url: str, job: specs.Auto) -> tuple[bool, str]:
     """Return whether a dataset's target holds classes, and why.
 
-    Raises DataError if there is nothing to learn; InvalidParameterError if a regression is asked for and the
-      target is text.
+    Raises DataError if there is nothing to learn; InvalidParameterError if a regression
+    is asked for and the target is text.
     """
     values: Any = None
     is_text = False
@@ -123,18 +192,19 @@ def choose_task(url: str, job: specs.Auto) -> tuple[bool, str]:
         is_text = part["y"].dtype.kind in "TU"
         new = np.unique(part["y"])
         values = new if values is None else np.unique(np.concatenate([values, new]))
-        if not is_text and len(values) > 2:  # numbers, of which a third value settles the task
+        # a third number settles that it is a regression
+        if not is_text and len(values) > 2:
             break
     n_values = len(values)
     if n_values == 1:
         raise DataError(
-            f"the target {job.target!r} is {values[0]!s} in all rows to train on, so there is nothing to "
-            "predict; expected at least two values"
+            f"the target {job.target!r} is {values[0]!s} in all rows to train on, so"
+            " there is nothing to predict; expected at least two values"
         )
     if is_text and job.task == "regression":
         raise InvalidParameterError(
-            f"`task` is 'regression', but the target {job.target!r} holds text; expected numbers. Leave it "
-            "out"
+            f"`task` is 'regression', but the target {job.target!r} holds text;"
+            " expected numbers. Leave it out"
         )
     if job.task != "auto":
         return job.task == "classification", "as given"
@@ -146,7 +216,9 @@ def choose_task(url: str, job: specs.Auto) -> tuple[bool, str]:
 
 
 def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
-    """Return the job that trains on a prepared table; cross-validation makes all choices."""
+    """Return the job that trains on a prepared table; cross-validation makes all
+    choices.
+    """
     given = {
         "data": prepared.train,
         "register": True,

@@ -1,6 +1,13 @@
-"""The job that clusters rows: inspect → draw → broadcast → measure → start → Lloyd passes → assign → publish.
+"""Cluster rows and publish their labels and the centres.
 
-The labels are written before the centres are published, and appear after that.
+In goes a `Clustering` spec, out come the labels of all rows, the centres as a model,
+and a `ClusteringResult` that all reports are made of. `RFFKMeans().fit` and writing its
+labels would leave labels of other centres than those published, if one of the two
+fails.
+
+Its steps are inspect → shape → draw → broadcast → measure → start → Lloyd passes →
+assign → publish. The labels are written before the centres are published, and appear
+after that.
 """
 
 import itertools
@@ -10,11 +17,13 @@ from dataclasses import replace
 
 from rff_dist import fields
 from rff_dist.data import blocks, columns
-from rff_dist.engines import progress
+from rff_dist.engines import events, protocol
 from rff_dist.features import kinds
-from rff_dist.fitting import plan
+from rff_dist.features.maps import FeatureMap
+from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import shapes
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.models import versions
 from rff_dist.statistics import inspection
@@ -24,92 +33,136 @@ from rff_dist.text import redact
 from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import cards, publishing, specs, steps, watching
 
+_INDICES = ("adjusted_rand_index", "normalized_mutual_information")
+
 
 @frozen
-class Clustered:
+class ClusteringResult:
     """What the job found.
 
     `clusters`: the published ones: the best of several numbers, or the only ones.
     `comparison`: of several numbers of clusters; None if one was given.
-    `agreement`: with the known labels; None without any.
-    `record`: JSON values: what was read, found and written where, and in `passes` the figures of each pass.
+    `record`: JSON values: what was read, found and written where, and in `passes` the
+    figures of each pass.
     """
 
     dataset: blocks.Dataset
     clusters: kmeans_starts.Clusters
-    comparison: kmeans.Comparison | None
-    agreement: kmeans_labels.Contingency | None
+    comparison: kmeans.ClusterComparison | None
     record: Summary
 
 
 @watching.watched
-def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
-    """Cluster the rows of a dataset by k-means in features, and publish their labels and the centres.
+def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
+    """Cluster the rows of a dataset by k-means in features, and publish their labels
+    and the centres.
 
-    Raises InvalidParameterError if the options do not suit the columns; DataError if there are fewer rows
-      than clusters; StorageError if an input cannot be read or an output cannot be written; OutputBusyError
-      if another run writes one of the outputs; PlanError if a pass needs more memory than a worker has.
+    Raises InvalidParameterError if the options do not suit the columns; DataError if
+    there are fewer rows than clusters; StorageError if an input cannot be read or an
+    output cannot be written; OutputBusyError if another run writes one of the outputs;
+    PlanError if a pass needs more memory than a worker has.
     """
-    about, (dataset, known) = cards.read_about(job.card), _open(job)
-    space, lloyd = job.space, replace(job.lloyd, seed=job.space.seed)
+    card_texts = cards.read_about(job.card)
+    (dataset, known) = _open(job)
+    space = job.space
+    lloyd = replace(job.lloyd, seed=space.seed)
     with (
         output_places.hold(job.output, holder=do.holder),
-        nullcontext() if job.model is None else output_places.hold(job.model, holder=do.holder),
+        (
+            nullcontext()
+            if job.model is None
+            else output_places.hold(job.model, holder=do.holder)
+        ),
         do.open_engine(dataset.n_samples) as engine,
         steps.resumable(engine, locations.parse_location(job.output)),
     ):
-        # What does not fit in memory is refused before any pass.
-        n_numbers = len(lloyd.numbers)
-        kmeans_starts.check_fits(dataset, space.width, lloyd, n_numbers=n_numbers, engine=engine)
-        if space.n_principal is not None:
-            plan.check_plan(dataset, space.n_components, plan.Sums(features=space.features), engine=engine)
-        if n_numbers > 1:
-            kmeans.check_samples(dataset, space.width)
+        kmeans.check_plan(dataset, space, lloyd, engine=engine)
         moments = do("inspect", inspection.inspect, dataset, engine=engine)
-        feature_map = do("draw", kmeans.draw_features, dataset, space, moments, engine=engine)
-        do("broadcast", engine.broadcast, feature_map)
-        rows = do("measure", kmeans_starts.measure, dataset, feature_map, moments, engine=engine)
-        starts = do("start", kmeans.start, rows, lloyd)
+        shape: Summary = {}
+        if shapes.are_sought(dataset, space, lloyd):
+            choice = do(
+                "shape", shapes.choose, dataset, space, lloyd, moments, engine=engine
+            )
+            engine.tell(events.Remark("shape", choice.sentence))
+            space = choice.space
+            lloyd = choice.lloyd
+            shape = {shapes.SHAPE: choice.to_dict()}
+        feature_map = do(
+            "draw", kmeans.draw_features, dataset, space, moments, engine=engine
+        )
+        do("broadcast", broadcast, engine, feature_map)
+        measured_rows = do(
+            "measure",  # ‖z‖² of each row
+            kmeans_starts.measure,
+            dataset,
+            feature_map,
+            moments,
+            engine=engine,
+        )
+        starts = do("start", kmeans.start, measured_rows, lloyd)
+
         passes: list[Summary] = []
-        lloyd_passes = kmeans.iterate(rows, starts, lloyd)
+        lloyd_passes = kmeans.iterate(measured_rows, starts, lloyd)
         for number in itertools.count(1):
             began = time.perf_counter()
-            done = do.once(f"pass {number}", next, lloyd_passes)
-            about_pass = {
-                "pass": done.number,
-                **fields.values_of(done, "inertia", "inertias", "n_starts", "shift"),
-                "seconds": round(time.perf_counter() - began, 3),
-            }
-            passes.append(about_pass)
-            if done.clusters:  # the last pass has them
+            # not tried again: an iterator that raised an error has no next pass
+            lloyd_pass = do.once(f"pass {number}", next, lloyd_passes)
+            seconds = round(time.perf_counter() - began, 3)
+            words = f"inertia {lloyd_pass.inertia:.8g}, shift {lloyd_pass.shift:.3g}"
+            engine.tell(events.Remark("lloyd", f"pass {number}: {words}"))
+            figures = fields.values_of(
+                lloyd_pass, "inertia", "inertias", "n_starts", "shift"
+            )
+            passes.append({"pass": lloyd_pass.number, **figures, "seconds": seconds})
+            if lloyd_pass.is_last:
                 break
-        found = [
-            replace(each, card={**kmeans.describe(dataset, space, lloyd, each.n_clusters), **about})
-            for each in done.clusters
-        ]
-        comparison = agreement = agrees = None
-        if n_numbers > 1:
-            progress.Announcer(engine.observers)(progress.Remark("choose", "by silhouette"))
-            comparison = do("choose", kmeans.compare, dataset, found, seed=job.space.seed)
-        clusters = found[0] if comparison is None else comparison.best
+
+        candidates = []
+        for clusters in lloyd_pass.clusters:
+            facts = kmeans.describe(dataset, space, lloyd, clusters.n_clusters)
+            card = {**facts, **shape, **card_texts}
+            candidates.append(replace(clusters, card=card))
+        clusters = candidates[0]
+        card = dict(clusters.card)
+        comparison = None
+        if len(candidates) > 1:
+            engine.tell(events.Remark("choose", "by silhouette"))
+            comparison = do(
+                "choose", kmeans.choose, dataset, candidates, seed=space.seed
+            )
+            clusters = comparison.best
+            card = {**clusters.card, **comparison.to_dict()}
+        agreement = None
         if known is not None:
-            agreement = do("compare", kmeans_labels.evaluate, dataset, known, clusters, engine=engine)
-            agrees = {
-                "labels": job.labels,
-                "n_labels": len(agreement.labels),
-                **fields.values_of(agreement, "adjusted_rand_index", "normalized_mutual_information"),
-            }
-        compared = {} if comparison is None else comparison.to_dict()
-        card = {**clusters.card, **compared, **({} if agrees is None else {"agreement": agrees})}
+            counted = do(
+                "compare",
+                kmeans_labels.evaluate,
+                dataset,
+                known,
+                clusters,
+                engine=engine,
+            )
+            agreement = describe_agreement(counted, job.labels)
+            card["agreement"] = {name: agreement[name] for name in ("name", *_INDICES)}
         model = replace(clusters, card=card)
-        # The labels appear when the centres are published.
-        how = {"engine": engine, **fields.values_of(job, "distances", "principal", "overwrite")}
-        labels = do.once("assign", kmeans_labels.stage_labels, dataset, clusters, job.output, **how)
+
+        # Written now; they appear when the centres are published, and would be written
+        # twice if this were tried again.
+        labels = do.once(
+            "assign",
+            kmeans_labels.stage_labels,
+            dataset,
+            clusters,
+            job.output,
+            engine=engine,
+            **fields.values_of(job, "distances", "principal", "overwrite"),
+        )
         try:
-            version = do.once("publish", _publish, job, model, dataset, labels)
+            version = do.once("publish", publish, job, model, dataset, labels)
         except BaseException:  # interrupts too
             labels.discard()
             raise
+
         kernel = kinds.kernel_of(feature_map)
         record = {
             "model": None if job.model is None else redact(job.model),
@@ -117,6 +170,10 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
             "parent": None if version is None else version.parent,
             "digest": clusters.digest(),
             "output": redact(job.output),
+            "arrays": [
+                "labels",
+                *(name for name in ("distances", "principal") if getattr(job, name)),
+            ],
             "n_labelled": labels.n_samples,
             "data": redact(dataset.url or ""),
             "fingerprint": dataset.fingerprint(),
@@ -124,23 +181,48 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> Clustered:
             "n_blocks": len(inspection.blocks_of(dataset)),
             **fields.values_of(engine, "n_workers", "n_threads"),
             "kernel": None if kernel is None else kernel.to_dict(),
+            "length_scale": stationary.own_length_scale(kernel),
+            "features": feature_map.kind,
+            **shape,
             "n_components": space.n_components,
-            "n_principal": None if space.n_principal is None else feature_map.n_components,
+            "n_principal": (
+                None if space.n_principal is None else feature_map.n_components
+            ),
             "feature_map": feature_map.digest(),
+            "seed": space.seed,
             "n_candidates": starts.n_candidates,
             "n_starts": len(starts),
-            **fields.values_of(clusters, "n_clusters", "n_filled", "inertia", "converged", "n_iter"),
-            "sizes": clusters.weights[:1000].tolist(),
+            **fields.values_of(
+                clusters, "n_clusters", "n_filled", "converged", "n_iter"
+            ),
+            **fields.values_of(clusters, "inertia", "inertias", "start_inertias"),
+            "sizes": clusters.weights.tolist(),
             "passes": passes,
-            "candidates": None if comparison is None else comparison.rows,
-            "agreement": agrees,
+            "candidates": None,
+            **({} if comparison is None else comparison.to_dict()),
+            "agreement": agreement,
         }
-        return Clustered(dataset, clusters, comparison, agreement, record)
+        return ClusteringResult(dataset, clusters, comparison, record)
+
+
+def describe_agreement(
+    agreement: kmeans_labels.Contingency, name: str | None
+) -> Summary:
+    """Return how well clusters agree with the known labels of this name."""
+    return {
+        "name": name,
+        **fields.values_of(agreement, *_INDICES),
+        "labels": agreement.labels.tolist(),
+        "counts": agreement.counts.tolist(),
+    }
 
 
 def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]:
-    """Check what the metadata tell, before outputs are held and a cluster starts; return rows and labels."""
-    source, output = job.source, locations.parse_location(job.output)
+    """Return the rows and the known labels, checked by their metadata alone: before
+    outputs are locked and a cluster starts.
+    """
+    source = job.source
+    output = locations.parse_location(job.output)
     inputs = [locations.parse_location(source.data)]
     output_places.check_output(output, overwrite=job.overwrite, inputs=inputs)
     if job.model is not None:
@@ -152,7 +234,17 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
     return dataset, known
 
 
-def _publish(
+def broadcast(
+    engine: protocol.Engine, feature_map: FeatureMap
+) -> protocol.Broadcast[FeatureMap]:
+    """Send the feature map to every worker.
+
+    Raises BroadcastError if a worker's copy has another digest.
+    """
+    return engine.broadcast(feature_map)
+
+
+def publish(
     job: specs.Clustering,
     model: kmeans_starts.Clusters,
     dataset: blocks.Dataset,
@@ -160,20 +252,25 @@ def _publish(
 ) -> versions.Version | None:
     """Publish the centres, then let the labels appear.
 
-    If publishing fails, neither appears. If only the labels fail, the error says how to write them.
+    If publishing fails, neither appears. If only the labels fail, the error says how to
+    write them.
     """
     version = None
     # The centres come first: labels can be written again with them.
     if job.model is not None:
-        version = publishing.store(model, job, dataset.url, "clustered", dataset.n_samples)
+        version = publishing.store(
+            model, job, dataset.url, "clustered", dataset.n_samples
+        )
     try:
         labels.finish(kmeans_labels.attributes_of(model))
     except Exception as error:
         if job.model is not None:
-            place, data, output = (redact(url) for url in (job.model, job.source.data, job.output))
+            place, data, output = (
+                redact(url) for url in (job.model, job.source.data, job.output)
+            )
             error.add_note(
-                f"the centres are published at {place}, the labels are not: write them by "
-                f"`rff-dist predict {place} {data} {output}`"
+                f"the centres are published at {place}, the labels are not: write them"
+                f" by `rff-dist predict {place} {data} {output}`"
             )
         raise
     return version

@@ -1,4 +1,9 @@
-"""What a job trains: a regression, a classifier or the best of candidates; and facts about the result."""
+"""What a job trains: a regression, a classifier or the best of candidates.
+
+In go rows, labels and options, out comes a fitted model with facts about it.
+`ridge.fit` alone would know neither labels nor candidates, and find a wrong option only
+after the first pass.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -16,14 +21,23 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
 from rff_dist.fitting import plan
-from rff_dist.fitting.options import RidgeOptions, is_one_alpha, read_widths
+from rff_dist.fitting.options import RidgeOptions, is_one_alpha, read_n_components
 from rff_dist.kernels import base
 from rff_dist.products import choice
+from rff_dist.recipes import model_rows
 from rff_dist.ridge import candidates as ridge_candidates
 from rff_dist.ridge import choices as ridge_choices
 from rff_dist.ridge import describe, models
 from rff_dist.ridge import fit as ridge
-from rff_dist.typing import AnyArray, Do, FloatArray, IndexArray, Summary, frozen, plainly
+from rff_dist.typing import (
+    AnyArray,
+    Do,
+    FloatArray,
+    IndexArray,
+    Summary,
+    frozen,
+    plainly,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +56,24 @@ class JobData:
     folds: folding.Folds | None = None
 
     def with_targets(self, model: models.RidgeModel) -> blocks.Dataset:
-        """Return the rows with targets, which for labels are those of a classifier's classes."""
+        """Return the rows with the codes of a model's levels and with targets, which
+        for labels are those of a classifier's classes.
+        """
+        rows = model_rows.with_codes_of(model.feature_map.levels, self.rows)
         if self.labels is None:
-            return self.rows
-        return labelled.LabelledDataset(self.rows, self.labels, read_classes(model))
+            return rows
+        return labelled.LabelledDataset(rows, self.labels, read_classes(model))
 
     def sample(
         self, model: models.RidgeModel, n_rows: int, seed: int
     ) -> tuple[IndexArray, AnyArray, FloatArray, FloatArray | None]:
-        """Return the numbers of sampled rows, their X, targets and weights, without rows of weight 0."""
+        """Return the numbers of sampled rows, their X, targets and weights, without
+        rows of weight 0.
+        """
         dataset = self.with_targets(model)
-        indices = samples.sample_indices(dataset, np.random.Generator(np.random.Philox(seed)), n_rows)
+        indices = samples.sample_indices(
+            dataset, np.random.Generator(np.random.Philox(seed)), n_rows
+        )
         X, y, weights = dataset.take(indices)
         assert y is not None  # a model is trained and judged on targets
         if weights is None:
@@ -68,8 +89,8 @@ class Fit:
     `options`: of the regression, or of a classifier's ridge on targets of −1 and +1.
     `loss`: of a classifier, see `classify.fit.fit`; None for a regression.
     `class_weight`: of a classifier.
-    `candidates`: compared on all rows with all components, instead of the kernel and length scale of the
-      options; see `ridge.fit.fit`.
+    `candidates`: compared on all rows with all components, instead of the kernel and
+      length scale of the options; see `ridge.fit.fit`.
     """
 
     options: RidgeOptions
@@ -78,7 +99,9 @@ class Fit:
     candidates: Sequence[ridge_candidates.Candidate] | None = None
 
     def on(self, data: JobData) -> Self:
-        """Return the same fit by the folds of the data, if these have some of their own."""
+        """Return the same fit by the folds of the data, if these have some of their
+        own.
+        """
         if data.folds is None:
             return self
         return replace(self, options=replace(self.options, cv=data.folds))
@@ -86,18 +109,25 @@ class Fit:
     @property
     def losses(self) -> classification.LossOptions | None:
         """How a classifier is fitted; None for a regression."""
-        return None if self.loss is None else classification.LossOptions(self.loss, self.class_weight)
+        if self.loss is None:
+            return None
+        return classification.LossOptions(self.loss, self.class_weight)
 
     @property
     def has_errors(self) -> bool:
         """Whether errors of several fits are compared, which can be drawn."""
-        given = is_one_alpha(self.options.alpha) and self.options.cv is None and self.candidates is None
-        return not given or isinstance(self.options.n_components, list) or bool(self.options.conformal)
+        nothing_is_compared = (
+            is_one_alpha(self.options.alpha)
+            and self.options.cv is None
+            and self.candidates is None
+        )
+        return not nothing_is_compared or isinstance(self.options.n_components, list)
 
     def check(self) -> None:
         """Check the options before any work starts.
 
-        Raises InvalidParameterError if parameters are out of range or exclude each other.
+        Raises InvalidParameterError if parameters are out of range or exclude each
+        other.
         """
         options = self.options
         choice.check_environment()
@@ -106,65 +136,90 @@ class Fit:
             check_name(self.loss, classification.LOSS_NAMES, "loss")
             if options.solver == "pcg":
                 raise InvalidParameterError(
-                    "`solver` is 'pcg', but a classifier needs the sums of Z'Z; leave it out"
-                )
-            if options.conformal:
-                raise InvalidParameterError(
-                    "`conformal` is True, but classes have no intervals; leave it out"
+                    "`solver` is 'pcg', but a classifier needs the sums of Z'Z; leave"
+                    " it out"
                 )
         # checks that folds can choose what they are to
-        ridge_choices.folds_for(options if self.candidates is None else ridge_choices.with_folds(options))
+        ridge_choices.folds_for(
+            options if self.candidates is None else ridge_choices.with_folds(options)
+        )
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
-                read_widths(options.n_components, options.map, kind)
+                read_n_components(options.n_components, options.map, kind)
         if kinds[0] == "fourier":
-            # What designs a kernel allows does not depend on the number of columns: one row of one will do.
-            for candidate in self.candidates or ridge_choices.candidates_of(options, _ONE_ROW):
+            # What designs a kernel allows does not depend on the number of columns: one
+            # row of one will do.
+            for candidate in self.candidates or ridge_choices.candidates_of(
+                options, _ONE_ROW
+            ):
                 base.check_design(candidate.kernel, options.design, 1)
         elif options.design != "auto":
             raise InvalidParameterError(
-                f"`design` is {options.design!r}, but Nyström features have none; leave it out"
+                f"`design` is {options.design!r}, but Nyström features have none; leave"
+                " it out"
             )
 
     def check_data(self, dataset: blocks.Dataset) -> None:
-        """Check that the columns of a dataset suit the options; see `check_candidates`."""
-        candidates = list(self.candidates or ridge_choices.candidates_of(self.options, dataset))
+        """Check that the columns of a dataset suit the options; see
+        `check_candidates`.
+        """
+        candidates = list(
+            self.candidates or ridge_choices.candidates_of(self.options, dataset)
+        )
         ridge_candidates.check_candidates(candidates, dataset, self.options)
 
     def begin(self, source: JobData, *, engine: Engine) -> ridge_choices.Choices:
-        """Count the labels of a classifier, and plan the fit; see `ridge.choices.choices_of`.
+        """Count the labels of a classifier, and plan the fit; see
+        `ridge.choices.choices_of`.
 
-        Raises PlanError if memory does not suffice; DataError if there are fewer than two classes.
+        Raises PlanError if memory does not suffice; DataError if there are fewer than
+        two classes.
         """
-        dataset, options = source.rows, self.options
+        dataset = source.rows
+        options = self.options
         if self.losses is not None:
             assert source.labels is not None
-            dataset, options = label_rows(dataset, source.labels, options, self.losses, engine=engine)
+            dataset, options = label_rows(
+                dataset, source.labels, options, self.losses, engine=engine
+            )
         machines = plan.Machines.of(engine)
-        return ridge_choices.choices_of(dataset, options, machines=machines, candidates=self.candidates)
+        return ridge_choices.choices_of(
+            dataset, options, machines=machines, candidates=self.candidates
+        )
 
-    def train(self, choices: ridge_choices.Choices, *, engine: Engine, do: Do = plainly) -> FittedModel:
+    def train(
+        self, choices: ridge_choices.Choices, *, engine: Engine, do: Do = plainly
+    ) -> FittedModel:
         """Train the model on the rows that the fit was begun with."""
-        dataset, options = choices.dataset, choices.options
+        dataset = choices.dataset
+        options = choices.options
         if self.losses is not None:
             assert isinstance(dataset, labelled.LabelledDataset)
-            return classification.fit(dataset, options, self.losses, choices=choices, engine=engine, do=do)
+            return classification.fit(
+                dataset, options, self.losses, choices=choices, engine=engine, do=do
+            )
         trained = ridge.fit(dataset, options, choices=choices, engine=engine, do=do)
-        known = trained.parts is None or choices.given
-        return FittedModel(trained, None if known else do("hold out", ridge.fold_models_of, trained))
+        fold_models = None
+        if not choices.has_given_candidates:
+            fold_models = trained.fold_models
+        return FittedModel(trained, fold_models)
 
     def run(self, source: JobData, *, engine: Engine) -> FittedModel:
         """Begin and train."""
         return self.train(self.begin(source, engine=engine), engine=engine)
 
 
-# -- facts about a trained model -------------------------------------------------------------------
+# -- facts about a trained model
+# -------------------------------------------------------------------
 
 
-def describe_fit(trained: ridge.Trained) -> Summary:
-    """Return JSON-able facts about a trained model: what was chosen, and how good it is."""
-    model, status = trained.model, trained.solved.solution.status
+def describe_fit(trained: ridge.FitResult) -> Summary:
+    """Return JSON-able facts about a trained model: what was chosen, and how good it
+    is.
+    """
+    model = trained.model
+    status = trained.solved.solution.status
     return {
         **describe.describe_features(model.feature_map),
         "n_components": model.feature_map.n_components,

@@ -1,22 +1,41 @@
-"""The job that turns files or a query into a dataset, or appends their rows to one."""
+"""Turn files or a query into a dataset, or append their rows to one.
 
-import os
+In goes an `Ingest` spec, out come one dataset, two, or the record of an append. The
+functions of `workbench.tables` do the work; options here decide which one it is.
+"""
+
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from rff_dist import fields
-from rff_dist.errors import DataError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.recipes import recipes, transformer
-from rff_dist.recipes.reading import Reading
+from rff_dist.recipes.reading import CsvOptions
 from rff_dist.storage import datasets, locations, records, writing
 from rff_dist.text import redact
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import places, specs, steps, watching
-from rff_dist.workbench.tables import files, queries, rows
+from rff_dist.workbench.tables import append as append_module
+from rff_dist.workbench.tables import files, parts, queries, rows
 from rff_dist.workbench.tables import ingest as ingest_module
+from rff_dist.workbench.tables.existing import IngestResult
+from rff_dist.workbench.tables.inputs import Sources
+from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.roles import Roles
 
-type Made = ingest_module.Ingested | datasets.ZarrDataset | tuple[datasets.ZarrDataset, datasets.ZarrDataset]
+#: The result of appending, of ingesting, or of both parts of a table.
+type Ingested = (
+    IngestResult
+    | datasets.ZarrDataset
+    | tuple[datasets.ZarrDataset, datasets.ZarrDataset]
+)
+
+#: The options that a dataset may be split with: others say how tables are read.
+_OF_DATASETS = {
+    *("sources", "data", "holdout", "holdout_by", "test", "seed"),
+    *("chunk_rows", "overwrite", "plain", "message"),
+}
 
 #: Names of files that a record lists at most, so that it stays small.
 _SHOWN_FILES = 50
@@ -25,17 +44,20 @@ _SHOWN_FILES = 50
 def append(job: specs.Ingest, do: steps.Runner) -> Summary:
     """Append all new rows or none; a second try finds what the first one added.
 
-    Returns JSON values: rows before and after, files ingested (names of the first 50) and skipped, rows
-      dropped; rows replaced, deleted and known already; the version of a table of a lakehouse; and what is
-      unlike the rows before.
+    Returns JSON values: rows before and after, files ingested (names of the first 50)
+    and skipped, rows dropped; rows replaced, deleted and known already; the dataset's
+    version, and that of a followed table; and what is unlike the rows before.
     """
     start = time.perf_counter()
     ingested = do("append", ingest, job)
-    assert isinstance(ingested, ingest_module.Ingested)
+    # as `append` excludes `holdout`
+    assert isinstance(ingested, IngestResult)
     return describe_appended(job, ingested, time.perf_counter() - start)
 
 
-def describe_appended(job: specs.Ingest, ingested: ingest_module.Ingested, seconds: float) -> Summary:
+def describe_appended(
+    job: specs.Ingest, ingested: IngestResult, seconds: float
+) -> Summary:
     """Return the record of rows that were appended."""
     return {
         "data": redact(job.data),
@@ -51,29 +73,51 @@ def describe_appended(job: specs.Ingest, ingested: ingest_module.Ingested, secon
 
 
 @watching.watched
-def ingest(job: specs.Ingest, *, observer: Callable[[int, int | None], None] | None = None) -> Made:
+def ingest(
+    job: specs.Ingest, *, observer: Callable[[int, int | None], None] | None = None
+) -> Ingested:
     """Write a dataset, or append new rows to one.
 
-    `observer`: called with (rows written, rows in all or None) after each batch.
-    Returns an `Ingested` when rows were appended, else the dataset, or with `holdout` both datasets.
-    Raises RFFDistError as `workbench.tables.ingest`, `ingest_parts` and `ingest_more`; what was there is
-      unchanged.
+    `observer` is called with (rows written, rows in all or None) after each batch.
+    Returns an `IngestResult` when rows were appended, else the dataset, or with
+    `holdout` both datasets. Raises RFFDistError as `workbench.tables.ingest`,
+    `ingest_parts` and `ingest_more`; what was there is unchanged.
     """
-    source: ingest_module.Sources = job.sources
+    source: Sources = job.sources
     if job.sql is not None:
-        url = job.connection or os.environ.get(queries.CONNECTION_VARIABLE)
-        connection = None if url is None else queries.read_secret(url, "`connection`")
-        source = queries.Query(queries.read_secret(job.sql, "`sql`"), connection)
-    roles, preparing = roles_of(job), preparing_of(job.tables)
-    versioned = not job.plain and not job.data.startswith("memory://")  # where none can be kept
-    how = writing.Writing(job.chunk_rows, job.overwrite, observer, versioned, job.message)
+        source = queries.Query(queries.read_text(job.sql))
+    roles = roles_of(job)
+    options = with_recipe_read(job.tables)
+    # memory keeps no versions
+    versioned = not job.plain and not job.data.startswith("memory://")
+    how = writing.WriteOptions(
+        job.chunk_rows, job.overwrite, observer, versioned, job.message
+    )
     if job.holdout is not None:
-        urls = (job.data, job.test or places.part_url(job.data, "test"))
+        urls = (job.data, job.test or places.part_url(job.data))
         holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
-        return ingest_module.ingest_parts(source, urls, holdout, roles, how, preparing)
+        if parts.is_dataset(job.sources):
+            _refuse_options_of_tables(job)
+            return parts.split_dataset(job.sources[0], urls, holdout, how)
+        return ingest_module.ingest_parts(source, urls, holdout, roles, how, options)
     if job.append:
-        return ingest_module.ingest_more(source, job.data, roles, how, preparing, replace_ids=job.replace_ids)
-    return ingest_module.ingest(source, job.data, roles, how, preparing)
+        return append_module.ingest_more(
+            source, job.data, roles, how, options, replace_ids=job.replace_ids
+        )
+    return ingest_module.ingest(source, job.data, roles, how, options)
+
+
+def _refuse_options_of_tables(job: specs.Ingest) -> None:
+    """Raise InvalidParameterError if options say how columns become a dataset."""
+    plain = fields.build(specs.Ingest, {"sources": job.sources, "data": job.data})
+    for (name, _, value), (_, _, default) in zip(
+        fields.values(job), fields.values(plain), strict=True
+    ):
+        if name not in _OF_DATASETS and value != default:
+            raise InvalidParameterError(
+                f"`{name}` is {value!r}, but {redact(job.sources[0])} is a dataset"
+                " already, which keeps its columns; leave it out"
+            )
 
 
 def roles_of(job: specs.Ingest) -> Roles:
@@ -86,24 +130,30 @@ def roles_of(job: specs.Ingest) -> Roles:
     )
 
 
-def preparing_of(how: places.TableOptions) -> ingest_module.Preparing:
-    """Return how tables are read and become numbers, as the library takes it.
+def with_recipe_read(options: TableOptions) -> TableOptions:
+    """Return options with the recipe itself in place of its URL.
 
-    A recipe reads tables as the one that it was learned from, unless the options say how.
+    A recipe reads tables as the one that it was learned from, unless the options say
+    how.
     """
-    recipe = None if how.recipe is None else find_recipe(how.recipe)
-    reading = how.reading if recipe is None or how.reading != Reading() else recipe.reading
-    return ingest_module.Preparing(how.encoding, reading, recipe)
+    if options.recipe is None:
+        return options
+    recipe = find_recipe(options.recipe)
+    reading = options.reading if options.reading != CsvOptions() else recipe.reading
+    return replace(options, recipe=recipe, reading=reading)
 
 
 def find_recipe(url: str) -> recipes.Recipe:
     """Return the recipe of a model or a dataset, or of a transformer in a .skops file.
 
-    Raises StorageError if nothing is at `url`; DataError if it has no recipe; and as `read_transformer`.
+    Raises StorageError if nothing is at `url`; DataError if it has no recipe; and as
+    `read_transformer`.
     """
     if url.endswith(".skops"):
         with (
-            files.fetch(files.File(locations.parse_location(url), ".skops", "")) as path,
+            files.fetch(
+                files.File(locations.parse_location(url), ".skops", "")
+            ) as path,
             locations.reaching(f"{redact(url)} cannot be read"),
         ):
             content = path.read_bytes()
@@ -115,6 +165,7 @@ def find_recipe(url: str) -> recipes.Recipe:
     recipe = recipes.recipe_of(facts)
     if recipe is None:
         raise DataError(
-            f"{redact(url)} has no recipe, since it was not made from a table; give another model or dataset"
+            f"{redact(url)} has no recipe, since it was not made from a table; give"
+            " another model or dataset"
         )
     return recipe

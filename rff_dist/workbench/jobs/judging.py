@@ -1,7 +1,9 @@
-"""The rows that models are compared on, and their predictions: test rows, or rows left out of the training.
+"""Compare models on rows that none of them was trained on.
 
-Without test rows a fit's own sums predict training rows by models that did not see them: those of the folds
-that the fit was chosen by, or of each row's own left out. Training rows that a model saw judge nothing.
+In go a fitted model and its data, out comes a `ModelComparison` with the mean and a
+linear model. The errors of rows that a model was trained on would be too small, so the
+rows are test rows, if there are any; otherwise the fit's sums give models without some
+of the training rows: without each fold of the cross-validation, or a single row.
 """
 
 import logging
@@ -15,123 +17,183 @@ import numpy as np
 from rff_dist import fields
 from rff_dist.classify import platt_scaling, predict
 from rff_dist.classify.fit import FittedModel
-from rff_dist.data import blocks, columns, folding, labelled, memory, samples
-from rff_dist.engines import progress, serial
+from rff_dist.data import blocks, folding, labelled, samples
+from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, PlanError, SolveError, StatisticsError
 from rff_dist.features import kinds
+from rff_dist.features.draw import linear_components
 from rff_dist.fitting import predicting
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import explicit
 from rff_dist.living import new_rows
 from rff_dist.numerics import machine
+from rff_dist.recipes import recipes
 from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge import predict as ridge_prediction
 from rff_dist.storage import columns as stored_columns
 from rff_dist.text import redact
-from rff_dist.typing import AnyArray, IndexArray, Summary
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, Summary
 from rff_dist.workbench.jobs import fits, verdict
 
 logger = logging.getLogger(__name__)
 
-type _Predicted = Mapping[str, verdict.Predictions]
+#: by the model's name
+type _Predictions = Mapping[str, verdict.Predictions]
 
-SEED = 0  # of sampled rows: a comparison that is made again is the same
-MOST_ROWS, MOST_VALUES = 20_000, 2**24  # of the rows, and of their columns or their predictions by each fold
-MOST_LEFT_OUT = 5_000  # rows, each of which takes D² operations
-MAX_FACTOR = 4_096  # up to so many components, a Cholesky factor of the Gram is made to leave rows out
+SEED = 0  # of sampled rows, fixed so that a repeated comparison has the same rows
+# Rows to compare on, in memory. An interval's width falls with the root of their
+# number: ten times as many rows would make it a third.
+MOST_ROWS = 20_000
+# of these rows' columns, or of their predictions by each fold: 128 MiB of float64
+MOST_VALUES = 2**24
+MIN_ROWS = 1_000  # however many values they have
+# Rows to leave out, each of which takes D² operations: 8e10 for the largest D.
+MOST_LEFT_OUT = 5_000
+# The largest D at which rows are left out, which takes a Cholesky factor of the Gram:
+# D³/3 operations (2e10), and 8·D² bytes (128 MiB).
+MAX_FACTOR = 4_096
 
 
 def compare(
-    fit: fits.Fit, fitted: FittedModel, data: fits.JobData, test: fits.JobData | None, *, engine: Engine
-) -> verdict.Comparison | None:
-    """Compare a trained model with the mean and with a linear model, on rows that none of them saw.
+    fit: fits.Fit,
+    fitted: FittedModel,
+    data: fits.JobData,
+    test: fits.JobData | None,
+    *,
+    engine: Engine,
+) -> verdict.ModelComparison | None:
+    """Compare a trained model with the mean and with a linear model.
 
-    The linear model is trained on the same rows, with a penalty by the same folds; of classes it minimises
-    the logistic loss. It is left out, and a note says why, if it would take longer than the fit.
+    The linear model is trained on the same rows, and its penalty is chosen by the same
+    folds; for classes it minimises the logistic loss if there are test rows, and else
+    the squared loss, as the model itself does then. It is left out, and a note says
+    why, if it would take longer than the fit.
 
-    Returns: None without test rows if the model has neither models without each fold, nor sums from which
-      rows could be left out.
+    Returns None if there are no rows to compare on: no test rows, no models without
+    each fold, and no sums from which single rows could be left out.
     """
-    progress.Announcer(engine.observers)(progress.Remark("compare", "with a linear model"))
+    engine.tell(events.Remark("compare", "with a linear model"))
     model = fitted.model
     with machine.using_threads(machine.available_cores()):
         rows = _rows_of(fitted, data, test)
         if rows is None:
             return None
         try:
-            ours = _predictions(rows, model, fitted.folds, fitted.calibration)
+            ours = _predict(rows, fitted)
         except SolveError as error:
             logger.info("nothing was compared: %s", error)
             return None
         others, notes = _linear(fit, fitted, rows, data, engine=engine)
-    if rows.by == "cross-validation" and model.card.get("candidates"):
-        notes = (*notes, "The same folds chose this model; rows for a test would show more.")
-    classifier = model.card.get("classifier")
-    if rows.by != "test" and classifier is not None and classifier["loss"] != predict.SQUARED:
-        notes = (*notes, "The squared loss was compared, from which its fit starts.")
+    notes = (*notes, *_caveats(rows, model))
     return _comparison(rows, model, {verdict.OURS: ours, **others}, notes)
 
 
-def measure_errors(test: fits.JobData, model: models.RidgeModel, *, engine: Engine) -> Summary:
+def measure_errors(
+    test: fits.JobData, model: models.RidgeModel, *, engine: Engine
+) -> Summary:
     """Measure a model's errors on test data in one pass.
 
-    Returns `metrics`: rows; for a classifier accuracy, balanced accuracy (the mean recall of classes) and log
-      loss in nats (None without probabilities); else per target mean squared, root mean squared and mean
-      absolute error, bias (all in the target's units) and R² (None for a constant target); standard errors
-      as if rows were independent. `groups` has the same of each group, if test rows have a few.
-    Raises DataError if a value cannot be used, or a label is not one of the classes.
+    Returns JSON values: the number of rows and the errors, with standard errors as if
+    rows were independent. A classifier has accuracy, balanced accuracy (the mean recall
+    of classes) and log loss in nats (None without probabilities). A regression has, per
+    target, mean squared, root mean squared and mean absolute error, bias (all in the
+    target's units) and R² (None for a constant target). `groups` has the same for each
+    group, if test rows have a few. Raises DataError if a value cannot be used, or a
+    label is not one of the classes.
     """
-    evaluate: Any = ridge_prediction.evaluate_by_group if test.labels is None else predict.evaluate_by_group
-    found = evaluate(test.with_targets(model), model, engine=engine)
-    about = {"test_data": redact(test.rows.url or "test data in memory"), **found.whole.to_dict()}
+    evaluate: Any = ridge_prediction.evaluate_by_group
+    if test.labels is not None:
+        evaluate = predict.evaluate_by_group
+    errors = evaluate(test.with_targets(model), model, engine=engine)
+    metrics = {
+        "test_data": redact(test.rows.url or "test data in memory"),
+        **errors.whole.to_dict(),
+    }
     if test.labels is None:
-        about["mse"] = found.whole.mean_squared_error.tolist()
-    if found.groups:
-        about["groups"] = {name: part.to_dict() for name, part in sorted(found.groups.items())}
-    return about
+        metrics["mse"] = errors.whole.mean_squared_error.tolist()
+    if errors.groups:
+        metrics["groups"] = {
+            name: part.to_dict() for name, part in sorted(errors.groups.items())
+        }
+    return metrics
 
 
-def compare_new(test: fits.JobData, model: models.RidgeModel) -> verdict.Comparison:
-    """Compare a model whose fit is over with the mean, on rows that it was not trained on."""
-    return _alone(_test_rows(test, model), model)
+def compare_new(
+    test: fits.JobData, model: models.RidgeModel
+) -> verdict.ModelComparison:
+    """Compare a stored model with the mean, on rows that it was not trained on."""
+    rows = _test_rows(test, model)
+    return _comparison(rows, model, {verdict.OURS: _predict_test_rows(rows, model)})
 
 
-def compare_left_out(data: fits.JobData, model: models.RidgeModel) -> verdict.Comparison | None:
-    """Compare a model whose fit is over with the mean, each row left out; None if its sums forbid it."""
-    if new_rows.out_of(model):
+def compare_left_out(
+    data: fits.JobData, model: models.RidgeModel
+) -> verdict.ModelComparison | None:
+    """Compare a stored model with the mean, leaving out one row at a time.
+
+    Returns None if the model's sums do not allow it.
+    """
+    if new_rows.missing_rows(model):
         return None  # not all rows of the data are in the sums
     rows = _left_out_rows(data, model)
+    if rows is None:
+        return None
     try:
-        return None if rows is None else _alone(rows, model)
+        ours = _predict_left_out(rows, model)
     except SolveError as error:
         logger.info("nothing was compared: %s", error)
         return None
+    return _comparison(rows, model, {verdict.OURS: ours})
 
 
-def _alone(rows: verdict.JudgedRows, model: models.RidgeModel) -> verdict.Comparison:
-    return _comparison(rows, model, {verdict.OURS: _predictions(rows, model)})
+def _caveats(rows: verdict.ComparisonRows, model: models.RidgeModel) -> list[str]:
+    """Return sentences on what the rows cannot show of this model."""
+    notes = []
+    if rows.by == "cross-validation" and model.card.get("candidates"):
+        notes.append(
+            "The same folds chose this model; rows for a test would show more."
+        )
+    classifier = model.card.get("classifier")
+    has_other_loss = classifier is not None and classifier["loss"] != predict.SQUARED
+    # only sums of the squared loss give models without some of the rows
+    if rows.by != "test" and has_other_loss:
+        notes.append("The squared loss was compared, from which its fit starts.")
+    return notes
 
 
 def _comparison(
-    rows: verdict.JudgedRows, model: models.RidgeModel, predictions: _Predicted, notes: tuple[str, ...] = ()
-) -> verdict.Comparison:
+    rows: verdict.ComparisonRows,
+    model: models.RidgeModel,
+    predictions: _Predictions,
+    notes: tuple[str, ...] = (),
+) -> verdict.ModelComparison:
     classes = predict.class_names(model) if "classifier" in model.card else None
     y = rows.y if classes is None else predict.class_of(rows.y).astype(np.int64)
-    n_folds = len(rows.X) if rows.folds is None else len(rows.folds.validated)
-    return verdict.Comparison(
-        **{**vars(rows), "y": y},
-        predictions={**predictions, **verdict.with_naive(y, len(classes or ()), rows.weights)},
+    if rows.by == "test":
+        n_folds = 0
+    elif rows.fold_models is None:
+        n_folds = len(rows.X)  # each row is a fold
+    else:
+        n_folds = len(rows.fold_models.held_out_folds)
+    naive = verdict.naive_predictions(y, len(classes or ()), rows.weights)
+    return verdict.ModelComparison(
+        # a comparison has all fields of its rows
+        **vars(replace(rows, y=y)),
+        predictions={**predictions, **naive},
         classes=classes,
-        n_folds=0 if rows.by == "test" else n_folds,
+        n_folds=n_folds,
         notes=notes,
     )
 
 
-# -- rows ------------------------------------------------------------------------------------------
+# -- rows
+# --------------------------------------------------------------------------------------
 
 
-def _rows_of(fitted: FittedModel, data: fits.JobData, test: fits.JobData | None) -> verdict.JudgedRows | None:
+def _rows_of(
+    fitted: FittedModel, data: fits.JobData, test: fits.JobData | None
+) -> verdict.ComparisonRows | None:
     if test is not None:
         return _test_rows(test, fitted.model)
     if fitted.folds is not None:
@@ -140,153 +202,197 @@ def _rows_of(fitted: FittedModel, data: fits.JobData, test: fits.JobData | None)
 
 
 def _n_rows(width: int) -> int:
-    return max(1_000, min(MOST_ROWS, MOST_VALUES // width))
+    """Return how many rows to compare on, if each takes `width` values."""
+    return max(MIN_ROWS, min(MOST_ROWS, MOST_VALUES // width))
 
 
-def _test_rows(test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS) -> verdict.JudgedRows:
+def _test_rows(
+    test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS
+) -> verdict.ComparisonRows:
     n_samples = test.rows.n_samples
     n_rows = min(n_samples, most, _n_rows(max(test.rows.n_features, model.n_targets)))
     numbers, X, y, weights = test.sample(model, n_rows, SEED)
     n_available = len(X) if n_rows == n_samples else n_samples
-    groups, ids = _groups_of(test.rows, numbers), _ids_of(test.rows, numbers)
-    return verdict.JudgedRows("test", n_available, numbers, X, y, weights, groups, ids=ids)
+    groups = _groups_of(test.rows, numbers)
+    ids = _ids_of(test.rows, numbers)
+    return verdict.ComparisonRows(
+        "test", n_available, numbers, X, y, weights, groups, ids=ids
+    )
 
 
 def _fold_rows(
-    data: fits.JobData, model: models.RidgeModel, folds: held_out.FoldModels
-) -> verdict.JudgedRows:
+    data: fits.JobData, model: models.RidgeModel, fold_models: held_out.FoldModels
+) -> verdict.ComparisonRows:
     dataset = data.with_targets(model)
-    n_rows = _n_rows(max(dataset.n_features, len(folds.linear.intercept)))
-    sample = samples.sample_folds(dataset, folds.folds, n_rows=n_rows)
-    split = held_out.split_of_folds(sample.fold_of_row, folds)
-    # No split leaves out rows of −1: length scales were tuned on them, or they are the earliest of all.
+    folds = fold_models.folds
+    n_rows = _n_rows(max(dataset.n_features, len(fold_models.linear.intercept)))
+    sample = samples.sample_folds(dataset, folds, n_rows=n_rows)
+    # The split of a row is the number of the fold model that was not trained on it. It
+    # is −1 if each was: length scales were tuned on the row, or it is among the
+    # earliest, which every split by time trains on.
+    split = held_out.split_of_folds(sample.fold_of_row, fold_models)
     counted = np.flatnonzero(split >= 0)
-    base = folds.folds.base if isinstance(folds.folds, folding.HeldInFolds) else folds.folds
+    if isinstance(folds, folding.HeldInFolds):
+        folds = folds.base  # the folds before some rows were held in for tuning
     n_available = len(counted) if dataset.n_samples <= n_rows else dataset.n_samples
-    numbers, X, y = sample.indices[counted], sample.X[counted], sample.y[counted]
+    numbers = sample.indices[counted]
+    X = sample.X[counted]
+    y = sample.y[counted]
     weights = None if sample.weights is None else sample.weights[counted]
-    groups = _groups_of(data.rows, numbers) if isinstance(base, folding.GroupFolds) else None
-    by, ids = "cross-validation", _ids_of(data.rows, numbers)
-    return verdict.JudgedRows(by, n_available, numbers, X, y, weights, groups, folds, split[counted], ids)
+    groups = None
+    if isinstance(folds, folding.GroupFolds):
+        groups = _groups_of(data.rows, numbers)
+    return verdict.ComparisonRows(
+        "cross-validation",
+        n_available,
+        numbers,
+        X,
+        y,
+        weights,
+        groups,
+        fold_models,
+        split[counted],
+        _ids_of(data.rows, numbers),
+    )
 
 
-def _left_out_rows(data: fits.JobData, model: models.RidgeModel) -> verdict.JudgedRows | None:
+def _left_out_rows(
+    data: fits.JobData, model: models.RidgeModel
+) -> verdict.ComparisonRows | None:
     classifier = model.card.get("classifier")
     if model.statistics is None or model.feature_map.n_components > MAX_FACTOR:
         return None
-    if classifier and (classifier["loss"], classifier["class_weight"]) != (predict.SQUARED, None):
-        return None  # sums of other losses, or of weights that the rows do not have
+    if classifier and (
+        classifier["loss"] != predict.SQUARED or classifier["class_weight"] is not None
+    ):
+        # Left-out rows need sums of the squared loss, with the weights of the rows.
+        return None
     return replace(_test_rows(data, model, MOST_LEFT_OUT), by="leave-one-out")
 
 
 def _groups_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
-    return rows.groups.take(indices) if isinstance(rows, labelled.GroupedDataset) else None
+    if not isinstance(rows, labelled.GroupedDataset):
+        return None
+    return rows.groups.take(indices)
 
 
 def _ids_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
-    while isinstance(rows, labelled.ExtendedDataset):
-        rows = rows.source
     ids = stored_columns.ids_of(rows)
     return None if ids is None else ids.take(indices)
 
 
-# -- predictions -----------------------------------------------------------------------------------
+# -- predictions
+# -----------------------------------------------------------------------------------
 
 
-def _predictions(
-    rows: verdict.JudgedRows,
-    model: models.RidgeModel,
-    folds: held_out.FoldModels | None = None,
-    calibration: platt_scaling.ScoreCalibration | None = None,
-) -> verdict.Predictions:
-    """Return what a model predicts for the rows, by the models that did not see them.
-
-    `folds`, `calibration`: of the model, for rows that folds leave out.
-    """
-    classifier = "classifier" in model.card
-    if rows.by == "test" or (rows.by == "leave-one-out" and classifier):
-        calibration = predict.calibration_of(model) if classifier else None
+def _predict(rows: verdict.ComparisonRows, fitted: FittedModel) -> verdict.Predictions:
+    """Predict each row by a model that was not trained on it."""
     if rows.by == "test":
-        scores = predicting.predict_rows(rows.block, model.linear)
-    elif rows.split is not None:
-        assert folds is not None
-        scores = held_out.predict_by_splits(rows.block, rows.split, folds)
-    else:
-        predictive = uncertainty.predictive_model(
-            model.linear, model.summed, alpha=model.alpha, fit_intercept=model.card["fit_intercept"]
+        return _predict_test_rows(rows, fitted.model)
+    if rows.by == "cross-validation":
+        # each row by the model that was trained without the row's fold
+        assert rows.split is not None
+        assert fitted.folds is not None
+        scores = held_out.predict_by_splits(rows.block, rows.split, fitted.folds)
+        return _decide(scores, fitted.model, fitted.calibration)
+    return _predict_left_out(rows, fitted.model)
+
+
+def _predict_test_rows(
+    rows: verdict.ComparisonRows, model: models.RidgeModel
+) -> verdict.Predictions:
+    scores = predicting.predict_rows(rows.block, model.linear)
+    return _decide(scores, model, _calibration_of(model))
+
+
+def _predict_left_out(
+    rows: verdict.ComparisonRows, model: models.RidgeModel
+) -> verdict.Predictions:
+    """Predict each row by the model of all other rows.
+
+    Raises SolveError if a row decides its own prediction.
+    """
+    predictive = uncertainty.predictive_model(
+        model.linear,
+        model.summed,
+        alpha=model.alpha,
+        fit_intercept=model.card["fit_intercept"],
+    )
+    weights = rows.weights
+    # a weight that repeats a row counts copies of it, of which one is left out
+    if weights is None or model.summed.spec.frequency_weights:
+        weights = np.ones(len(rows.X))
+    fitted, remainder = platt_scaling.remainders(rows.block, predictive, weights)
+    if (remainder < platt_scaling.SMALLEST_REMAINDER).any():
+        raise SolveError(
+            "a row alone decides its own prediction, so that it cannot be left out"
         )
-        repeated, n = model.summed.spec.frequency_weights, len(rows.X)
-        weights = np.ones(n) if repeated or rows.weights is None else rows.weights
-        fitted, remainder = platt_scaling.remainders(rows.block, predictive, weights)
-        if (remainder < platt_scaling.SMALLEST_REMAINDER).any():
-            raise SolveError("a row alone decides its own prediction, so that it cannot be left out")
-        # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without the row
-        scores = rows.y - (rows.y - fitted) / remainder
-    if not classifier:
+    # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without
+    # the row
+    scores = rows.y - (rows.y - fitted) / remainder
+    return _decide(scores, model, _calibration_of(model))
+
+
+def _calibration_of(
+    model: models.RidgeModel,
+) -> platt_scaling.ScoreCalibration | None:
+    """Return what makes scores probabilities; None for a regression."""
+    return predict.calibration_of(model) if "classifier" in model.card else None
+
+
+def _decide(
+    scores: FloatArray,
+    model: models.RidgeModel,
+    calibration: platt_scaling.ScoreCalibration | None,
+) -> verdict.Predictions:
+    """Return a classifier's classes and log probabilities; a regression's scores."""
+    if "classifier" not in model.card:
         return verdict.Predictions(scores)
     logs = None if calibration is None else calibration.log_probabilities(scores)
-    return verdict.Predictions(predict.decide(scores, calibration).astype(np.int64), logs)
+    classes = predict.decide(scores, calibration).astype(np.int64)
+    return verdict.Predictions(classes, logs)
 
 
 def _linear(
-    fit: fits.Fit, fitted: FittedModel, rows: verdict.JudgedRows, data: fits.JobData, *, engine: Engine
-) -> tuple[_Predicted, tuple[str, ...]]:
-    """Return the predictions of a linear model, or a note that says why there is none."""
-    model, n_features = fitted.model, data.rows.n_features
+    fit: fits.Fit,
+    fitted: FittedModel,
+    rows: verdict.ComparisonRows,
+    data: fits.JobData,
+    *,
+    engine: Engine,
+) -> tuple[_Predictions, tuple[str, ...]]:
+    """Return a linear model's predictions, or a note on why there are none."""
+    model = fitted.model
+    levels = recipes.levels_of(data.rows.attributes)
+    n_components = linear_components(data.rows.n_features, levels)
     if isinstance(kinds.kernel_of(model.feature_map), explicit.Linear):
         return {}, ("This model is linear itself.",)
-    if n_features > model.feature_map.n_components:
-        return {}, (
-            "It was not compared with a linear model, since the data have more columns "
-            f"({n_features:,}) than the model has features ({model.feature_map.n_components:,}).",
+    if n_components > model.feature_map.n_components:
+        note = (
+            "It was not compared with a linear model, since the data have more columns"
+            f" and levels ({n_components:,}) than the model has features"
+            f" ({model.feature_map.n_components:,})."
         )
+        return {}, (note,)
     options = RidgeOptions(
         kernel="linear",
         features="fourier",
         map="phases",
-        n_components=n_features,
+        n_components=n_components,
         # The same folds, so that both models predict a row without having seen it.
-        cv=fit.options.cv if rows.folds is None else rows.folds.folds,
+        cv=fit.options.cv if rows.fold_models is None else rows.fold_models.folds,
         solver="direct",
         **fields.values_of(fit.options, "sample_weight_kind", "fit_intercept", "seed"),
     )
-    peer = fits.Fit(options, None if fit.loss is None else "logistic", fit.class_weight)
+    loss = None
+    if fit.loss is not None:
+        # only the squared loss has sums from which folds and rows can be subtracted
+        loss = "logistic" if rows.by == "test" else predict.SQUARED
+    peer = fits.Fit(options, loss, fit.class_weight)
     try:
-        with warnings.catch_warnings(action="ignore"):  # what it warns of is not this model's
-            if fit.loss is None or rows.by == "test":
-                linear = peer.run(data, engine=engine)
-                return {verdict.LINEAR: _predictions(rows, linear.model, linear.folds)}, ()
-            # Without sums of its loss each fold takes a fit of its own, which is for few rows, all at hand.
-            if rows.folds is None or len(rows.X) < rows.n_available:
-                return {}, ("It was not compared with a linear model, which takes rows for a test.",)
-            return {verdict.LINEAR: _refitted(peer, rows, model)}, ()
+        # its warnings are not about the model that the user fits
+        with warnings.catch_warnings(action="ignore"):
+            linear = peer.run(data, engine=engine)
+            return {verdict.LINEAR: _predict(rows, linear)}, ()
     except (DataError, PlanError, SolveError, StatisticsError) as error:
         return {}, (f"It was not compared with a linear model: {error}.",)
-
-
-def _refitted(peer: fits.Fit, rows: verdict.JudgedRows, model: models.RidgeModel) -> verdict.Predictions:
-    """Return what a linear classifier predicts for each fold if it is trained on the others.
-
-    Its logistic loss has no sums from which folds could be subtracted. `rows` are all rows, and few.
-    """
-    assert rows.split is not None
-    # A class with no row outside a fold keeps the probability 0, whose loss is bounded in `verdict`.
-    codes, n_classes = predict.class_of(rows.y), len(predict.read_classes(model))
-    values, logs = np.empty(len(codes), np.int64), np.full((len(codes), n_classes), -np.inf)
-    alpha: Any = None
-    for split in np.unique(rows.split):
-        others, left = np.flatnonzero(rows.split != split), np.flatnonzero(rows.split == split)
-        weights = None if rows.weights is None else rows.weights[others]
-        dataset = memory.ArrayDataset(rows.X[others], None, weights)
-        labels = columns.MemoryColumn(codes[others])
-        options = replace(peer.options, cv=None, alpha="auto" if alpha is None else alpha)
-        fit = replace(peer, options=options)
-        linear = fit.run(fits.JobData(dataset, labels), engine=serial.SerialEngine()).model
-        alpha = linear.alpha  # chosen without the first fold, and close to what each other fold would choose
-        known = predict.read_classes(linear).astype(np.int64)
-        targets = labelled.class_targets(codes[left], n_classes)
-        part = _predictions(replace(rows, by="test", X=rows.X[left], y=targets, weights=None), linear)
-        assert part.log_probabilities is not None  # the logistic loss has them
-        values[left] = known[part.values]
-        logs[np.ix_(left, known)] = part.log_probabilities
-    return verdict.Predictions(values, logs)

@@ -1,21 +1,21 @@
-"""What a job may take: its time and its tries, in one group of options for commands and flows.
+"""What a job may take: its time and its tries.
 
-A fit that by plan needs more memory or time than it may take is refused before a cluster starts, if the
-options tell the cluster's size, else before its first pass.
+In go two options, out come a time limit around the job and retries of its steps. A
+limit alone would stop a job after hours that its plan ruled out before: a fit that by
+plan takes too long is refused before a cluster starts, if the options tell the
+cluster's size, else before its first pass.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rff_dist import errors, fields
 
@@ -25,45 +25,34 @@ if TYPE_CHECKING:
     from rff_dist.fitting.options import RidgeOptions
     from rff_dist.fitting.plan import Machines, Plan
 
-logger = logging.getLogger(__name__)
-
-#: Seconds before each retry; the last holds for all later ones.
+#: Seconds before each retry, the last also before all later ones: soon, for a lost
+#: connection; then a minute, in which workers or a store may start again.
 RETRY_DELAYS_S = (10.0, 60.0)
 _AGAIN_S = 1.0  # between signals, after a job's time is over
 
 
 @fields.group
-class Limits:
+class JobLimits:
     """How long a job may take, and how many times its steps are tried again."""
 
     panel: ClassVar[str] = "Where it runs"
 
     timeout_minutes: fields.Positive | None = fields.optional(
-        "Minutes after which a job that is not done fails. A fit that by plan takes longer is refused before "
-        "it starts. By default there is no limit."
+        "Minutes after which a job that is not done fails. A fit that by plan takes"
+        " longer is refused before it starts. By default there is no limit."
     )
     retries: fields.RowNumber = fields.option(
-        "Number of times that a step is tried again, after an error that may be gone a minute later: a "
-        "cluster without workers, a store out of reach.",
+        "Number of times that a step is tried again, after an error that may be gone a"
+        " minute later: a cluster without workers, a store out of reach.",
         0,
     )
 
     @property
     def delays(self) -> list[float]:
         """Seconds to wait before each retry."""
-        return [RETRY_DELAYS_S[min(i, len(RETRY_DELAYS_S) - 1)] for i in range(self.retries)]
-
-    def run(self, name: str, step: Callable[[], Any], repeatable: bool) -> Any:
-        """Call a step of a job, again after errors that are transient if a second try does no harm."""
-        for delay in self.delays if repeatable else ():
-            try:
-                return step()
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                logger.warning("%s is tried again in %g s, after %s", name, delay, error)
-                time.sleep(delay)
-        return step()
+        return [
+            RETRY_DELAYS_S[min(i, len(RETRY_DELAYS_S) - 1)] for i in range(self.retries)
+        ]
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -71,44 +60,51 @@ class Limits:
         if self.timeout_minutes is None:
             yield
             return
-        before = signal.signal(signal.SIGALRM, _stop)
+        old_handler = signal.signal(signal.SIGALRM, _stop)
         seconds = min(60 * self.timeout_minutes, threading.TIMEOUT_MAX)
-        outer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+        old_timer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
         try:
             try:
                 yield
             finally:
-                signal.setitimer(signal.ITIMER_REAL, *outer)
+                signal.setitimer(signal.ITIMER_REAL, *old_timer)
         except _OutOfTimeError:
             raise self.exceeded() from None
         finally:
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, old_handler)
 
     def exceeded(self) -> errors.JobTimeoutError:
         """Return the error of a job that took too long."""
         return errors.JobTimeoutError(
-            f"the run took longer than `timeout_minutes`={self.timeout_minutes:g} and was stopped; what it "
-            "had published by then stays, all else is as before. Give it more time or more workers, and run "
-            "it again"
+            f"the run took longer than `timeout_minutes`={self.timeout_minutes:g} and"
+            " was stopped; what it had published by then stays, all else is as before."
+            " Give it more time or more workers, and run it again"
         )
 
     def check(self, plan: Plan) -> None:
-        """Refuse a fit whose sums alone take longer by plan than the job may; raises PlanError."""
+        """Refuse a fit whose sums alone take longer by plan than the job may; raises
+        PlanError.
+        """
         if self.timeout_minutes is None:
             return
         from rff_dist.products import choice
 
-        # This machine's fastest products, without reading and solving: what is refused has no chance.
+        # This machine's fastest products, without reading and solving: what is refused
+        # has no chance.
         minutes = plan.seconds(choice.rate_for(plan.n_components).gflops) / 60
         if minutes > self.timeout_minutes:
             raise errors.PlanError(
-                f"by plan the sums of n_components={plan.n_components:_} alone take {minutes:.3g} minutes on "
-                f"{plan.n_workers} × {plan.n_threads} threads, but `timeout_minutes` is "
-                f"{self.timeout_minutes:g}; give it more time or more workers, or fewer components"
+                f"by plan the sums of n_components={plan.n_components:_} alone take"
+                f" {minutes:.3g} minutes on {plan.n_workers} × {plan.n_threads}"
+                f" threads, but `timeout_minutes` is {self.timeout_minutes:g}; give it"
+                " more time or more workers, or fewer components"
             )
 
-    def check_before(self, rows: blocks.Dataset, options: RidgeOptions, cluster: Cluster | None) -> None:
-        """Refuse a fit of a given number of features before its cluster starts; see `check`.
+    def check_before(
+        self, rows: blocks.Dataset, options: RidgeOptions, cluster: Cluster | None
+    ) -> None:
+        """Refuse a fit of a given number of features before its cluster starts; see
+        `check`.
 
         `cluster`: None, or one that is elsewhere, is known only when it is there.
         Raises PlanError if it needs more memory or time than there is.
@@ -117,34 +113,41 @@ class Limits:
         widths = options.n_components
         if machines is None or isinstance(widths, str):
             return  # "auto" takes as many features as memory holds
-        from rff_dist.fitting.plan import check_solver_plan
+        from rff_dist.fitting.plan import plan_regression
 
         largest = max([widths] if isinstance(widths, int) else widths)
-        self.check(check_solver_plan(rows, largest, options, machines=machines))
+        self.check(plan_regression(rows, largest, options, machines=machines))
 
 
 class _OutOfTimeError(BaseException):
-    """The time of a job is over: no `Exception`, which whoever reads a file would take for its damage."""
+    """The time of a job is over. It is no `Exception`, since code that reads a file
+    would take that for a damaged file.
+    """
 
 
 def _stop(_: int, __: FrameType | None) -> None:
-    """Raise the end of a job's time; again a second later, if a destructor or a callback swallowed it."""
+    """Raise the end of a job's time; again a second later, if a destructor or a
+    callback swallowed it.
+    """
     error = sys.exception()
     while error is not None:
         if isinstance(error, _OutOfTimeError):
-            return  # it is on its way, and what it passes is cleaning up
+            return  # it is being raised already, and contexts are cleaning up
         error = error.__context__
     raise _OutOfTimeError
 
 
 def machines_of(cluster: Cluster) -> Machines | None:
-    """Return the processes of a cluster that would start here; None of one that is elsewhere."""
+    """Return the processes of a cluster that would start here; None of one that is
+    elsewhere.
+    """
     if cluster.scheduler is not None or cluster.cluster is not None:
         return None
     from rff_dist.fitting.plan import Machines
     from rff_dist.numerics import machine
 
-    here, memory = machine.available_memory(), cluster.memory_bytes
+    here = machine.available_memory()
+    memory = cluster.memory_bytes
     n_workers, n_threads = cluster.size()
     return Machines(
         n_workers=n_workers,
@@ -157,26 +160,39 @@ def machines_of(cluster: Cluster) -> Machines | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether an error may be gone a minute later: a cluster without workers, a store out of reach."""
+    """Return whether an error may be gone a minute later: a cluster without workers, a
+    store out of reach.
+    """
     if isinstance(error, errors.ClusterLostError | errors.ClusterUnavailableError):
         return True
-    # A StorageError itself may come from a network, so its causes decide. Its subclasses do not: what exists,
-    # is damaged or belongs to another run is the same a minute later.
-    if isinstance(error, errors.RFFDistError) and type(error) is not errors.StorageError:
+    # A StorageError itself may come from a network, so its causes decide. Its
+    # subclasses do not: what exists, is damaged or belongs to another run is the same a
+    # minute later.
+    if (
+        isinstance(error, errors.RFFDistError)
+        and type(error) is not errors.StorageError
+    ):
         return False  # a decision: data, parameters, something that exists already
     causes: list[BaseException] = [error]
     # The bound ends chains that lead back to themselves.
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 20:
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(
+        causes
+    ) < 20:
         causes.append(cause)
-    return any(_is_of_the_network(cause) for cause in causes if not isinstance(cause, errors.RFFDistError))
+    return any(
+        _is_of_the_network(cause)
+        for cause in causes
+        if not isinstance(cause, errors.RFFDistError)
+    )
 
 
 def _is_of_the_network(error: BaseException) -> bool:
     if type(error).__module__.startswith("obstore"):
-        # What obstore has no other class for, such as a store that does not answer or says 503.
+        # for all that has no class of its own, such as a store that does not answer, or
+        # answers 503
         return type(error).__name__ == "GenericError"
     # Of file systems on a network.
-    away = (errno.ESTALE, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
+    unreachable = (errno.ESTALE, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
     return isinstance(error, ConnectionError | TimeoutError) or (
-        isinstance(error, OSError) and error.errno in away
+        isinstance(error, OSError) and error.errno in unreachable
     )

@@ -1,4 +1,10 @@
-"""The jobs for models that are trained apart: train one like another on other rows, and merge them."""
+"""Merge models that are trained apart, and train models that can be merged.
+
+In go models with their exact sums, out comes one model with the bits of a fit on all of
+their rows. Averages of coefficients would be no such model, and sums of models with
+different features do not add up: `refit_model` trains on other rows with a given
+model's features.
+"""
 
 from rff_dist.living.merge import merge, refit_on, rows_of
 from rff_dist.ridge import models
@@ -10,17 +16,22 @@ from rff_dist.workbench.jobs import places, publishing, specs, steps, watching
 
 @watching.watched
 def refit_model(job: specs.Refit, do: steps.Runner) -> Summary:
-    """Train on other rows so that the sums can be added to those of a given model, and publish the result.
+    """Train on other rows with the features of `job.like`, and publish the result.
 
-    Raises StatisticsError if that model has no sums; DataError if the rows do not suit it.
+    Raises StatisticsError if that model has no sums; DataError if the rows do not suit
+    it.
     """
     output = publishing.check_place(job.destination, [job.like, job.source.data])
-    model, dataset = models.read_model(job.like), datasets.open_dataset(job.source.data, **job.source.names())
+    model = models.read_model(job.like)
+    dataset = datasets.open_dataset(job.source.data, **job.source.names())
     with output_places.hold(output, holder=do.holder):
         with do.open_engine(dataset.n_samples) as engine:
             refitted = do("refit", refit_on, model, dataset, engine=engine)
         reason = f"refitted like {redact(job.like)}"
-        return do.once("publish", _publish, refitted, job.destination, dataset.url, reason)
+        # not tried again: a publication that seemed to fail may have succeeded
+        return do.once(
+            "publish", _publish, refitted, job.destination, dataset.url, reason
+        )
 
 
 @watching.watched
@@ -31,10 +42,23 @@ def merge_models(job: specs.Merge) -> Summary:
     """
     output = publishing.check_place(job.destination, job.models)
     with output_places.hold(output, holder="a merge"):
-        merged = merge([models.read_model(url) for url in job.models], [redact(url) for url in job.models])
-        return _publish(merged, job.destination, None, f"merged of {len(job.models)} models")
+        merged = merge(
+            [models.read_model(url) for url in job.models],
+            [redact(url) for url in job.models],
+        )
+        return _publish(
+            merged, job.destination, None, f"merged of {len(job.models)} models"
+        )
 
 
-def _publish(model: models.RidgeModel, place: places.Destination, data: str | None, reason: str) -> Summary:
-    record = publishing.describe_model(place.model, model, publishing.store(model, place, data, reason))
-    return {**record, "alpha": model.plain_alpha, "rows": [dict(rows) for rows in rows_of(model)]}
+def _publish(
+    model: models.RidgeModel, place: places.Destination, data: str | None, reason: str
+) -> Summary:
+    record = publishing.describe_model(
+        place.model, model, publishing.store(model, place, data, reason)
+    )
+    return {
+        **record,
+        "alpha": model.plain_alpha,
+        "rows": [dict(facts) for facts in rows_of(model)],
+    }

@@ -1,52 +1,60 @@
-"""Where the rows of a job are and where its results go: groups of options."""
+"""Where the rows of a job are and where its results go.
+
+In go paths and URLs, out come groups of options, and errors before a job begins. A job
+that only tried to write would fail after its work, or replace one of its inputs.
+"""
 
 import os
 from collections.abc import Iterable
-from dataclasses import astuple
 from typing import Any, ClassVar, Literal
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError, StorageError
-from rff_dist.recipes.reading import Reading
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.tables import spreadsheets
-from rff_dist.workbench.tables.encoding import Encoding
 
 
 @fields.group
-class Source:
+class DataSource:
     """Where the rows are."""
 
     panel: ClassVar[str] = "Names in the data"
 
-    data: str = fields.argument("Path or URL of the rows: a Zarr group.", "DATA", place="reads")
+    data: str = fields.argument(
+        "Path or URL of the rows: a Zarr group.", "DATA", place="reads"
+    )
     version: str | None = fields.optional(
-        "For versioned data: a tag, or a version from `rff-dist data log`. The current version by default.",
+        "For versioned data: a tag, or a version from `rff-dist data log`. The current"
+        " version by default.",
         unit="VERSION",
     )
     x: str = fields.option("Name of the array of inputs.", "X")
     inputs: fields.Names | None = fields.optional(
-        "Names of the variables of a grid that are inputs, coordinates such as lat and time among them. Each "
-        "cell that has all of them is a row. A model that was trained on a grid knows them.",
+        "Names of the variables of a grid that are inputs, coordinates such as lat and"
+        " time among them. Each cell that has all of them is a row. A model that was"
+        " trained on a grid knows them.",
         unit="A,B,…",
     )
     missing_chunks: Literal["error", "fill"] = fields.option(
-        "Meaning of a chunk that is missing from the store. error: its data are lost, and the job stops. "
-        "fill: it holds only the fill value.",
+        "Meaning of a chunk that is missing from the store. error: its data are lost,"
+        " and the job stops. fill: it holds only the fill value.",
         "error",
     )
 
     def names(self) -> Summary:
         """Return the arguments of `open_dataset` other than the URL."""
         names = ("x", "y", "sample_weight", "missing_chunks", "version")
-        given = {"y": None, **{name: getattr(self, name) for name in names if hasattr(self, name)}}
+        given = {
+            "y": None,
+            **{name: getattr(self, name) for name in names if hasattr(self, name)},
+        }
         return given if self.inputs is None else given | {"x": self.inputs}
 
 
 @fields.group
-class WeightedSource(Source):
+class WeightedDataSource(DataSource):
     """Where the rows are, and their weights."""
 
     sample_weight: str | None = fields.optional(
@@ -55,7 +63,7 @@ class WeightedSource(Source):
 
 
 @fields.group
-class SupervisedSource(WeightedSource):
+class SupervisedDataSource(WeightedDataSource):
     """Where rows with targets are."""
 
     y: str = fields.option("Name of the array of targets, or of labels.", "y")
@@ -68,71 +76,54 @@ class SupervisedSource(WeightedSource):
             return
         if self.y not in ("y", self.target):
             raise InvalidParameterError(
-                f"`target` is {self.target!r} and `y` {self.y!r}, which mean the same; leave one out"
+                f"`target` is {self.target!r} and `y` {self.y!r}, which mean the same;"
+                " leave one out"
             )
         object.__setattr__(self, "y", self.target)
-
-
-@fields.group
-class TableOptions:
-    """How tables are read, and how their columns become numbers."""
-
-    panel: ClassVar[str] = "Tables"
-
-    reading: Reading
-    encoding: Encoding
-    recipe: str | None = fields.optional(
-        "Path or URL of a model or a dataset whose recipe makes the inputs, or of a .skops file with a "
-        "fitted scikit-learn transformer. Nothing is then learned from the table.",
-        unit="PATH",
-        place="reads",
-    )
-
-    def __post_init__(self) -> None:
-        if self.recipe is not None and astuple(self.encoding) != astuple(Encoding()):
-            raise InvalidParameterError(
-                f"`recipe` is {self.recipe!r}, which already says how columns become numbers; leave out "
-                "`categories`, `dates`, `impute` and `keep_index`"
-            )
 
 
 @fields.group
 class Destination:
     """Where a model is published."""
 
-    model: str = fields.argument("Path or URL where the model is published.", "MODEL", place="writes")
+    model: str = fields.argument(
+        "Path or URL where the model is published.", "MODEL", place="writes"
+    )
     overwrite: bool = fields.flag(
-        "Replace what is there, at the end of the job: a model, a page or a picture. Versions of a "
-        "registered model are never replaced."
+        "Replace what is there, at the end of the job: a model, a page or a picture."
+        " Versions of a registered model are never replaced."
     )
     register: bool = fields.flag(
-        "Publish the model as the next version of a registered model, whose folder `model` then is, such as "
-        "models/NAME."
+        "Publish the model as the next version of a registered model, whose folder"
+        " `model` then is, such as models/NAME."
     )
 
 
-def check(given: Iterable[tuple[str, fields.Declared, Any]]) -> None:
+def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
     """Check the places that a job's options name, before it begins.
 
-    `given`: each option's name, what it declares, and its value.
-    Raises StorageError if a place cannot be written, or one option writes what another names;
-      OutputExistsError if a file is there, unless this package wrote it and `overwrite` is among the options;
-      InvalidParameterError if the name of a file does not fit.
+    `given` has each option's name, what it declares, and its value. Raises StorageError
+    if a place cannot be written, or one option writes what another names;
+    OutputExistsError if a file is there, unless this package wrote it and `overwrite`
+    is among the options; InvalidParameterError if the name of a file does not fit.
     """
     options = list(given)
     overwrite = any(name == "overwrite" and value is True for name, _, value in options)
+    # by place: the first option that names it, and what that option does there
     named = dict[str, tuple[str, str]]()
     for name, declared, value in options:
         for url in value if isinstance(value, list) else [value]:
             if declared.place is None or url is None:
                 continue
             location = locations.parse_location(spreadsheets.split_sheet(url)[0])
-            place = os.path.realpath(location.path) if location.is_local else location.url
+            place = (
+                os.path.realpath(location.path) if location.is_local else location.url
+            )
             other, use = named.setdefault(place, (name, declared.place))
             if other != name and "writes" in (use, declared.place):
                 raise StorageError(
-                    f"`{other}` and `{name}` are both {location}, which one of them would replace; give "
-                    "another place"
+                    f"`{other}` and `{name}` are both {location}, which one of them"
+                    " would replace; give another place"
                 )
             if declared.place == "fills":
                 output_places.try_writing(location.child("file"))
@@ -142,15 +133,39 @@ def check(given: Iterable[tuple[str, fields.Declared, Any]]) -> None:
                 if path.suffix.lower() not in ("", *declared.suffixes):
                     ends = " or ".join(declared.suffixes)
                     raise InvalidParameterError(
-                        f"`{name}` is {redact(url)}; expected a name that ends in {ends}"
+                        f"`{name}` is {redact(url)}; expected a name that ends in"
+                        f" {ends}"
                     )
 
 
-def part_url(url: str, part: str) -> str:
-    """Return the URL of a part of a dataset's rows.
+def part_url(url: str) -> str:
+    """Return the URL of the held-out rows of a dataset.
 
-    >>> part_url("data.zarr", "test"), part_url("s3://latest-test/data", "train")
-    ('data-test.zarr', 's3://latest-test/data-train')
+    >>> part_url("data.zarr"), part_url("s3://latest-test/data")
+    ('data-test.zarr', 's3://latest-test/data-test')
     """
-    stem = url.rstrip("/").removesuffix(".zarr")
-    return f"{stem}-{part}{'.zarr' if url.rstrip('/').endswith('.zarr') else ''}"
+    stem = url.rstrip("/")
+    end = ".zarr" if stem.endswith(".zarr") else ""
+    return f"{stem.removesuffix(end)}-test{end}"
+
+
+def reads_and_writes(spec: Any) -> tuple[dict[str, Summary], list[str]]:
+    """Return the URLs that a job reads, with names of arrays, and those it writes."""
+    reads: dict[str, Summary] = {}
+    writes: list[str] = []
+    source = getattr(spec, "source", None)
+    has_parts = getattr(spec, "holdout", None) is not None  # of ingest
+    makes_parts = has_parts and getattr(spec, "test", None) is None
+    for name, declared, value in fields.values(spec):
+        urls = value if isinstance(value, list) else [value]
+        urls = [url for url in urls if isinstance(url, str)]
+        if declared.writes or declared.place == "changes":
+            writes += urls
+        if name == "data" and makes_parts:
+            writes += [part_url(url) for url in urls]
+        if declared.place in ("reads", "changes"):
+            names: Summary = {}
+            if name == "data" and source is not None:
+                names = source.names()
+            reads |= dict.fromkeys(urls, names)
+    return reads, writes

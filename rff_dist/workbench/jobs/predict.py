@@ -1,9 +1,15 @@
-"""The jobs that use a stored model of any kind: predict for every row, and evaluate."""
+"""Use a stored model of any kind: predict for every row of a dataset, or evaluate it.
+
+In go the URLs of a model and of rows, a dataset or a table; out come a Zarr group or a
+table of predictions, or the model's errors. `RFFRidge.predict` on rows in memory is the
+simple version: it would not read tables by the model's recipe, go on where a stopped
+job ended, or keep half-written predictions out of sight.
+"""
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +26,7 @@ from rff_dist.models import kinds, versions
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge import uncertainty
+from rff_dist.ridge.models import INTERVAL_ROWS
 from rff_dist.storage import datasets, grids, locations, output_places
 from rff_dist.storage.columns import ID, ids_of, open_labelled
 from rff_dist.text import redact
@@ -27,18 +34,29 @@ from rff_dist.typing import Facts, PathLike, Summary, frozen
 from rff_dist.workbench.jobs import fits, specs, steps, tables, watching
 from rff_dist.workbench.tables.roles import Roles
 
-type Judged = (
-    evaluation.Errors | uncertainty.Calibration | class_prediction.Confusion | kmeans_labels.Contingency
+#: what `evaluate` returns, by the kind of the model
+type Evaluation = (
+    evaluation.Errors
+    | uncertainty.Calibration
+    | class_prediction.Confusion
+    | kmeans_labels.Contingency
 )
 
 
-#: Options that only one kind of model has: that kind, the words for it, and the arrays that are written.
+#: Options that only one kind of model has: that kind, the words for it, and the arrays
+#: that are written.
 _EXTRAS = {
     "std": ("regression", "standard deviations", ["standard_deviations"]),
     "coverage": ("regression", "intervals", ["lower", "upper"]),
     "probabilities": ("classifier", "probabilities", ["probabilities"]),
     "distances": ("clusters", "distances", ["distances"]),
     "principal": ("clusters", "principal components", ["principal"]),
+}
+#: How a sentence begins that says what each kind of model lacks.
+_HAVE = {
+    "regression": "a regression has",
+    "classifier": "a classifier has",
+    "clusters": "clusters have",
 }
 #: What each kind of model writes first, and the pass that writes it.
 _WRITERS: dict[str, tuple[str, Callable[..., int]]] = {
@@ -72,43 +90,57 @@ def open_model(url: PathLike) -> ScoringModel:
     """
     version = versions.RegisteredModel(url).current()
     model = kinds.read_any(url if version is None else version.url)
-    return ScoringModel(os.fspath(url), model, None if version is None else version.number)
+    return ScoringModel(
+        os.fspath(url), model, None if version is None else version.number
+    )
 
 
-def open_rows(url: str, scoring: ScoringModel, names: Facts) -> datasets.ZarrDataset | GridDataset:
+def open_rows(
+    url: str, scoring: ScoringModel, names: Facts
+) -> datasets.ZarrDataset | GridDataset:
     """Open the rows that a model is to score.
 
-    `names`: arguments of `open_dataset`; by default no `y` is read.
-    Raises DataError if their columns are not those that the model was trained on; StorageError if there are
-      no rows.
+    `names` are arguments of `open_dataset`; by default no `y` is read. Raises DataError
+    if the columns are not those that the model was trained on; StorageError if there
+    are no rows.
     """
-    how = _on_grid(url, scoring, {"y": None, **names})
-    dataset: datasets.ZarrDataset | GridDataset = datasets.open_dataset(url, **how)
+    arguments = _on_grid(url, scoring, {"y": None, **names})
+    dataset: datasets.ZarrDataset | GridDataset = datasets.open_dataset(
+        url, **arguments
+    )
     check_rows(url, dataset, scoring)
     return dataset
 
 
 def _on_grid(url: str, scoring: ScoringModel, names: Facts) -> Summary:
-    """Return the arguments of `open_dataset`, with the model's own variables if the data are their grid."""
+    """Return the arguments of `open_dataset`.
+
+    If the data are a grid with the model's variables, these are its inputs and target.
+    """
+    arguments = dict(names)
+    if names.get("x", "X") != "X":
+        return arguments
     card = scoring.model.card
-    inputs = grids.find_inputs(url, names.get("version"), card) if names.get("x", "X") == "X" else None
-    if inputs is None:
-        return dict(names)
-    targets = card.get("target_names") or ["y"]
-    return {**names, "x": inputs, "y": targets[0] if names["y"] == "y" and len(targets) == 1 else names["y"]}
+    inputs = grids.find_inputs(url, names.get("version"), card)
+    if inputs is not None:
+        arguments["x"] = inputs
+        targets = card.get("target_names") or ["y"]
+        if names["y"] == "y" and len(targets) == 1:
+            arguments["y"] = targets[0]
+    return arguments
 
 
 def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
-    """Check that rows have the columns that a model was trained on, from a table by the same recipe.
+    """Check that rows have the columns that a model was trained on.
 
-    Raises DataError if they have not.
+    Raises DataError if not, or if a table became numbers by another recipe.
     """
     try:
         model_rows.check_dataset(dataset, scoring.model)
     except DataError as error:
         raise DataError(
-            f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of the columns "
-            "that the model was trained on, or another model"
+            f"{redact(url)} does not fit {redact(scoring.url)}: {error}. Give data of"
+            " the columns that the model was trained on, or another model"
         ) from error
 
 
@@ -126,23 +158,25 @@ def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> 
     for name in wanted:
         kind, words, _ = _EXTRAS[name]
         if kind != scoring.kind:
-            has = "clusters have" if scoring.kind == "clusters" else f"a {scoring.kind} has"
             raise InvalidParameterError(
-                f"`{name}` is wanted, but {has} no {words}; expected a {kind!r} model. Leave it out"
+                f"`{name}` is wanted, but {_HAVE[scoring.kind]} no {words}; expected a"
+                f" {kind!r} model. Leave it out"
             )
     model: Any = scoring.model
     if "probabilities" in wanted and model.card["classifier"]["calibration"] is None:
         raise class_prediction.no_probabilities(model)
 
 
-# -- the jobs --------------------------------------------------------------------------------------
+# -- the jobs
+# --------------------------------------------------------------------------------------
 
 
 @frozen
-class Predicted:
+class PredictionResult:
     """What the job that predicts wrote.
 
-    `record`: JSON values: what was written where, by which version of which model, and the rows and seconds.
+    `record`: JSON values: what was written where, by which version of which model, and
+    the rows and seconds.
     """
 
     model: ScoringModel
@@ -150,96 +184,136 @@ class Predicted:
 
 
 @watching.watched
-def predict(job: specs.Predict, do: steps.Runner) -> Predicted:
-    """Write a model's predictions or labels for every row; the output appears when it is complete.
+def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
+    """Write a model's predictions or labels for every row.
 
-    Raises InvalidParameterError if the model does not have what is wanted; DataError if the rows do not fit
-      it; StorageError if an input cannot be read or the output cannot be written; OutputBusyError if another
-      run writes it.
+    The output appears when it is complete. Raises InvalidParameterError if a wanted
+    option does not suit the kind of model; DataError if the rows do not fit it;
+    StorageError if an input cannot be read or the output cannot be written;
+    OutputBusyError if another run writes it.
     """
-    source, output = job.source, locations.parse_location(job.output)
-    is_file = tables.file_kind(job.output) is not None
-    if is_file:
-        is_ours = tables.holds_predictions
-        if output.is_local and not Path(output.path).parent.is_dir():
-            raise StorageError(
-                f"{output} cannot be written: its folder does not exist; make the folder first"
-            )
-        output_places.check_file(output, overwrite=job.overwrite, is_ours=is_ours)
-    else:
-        places = [locations.parse_location(url) for url in (source.data, job.model)]
-        output_places.check_output(output, overwrite=job.overwrite, inputs=places)
-    model = open_model(job.model)
+    output = locations.parse_location(job.output)
+    writes_table = tables.file_kind(job.output) is not None
+    _check_output(job, output, writes_table=writes_table)
+    scoring = open_model(job.model)
     # before the lock, the cluster and the pass
-    check_wanted(job, model)
+    check_wanted(job, scoring)
     with ExitStack() as stack:
         stack.enter_context(output_places.hold(job.output, holder=do.holder))
-        url, names = source.data, source.names()
-        if tables.is_table(url):
-            staged = locations.hidden_beside(output, "rows")
-            # An unusable row is an error, not dropped as in `evaluate`: each row must get its prediction.
-            rows = tables.table_rows(job, model.model.card, staged, observer=do.observer)
-            url, names = stack.enter_context(rows), {}
-        dataset = open_rows(url, model, names)
-        if is_file and isinstance(dataset, GridDataset):
-            raise InvalidParameterError(
-                f"`output` is {redact(job.output)}, a table, and the data are a grid; expected the name of a "
-                "Zarr group"
+        url = job.source.data
+        names = job.source.names()
+        reads_table = tables.is_table(url)
+        if reads_table:
+            staged = locations.new_hidden_folder(output, "rows")
+            # An unusable row is an error, not dropped as in `evaluate`: each row must
+            # get its prediction.
+            rows = tables.table_rows(
+                job, scoring.model.card, staged, observer=do.observer
             )
+            url = stack.enter_context(rows)
+            names = {}
+        dataset = open_rows(url, scoring, names)
+        if writes_table and isinstance(dataset, GridDataset):
+            raise InvalidParameterError(
+                f"`output` is {redact(job.output)}, a table, and the data are a grid;"
+                " expected the name of a Zarr group"
+            )
+
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
-        # rows of a table are ingested again each time, so a run cannot go on from them
-        if url == source.data:
+        # A table is ingested again each time, so a repeated run cannot go on from its
+        # rows.
+        if not reads_table:
             stack.enter_context(steps.resumable(engine, output))
         start = time.perf_counter()
-        write = _write_file if is_file else _write_group
-        written = do("score", write, job, model, dataset, job.output, engine)
-        record = {
-            "output": redact(job.output),
-            "model": redact(job.model),
-            "kind": model.kind,
-            "version": model.version,
-            "model_digest": model.model.digest(),
-            "data": redact(source.data),
-            # ties the predictions to the rows that were scored, wherever these are moved
-            "fingerprint": dataset.fingerprint(),
-            "data_version": dataset.version,
-            "interval": job.coverage and {"coverage": job.coverage, "by": intervals_by(model.model)},
-            **written,
-            "seconds": round(time.perf_counter() - start, 3),
-        }
-        return Predicted(model, record)
+        write = write_file if writes_table else write_group
+        written = do("score", write, job, scoring, dataset, job.output, engine)
+        seconds = round(time.perf_counter() - start, 3)
+        # ties the predictions to the rows that were scored, wherever these are moved
+        fingerprint = dataset.fingerprint()
+
+    interval = None
+    if job.coverage:
+        interval = {"coverage": job.coverage, "by": intervals_by(scoring.model)}
+    record = {
+        "output": redact(job.output),
+        "model": redact(job.model),
+        "kind": scoring.kind,
+        "version": scoring.version,
+        "model_digest": scoring.model.digest(),
+        "data": redact(job.source.data),
+        "fingerprint": fingerprint,
+        "data_version": dataset.version,
+        "interval": interval,
+        **written,
+        "seconds": seconds,
+    }
+    return PredictionResult(scoring, record)
+
+
+def _check_output(
+    job: specs.Predict, output: locations.Location, *, writes_table: bool
+) -> None:
+    """Raise StorageError or OutputExistsError if the output cannot be written."""
+    if not writes_table:
+        inputs = [locations.parse_location(url) for url in (job.source.data, job.model)]
+        output_places.check_output(output, overwrite=job.overwrite, inputs=inputs)
+        return
+    if output.is_local and not Path(output.path).parent.is_dir():
+        raise StorageError(
+            f"{output} cannot be written: its folder does not exist; make the folder"
+            " first"
+        )
+    is_ours = tables.holds_predictions
+    output_places.check_file(output, overwrite=job.overwrite, is_ours=is_ours)
 
 
 def intervals_by(model: Any) -> str:
     """Return in words what a regression's prediction intervals are made from."""
-    return "the normal distribution" if model.held_out is None else "cross-validated residuals"
+    if model.held_out is None:
+        return "the normal distribution"
+    return f"the errors of {model.card[INTERVAL_ROWS]}, each predicted without its fold"
 
 
-def _write_file(
-    job: specs.Predict, model: ScoringModel, dataset: Dataset, url: str, engine: Engine
+def write_file(
+    job: specs.Predict,
+    scoring: ScoringModel,
+    dataset: Dataset,
+    url: str,
+    engine: Engine,
 ) -> Summary:
-    """Write a table, and return as `_write_group`."""
-    # Blocks are written in any order, which a file does not allow: a table is made from a hidden group.
-    place = locations.hidden_beside(locations.parse_location(url), "rows")
+    """Write a table, and return as `write_group`."""
+    # Blocks are written in any order, which a file does not allow: a table is made from
+    # a hidden group.
+    place = locations.new_hidden_folder(locations.parse_location(url), "rows")
     try:
-        written = _write_group(job, model, dataset, place.url, engine)
+        written = write_group(job, scoring, dataset, place.url, engine)
         ids = [] if ids_of(dataset) is None else [ID]
-        tables.write_file(url, place.url, [*ids, *written["arrays"]], columns=_columns_of(model))
+        tables.write_file(
+            url, place.url, [*ids, *written["arrays"]], columns=_columns_of(scoring)
+        )
     finally:
         output_places.discard(place)
     return written
 
 
-def _write_group(
-    job: specs.Predict, scoring: ScoringModel, dataset: Dataset, url: str, engine: Engine
+def write_group(
+    job: specs.Predict,
+    scoring: ScoringModel,
+    dataset: Dataset,
+    url: str,
+    engine: Engine,
 ) -> Summary:
     """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
     model: Any = scoring.model
     first, write = _WRITERS[scoring.kind]
-    how = fields.values_of(job, *(name for name, (kind, *_) in _EXTRAS.items() if kind == scoring.kind))
+    how = fields.values_of(
+        job, *(name for name, (kind, *_) in _EXTRAS.items() if kind == scoring.kind)
+    )
     if scoring.kind == "regression":
         how["column_names"] = model.card.get("target_names")
-    n_samples = write(dataset, model, url, engine=engine, overwrite=job.overwrite, **how)
+    n_samples = write(
+        dataset, model, url, engine=engine, overwrite=job.overwrite, **how
+    )
     arrays = [first, *(array for name in wanted_of(job) for array in _EXTRAS[name][2])]
     if isinstance(dataset, GridDataset):
         arrays = [grids.NAMES.get(array, array) for array in arrays]
@@ -256,52 +330,84 @@ def _columns_of(scoring: ScoringModel) -> list[str] | None:
 
 
 @watching.watched
-def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Judged]:
-    """Measure a model's errors in one pass, on a dataset or on a table that the model's recipe reads.
+def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evaluation]:
+    """Measure a model's errors in one pass, on a dataset or on a table.
 
-    Rows of a table that miss a value are dropped, and the log says how many.
+    A table is read by the model's recipe. Its rows with a missing value are dropped,
+    and the log has their number.
 
-    Returns the model and its errors: for a regression `Errors`, with `std` `Calibration`; for a classifier
-      `Confusion`; for clusters `Contingency`.
-    Raises InvalidParameterError if `std` is asked of a model without standard deviations, or workers on other
-      machines are to read a table; DataError if the data do not fit the model, or have no targets or labels.
+    Returns the model and its errors: for a regression `Errors`, or `Calibration` with
+    the option `std`; for a classifier `Confusion`; for clusters `Contingency`. Raises
+    InvalidParameterError if `std` is wanted of a model without standard deviations, or
+    if workers on other machines are to read a table; DataError if the data do not fit
+    the model, or have no targets or labels.
     """
-    model, source = open_model(job.model), job.source
-    check_wanted(job, model)
-    stored: Any = model.model
+    scoring = open_model(job.model)
+    check_wanted(job, scoring)
+    model: Any = scoring.model
     with ExitStack() as stack:
-        url, names = source.data, source.names()
+        url = job.source.data
+        names = job.source.names()
         if tables.is_table(url):
-            if (cluster := do.cluster(0)) is not None and cluster.elsewhere:
-                raise InvalidParameterError(
-                    f"`data` is {redact(url)}, a table, which this process turns into a temporary dataset: "
-                    "workers on other machines do not see it. Ingest the table first to where they can read "
-                    "it, or leave out `scheduler`"
+            rows = _rows_of_table(job, model.card, do)
+            url, names = stack.enter_context(rows)
+        names = _on_grid(url, scoring, names)
+        if scoring.kind == "regression":
+            dataset = open_rows(url, scoring, names)
+            if dataset.n_targets < 1:
+                raise DataError(
+                    f"{redact(job.source.data)} has no targets to compare with; name"
+                    " their array with `y`"
                 )
-            columns = [source.y] if source.y != "y" else stored.card.get("target_columns") or ["y"]
-            # Rows without a value cannot be judged: they are counted, not refused.
-            roles = Roles(columns[0] if len(columns) == 1 else columns, source.sample_weight, on_nan="drop")
-            folder = stack.enter_context(TemporaryDirectory(prefix="rff_dist-"))
-            staged = locations.parse_location(Path(folder) / "rows")
-            rows = tables.table_rows(job, stored.card, staged, observer=do.observer, roles=roles)
-            url = stack.enter_context(rows)
-            names = {"y": "y", "sample_weight": None if source.sample_weight is None else "sample_weight"}
-        names, known = _on_grid(url, model, names), None
-        dataset: Dataset
-        if model.kind == "regression":
-            dataset = open_rows(url, model, names)
-        else:
-            dataset, known = open_labelled(url, names["y"], names)
-            check_rows(url, dataset, model)
-        if known is None and dataset.n_targets < 1:
-            raise DataError(
-                f"{redact(source.data)} has no targets to compare with; name their array with `y`"
-            )
-        engine = stack.enter_context(do.open_engine(dataset.n_samples))
-        if known is None:
+            engine = stack.enter_context(do.open_engine(dataset.n_samples))
             measure: Any = prediction.calibrate if job.std else prediction.evaluate
-            return model, do("evaluate", measure, dataset, stored, engine=engine)
-        if model.kind == "clusters":
-            return model, do("evaluate", kmeans_labels.evaluate, dataset, known, stored, engine=engine)
-        judged = fits.JobData(dataset, known).with_targets(stored)
-        return model, do("evaluate", class_prediction.evaluate, judged, stored, engine=engine)
+            return scoring, do("evaluate", measure, dataset, model, engine=engine)
+        dataset, labels = open_labelled(url, names["y"], names)
+        check_rows(url, dataset, scoring)
+        engine = stack.enter_context(do.open_engine(dataset.n_samples))
+        if scoring.kind == "clusters":
+            return scoring, do(
+                "evaluate",
+                kmeans_labels.evaluate,
+                dataset,
+                labels,
+                model,
+                engine=engine,
+            )
+        data = fits.JobData(dataset, labels).with_targets(model)
+        return scoring, do(
+            "evaluate", class_prediction.evaluate, data, model, engine=engine
+        )
+
+
+@contextmanager
+def _rows_of_table(
+    job: specs.Evaluate, card: Facts, do: steps.Runner
+) -> Iterator[tuple[str, Summary]]:
+    """Yield the URL of a table's rows as a temporary dataset, and its array names.
+
+    Raises InvalidParameterError if workers on other machines are to read the rows.
+    """
+    source = job.source
+    cluster = do.cluster(0)
+    if cluster is not None and cluster.elsewhere:
+        raise InvalidParameterError(
+            f"`data` is {redact(source.data)}, a table, which this process turns into a"
+            " temporary dataset: workers on other machines do not see it. Ingest the"
+            " table first to where they can read it, or leave out `scheduler`"
+        )
+    columns = card.get("target_columns") or ["y"]
+    if source.y != "y":
+        columns = [source.y]
+    # A row with a missing value has no error to measure: it is dropped and counted.
+    roles = Roles(
+        columns[0] if len(columns) == 1 else columns,
+        source.sample_weight,
+        on_nan="drop",
+    )
+    weight = None if source.sample_weight is None else "sample_weight"
+    with TemporaryDirectory(prefix="rff_dist-") as folder:
+        staged = locations.parse_location(Path(folder) / "rows")
+        rows = tables.table_rows(job, card, staged, observer=do.observer, roles=roles)
+        with rows as url:
+            yield url, {"y": "y", "sample_weight": weight}

@@ -1,6 +1,10 @@
-"""Where jobs publish models: as files, or as the next version of a registered model, with its lineage."""
+"""Publish models: as files, or as the next version of a registered model.
 
-import os
+In go a model and its destination, out comes the version, if it has one. `write_any`
+alone would replace what a reader reads, and say neither what the model was made of nor
+why.
+"""
+
 from collections.abc import Sequence
 
 from rff_dist.features import kinds
@@ -11,41 +15,55 @@ from rff_dist.ridge import models
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
 from rff_dist.typing import Facts, PathLike, Summary
+from rff_dist.workbench.integrations import exporters
 from rff_dist.workbench.jobs import places, specs
 
 #: Where a model is published: options of a job.
 type Place = places.Destination | specs.Clustering
 
-# Members of a lineage's spec that are columns of the table of versions.
-_OF_SPEC = ("length_scale", "n_components", "alpha", "n_clusters", "seed")
 # What a lineage copies from a model's card, None where the card does not have it.
-_OF_DATA = ("data_fingerprint", "data_version", "data_table", "prefix_fingerprint", "n_samples")
+_OF_DATA = (
+    "data_fingerprint",
+    "data_version",
+    "data_table",
+    "prefix_fingerprint",
+    "n_samples",
+)
 
 
 def check_place(place: Place, inputs: Sequence[str]) -> locations.Location:
-    """Check that a model can be published, with `register` as the next version of a registered one.
+    """Check that a model can be published, with `register` as the next version of a
+    registered one.
 
-    `inputs`: URLs of what the job reads, which it must not replace.
-    Returns: the location of `place.model`.
-    Raises OutputExistsError if there is something and `overwrite` is False, or with `register` something
-      other than a registered model; StorageError if a model cannot be written there.
+    `inputs` are URLs of what the job reads, which it must not replace. Returns the
+    location of `place.model`. Raises OutputExistsError if there is something and
+    `overwrite` is False, or with `register` something other than a registered model;
+    StorageError if a model cannot be written there.
     """
     assert place.model is not None
-    output, read = locations.parse_location(place.model), [*map(locations.parse_location, inputs)]
+    output = locations.parse_location(place.model)
+    read = [*map(locations.parse_location, inputs)]
     if place.register:
         versions.RegisteredModel(place.model).check(inputs=read)
     else:
-        marker = (locations.RECORD_FILE,)
-        output_places.check_output(output, overwrite=place.overwrite, inputs=read, marker=marker)
+        output_places.check_output(
+            output, overwrite=place.overwrite, inputs=read, is_model=True
+        )
     return output
 
 
 def store(
-    model: AnyModel, place: Place, data: str | None, reason: str, n_samples: int | None = None
+    model: AnyModel,
+    place: Place,
+    data: str | None,
+    reason: str,
+    n_samples: int | None = None,
 ) -> versions.Version | None:
-    """Write a model, or with `register` publish and return it as the next version of a registered one.
+    """Write a model, or with `register` publish and return it as the next version of a
+    registered one.
 
-    `n_samples`: rows that it was made of, for the lineage; by default those of the model's card.
+    `n_samples`: rows that it was made of, for the lineage; by default those of the
+    model's card.
     """
     assert place.model is not None
     if place.register:
@@ -70,29 +88,27 @@ def publish(
     `data`: URL of the rows that the model was trained on; None if they were in memory.
     `reason`: why it is published.
     `promote`: whether it becomes the current version.
-    `lineage`: more JSON values for its lineage. `parent` is the version that it was made from, by default the
-      current one.
+    `lineage`: more JSON values for its lineage. `parent` is the version that it was
+      made from, by default the current one.
+
     Raises StorageError if it cannot be written; the current version then stays.
     """
     place = None if data is None else locations.parse_location(data).url
     lineage = {**lineage_of(model, data=place), **(lineage or {})}
     version = versions.RegisteredModel(url).publish(
-        lambda place: write_any(model, place), lineage=lineage, reason=reason, promote=promote
+        lambda place: write_any(model, place),
+        lineage=lineage,
+        reason=reason,
+        promote=promote,
     )
     if promote:
-        mirror(url)
+        exporters.mirror(url)
     return version
 
 
-def mirror(url: PathLike) -> None:
-    """Tell MLflow which version of a registered model is current, if MLFLOW_TRACKING_URI says where it is."""
-    if os.environ.get("MLFLOW_TRACKING_URI"):
-        from rff_dist.estimators import mlflow
-
-        mlflow.mirror(url)
-
-
-def describe_model(url: str, model: models.RidgeModel, version: versions.Version | None) -> Summary:
+def describe_model(
+    url: str, model: models.RidgeModel, version: versions.Version | None
+) -> Summary:
     """Return the JSON values by which a record names a model with its sums."""
     return {
         "model": redact(url),
@@ -106,14 +122,14 @@ def describe_model(url: str, model: models.RidgeModel, version: versions.Version
 def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
     """Return what a model was made from.
 
-    `data`: URL of the rows.
-    Returns `lineage`: `data`, `data_fingerprint`, `data_table` (the lakehouse table that they follow, and its
-      version), `n_samples` and, in `spec`, the features, the kernel with
-      its length scale, D, design, map, seed, precision, and alpha or the number of clusters. What is not
-      known is None.
+    `data`: URL of the rows. Returns `lineage`: `data`, `data_fingerprint`, `data_table`
+      (the lakehouse table that they follow, and its version), `n_samples` and, in
+      `spec`, the features, the kernel with its length scale, D, design, map, seed,
+      precision, and alpha or the number of clusters. What is not known is None.
     """
     feature_map = model.feature_map
-    kernel, drawn = kinds.kernel_of(feature_map), feature_map.spec
+    kernel = kinds.kernel_of(feature_map)
+    drawn = feature_map.spec
     spec = {
         "features": feature_map.kind,
         "kernel": None if kernel is None else kernel.to_dict(),
@@ -123,32 +139,8 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
         **{name: getattr(drawn, name, None) for name in ("map", "seed", "precision")},
         **chosen_of(model),
     }
-    return {"data": data, **{name: model.card.get(name) for name in _OF_DATA}, "spec": spec}
-
-
-def version_rows(model: versions.RegisteredModel, *, last: int | None = None) -> list[Summary]:
-    """Return the lineage of a registered model's versions as a table, the newest first.
-
-    `last`: how many of the newest versions; by default all.
-    Returns `rows`, list of dict: `version`, `current` (whether it is the current one), `created`, `parent`,
-      `n_samples`, `data`, `data_fingerprint`, `kernel`, `length_scale`, `n_components`, `alpha`,
-      `n_clusters`, `seed`, `code_version`, `digest` and `reason`.
-    """
-    pointer, rows = model.pointer(), []
-    for version in reversed(model.versions(last=last)):
-        lineage = version.lineage
-        spec = lineage.get("spec") or {}
-        row = {
-            "version": version.number,
-            "current": pointer is not None and version.number == pointer.number,
-            "created": version.created,
-            "parent": version.parent,
-            **{name: lineage.get(name) for name in ("n_samples", "data", "data_fingerprint")},
-            "kernel": (spec.get("kernel") or {}).get("name"),
-            **{name: spec.get(name) for name in _OF_SPEC},
-            "code_version": lineage["code_version"],
-            "digest": version.digest,
-            "reason": version.reason,
-        }
-        rows.append(row)
-    return rows
+    return {
+        "data": data,
+        **{name: model.card.get(name) for name in _OF_DATA},
+        "spec": spec,
+    }

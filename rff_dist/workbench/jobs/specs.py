@@ -1,4 +1,9 @@
-"""The specs of all jobs: frozen groups of the options that a job takes, checked together once."""
+"""The specs of all jobs: frozen groups of the options that a job takes.
+
+In go values of options from any source, out comes a spec that is checked once, as a
+whole. Arguments of functions would be declared again for flags, files, the environment
+and Prefect's forms.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +15,48 @@ from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
+from rff_dist.recipes import options as recipe_options
 from rff_dist.workbench.jobs import places, training
-from rff_dist.workbench.tables import encoding
+from rff_dist.workbench.tables import options
 
 if TYPE_CHECKING:
     from rff_dist.workbench.jobs import fits
 
 _MODEL = (
-    "Path or URL of a model: a regression, a classifier or clusters. A registered model is used in its "
-    "current version."
+    "Path or URL of a model: a regression, a classifier or clusters. A registered model"
+    " is used in its current version."
 )
-_TEST = "Path or URL of test data to evaluate the model on. By default cross-validation judges it."
+_TEST = (
+    "Path or URL of test data to evaluate the model on. By default cross-validation"
+    " judges it."
+)
 
 
 @fields.group
 class Train:
-    """Train a ridge regression or a classifier, choose what is left open, and publish the model."""
+    """Train a ridge regression or a classifier, choose what is left open, and publish
+    the model.
+    """
 
+    #: Why a version of the model was made, as its record says.
     reason: ClassVar[str] = "fitted"
 
-    source: places.SupervisedSource
+    source: places.SupervisedDataSource
     destination: places.Destination
     options: RidgeOptions
-    compared: training.Compared
+    compared: training.ComparisonOptions
     folds: training.FoldOptions
     classes: training.Classes
     test: str | None = fields.optional(_TEST, unit="DATA", place="reads")
     statistics: bool = fields.option(
-        "Keep the exact sums in the model. Without them it is smaller, and cannot be updated or merged.", True
+        "Keep the exact sums in the model. Without them it is smaller, and cannot be"
+        " updated or merged.",
+        True,
     )
     card: str | None = fields.optional(
-        "TOML file with texts that are kept with the model, and shown on its page and model card: "
-        "intended_use, limits (what it is not for) and data (where its rows come from).",
+        "TOML file with texts that are kept with the model, and shown on its page and"
+        " model card: intended_use, limits (what it is not for) and data (where its"
+        " rows come from).",
         unit="TOML",
         place="reads",
     )
@@ -59,35 +74,41 @@ class Train:
         loss = (self.classes.loss or SQUARED) if self.classes.classify else None
         cv = self.folds.cv_of(is_grid=self.source.inputs is not None)
         options = dataclasses.replace(self.options, cv=cv)
-        return Fit(options, loss, self.classes.class_weight, self.compared.candidates(options))
+        return Fit(
+            options, loss, self.classes.class_weight, self.compared.candidates(options)
+        )
 
 
 @fields.group
 class Tune(Train):
-    """Compare kernels, length scales, alphas and D by cross-validation, and publish the best model.
+    """Compare kernels, length scales, alphas and D by cross-validation, and publish the
+    best model.
 
-    A name of `Train`, whose defaults are those of a comparison.
+    It is `Train` with other defaults.
     """
 
     reason: ClassVar[str] = "tuned"
 
     options: training.TuneOptions
-    compared: training.TuneCompared
+    compared: training.TuneComparisonOptions
 
 
 @fields.group
 class Clustering:
-    """Cluster rows by k-means in features, write their labels, and publish the centres."""
+    """Cluster rows by k-means in features, write their labels, and publish the
+    centres.
+    """
 
-    source: places.WeightedSource
+    source: places.WeightedDataSource
     output: str = fields.argument(
-        "Path or URL where the labels are written: a Zarr group, with the array 'labels'.",
+        "Path or URL where the labels are written: a Zarr group, with the array"
+        " 'labels'.",
         "OUT",
         place="writes",
     )
     model: str | None = fields.optional(
-        "Path or URL where the centres are published. Other rows can then be labelled later. By default they "
-        "are not kept.",
+        "Path or URL where the centres are published. Other rows can then be labelled"
+        " later. By default they are not kept.",
         unit="MODEL",
         place="writes",
     )
@@ -95,88 +116,107 @@ class Clustering:
     register: bool = fields.like(places.Destination, "register")
     lloyd: LloydOptions
     labels: str | None = fields.optional(
-        "Name of an array of known labels to compare the clusters with, by the adjusted Rand index and "
-        "mutual information."
+        "Name of an array of known labels to compare the clusters with, by the adjusted"
+        " Rand index and mutual information."
     )
-    distances: bool = fields.flag("Write each row's distances to all centres too, as 'distances'.")
+    distances: bool = fields.flag(
+        "Write each row's distances to all centres too, as 'distances'."
+    )
     principal: bool = fields.flag(
-        "Write each row's kernel principal components too, `n_principal` of them, as 'principal'."
+        "Write each row's kernel principal components too, `n_principal` of them, as"
+        " 'principal'."
     )
     space: ClusterSpace
     card: str | None = fields.like(Train, "card")
 
     def __post_init__(self) -> None:
         if self.register and self.model is None:
-            raise InvalidParameterError("`register` is given, but it needs a model to publish; give `model`")
+            raise InvalidParameterError(
+                "`register` is given, but it needs a model to publish; give `model`"
+            )
         if self.principal and self.space.n_principal is None:
-            raise InvalidParameterError("`principal` needs a number of components; give `n_principal`")
+            raise InvalidParameterError(
+                "`principal` needs a number of components; give `n_principal`"
+            )
 
 
 @fields.group
 class Predict:
-    """Write a model's predictions or labels of every row of a dataset or a table, to Zarr, Parquet or CSV."""
+    """Write a model's predictions or labels of every row of a dataset or a table, to
+    Zarr, Parquet or CSV.
+    """
 
     model: str = fields.argument(_MODEL, "MODEL", place="reads")
-    source: places.Source
+    source: places.DataSource
     output: str = fields.argument(
-        "Path or URL of the Zarr group to write, with the array 'predictions' or 'labels'; of a grid a grid, "
-        "with the variable 'prediction' or 'labels'. A name that ends in .parquet, .csv or .csv.gz writes a "
-        "table. A stopped job goes on when it is repeated; from tables and into object stores it "
-        "begins again.",
+        "Path or URL of the Zarr group to write, with the array 'predictions' or"
+        " 'labels'; of a grid a grid, with the variable 'prediction' or 'labels'. A"
+        " name that ends in .parquet, .csv or .csv.gz writes a table. A stopped job"
+        " goes on when it is repeated; from tables and into object stores it begins"
+        " again.",
         "OUT",
         place="writes",
     )
     std: bool = fields.flag(
-        "Write standard deviations too, as 'standard_deviations', on a grid 'std', at the cost of a Cholesky "
-        "factorisation. For a regression."
+        "Write standard deviations too, as 'standard_deviations', on a grid 'std', at"
+        " the cost of a Cholesky factorisation. For a regression."
     )
     coverage: fields.Share | None = fields.optional(
-        "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower' and 'upper': from "
-        "cross-validated residuals if the model was fitted with `conformal`, else from the normal "
-        "distribution. For a regression.",
+        "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower'"
+        " and 'upper': from cross-validated residuals if the model was fitted with"
+        " folds, else from the normal distribution. For a regression.",
         unit="C",
     )
     probabilities: bool = fields.flag(
-        "Write the probabilities of all classes too, as 'probabilities'. For a classifier."
+        "Write the probabilities of all classes too, as 'probabilities'. For a"
+        " classifier."
     )
     distances: bool = fields.like(Clustering, "distances", more=" For clusters.")
     principal: bool = fields.flag(
-        "Write the principal components too, as 'principal'. For clusters that were found in them."
+        "Write the principal components too, as 'principal'. For clusters that were"
+        " found in them."
     )
     overwrite: bool = fields.flag("Replace an output that is there.")
 
 
 @fields.group
 class Evaluate:
-    """Measure a model's errors on a dataset: per target, per class, or clusters against labels."""
+    """Measure a model's errors on a dataset: per target, per class, or clusters against
+    labels.
+    """
 
     model: str = fields.argument(_MODEL, "MODEL", place="reads")
-    source: places.SupervisedSource
+    source: places.SupervisedDataSource
     std: bool = fields.flag(
-        "Judge the standard deviations too, by NLPD and how often intervals cover. For a regression."
+        "Judge the standard deviations too, by NLPD and how often intervals cover. For"
+        " a regression."
     )
 
 
 @fields.group
 class Update:
-    """Add the rows that were appended since a model was trained, exactly, unless that makes it worse."""
+    """Add the rows that were appended since a model was trained, exactly, unless that
+    makes it worse.
+    """
 
     model: str = fields.argument(
-        "Path or URL of a model with its statistics, which is replaced, or of a registered model, "
-        "models/NAME, whose next version is published.",
+        "Path or URL of a model with its statistics, which is replaced, or of a"
+        " registered model, models/NAME, whose next version is published.",
         "MODEL",
         place="changes",
     )
-    source: places.SupervisedSource
+    source: places.SupervisedDataSource
     test: str | None = fields.optional(
-        "Path or URL of test data for the comparison of the champion, the current model, with the "
-        "challenger, the updated one. By default the newest rows of the champion are held out of both.",
+        "Path or URL of test data for the comparison of the champion, the current"
+        " model, with the challenger, the updated one. By default the newest rows of"
+        " the champion are held out of both.",
         unit="DATA",
         place="reads",
     )
     tolerance: fields.NonNegative = fields.option(
-        "Largest rise of a target's mean squared error on those rows, as a share of that error; "
-        "chance is allowed for. Beyond it the champion is kept and the new rows are refused.",
+        "Largest rise of a target's mean squared error on those rows, as a share of"
+        " that error; chance is allowed for. Beyond it the champion is kept and the new"
+        " rows are refused.",
         0.05,
         unit="SHARE",
     )
@@ -184,15 +224,19 @@ class Update:
         "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P"
     )
     backfill: fields.RowNumber | None = fields.optional(
-        "Number of the first row from which refused rows are judged again. By default they are passed over.",
+        "Number of the first row from which refused rows are judged again. By default"
+        " they are passed over.",
         unit="ROW",
     )
     window: str | None = fields.optional(
-        "Rows of versioned data that the model holds. 12: those of the last 12 loads. 30d: those of the last "
-        "30 days before the newest load. all: every row. By default as before.",
+        "Rows of versioned data that the model holds. 12: those of the last 12 loads."
+        " 30d: those of the last 30 days before the newest load. all: every row. By"
+        " default as before.",
         unit="12|30d|all",
     )
-    force: bool = fields.flag("Publish the challenger even if it is worse than `tolerance` allows.")
+    force: bool = fields.flag(
+        "Publish the challenger even if it is worse than `tolerance` allows."
+    )
     dry_run: bool = fields.flag("Only say what would be done, and write nothing.")
 
     def __post_init__(self) -> None:
@@ -204,39 +248,53 @@ class Update:
 
 @fields.group
 class Forget:
-    """Delete rows of a versioned dataset, take them out of models, and remove the earlier versions."""
+    """Delete rows of a versioned dataset, take them out of models, and remove the
+    earlier versions.
+    """
 
-    data: str = fields.argument("Path or URL of a versioned dataset.", "DATA", place="changes")
+    data: str = fields.argument(
+        "Path or URL of a versioned dataset.", "DATA", place="changes"
+    )
     rows: str = fields.option(
-        "Path of a file with the numbers of the rows, from 0, or their ids.", unit="FILE", place="reads"
+        "Path of a file with the numbers of the rows, from 0, or their ids.",
+        unit="FILE",
+        place="reads",
     )
     id: bool = fields.flag("The file has ids of rows, in a column 'id'.")
     models: list[str] = fields.option(
-        "Path or URL of a regression, or a registered model, that was trained on the data. May be repeated.",
+        "Path or URL of a regression, or a registered model, that was trained on the"
+        " data. May be repeated.",
         [],
         place="changes",
     )
     days: fields.NonNegative = fields.option(
-        "Number of days for which earlier versions stay readable, and hold the rows.", 0.0, unit="DAYS"
+        "Number of days for which earlier versions stay readable, and hold the rows.",
+        0.0,
+        unit="DAYS",
     )
     tags: bool = fields.flag("Remove tagged versions too.")
     keep_order: bool = fields.flag(
-        "Keep the order of the rows: later ones move up. By default the last rows fill the gaps, which "
-        "changes fewer chunks."
+        "Keep the order of the rows: later ones move up. By default the last rows fill"
+        " the gaps, which changes fewer chunks."
     )
-    message: str | None = fields.optional("Reason, which is kept with the version.", unit="TEXT")
+    message: str | None = fields.optional(
+        "Reason, which is kept with the version.", unit="TEXT"
+    )
 
 
 @fields.group
 class Refit:
-    """Train on other rows with the features, offsets, grids and choice of alpha of a given model."""
+    """Train on other rows with the features, offsets, grids and choice of alpha of a
+    given model.
+    """
 
     like: str = fields.argument(
-        "Path or URL of a regression with its statistics, or of a registered model, to train alike.",
+        "Path or URL of a regression with its statistics, or of a registered model, to"
+        " train alike.",
         "LIKE",
         place="reads",
     )
-    source: places.SupervisedSource
+    source: places.SupervisedDataSource
     destination: places.Destination
 
 
@@ -249,10 +307,13 @@ class MergeOutput(places.Destination):
 
 @fields.group
 class Merge:
-    """Merge models of one spec that were trained apart, on different rows, into one model."""
+    """Merge models of one spec that were trained apart, on different rows, into one
+    model.
+    """
 
     models: list[str] = fields.argument(
-        "Paths or URLs of regressions with their statistics. The first one says how alpha is chosen.",
+        "Paths or URLs of regressions with their statistics. The first one says how"
+        " alpha is chosen.",
         "MODEL …",
         place="reads",
     )
@@ -264,172 +325,175 @@ class Ingest:
     """Turn files or a query into a dataset, or append their rows to one."""
 
     sources: list[str] = fields.argument(
-        "Files, patterns such as incoming/*.parquet, folders of Parquet files, Zarr groups of columns, or a "
-        "table of Delta Lake (its folder) or Iceberg (iceberg://CATALOG/NAMESPACE.TABLE). Files are .csv, "
-        ".tsv and .jsonl, also compressed, .parquet, .arrow, .feather, .xlsx (sales.xlsx#May is its sheet "
-        "May), .npy and .npz, on disk or in an object store. Arrays of one axis, such as y.npy next to "
-        "X.npy, are columns.",
+        "Files, patterns such as incoming/*.parquet, folders of Parquet files, or a"
+        " table of Delta Lake (its folder) or Iceberg"
+        " (iceberg://CATALOG/NAMESPACE.TABLE). Files are .csv, .tsv and .jsonl, also"
+        " compressed, .parquet, .arrow, .feather, .xlsx (sales.xlsx#May is its sheet"
+        " May), .npy and .npz, on disk or in an object store. Arrays of one axis, such"
+        " as y.npy next to X.npy, or y next to X in an .npz file, are columns.",
         "SOURCE",
         [],
         place="reads",
     )
     data: str = fields.argument(
-        "Path or URL of the dataset to write, or to append rows to.", "OUT", place="writes"
+        "Path or URL of the dataset to write, or to append rows to.",
+        "OUT",
+        place="writes",
     )
     targets: fields.Names | None = fields.optional(
-        "Columns to predict. A dataset that rows are appended to knows its own columns by name."
+        "Columns to predict. A dataset that rows are appended to knows its own columns"
+        " by name."
     )
     weight: str | None = fields.optional("Column of sample weights.")
-    groups: str | None = fields.optional("Column of groups. Rows of one group are held out together.")
+    groups: str | None = fields.optional(
+        "Column of groups. Rows of one group are held out together."
+    )
     columns: fields.Names | None = fields.optional(
-        "Columns of X, in this order. By default all columns without another role.", unit="A,B,…"
+        "Columns of X, in this order. By default all columns without another role.",
+        unit="A,B,…",
     )
     drop: fields.Names | None = fields.optional("Columns to leave out.", unit="A,B,…")
     id: str | None = fields.optional(
-        "Column of ids of the rows, integers or text, which are written next to predictions."
+        "Column of ids of the rows, integers or text, which are written next to"
+        " predictions."
     )
-    tables: places.TableOptions
+    tables: options.TableOptions
     holdout: fields.Share | None = fields.optional(
-        "Share of the rows to hold out for a test, in a dataset of their own: data-test.zarr next to "
-        "data.zarr. Rows of one group stay together.",
+        "Share of the rows to hold out for a test, in a dataset of their own:"
+        " data-test.zarr next to data.zarr. Rows of one group stay together. With a"
+        " share, the source may be a dataset that is to be cut in two.",
         unit="10%",
     )
     holdout_by: str | None = fields.optional(
-        "Column of dates or numbers. The rows of its largest values are held out, so that no row to train on "
-        "is later than a row to test on. The dataset keeps the order, so that models are chosen by folds of "
-        "time too. By default rows are held out at random, or by groups.",
+        "Column of dates or numbers. The rows of its largest values are held out, so"
+        " that no row to train on is later than a row to test on. The dataset keeps the"
+        " order, so that models are chosen by folds of time too. By default rows are"
+        " held out at random, or by groups.",
         unit="COLUMN",
     )
     test: str | None = fields.optional(
-        "Path or URL of the dataset of rows that are held out, if it is to be another one.", place="writes"
+        "Path or URL of the dataset of rows that are held out, if it is to be another"
+        " one.",
+        place="writes",
     )
-    seed: fields.Seed = fields.option("Seed of the choice of rows that are held out.", 0)
+    seed: fields.Seed = fields.option(
+        "Seed of the choice of rows that are held out.", 0
+    )
     append: bool = fields.flag(
-        "Append the rows of files that were not ingested before, or follow what changed in a Delta or "
-        "Iceberg table: rows are added, replaced and deleted. A dataset that is not there is created."
+        "Append the rows of files that were not ingested before, or follow what changed"
+        " in a Delta or Iceberg table: rows are added, replaced and deleted. A dataset"
+        " that is not there is created."
     )
     replace_ids: bool = fields.flag(
-        "Replace rows that the dataset has, found by their ids, if appended ones have other values. By "
-        "default such a row stops the job. Rows with the same values are skipped in any case."
+        "Replace rows that the dataset has, found by their ids, if appended ones have"
+        " other values. By default such a row stops the job. Rows with the same values"
+        " are skipped in any case."
     )
     sql: str | None = fields.optional(
-        "Query whose rows are ingested instead of files: its text, or env:NAME or file:PATH where to read "
-        "it, since other users of the machine can see options. :n_ingested in it stands for the number of "
-        "its rows that the dataset has already: SELECT … ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
+        "Query whose rows are ingested instead of files: its text, or file:PATH, since"
+        " other users of the machine can see options. RFF_DIST_SQL in the environment"
+        " is the database's URL, as SQLAlchemy writes it. :n_ingested in the query"
+        " stands for the number of its rows that the dataset has already: SELECT …"
+        " ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
         unit="QUERY",
     )
-    connection: str | None = fields.optional(
-        "URL of the database, as SQLAlchemy writes it, or env:NAME or file:PATH where to read it. By default "
-        "RFF_DIST_SQL in the environment.",
-        unit="URL",
-    )
     dtype: Literal["float32", "float64"] | None = fields.optional(
-        "Type of X's numbers. By default the smaller one that keeps all digits.", unit="float32|float64"
+        "Type of X's numbers. By default the smaller one that keeps all digits.",
+        unit="float32|float64",
     )
     on_nan: Literal["error", "drop"] = fields.option(
-        "Effect of a row with a missing or infinite value. error: it stops the job. drop: it is left out.",
+        "Effect of a row with a missing or infinite value. error: it stops the job."
+        " drop: it is left out.",
         "error",
     )
     chunk_rows: fields.Count | None = fields.optional(
-        "Number of rows of a chunk, in a new dataset. By default chosen by size.", unit="ROWS"
+        "Number of rows of a chunk, in a new dataset. By default chosen by size.",
+        unit="ROWS",
     )
     overwrite: bool = fields.flag("Replace a dataset that is there.")
     plain: bool = fields.flag(
-        "Create the dataset as plain Zarr, which every program for Zarr can read. It keeps no versions, and "
-        "rows cannot be appended later."
+        "Create the dataset as plain Zarr, which every program for Zarr can read. It"
+        " keeps no versions, and rows cannot be appended later."
     )
     message: str | None = fields.like(Forget, "message")
 
     def __post_init__(self) -> None:
-        if bool(self.sources) == (self.sql is not None):
-            both, alone = ", ".join(self.sources[:3]), f"{self.data} alone"
-            wanted = "files or a query" if both else "files and, last, the dataset"
+        if self.sources and self.sql is not None:
             raise InvalidParameterError(
-                f"{both or alone}: expected {wanted}; give either `sources`, files, or `sql`, a query"
+                f"{', '.join(self.sources[:3])}: expected files or a query; give either"
+                " `sources`, files, or `sql`, a query"
+            )
+        if not self.sources and self.sql is None:
+            raise InvalidParameterError(
+                f"{self.data} alone: expected files and, last, the dataset; give either"
+                " `sources`, files, or `sql`, a query"
             )
         if self.replace_ids and not self.append:
             raise InvalidParameterError(
-                "`replace_ids` is given, but no rows are appended; add `append=True`, or leave it out"
+                "`replace_ids` is given, but no rows are appended; add `append=True`,"
+                " or leave it out"
             )
         if self.append and self.overwrite:
             raise InvalidParameterError(
-                "`overwrite` is given, but rows are appended to what is there; leave it out"
+                "`overwrite` is given, but rows are appended to what is there; leave"
+                " it out"
             )
         if self.append and self.holdout is not None:
             raise InvalidParameterError(
-                "`holdout` is given, but rows are appended to what is there; leave it out, and ingest rows "
-                "for a test into a dataset of their own"
+                "`holdout` is given, but rows are appended to what is there; leave it"
+                " out, and ingest rows for a test into a dataset of their own"
             )
         for name, default in (("holdout_by", None), ("test", None), ("seed", 0)):
             if (value := getattr(self, name)) != default and self.holdout is None:
                 raise InvalidParameterError(
-                    f"`{name}` is {value!r}, but no rows are held out; give a share as `holdout` too, or "
-                    "leave it out"
+                    f"`{name}` is {value!r}, but no rows are held out; give a share as"
+                    " `holdout` too, or leave it out"
                 )
 
 
 @fields.group
-class Split:
-    """Split a dataset into one to train on and one to test on, next to it."""
-
-    data: str = fields.argument(
-        "Path or URL of the rows: a Zarr group. data.zarr is split into data-train.zarr and data-test.zarr.",
-        "DATA",
-        place="reads",
-    )
-    version: str | None = fields.like(places.Source, "version")
-    holdout: fields.Share = fields.option("Share of the rows to test on.", 0.2, unit="20%")
-    by: Literal["random", "group", "time"] = fields.option(
-        "Choice of the rows to test on. random: by a hash of their ids or numbers. group: by a hash of their "
-        "groups, which stay together. time: the last rows.",
-        "random",
-    )
-    groups: str = fields.option("Name of the array of groups.", "groups")
-    time: str | None = fields.optional(
-        "Name of the column of X that holds the time. By default the rows are in the order of time."
-    )
-    seed: fields.Seed = fields.option("Seed of the choice of rows.", 0)
-    overwrite: bool = fields.flag("Replace datasets that are there.")
-
-    def __post_init__(self) -> None:
-        if self.time is not None and self.by != "time":
-            raise InvalidParameterError(
-                f"`time` is {self.time!r}, but rows are split by {self.by}; give by='time' too, or leave it "
-                "out"
-            )
-
-
-@fields.group
-class AutoEncoding(encoding.Encoding):
+class AutoEncoding(recipe_options.Encoding):
     """How columns become numbers; by default medians replace missing values."""
 
-    impute: encoding.Impute = fields.like(encoding.Encoding, "impute", "median")
+    impute: recipe_options.Impute = fields.like(
+        recipe_options.Encoding, "impute", default="median"
+    )
 
 
 @fields.group
-class AutoTables(places.TableOptions):
-    """How tables are read and become numbers, by default with medians for missing values."""
+class AutoTables(options.TableOptions):
+    """How tables are read and become numbers, by default with medians for missing
+    values.
+    """
 
-    encoding: AutoEncoding
+    encoding: AutoEncoding = AutoEncoding()
 
 
 @fields.group
 class Auto:
-    """Turn a table into a registered model, tested on rows that it was not trained on."""
+    """Turn a table into a registered model, tested on rows that it was not trained
+    on.
+    """
 
     sources: list[str] = fields.argument(
-        "Table to learn from: files, patterns or folders, as for ingest.", "TABLE", place="reads"
+        "Table to learn from: files, patterns or folders, as for ingest.",
+        "TABLE",
+        place="reads",
     )
     target: str = fields.option("Column to predict.")
     into: str | None = fields.optional(
-        "Folder for data and model. By default it is named after the table.", unit="FOLDER", place="fills"
+        "Folder for data and model. By default it is named after the table.",
+        unit="FOLDER",
+        place="fills",
     )
     task: Literal["auto", "regression", "classification"] = fields.option(
-        "Kind of model. auto: classification if the target is text, boolean or has two whole values, else "
-        "regression.",
+        "Kind of model. auto: classification if the target is text, boolean or has two"
+        " whole values, else regression.",
         "auto",
     )
-    holdout: fields.Share = fields.option("Share of the rows to test the model on.", 0.2, unit="20%")
+    holdout: fields.Share = fields.option(
+        "Share of the rows to test the model on.", 0.2, unit="20%"
+    )
     holdout_by: str | None = fields.like(Ingest, "holdout_by")
     groups: str | None = fields.optional(
         "Column of groups. Rows of one group stay together in a fold and in a part."
@@ -439,21 +503,23 @@ class Auto:
     drop: fields.Names | None = fields.optional("Columns to leave out.", unit="A,B,…")
     tables: AutoTables
     n_components: Literal["auto"] | fields.Count = fields.option(
-        "Number of features, D. auto: by the number of rows and the memory.", "auto", unit="auto|D"
+        "Number of features, D. auto: by the number of rows and the memory.",
+        "auto",
+        unit="auto|D",
     )
     effort: int = fields.like(RidgeOptions, "effort")
     time_limit: float | None = fields.like(RidgeOptions, "time_limit")
     seed: int = fields.like(RidgeOptions, "seed")
     card: str | None = fields.like(Train, "card")
     overwrite: bool = fields.flag(
-        "Replace data of other files. What an earlier run ingested from the same files is used again, or "
-        "ingested again if options differ. The model becomes the next version in any case. A page that is "
-        "there is replaced too."
+        "Replace data of other files. What an earlier run ingested from the same files"
+        " is used again, or ingested again if options differ. The model becomes the"
+        " next version in any case. A page that is there is replaced too."
     )
 
     def __post_init__(self) -> None:
         if self.groups is not None and self.holdout_by is not None:
             raise InvalidParameterError(
-                f"`groups` is {self.groups!r} and `holdout_by` {self.holdout_by!r}, but rows to choose by "
-                "are of other groups or later, not both; leave one out"
+                f"`groups` is {self.groups!r} and `holdout_by` {self.holdout_by!r}, but"
+                " rows are held out by group or by time, not by both; leave one out"
             )

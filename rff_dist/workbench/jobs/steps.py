@@ -1,66 +1,106 @@
-"""How jobs run: in named steps, for the command line, the flows and Python.
+"""Run jobs as named steps.
 
-The sums of a job's passes are kept until its result is there, so a stopped job goes on when it is repeated.
+A job gets a `Runner` and calls `do("solve", solve, …)`. The command line, a flow and
+Python each have another runner, which opens the engine and may show, time or repeat a
+step. Calling the functions directly would be simpler, but then a flow could not make
+tasks of them, and no step could be tried again.
 """
 
-from collections.abc import Callable, Iterator
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field
-from functools import partial
 from typing import Any, cast
 
-from rff_dist.engines import protocol, serial
+from rff_dist.engines import events, protocol, serial, tracing
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import build
 from rff_dist.storage import locations, writing
 from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import frozen
-from rff_dist.workbench.jobs import watching
-from rff_dist.workbench.jobs.limits import Limits
+from rff_dist.workbench.jobs import limits
+from rff_dist.workbench.jobs.limits import JobLimits
+
+logger = logging.getLogger(__name__)
+
+
+@frozen(eq=False)
+class Step:
+    """A call of a function under a name, and when it is tried again."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+    #: Seconds before each further try; none if that would do harm: publishing twice
+    delays: Sequence[float] = ()
+
+    def __call__(self) -> Any:
+        """Call the function, again after transient errors.
+
+        Each try has its own span in a trace.
+        """
+        delays = list(self.delays)
+        while True:
+            events.tell(events.StepStarted(self.name))
+            try:
+                with tracing.span(f"step {self.name}"):
+                    return self.function(*self.arguments, **self.options)
+            except Exception as error:
+                if not delays or not limits.is_transient(error):
+                    raise
+                delay = delays.pop(0)
+                logger.warning(
+                    "%s is tried again in %g s, after %s", self.name, delay, error
+                )
+                time.sleep(delay)
 
 
 @frozen
 class Runner:
-    """What drives a job: the command line, a flow or Python.
+    """What drives a job: the command line, a flow or Python."""
 
-    `open_engine`: takes the number of rows that the job passes over, and returns a context manager of the
-      engine. A job enters it after all checks that need no engine.
-    `call`: takes a step's name, the step and whether a second try does no harm, and returns what the step
-      does: for example as a task of an orchestrator.
-    `holder`: who runs the job, for the error of another run that wants to write to the same place.
-    `cluster`: takes the number of rows, and returns where they are passed over; None if that is not known.
-    `observer`: told how many rows of a table were read, which a job does before it opens the engine.
-    `limits`: what the job may take.
-    """
-
+    #: opens an engine for passes over this number of rows, after the job's checks
     open_engine: Callable[[int], AbstractContextManager[protocol.Engine]]
-    call: Callable[[str, Callable[[], Any], bool], Any] = lambda _, step, __: step()
+    #: calls a step, for example as a task of an orchestrator
+    call: Callable[[Step], Any] = Step.__call__
+    #: who runs the job, for the error of another run that writes to the same place
     holder: str = "a job"
+    #: the cluster for passes over this number of rows; None if that is not known
     cluster: Callable[[int], Cluster | None] = lambda _: None
+    #: gets the number of rows of a table that were read before the engine opened
     observer: writing.Progress | None = None
-    limits: Limits = field(default_factory=lambda: build(Limits, {}))
+    limits: JobLimits = field(default_factory=lambda: build(JobLimits, {}))
 
-    def __call__[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
-        """Call a step of a job under its name; a second try does no harm, so it may be retried."""
-        return cast("R", self.call(name, watching.step(name, partial(step, *args, **options)), True))
+    def __call__[**P, R](
+        self, name: str, function: Callable[P, R], /, *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Call a step whose second try does no harm."""
+        step = Step(name, function, args, options, self.limits.delays)
+        return cast("R", self.call(step))
 
-    def once[**P, R](self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs) -> R:
-        """Call a step that must not be retried, such as one that publishes."""
-        return cast("R", self.call(name, watching.step(name, partial(step, *args, **options)), False))
+    def once[**P, R](
+        self, name: str, function: Callable[P, R], /, *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Call a step that must not be tried again, such as one that publishes."""
+        return cast("R", self.call(Step(name, function, args, options)))
 
 
 def in_this_process(engine: protocol.Engine | None = None) -> Runner:
-    """Return a runner for Python: on the given engine, which is left open, or without Dask."""
-    return Runner(lambda _: serial.SerialEngine() if engine is None else nullcontext(engine))
+    """Return a runner for Python: on an engine that stays open, or without Dask."""
+    return Runner(
+        lambda _: serial.SerialEngine() if engine is None else nullcontext(engine)
+    )
 
 
 @contextmanager
 def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[None]:
-    """Let an engine keep the sums of passes next to a job's output, and use those that a stopped job left.
+    """Keep the sums of an engine's passes next to a job's output until the job is done.
 
-    They are removed when the job is done. They stay if its process dies or it ends with an error, which then
-    says so. The job must hold its output.
+    If the job's process dies or an error ends it, the sums stay, and the repeated job
+    goes on from them. The caller has locked the output.
     """
     place = ledger_place(output)
     if place is None:
@@ -70,15 +110,21 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
     try:
         with engine.keeping(ledger):
             yield
-    except GeneratorExit:  # the steps were dropped: an event loop may run here, and no one sees a note
+    except GeneratorExit:
+        # The job was abandoned: no one would see the note, and this may run inside of
+        # an event loop, where the ledger cannot be read.
         raise
     except BaseException as error:
+        # The next job may use it now; kept sums stay, an empty folder is removed.
         ledger.leave()
         if not ledger.is_empty():
-            size = "" if (n := ledger.n_bytes()) is None else f" ({human_bytes(n)})"
+            n_bytes = ledger.n_bytes()
+            size = "" if n_bytes is None else f" ({human_bytes(n_bytes)})"
             error.add_note(
-                f"what it has done is kept in {redact(place.url)}{size}: the same job goes on from there"
+                f"what it has done is kept in {redact(place.url)}{size}: the same job"
+                " goes on from there"
             )
         raise
-    # Only now is the result published: with the sums gone, a run that died before would begin from nothing.
+    # Drop the sums only after the result is published: a run that died in between would
+    # start from nothing.
     ledger.drop()

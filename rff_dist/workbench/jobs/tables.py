@@ -1,32 +1,39 @@
-"""Tables for models: the rows of a table as inputs, and predictions as Parquet or CSV."""
+"""Tables for models: the rows of a table as inputs, and predictions as Parquet or CSV.
+
+In goes the path of a table, out comes a temporary dataset by the model's recipe; and in
+go arrays of predictions, out comes a file. pandas would hold all rows in memory, and
+levels and dates would get other numbers than those of the training rows.
+"""
 
 import os
 import re
-import uuid
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes, tables
-from rff_dist.storage import datasets, documents, locations, output_places, writing
+from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.text import redact
 from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.tables import files, ingest, spreadsheets
+from rff_dist.workbench.tables import files, spreadsheets
+from rff_dist.workbench.tables.ingest import ingest
+from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.roles import Roles
 
-_ROWS = 2**16
+_ROWS = 2**16  # of a table that is written, at a time: 512 KiB per column
 
 
 def is_table(url: str) -> bool:
-    """Say whether rows are in files, such as CSV or a folder of Parquet, rather than in Zarr."""
+    """Say whether rows are in files, such as CSV or a folder of Parquet, rather than in
+    Zarr.
+    """
     location = locations.parse_location(spreadsheets.split_sheet(url)[0])
     if location.is_local and Path(location.path).is_dir():
         folder = Path(location.path)
@@ -35,7 +42,8 @@ def is_table(url: str) -> bool:
     if location.scheme == "memory":
         return False
     path = Path(location.path)
-    is_file = location.is_local and path.is_file() and not zipfile.is_zipfile(path)  # of Zarr, perhaps
+    # of Zarr, perhaps
+    is_file = location.is_local and path.is_file() and not zipfile.is_zipfile(path)
     return is_file or files.table_kind(location.path) is not None
 
 
@@ -50,49 +58,54 @@ def table_rows(
 ) -> Iterator[str]:
     """Make a dataset from a table by a model's recipe, and remove it afterwards.
 
-    `job`: names the table and the model.
-    `card`: of the model, with its recipe.
-    `staged`: where to make the dataset.
-    `observer`: told how many rows were made.
-    Raises DataError if the model has no recipe, or the table lacks columns of it; InvalidParameterError if a
-      version is asked for.
+    The job names the table and the model, whose card has the recipe. The dataset is
+    made at `staged`, and `observer` gets the number of rows so far. Raises DataError if
+    the model has no recipe, or the table lacks columns of it; InvalidParameterError if
+    a version is asked for.
     """
     url = job.source.data
     if job.source.version is not None:
         raise InvalidParameterError(
-            f"`version` is {job.source.version!r}, but {redact(url)} is a table, which keeps no versions; "
-            "leave it out"
+            f"`version` is {job.source.version!r}, but {redact(url)} is a table, which"
+            " keeps no versions; leave it out"
         )
     recipe = recipes.recipe_of(card)
     if recipe is None:
         raise DataError(
-            f"{redact(url)} is a table, but {redact(job.model)} has no recipe to read it with, since it was "
-            "not trained on an ingested table; expected a Zarr dataset. Ingest the table first"
+            f"{redact(url)} is a table, but {redact(job.model)} has no recipe to read"
+            " it with, since it was not trained on an ingested table; expected a Zarr"
+            " dataset. Ingest the table first"
         )
     try:
-        how = writing.Writing(observer=observer)
-        ingest.ingest(url, staged.url, roles, how, ingest.Preparing(reading=recipe.reading, recipe=recipe))
+        how = writing.WriteOptions(observer=observer)
+        options = TableOptions(reading=recipe.reading, recipe=recipe)
+        ingest(url, staged.url, roles, how, options)
         yield staged.url
     finally:
         output_places.discard(staged)
 
 
 def file_kind(url: str) -> str | None:
-    """Return ".parquet" or ".csv" if an output's name says that it is such a table; None: a Zarr group.
+    """Return ".parquet" or ".csv" if an output's name says that it is such a table;
+    None: a Zarr group.
 
     Raises InvalidParameterError for tables of other kinds, which are only read.
     """
     kind = files.table_kind(url)
     if kind not in (None, ".parquet", ".csv"):
         raise InvalidParameterError(
-            f"`output` is {redact(url)}, a table of a kind that is not written; expected .parquet, .csv or "
-            ".tsv (also .csv.gz), or the name of a Zarr group"
+            f"`output` is {redact(url)}, a table of a kind that is not written;"
+            " expected .parquet, .csv or .tsv (also .csv.gz), or the name of a Zarr"
+            " group"
         )
     return kind
 
 
+# names of columns as `_as_columns` makes them
 _COLUMN = re.compile(
-    "(id|prediction|standard_deviation|lower|upper|label|probability|distance|principal)( of .*)?", re.DOTALL
+    "(id|prediction|standard_deviation|lower|upper|label|probability|distance|principal)("
+    " of .*)?",
+    re.DOTALL,
 )
 
 
@@ -119,58 +132,60 @@ def _delimiter(location: locations.Location) -> str:
     return "\t" if ".tsv" in Path(location.path.lower()).suffixes else ","
 
 
-def write_file(url: str, group: str, arrays: Sequence[str], *, columns: Sequence[str] | None) -> None:
+def write_file(
+    url: str, group: str, arrays: Sequence[str], *, columns: Sequence[str] | None
+) -> None:
     """Write arrays of a Zarr group as one table, which appears when it is complete.
 
-    `arrays`: names of arrays of one axis or two.
-    `columns`: names of the columns of arrays of two axes: targets, or classes.
-    Raises ConflictError if another run has written the table meanwhile, in an object store; StorageError if
-      it cannot be written.
+    `arrays` are names of arrays of one axis or two, and `columns` those of the columns
+    of arrays of two axes: targets, or classes. Raises ConflictError if another run has
+    written the table meanwhile, in an object store; StorageError if it cannot be
+    written.
     """
     import pyarrow
     from pyarrow import csv, parquet
 
     location = locations.parse_location(url)
-    path = Path(os.path.realpath(location.path) if location.is_local else location.path)
-    before = None if location.is_local else documents.find_object(location)
     how = csv.WriteOptions(delimiter=_delimiter(location))
-    kind = parquet.ParquetWriter
+    writer_class = parquet.ParquetWriter
     if file_kind(url) == ".csv":
-        kind = partial(csv.CSVWriter, write_options=how)
+        writer_class = partial(csv.CSVWriter, write_options=how)
     writer: Any = None
-    with ExitStack() as stack, locations.store_errors(f"{location} cannot be written"):
-        # An object store takes whole files only; a local file is renamed when it is whole.
-        # Next to the output, since no rename from another file system is done in one step.
-        folder = path.parent if location.is_local else Path(stack.enter_context(TemporaryDirectory()))
-        unfinished = folder / f".{path.name}.partial-{uuid.uuid4().hex[:12]}"
-        try:
-            # By the final name: the partial one ends otherwise, so pyarrow cannot tell the compression.
-            compression = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}.get(path.suffix.lower())
-            with pyarrow.output_stream(str(unfinished), compression=compression) as sink:
-                for part in datasets.read_arrays(group, arrays, n_rows=_ROWS):
-                    table = pyarrow.table(_as_columns(part, columns))
-                    if writer is None:
-                        writer = kind(sink, table.schema)
-                    writer.write_table(table)
-                writer.close()
-            if location.is_local:
-                os.replace(unfinished, path)
-            else:
-                output_places.check_held(location)
-                documents.upload(unfinished, location, expected=before)
-        finally:
-            unfinished.unlink(missing_ok=True)
+    # By the final name: the unfinished one ends otherwise, so pyarrow cannot tell the
+    # compression.
+    final = os.path.realpath(location.path) if location.is_local else location.path
+    compression = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}.get(
+        Path(final).suffix.lower()
+    )
+    with (
+        locations.store_errors(f"{location} cannot be written"),
+        output_places.writing_file(location) as unfinished,
+        pyarrow.output_stream(str(unfinished), compression=compression) as sink,
+    ):
+        for part in datasets.read_arrays(group, arrays, n_rows=_ROWS):
+            table = pyarrow.table(_as_columns(part, columns))
+            if writer is None:
+                writer = writer_class(sink, table.schema)
+            writer.write_table(table)
+        writer.close()
 
 
-def _as_columns(arrays: Mapping[str, np.ndarray], columns: Sequence[str] | None) -> dict[str, Any]:
+def _as_columns(
+    arrays: Mapping[str, np.ndarray], columns: Sequence[str] | None
+) -> dict[str, Any]:
     """Return arrays as columns of a table, by name."""
     by_name: dict[str, Any] = {}
     for several, values in arrays.items():
         # an array of labels becomes the column "label"
-        name = "probability" if several == "probabilities" else several.removesuffix("s")
+        name = (
+            "probability" if several == "probabilities" else several.removesuffix("s")
+        )
         if values.ndim == 1:
             by_name[name] = tables.to_column(values)
         else:
             names = columns or range(values.shape[1])
-            by_name |= {f"{name} of {each}": tables.to_column(values[:, i]) for i, each in enumerate(names)}
+            by_name |= {
+                f"{name} of {each}": tables.to_column(values[:, i])
+                for i, each in enumerate(names)
+            }
     return by_name

@@ -1,4 +1,8 @@
-"""What a training job takes besides the library's options: kernels to compare, folds, and classes."""
+"""Options of training that are not the library's: kernels to compare, folds, classes.
+
+In go values by name, out come checked groups and what the library takes instead:
+candidates and folds. They stand apart from `specs.py` since several specs share them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,8 @@ if TYPE_CHECKING:
     from rff_dist.ridge.candidates import Candidate
 
 DEFAULT_FOLDS = 5
-_COMMA = re.compile(r",(?!\s*\w+\s*=)")  # a comma between kernels, not between the parameters of one
+# a comma between kernels, not between the parameters of one
+_COMMA = re.compile(r",(?!\s*\w+\s*=)")
 
 
 def read_kernels(text: str) -> list[str]:
@@ -25,24 +30,28 @@ def read_kernels(text: str) -> list[str]:
     return [part.strip() for part in _COMMA.split(text)]
 
 
-type FoldCount = Annotated[int, Ge(2), Le(1000)]  # `data.folding.MAX_FOLDS`, without its import
+# `data.folding.MAX_FOLDS`, without its import
+type FoldCount = Annotated[int, Ge(2), Le(1000)]
 type Kernels = Annotated[list[str], Len(1), fields.Reader(read_kernels)]
 type LengthScales = Annotated[list[fields.Positive | fields.Positives | str], Len(1)]
 
 
 @fields.group
-class Compared:
+class ComparisonOptions:
     """Kernels and length scales that cross-validation compares on all rows."""
 
     panel: ClassVar[str] = feature_options.KernelFeatures.panel
 
     kernels: Kernels | None = fields.optional(
-        "Kernels to compare on all rows, instead of one, each one of those of `kernel`.", unit="K1,K2,…"
+        "Kernels to compare on all rows, instead of one, each one of those of"
+        " `kernel`.",
+        unit="K1,K2,…",
     )
     length_scales: LengthScales | None = fields.optional(
-        "Length scales to try with each kernel that has one length scale: numbers, lists with one number for "
-        "each column, multiples of the median distance between rows such as 0.5x, or evidence. By default "
-        "0.25x, 0.5x, 1x, 2x and 4x.",
+        "Length scales to try with each kernel that has one length scale: numbers,"
+        " lists with one number for each column, multiples of the median distance"
+        " between rows such as 0.5x, or evidence. By default 0.25x, 0.5x, 1x, 2x"
+        " and 4x.",
         unit="L1,L2,…",
     )
 
@@ -55,28 +64,35 @@ class Compared:
             return None
         from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
 
-        for name, several in (("kernel", self.kernels), ("length_scale", self.kernels or self.length_scales)):
+        for name, several in (
+            ("kernel", self.kernels),
+            ("length_scale", self.kernels or self.length_scales),
+        ):
             if several is not None and getattr(options, name) != "auto":
                 raise InvalidParameterError(
-                    f"`{name}` is {getattr(options, name)!r}, but `kernels` or `length_scales` give several "
-                    "to compare; leave one of them out"
+                    f"`{name}` is {getattr(options, name)!r}, but `kernels` or"
+                    " `length_scales` give several to compare; leave one of them out"
                 )
-        one = DEFAULT_KERNELS if options.kernel == "auto" else [options.kernel]
-        return make_candidates(self.kernels or one, self.length_scales)
+        default = DEFAULT_KERNELS if options.kernel == "auto" else [options.kernel]
+        return make_candidates(self.kernels or default, self.length_scales)
 
 
 @fields.group
-class TuneCompared(Compared):
+class TuneComparisonOptions(ComparisonOptions):
     """Kernels and length scales to compare, several by default."""
 
-    kernels: Kernels | None = fields.like(Compared, "kernels", ["gaussian", "matern:nu=1.5"])
+    kernels: Kernels | None = fields.like(
+        ComparisonOptions, "kernels", ["gaussian", "matern:nu=1.5"]
+    )
 
 
 @fields.group
 class TuneOptions(RidgeOptions):
     """What a regression is to use, with the defaults of a comparison of kernels."""
 
-    features: feature_options.FeatureKind = fields.like(RidgeOptions, "features", "fourier")
+    features: feature_options.FeatureKind = fields.like(
+        RidgeOptions, "features", "fourier"
+    )
     n_components: Any = fields.like(RidgeOptions, "n_components", 1024)
     alpha: Any = fields.like(RidgeOptions, "alpha", "cv")
 
@@ -88,29 +104,32 @@ class FoldOptions:
     panel: ClassVar[str] = "Regression"
 
     n_folds: FoldCount | None = fields.optional(
-        "Number of folds of cross-validation, which share one pass. By default 5; 10 below 200 rows; 3 from "
-        "2,049 rows on, or if memory does not hold their sums."
+        "Number of folds of cross-validation, which share one pass. By default 5; 10"
+        " below 200 rows; 3 from 2,049 rows on, or if memory does not hold their sums."
     )
     groups: str | None = fields.optional(
-        "Name of an array of groups, such as patient, site or day. Rows of one group are in one fold. By "
-        "default there are no groups."
+        "Name of an array of groups, such as patient, site or day. Rows of one group"
+        " are in one fold. By default there are no groups."
     )
     time: bool = fields.flag(
-        "Take the rows as ordered by time: each fold is predicted from those before it. A grid needs a "
-        "dimension with times."
+        "Take the rows as ordered by time: each fold is predicted from those before it."
+        " A grid needs a dimension with times."
     )
 
     group_by_block: fields.Names | None = fields.optional(
-        "Sizes of blocks of a grid, in the units of coordinates or in days. Cells of one block are in one "
-        "fold, as are rows of a group.",
+        "Sizes of blocks of a grid, in the units of coordinates or in days. Cells of"
+        " one block are in one fold, as are rows of a group.",
         unit="lat=2,lon=2",
     )
 
     def __post_init__(self) -> None:
-        given = [name for name in ("groups", "time", "group_by_block") if getattr(self, name)]
+        given = [
+            name for name in ("groups", "time", "group_by_block") if getattr(self, name)
+        ]
         if len(given) > 1:
             raise InvalidParameterError(
-                f"`{given[0]}` and `{given[1]}` were both given, but folds are of one kind; leave one out"
+                f"`{given[0]}` and `{given[1]}` were both given, but folds are of one"
+                " kind; leave one out"
             )
 
     def cv_of(self, *, is_grid: bool) -> int | folding.Folds | None:
@@ -136,8 +155,8 @@ class FoldOptions:
         for name in ("n_folds", "groups", "time", "group_by_block"):
             if getattr(self, name):
                 raise InvalidParameterError(
-                    f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se, not {alpha}; leave "
-                    "one of them out"
+                    f"`{name}` needs k-fold cross-validation, `alpha` by cv or cv-1se,"
+                    f" not {alpha}; leave one of them out"
                 )
 
 
@@ -147,20 +166,23 @@ class Classes:
 
     panel: ClassVar[str] = "Classification"
 
-    classify: bool = fields.flag("Train a classifier: y holds labels, which are text or whole numbers.")
+    classify: bool = fields.flag(
+        "Train a classifier: y holds labels, which are text or whole numbers."
+    )
     loss: Literal["squared", "logistic", "squared_hinge"] | None = fields.optional(
-        "Loss of a classifier. squared (the default): ridge regression on targets -1 and +1, in one pass. "
-        "logistic, and squared_hinge (a kernel support vector machine, without probabilities): 10 to 30 "
-        "cheap passes more."
+        "Loss of a classifier. squared (the default): ridge regression on targets -1"
+        " and +1, in one pass. logistic, and squared_hinge (a kernel support vector"
+        " machine, without probabilities): 10 to 30 cheap passes more."
     )
     class_weight: Literal["balanced"] | None = fields.optional(
-        "Weights of a classifier's classes. balanced: all classes weigh the same. By default a class weighs "
-        "as much as its rows."
+        "Weights of a classifier's classes. balanced: all classes weigh the same. By"
+        " default a class weighs as much as its rows."
     )
 
     def __post_init__(self) -> None:
         for name in ("loss", "class_weight"):
             if getattr(self, name) is not None and not self.classify:
                 raise InvalidParameterError(
-                    f"`{name}` is for classifiers only; add classify=True, or leave it out"
+                    f"`{name}` is for classifiers only; add classify=True, or leave"
+                    " it out"
                 )

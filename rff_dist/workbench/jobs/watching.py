@@ -1,37 +1,49 @@
-"""What a job tells while it runs: the one place that knows when it starts, and how it ends.
+"""Report a job while it runs: to the log, to traces and to the observers of its events.
 
-From here the log, traces and lineage are told.
+`watched` reports a job's start, its end and its error in the same way whether the
+command line, a flow or Python runs the job.
 """
 
-import logging
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from functools import wraps
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any, Concatenate, cast
 
-from rff_dist import contexts, errors, fields
-from rff_dist.engines import tracing
+from rff_dist import fields
+from rff_dist.engines import events, tracing
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import lineage, places
+from rff_dist.workbench.integrations import observers
+from rff_dist.workbench.jobs import places
 
-logger = logging.getLogger(__name__)
+# Members of a result that go into a trace, if the result has them.
+_IN_TRACES = (
+    "data",
+    "n_samples",
+    "model",
+    "version",
+    "digest",
+    "statistics_digest",
+    "decision",
+)
 
-_parent: ContextVar[lineage.Parent | None] = ContextVar("parent", default=None)
-_events: ContextVar[lineage.Events | None] = ContextVar("events", default=None)
 
-# Members of a result that a trace has, where the result has them.
-_IN_TRACES = ("data", "n_samples", "model", "version", "digest", "statistics_digest", "decision")
-
-
-def watched[S, **P, R](job: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Make a job, a function of its spec, tell of its start and its end."""
+def watched[S, **P, R](
+    job: Callable[Concatenate[S, P], R],
+) -> Callable[Concatenate[S, P], R]:
+    """Make a job, a function of its spec, report its start and its end."""
     name = job.__name__
 
     @wraps(job)
     def run(spec: S, *args: P.args, **options: P.kwargs) -> R:
-        with tracing.span(f"job {name}"), _telling(name, spec):
+        find_places = partial(places.reads_and_writes, spec)
+        started = events.JobStarted(name)
+        with (
+            tracing.span(f"job {name}"),
+            events.listening(*observers.observers_of(name, find_places)),
+            events.announced(
+                events.tell, started, events.JobFinished, events.JobFailed
+            ),
+        ):
+            # inside, so that a refused place is reported as the job's failure
             places.check(fields.values(spec))
             result = job(spec, *args, **options)
             if tracing.is_on():
@@ -40,47 +52,6 @@ def watched[S, **P, R](job: Callable[Concatenate[S, P], R]) -> Callable[Concaten
             return result
 
     return cast("Callable[Concatenate[S, P], R]", run)
-
-
-def part_of(parent: lineage.Parent) -> AbstractContextManager[None]:
-    """Tell lineage that the jobs of the context belong to a run of an orchestrator."""
-    return contexts.setting(_parent, parent)
-
-
-@contextmanager
-def _telling(name: str, spec: Any) -> Iterator[None]:
-    """Tell the log and lineage of a job's start and its end."""
-    start, events = time.perf_counter(), lineage.events_of(name, spec, _parent.get())
-    with contexts.setting(_events, events):
-        _log("job started", name)
-        try:
-            yield
-        except BaseException as error:
-            _log("job failed", name, kind=errors.kind_of(error), seconds=time.perf_counter() - start)
-            if events is not None:
-                events.end(error)
-            raise
-        _log("job finished", name, seconds=time.perf_counter() - start)
-        if events is not None:
-            events.end()
-
-
-def _log(event: str, name: str, **members: Any) -> None:
-    seconds = f" after {members['seconds']:.1f} s" if "seconds" in members else ""
-    facts = {"event": event, "job": name, **members}
-    logger.info("%s: %s%s", name, event.removeprefix("job "), seconds, extra={"event": facts})
-
-
-def step[R](name: str, work: Callable[[], R]) -> Callable[[], R]:
-    """Return a step of a job that is traced under its name, each time it is tried."""
-
-    def run() -> R:
-        if (events := _events.get()) is not None:
-            events.running()
-        with tracing.span(f"step {name}"):
-            return work()
-
-    return run
 
 
 def _record_of(result: Any) -> Summary:

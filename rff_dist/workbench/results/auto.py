@@ -1,4 +1,9 @@
-"""What is said of a table that became a model: the data, the model, and how it compares."""
+"""What is said of a table that became a model: the data, the model, how it compares.
+
+In go a prepared table and a training result, out comes a document. The document of the
+training alone would not tell how the rows to test on were chosen, or why the target
+counts as classes.
+"""
 
 import shlex
 
@@ -8,17 +13,30 @@ from rff_dist.workbench.jobs import auto, specs, train
 from rff_dist.workbench.results import models, rows, words
 from rff_dist.workbench.results.document import Document, Paragraph
 
-_PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out", "ingested")
+_PREPARED = (
+    "train",
+    "test",
+    "n_train",
+    "n_test",
+    "dropped_rows",
+    "held_out",
+    "ingested",
+)
 
 
 def auto_document(
-    training: train.Training, job: specs.Train, prepared: auto.AutoData, run: Summary
+    training: train.TrainingResult,
+    job: specs.Train,
+    prepared: auto.AutoData,
+    run: Summary,
 ) -> Document:
-    """Return what training found, with what was done to the table and the comparison with other models.
+    """Return what training found, with what was done to the table and the comparison
+    with other models.
 
     `run`: what ran it, see `words.run_facts`.
     """
-    found, comparison = models.training_document(training, job, run), training.comparison
+    found = models.training_document(training, job, run)
+    comparison = training.comparison
     assert comparison is not None  # there are test rows
     std = [] if prepared.classify else ["--std"]
     following = [
@@ -42,5 +60,11 @@ def auto_document(
     }
     table = words.Table(f"compared on {comparison.rows_words}", *comparison.table())
     notes = [Paragraph(sentence, is_note=True) for sentence in comparison.about()]
-    parts = [facts, *found.parts, *rows.recipe_parts(prepared.recipe, 20), table, *notes]
+    parts = [
+        facts,
+        *found.parts,
+        *rows.recipe_parts(prepared.recipe, 20),
+        table,
+        *notes,
+    ]
     return Document(found.title, parts, found.lead, record, following)

@@ -1,4 +1,8 @@
-"""What a job found, part by part, as all faces show it: `terminal`, `markdown` and `html` render it."""
+"""What a job found, part by part, as all faces show it.
+
+In go headings, facts, tables and pictures, out comes a `Document`, which `terminal`,
+`markdown` and `html` render. Texts that each face makes itself would differ.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +30,10 @@ class Paragraph:
 
 @frozen
 class Picture:
-    """A PNG; `alt` describes it to readers who cannot see it. One that `shrinks` fits on a phone."""
+    """A PNG; `alt` describes it to readers who cannot see it.
+
+    One that `shrinks` fits on a phone.
+    """
 
     png: bytes
     alt: str
@@ -39,23 +46,24 @@ type Part = Heading | Paragraph | words.Table | Picture | Facts
 
 @dataclass(slots=True)
 class Document:
-    """What a job found, as all faces show it: a terminal, JSON, Prefect's Markdown, or a page in HTML.
-
-    `title`: of the whole.
-    `parts`: in order. A mapping is a list of facts, names and words; facts of None are left out.
-    `lead`: one sentence that comes first; "" for none.
-    `record`: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity become null.
-    `next`: commands that come next, without the program's name.
-    `code`: the exit code of the command.
-    `chips`: a few words each, which a page shows below the lead.
+    """What a job found, as all faces show it: a terminal, JSON, Prefect's Markdown, or
+    a page in HTML.
     """
 
     title: str
+    #: in order. A mapping is a list of facts, names and words; facts of None are left
+    #: out.
     parts: list[Part] = field(default_factory=list)
+    #: one sentence that comes first; "" for none
     lead: str = ""
+    #: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity
+    #: become null.
     record: Facts = field(default_factory=dict)
+    #: commands that come next, without the program's name
     next: Sequence[Sequence[str]] = ()
+    #: the exit code of the command
     code: int = 0
+    #: a few words each, which a page shows below the lead
     chips: Sequence[str] = ()
 
     def section(self, title: str, text: str = "", *, folded: bool = False) -> None:
@@ -68,11 +76,15 @@ class Document:
         if text:
             self.parts.append(Paragraph(text, note))
 
-    def table(self, caption: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def table(
+        self, caption: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
         """Add a table whose first column names the rows."""
         self.parts.append(words.Table(caption, header, rows))
 
-    def picture(self, png: bytes, alt: str, caption: str, *, shrinks: bool = False) -> None:
+    def picture(
+        self, png: bytes, alt: str, caption: str, *, shrinks: bool = False
+    ) -> None:
         """Add a picture, with a description in words."""
         self.parts.append(Picture(png, alt, caption, shrinks))
 

@@ -1,4 +1,8 @@
-"""A document as one HTML file, which needs no other file and no network."""
+"""A document as one HTML file, which needs no other file and no network.
+
+In goes a `Document`, out comes HTML with its pictures inside. With pictures in files of
+their own, a page that is sent by mail would have none.
+"""
 
 import base64
 from collections.abc import Iterator
@@ -21,7 +25,10 @@ def write_page(page: document.Document, path: PathLike) -> Path:
 def to_html(page: document.Document) -> str:
     """Return a document as HTML."""
     sections = [part.title for part in page.parts if isinstance(part, document.Heading)]
-    links = "".join(f'<li><a href="#s{i}">{escape(name)}</a></li>' for i, name in enumerate(sections, 1))
+    links = "".join(
+        f'<li><a href="#s{i}">{escape(name)}</a></li>'
+        for i, name in enumerate(sections, 1)
+    )
     chips = "".join(f"<li>{escape(chip)}</li>" for chip in page.chips)
     style = Path(__file__).with_name("page.css").read_text("utf-8")
     chips = f'<ul class="chips">{chips}</ul>' if chips else ""
@@ -30,50 +37,66 @@ def to_html(page: document.Document) -> str:
         f'<meta name="generator" content="{documents.MADE_BY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(page.title)}</title><style>{style}</style></head><body>"
-        f'<header><h1>{escape(page.title)}</h1><p class="lead">{escape(page.lead)}</p>{chips}</header>'
+        f"<header><h1>{escape(page.title)}</h1>"
+        f'<p class="lead">{escape(page.lead)}</p>{chips}</header>'
         f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
         f"<main>{''.join(_parts(page))}</main></body></html>"
     )
 
 
 def _parts(page: document.Document) -> Iterator[str]:
-    number, section, end = 0, page.title, ""
+    """Yield the parts as HTML; a section labels its tables that have no caption."""
+    number = 0
+    section = page.title
+    end = ""  # closes the section, if it is folded
     for part in page.parts:
         match part:
-            case document.Heading(section, folded):
+            case document.Heading(title, folded):
                 number += 1
-                heading = f'<h2 id="s{number}">{escape(section)}</h2>'
-                yield end + (f"<details><summary>{heading}</summary>" if folded else heading)
-                end = "</details>" if folded else ""
+                section = title
+                heading = f'<h2 id="s{number}">{escape(title)}</h2>'
+                yield end  # of the section before
+                end = ""
+                if folded:
+                    heading = f"<details><summary>{heading}</summary>"
+                    end = "</details>"
+                yield heading
             case document.Paragraph(text, is_note):
                 yield f"<p{' class="note"' if is_note else ''}>{escape(text)}</p>"
             case document.Picture(png, alt, caption, shrinks):
                 data = base64.b64encode(png).decode()
                 size = ' class="shrinks"' if shrinks else ""
-                picture = f'<img{size} src="data:image/png;base64,{data}" alt="{escape(alt)}">'
+                source = f"data:image/png;base64,{data}"
+                picture = f'<img{size} src="{source}" alt="{escape(alt)}">'
                 below = f"<figcaption>{escape(caption)}</figcaption>"
-                yield f"<figure>{_scrolling(picture, f'Picture: {caption}')}{below}</figure>"
+                scrolling = _scrolling(picture, f"Picture: {caption}")
+                yield f"<figure>{scrolling}{below}</figure>"
             case words.Table():
                 yield _table(part, part.caption or section)
-            case _:
+            case _:  # facts, the rest of `document.Part`
                 yield _table(document.facts_table(part), section)
     yield end
 
 
 def _table(table: words.Table, label: str) -> str:
     caption = escape(table.caption)
+    style = ' class="facts"' if table.is_facts else ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
     body = ""
     for first, *rest in table.cells():
         cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
         body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
     return _scrolling(
-        f"<table{' class="facts"' if table.is_facts else ''}><caption>{caption}</caption>"
+        f"<table{style}><caption>{caption}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
         label,
     )
 
 
 def _scrolling(content: str, label: str) -> str:
-    """Put content that may be wider than a phone in a frame that scrolls, by the keyboard too."""
-    return f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}">{content}</div>'
+    """Put content that may be wider than a phone in a frame that scrolls.
+
+    With a tabindex the keyboard scrolls it too.
+    """
+    region = f'role="region" aria-label="{escape(label)}"'
+    return f'<div class="wide" tabindex="0" {region}>{content}</div>'

@@ -1,6 +1,7 @@
 """A document as Markdown with its pictures inside, as Prefect shows artifacts.
 
-An artifact with a link to an HTML file would be of no use: browsers open no files from pages of a server.
+An artifact with a link to an HTML file would be useless, because browsers do not open
+local files from the pages of a server.
 """
 
 import base64
@@ -12,7 +13,10 @@ from rff_dist.workbench.results import document, words
 def to_markdown(page: document.Document) -> str:
     """Return a document as Markdown, with tables in GitHub's syntax."""
     lead = [_plain(page.lead)] if page.lead else []
-    return "\n\n".join([f"# {_plain(page.title)}", *lead, *map(_markdown, page.parts)]) + "\n"
+    return (
+        "\n\n".join([f"# {_plain(page.title)}", *lead, *map(_markdown, page.parts)])
+        + "\n"
+    )
 
 
 def _markdown(part: document.Part) -> str:
@@ -23,14 +27,18 @@ def _markdown(part: document.Part) -> str:
             return _plain(text)
         case document.Picture(png, alt, caption):
             data = base64.b64encode(png).decode()
-            return f"![{_plain(alt)}](data:image/png;base64,{data})\n\n{_plain(caption)}"
+            return (
+                f"![{_plain(alt)}](data:image/png;base64,{data})\n\n{_plain(caption)}"
+            )
         case words.Table(caption, header):
             side = ":--" if part.is_facts else "--:"
-            lines = [header, [":--", *[side] * (len(header) - 1)]]
-            lines += [[*map(_cell, row)] for row in part.cells()]
+            lines = [[_plain(name) for name in header]]
+            lines.append([":--", *[side] * (len(header) - 1)])
+            for row in part.cells():
+                lines.append([_cell(text) for text in row])
             table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
             return f"**{_plain(caption)}**\n\n{table}" if caption else table
-        case _:
+        case _:  # facts, the rest of `document.Part`
             return _markdown(document.facts_table(part))
 
 
@@ -39,6 +47,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape a text, so that nothing in it is taken for Markdown or HTML."""
-    # Names of columns, levels and paths come from users: one could break a table, or bring in markup.
+    """Escape a text, so that nothing in it is read as Markdown or HTML."""
+    # names of columns, levels and paths come from users: a name with "|" would break a
+    # table, one with "<" would add markup
     return re.sub(r"([\\`*_{}\[\]<>#|$~])", r"\\\1", text.replace("&", "&amp;"))

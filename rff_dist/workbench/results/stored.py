@@ -1,7 +1,10 @@
-"""What is said of what is stored at a path: a dataset, predictions or a model."""
+"""What is said of what is stored at a path: a dataset, predictions or a model.
+
+A path goes in, and a document comes out, of `rff-dist info` and of model cards. No one
+has to know what a folder holds to ask: models are tried first, then Zarr groups.
+"""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rff_dist import fields
@@ -9,131 +12,168 @@ from rff_dist.data import sources as row_sources
 from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, VersionError
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
-from rff_dist.storage import datasets, locations, records
+from rff_dist.storage import datasets, locations, output_places, records
+from rff_dist.storage.arrays import Header
 from rff_dist.text import some
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import clusters, models, rows, words
 from rff_dist.workbench.results.document import Document, Part
-from rff_dist.workbench.tables.ingest import PARTS
+from rff_dist.workbench.tables.attributes import PARTS
 
-_SHOWN_COLUMNS = _SHOWN_CANDIDATES = 6
+# in tables; the record has all
+MAX_COLUMNS = 6
+MAX_CANDIDATES = 6
 
 
 def stored_document(path: str) -> Document:
     """Return what is stored at a path; every byte of a model is checked."""
     try:
-        stored = records.read_record(path)
+        record = records.read_record(path)
     except (IntegrityError, UnsafeModelError, VersionError):
         raise
     except StorageError:
-        if any(Path(path, name).exists() for name in ("model.json", locations.POINTER_FILE)):
-            raise  # it is a model, but cannot be read
-    else:
-        return _describe_record(path, stored, versions.RegisteredModel(path).current())
+        if output_places.holds_model(locations.parse_location(path)):
+            raise  # it cannot be read
+        return _group_document(path)
+    return _record_document(path, record, versions.RegisteredModel(path).current())
+
+
+def _group_document(path: str) -> Document:
+    """Return what is said of a Zarr group: a dataset, predictions, or another one."""
     attributes, arrays = datasets.list_arrays(path)
-    shown = {name: value for name, value in attributes.items() if name != "rff_dist"}
-    mark = attributes.get("rff_dist")
-    written = {"predictions", "labels"} & set(arrays)
-    kind = "dataset" if "X" in arrays else "predictions" if written else "Zarr group"
+    kind = "Zarr group"
+    if "X" in arrays:
+        kind = "dataset"
+    elif "predictions" in arrays or "labels" in arrays:
+        kind = "predictions"
+    manifest = attributes.pop("rff_dist", None)
+    is_ours = isinstance(manifest, Mapping)
     record: Summary = {
         "path": path,
         "kind": kind,
-        "written_by_rff_dist": isinstance(mark, Mapping),
-        "complete": mark.get("state") == "complete" if isinstance(mark, Mapping) else None,
-        "arrays": [
-            {
-                "name": name,
-                "shape": header.shape,
-                "dtype": "text" if header.dtype.kind in "UT" else header.dtype.name,
-                **fields.values_of(header, "chunks", "shards", "codecs", "checksum", "zarr_format"),
-            }
-            for name, header in arrays.items()
-        ],
-        "attributes": shown,
+        "written_by_rff_dist": is_ours,
+        "complete": manifest.get("state") == "complete" if is_ours else None,
+        "arrays": [_array_record(name, header) for name, header in arrays.items()],
+        "attributes": attributes,
     }
-    if kind != "dataset":
-        facts = _attribute_facts(shown)
+    parts: list[Part] = [_arrays_table(record)]
+    if kind == "dataset":
+        dataset = _open_dataset(path, arrays)
+        recipe = recipes.recipe_of(attributes)
+        record |= {
+            **rows.describe_dataset(dataset),
+            "path": path,
+            "target_names": attributes.get("target_names"),
+            "fingerprint": dataset.fingerprint(),
+            "recipe": rows.describe_recipe(recipe) or None,
+        }
+        treatment = rows.recipe_parts(recipe, 20)
+        parts = [_dataset_facts(dataset, attributes), *treatment, *parts]
+    else:
+        facts = _attribute_facts(attributes)
         if record["complete"] is False:
             facts["state"] = words.Alert("unfinished: its writer was stopped")
-        return Document(f"{path}: {kind}", [_arrays_table(record), facts], record=record)
-    weights = "sample_weight" if {"sample_weight", "y"} <= arrays.keys() else None
-    text = "y" in arrays and arrays["y"].dtype.kind in "UT"
-    dataset = datasets.open_dataset(path, y=None if text else "y", sample_weight=weights)
-    recipe = recipes.recipe_of(attributes)
-    record |= {
-        **fields.values_of(dataset, "n_samples", "n_features", "feature_names"),
-        "target_names": attributes.get("target_names"),
-        "version": dataset.version,
-        "fingerprint": dataset.fingerprint(),
-        "recipe": rows.describe_recipe(recipe) or None,
-    }
-    parts = [_dataset_facts(record), *rows.recipe_parts(recipe, 20), _arrays_table(record)]
-    return Document(f"{path}: dataset", parts, record=record)
+        parts.append(facts)
+    return Document(f"{path}: {kind}", parts, record=record)
 
 
-def _dataset_facts(record: Facts) -> words.Lines:
-    """Return what people ask about a dataset first: its rows, its columns and where they come from."""
-    shown = (recipes.RECIPE, "feature_names", "target_names", "dropped_rows")
+def _array_record(name: str, header: Header) -> Summary:
+    is_text = header.dtype.kind in "UT"
     return {
-        "rows": f"{record['n_samples']:,}, {words.plural(record['n_features'], 'feature')}",
-        "columns": words.listed(record["feature_names"]),
-        "targets": words.listed(record["target_names"]),
-        **_attribute_facts({key: value for key, value in record["attributes"].items() if key not in shown}),
-        **({"version": f"{record['version']}, the current one"} if record["version"] else {}),
-        "dropped": words.dropped_words(record["attributes"].get("dropped_rows", 0)),
-        "follows": words.table_words(row_sources.followed_table(record["attributes"])),
-        "fingerprint": record["fingerprint"][:16],
+        "name": name,
+        "shape": header.shape,
+        "dtype": "text" if is_text else header.dtype.name,
+        **fields.values_of(
+            header, "chunks", "shards", "codecs", "checksum", "zarr_format"
+        ),
+    }
+
+
+def _open_dataset(path: str, arrays: Mapping[str, Header]) -> datasets.ZarrDataset:
+    # labels are no targets of a regression
+    has_targets = "y" in arrays and arrays["y"].dtype.kind not in "UT"
+    has_weights = {"sample_weight", "y"} <= arrays.keys()
+    return datasets.open_dataset(
+        path,
+        y="y" if has_targets else None,
+        sample_weight="sample_weight" if has_weights else None,
+    )
+
+
+def _dataset_facts(dataset: datasets.ZarrDataset, attributes: Facts) -> words.Lines:
+    """Return what people ask about a dataset first: rows, columns and origin."""
+    known = (recipes.RECIPE, "feature_names", "target_names", "dropped_rows")
+    others = {name: value for name, value in attributes.items() if name not in known}
+    return {
+        **rows.dataset_facts(dataset),
+        "targets": words.listed(attributes.get("target_names")),
+        **_attribute_facts(others),
+        "fingerprint": dataset.fingerprint()[:16],
     }
 
 
 def _attribute_facts(attributes: Facts) -> dict[str, str]:
     """Return the attributes, which are stored next to the arrays, in words."""
-    facts = {
-        name: _short(value)[: 16 if name.endswith("digest") else None]
-        for name, value in attributes.items()
-        if name not in (row_sources.SOURCES, "made_with", "seen")  # of appends; `--json` has all
-    }
+    facts = {}
+    for name, value in attributes.items():
+        # of appends; `--json` has all
+        if name not in (row_sources.SOURCES, "made_with", "seen"):
+            facts[name] = _short(value)[: 16 if name.endswith("digest") else None]
     if (how := rows.split_words(attributes)) is not None:
         facts["split"] = how
         del facts[PARTS]
     if sources := row_sources.known_sources(attributes):
-        last = f"{_short(sources[-1].get('name'))}, {sources[-1].get('n_samples', 0):,} rows"
-        facts["made of"] = last if len(sources) == 1 else f"{len(sources):,} files, the last is {last}"
+        name = _short(sources[-1].get("name"))
+        last = f"{name}, {sources[-1].get('n_samples', 0):,} rows"
+        if len(sources) > 1:
+            last = f"{len(sources):,} files, the last is {last}"
+        facts["made of"] = last
     return facts
 
 
 def _arrays_table(record: Facts) -> words.Table:
-    cells: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for array in record["arrays"]:
         chunks = _shape_words(array["chunks"])
         if array["shards"]:
             chunks += f" in {_shape_words(array['shards'])}"
-        # These two say how numbers become bytes and chunks become a shard, which interests no one.
+        # These two say how numbers become bytes and chunks become a shard, which
+        # interests no one.
         plain = ("bytes", "sharding_indexed")
-        codecs = ", ".join(dict.fromkeys(name for name in array["codecs"] if name not in plain))
+        codecs = dict.fromkeys(name for name in array["codecs"] if name not in plain)
         checksum = "yes" if array["checksum"] else words.Alert("none")
         shape = _shape_words(array["shape"])
-        cells.append((array["name"], shape, array["dtype"], chunks, codecs, checksum))
+        storage = (chunks, ", ".join(codecs), checksum)
+        rows.append((array["name"], shape, array["dtype"], *storage))
     header = ("array", "shape", "dtype", "chunks", "codecs", "checksum")
-    return words.Table("arrays", header, cells or [("(none)",)], is_facts=True)
+    return words.Table("arrays", header, rows or [("(none)",)], is_facts=True)
 
 
 def _lineage_facts(version: versions.Version) -> words.Lines:
     """Return in words which version is read, and the data it was made of."""
     lineage = version.lineage
-    after = "" if version.parent is None else f", made after version {version.parent}"
-    of_data = f", version {lineage['data_version']}" if lineage.get("data_version") else ""
+    number = f"{version.number}, the current one"
+    if version.parent is not None:
+        number += f", made after version {version.parent}"
+    data = lineage.get("data") or "rows in memory"
+    if lineage.get("data_version"):
+        data += f", version {lineage['data_version']}"
     return {
-        "version": f"{version.number}, the current one{after}",
+        "version": number,
         "reason": version.reason or None,
-        "data": (lineage.get("data") or "rows in memory") + of_data,
+        "data": data,
         "table": words.table_words(lineage.get("data_table")),
     }
 
 
-def _describe_record(path: str, record: records.Record, version: versions.Version | None) -> Document:
-    metadata = record.metadata
-    described: Summary = {
+def _record_document(
+    path: str, record: records.Record, version: versions.Version | None
+) -> Document:
+    """Return what is said of a stored model."""
+    arrays = record.arrays
+    metadata = dict(record.metadata)
+    has_statistics = metadata.pop("statistics", None) is not None
+    about: Summary = {
         "path": path,
         "kind": record.kind,
         "version": None if version is None else version.number,
@@ -141,28 +181,31 @@ def _describe_record(path: str, record: records.Record, version: versions.Versio
         "format_version": record.format_version,
         "rff_dist_version": record.rff_dist_version,
         "arrays": {
-            name: {"shape": array.shape, "dtype": array.dtype.name} for name, array in record.arrays.items()
+            name: {"shape": array.shape, "dtype": array.dtype.name}
+            for name, array in arrays.items()
         },
-        **{name: value for name, value in metadata.items() if name != "statistics"},
-        "has_statistics": "statistics" in metadata,
+        **metadata,
+        "has_statistics": has_statistics,
     }
-    facts, parts = {} if version is None else _lineage_facts(version), list[Part]()
+    facts = {} if version is None else _lineage_facts(version)
+    parts = list[Part]()
     if record.kind == "ridge model":
         card = metadata["card"]
-        described |= models.describe_stored(record)
-        facts |= models.stored_facts(record, described.get("products"))
-        table = described.get("cross_validation")
+        about |= models.describe_stored(record)
+        facts |= models.stored_facts(record)
         parts += models.group_parts(card.get("metrics"), card.get("target_names"))
-        parts += rows.recipe_parts(recipes.recipe_of(card), _SHOWN_COLUMNS)
+        parts += rows.recipe_parts(recipes.recipe_of(card), MAX_COLUMNS)
+        table = about.get("cross_validation")
         if table is not None and len(table["widths"]) > 1:
-            parts.append(models.widths_table(table, len(record.arrays["coefficients"])))
-        if len(card.get("candidates", [])) > 1:
-            parts.append(models.candidates_table(card["candidates"], _SHOWN_CANDIDATES))
+            parts.append(models.widths_table(table, len(arrays["coefficients"])))
+        candidates = card.get("candidates", [])
+        if len(candidates) > 1:
+            parts.append(models.candidates_table(candidates, MAX_CANDIDATES))
     if record.kind == "k-means model":
         facts |= clusters.stored_facts(record)
-        described["cluster_weights"] = record.arrays["cluster_weights"]
-    facts["stored"] = f"{len(record.arrays)} arrays, undamaged (SHA-256)"
-    return Document(f"{path}: {record.kind}", [facts, *parts], record=described)
+        about["cluster_weights"] = arrays["cluster_weights"]
+    facts["stored"] = f"{len(arrays)} arrays, undamaged (checksums)"
+    return Document(f"{path}: {record.kind}", [facts, *parts], record=about)
 
 
 def _shape_words(lengths: Sequence[int]) -> str:

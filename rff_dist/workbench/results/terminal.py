@@ -1,4 +1,8 @@
-"""A document in a terminal, by rich."""
+"""A document in a terminal, by rich.
+
+In goes a `Document`, out comes what a rich console prints. Tables of rich alone would
+leave spaces at the ends of lines, which copied texts and diffs then have.
+"""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -14,12 +18,15 @@ from rff_dist.workbench.results import document, words
 
 
 def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
-    """Return a document as rich prints it: the lead first, then the title above the parts.
+    """Return a document as rich prints it: the lead first, then the title above the
+    parts.
 
     `next`: whether to suggest the commands that come next.
     """
     heads = filter(None, (shown.lead, shown.title))
-    views: list[RenderableType] = [Text(line, "bold", overflow="fold") for line in heads]
+    views: list[RenderableType] = [
+        Text(line, "bold", overflow="fold") for line in heads
+    ]
     for part in shown.parts:
         # captions stand out by an empty line
         apart = isinstance(part, words.Table) and part.caption
@@ -30,11 +37,15 @@ def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
 
 @frozen
 class _Trimmed:
-    """Text and tables without spaces at the ends of lines, which wrapping and filling leave."""
+    """Text and tables without spaces at the ends of lines, which wrapping and filling
+    leave.
+    """
 
     content: RenderableType
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Segment]:
         for line in console.render_lines(self.content, options, pad=False):
             while line and not line[-1].text.strip():
                 line.pop()
@@ -71,10 +82,20 @@ def _facts(facts: words.Table) -> Table:
 
 def _table(table: words.Table) -> Table:
     """Return a table; the chosen row stands out."""
-    view = Table(box=box.SIMPLE_HEAD, show_header=any(table.header), show_edge=False, padding=(0, 1, 0, 0))
+    view = Table(
+        box=box.SIMPLE_HEAD,
+        show_header=any(table.header),
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     for i, column in enumerate(table.header):
-        # In a narrow terminal the widest columns are wrapped; "…" would stand for a number's digits.
-        view.add_column(column, justify="left" if table.is_facts or not i else "right", overflow="fold")
+        # In a narrow terminal the widest columns are wrapped; "…" would stand for a
+        # number's digits.
+        view.add_column(
+            column,
+            justify="left" if table.is_facts or not i else "right",
+            overflow="fold",
+        )
     for i, row in enumerate(table.cells()):
         view.add_row(*map(_text, row), style="bold" if i == table.chosen else None)
     return view
@@ -83,8 +104,12 @@ def _table(table: words.Table) -> Table:
 def _commands(commands: Iterable[Iterable[str]]) -> Iterator[Text]:
     for i, command in enumerate(commands):
         start = "        " if i else "\n  next: "
-        yield Text.assemble((start, "dim"), shlex.join(["rff-dist", *command]), overflow="fold")
+        yield Text.assemble(
+            (start, "dim"), shlex.join(["rff-dist", *command]), overflow="fold"
+        )
 
 
 def _text(value: str) -> Text:
-    return Text(value, "yellow" if isinstance(value, words.Alert) else "", overflow="fold")
+    return Text(
+        value, "yellow" if isinstance(value, words.Alert) else "", overflow="fold"
+    )

@@ -1,4 +1,9 @@
-"""What is said of an update: which rows were new, what was decided, and how the errors compare."""
+"""What is said of an update: which rows were new, what was decided, and the errors.
+
+The record of the job goes in; facts, tables and the document come out. Refused rows end
+the command with an exit code of its own, and the facts then show the commands that take
+them nonetheless.
+"""
 
 import shlex
 from collections.abc import Sequence
@@ -10,69 +15,93 @@ from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.document import Document, Part
 
-_SHOWN_COLUMNS = 5
+MAX_COLUMNS = 5  # in the table; the record has all
 #: The exit code if rows were refused, so that the model is the one of before.
 REFUSED = 3
+_MODELS = ("champion", "challenger")
+#: Titles of the errors of targets, by their names in the record.
+_ERRORS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", "r2": "R²"}
 
 
-def update_document(updated: refresh.Updated, run: Summary) -> Document:
-    """Return what an update found and decided.
-
-    `run`: what ran it, see `words.run_facts`.
-    """
-    record, champion = {**updated.record, **run}, updated.champion
+def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
+    """Return what an update found and decided; `run` is for `words.run_facts`."""
+    record = {**update.record, **run}
     facts = update_facts(record)
     decision = facts.pop("decision")
     parts: list[Part] = [facts | words.run_facts(run)]
     if record["n_new"]:
-        parts.append(errors_table(record, champion))
+        parts.append(errors_table(record, update.champion))
         if "columns" in record["drift"]["parts"]:
-            columns, names = record["drift"]["columns"], champion.card.get("feature_names")
-            parts.append(columns_table(columns[:_SHOWN_COLUMNS], names))
-    code = REFUSED if record["decision"].endswith("kept") else 0
-    return Document(f"{decision}: {words.place_words(record)}", parts, record=record, code=code)
+            columns = record["drift"]["columns"][:MAX_COLUMNS]
+            names = update.champion.card.get("feature_names")
+            parts.append(columns_table(columns, names))
+    return Document(
+        f"{decision}: {words.place_words(record)}",
+        parts,
+        record=record,
+        code=REFUSED if is_refused(record) else 0,
+    )
+
+
+def is_refused(record: Facts) -> bool:
+    """Return whether the rows were refused, or would be by an update in earnest."""
+    return bool(record["decision"].endswith("kept"))
 
 
 def update_facts(record: Facts) -> words.Lines:
-    """Return `workbench.jobs.refresh.Updated.record` in words."""
-    kept = record["decision"].endswith("kept")
-    facts: dict[str, str | None] = {
-        "decision": words.Alert(record["decision"]) if kept else record["decision"],
+    """Return `workbench.jobs.refresh.UpdateResult.record` in words."""
+    facts: words.Lines = {
+        "decision": record["decision"],
         "because": record["reason"],
     }
-    if record["left_out"]:
-        why = zip(record["left_out"], record["left_out_because"], strict=True)
-        facts["left out"] = "; ".join(f"{words.ranges_words([rows])}: {because}" for rows, because in why)
-        again = ["rff-dist", "update", record["model"], record["data"]]
-        facts["to judge them again"] = shlex.join([*again, "--backfill", str(record["left_out"][0][0])])
-    window = f", of the window {record['window']}: from row {record['first_row']:,} on"
-    facts |= {
-        "holds": words.plural(record["n_samples"], "row") + ("" if record["window"] == "all" else window),
-        "removed": words.plural(record["n_gone"], "row") if record["n_gone"] else None,
-    }
+    if is_refused(record):
+        facts["decision"] = words.Alert(record["decision"])
+    update_command = ["rff-dist", "update", record["model"], record["data"]]
+    if left_out := record["left_out"]:
+        reasons = zip(left_out, record["left_out_because"], strict=True)
+        facts["left out"] = "; ".join(
+            f"{words.ranges_words([rows])}: {reason}" for rows, reason in reasons
+        )
+        command = [*update_command, "--backfill", str(left_out[0][0])]
+        facts["to judge them again"] = shlex.join(command)
+    holds = words.plural(record["n_samples"], "row")
+    if record["window"] != "all":
+        first = f"from row {record['first_row']:,} on"
+        holds += f", of the window {record['window']}: {first}"
+    facts["holds"] = holds
+    if record["n_gone"]:
+        facts["removed"] = words.plural(record["n_gone"], "row")
     facts["follows"] = words.table_words(record["table"])
     if record["n_new"]:
         n_appended = max(0, record["n_after"] - record["n_before"])
-        replaced = f", {record['n_replaced']:,} that replaced others" if record["n_replaced"] else ""
-        facts["new rows"] = f"{record['n_new']:,}, of {n_appended:,} appended{replaced}"
+        rows = f"{record['n_new']:,}, of {n_appended:,} appended"
+        if record["n_replaced"]:
+            rows += f", {record['n_replaced']:,} that replaced others"
+        facts["new rows"] = rows
         facts["drift"] = _drift_words(record["drift"])
     if record["decision"] == "kept":
-        again = ["rff-dist", "update", record["model"], record["data"]]
-        again += ["--backfill", str(record["new"][0][0])] if record["new"] else []
-        facts["to take the rows nonetheless"] = shlex.join([*again, "--force"])
+        if record["new"]:
+            update_command += ["--backfill", str(record["new"][0][0])]
+        facts["to take the rows nonetheless"] = shlex.join([*update_command, "--force"])
     if (solution := record.get("solution")) is not None:
-        alpha, before = (words.value_words(solution[name]) for name in ("alpha", "alpha_before"))
-        facts |= {"alpha": f"{alpha}, before {before}", **words.solver_facts(solution)}
-    return facts | {"digest": record["digest"][:16]}
+        alpha = words.value_words(solution["alpha"])
+        before = words.value_words(solution["alpha_before"])
+        facts["alpha"] = f"{alpha}, before {before}"
+        facts |= words.solver_facts(solution)
+    facts["digest"] = record["digest"][:16]
+    return facts
 
 
 def decision_words(record: Facts) -> str:
     """Return what was decided, and about which version."""
-    decision, version = record["decision"], record["version"]
-    if decision.endswith("kept"):
-        return "Refused: the model stays as it was" if decision == "kept" else "The new rows would be refused"
+    decision = str(record["decision"])
+    if decision == "kept":
+        return "Refused: the model stays as it was"
+    if is_refused(record):
+        return "The new rows would be refused"
+    version = record["version"]
     about = "" if version is None else f" as version {version}"
-    return f"{str(decision).capitalize()}{about}"
+    return f"{decision.capitalize()}{about}"
 
 
 def _drift_words(drift: Facts) -> str:
@@ -83,21 +112,28 @@ def _drift_words(drift: Facts) -> str:
 
 
 def errors_table(record: Facts, champion: RidgeModel) -> words.Table:
-    """Return the champion's errors on new rows, and those of champion and challenger on held-out rows."""
-    columns = [*map(record["progressive"].get, models.ERRORS), *map(record["gate"].get, _MODELS)]
-    caption = f"errors on the new rows before they were added, and RMSE on {record['gate']['held_out']}"
-    header = ("target", *models.ERRORS.values(), *_MODELS)
-    return words.Table(caption, header, list(zip(models.target_names(champion), *columns, strict=True)))
-
-
-_MODELS = ("champion", "challenger")
+    """Return the errors on new rows, and those of both models on held-out rows."""
+    columns = [record["progressive"].get(name) for name in _ERRORS]
+    columns += [record["gate"].get(model) for model in _MODELS]
+    rows = list(zip(models.target_names(champion), *columns, strict=True))
+    caption = (
+        "errors on the new rows before they were added, and RMSE on"
+        f" {record['gate']['held_out']}"
+    )
+    header = ("target", *_ERRORS.values(), *_MODELS)
+    return words.Table(caption, header, rows)
 
 
 def columns_table(columns: Sequence[Facts], names: Sequence[str] | None) -> words.Table:
     """Return the columns of the new rows that drifted most."""
     rows = []
-    for row in columns:
-        figures = ["∞" if row[key] is None else f"{row[key]:.3g}" for key in ("shift", "spread", "p_value")]
-        rows.append((row["column"] if names is None else names[row["column"]], *figures))
+    for column in columns:
+        name = column["column"] if names is None else names[column["column"]]
+        if "distance" in column:
+            moved = [f"{column['distance']:.1%} of the rows in other levels", ""]
+        else:
+            figures = (column["shift"], column["spread"])
+            moved = ["∞" if figure is None else f"{figure:.3g}" for figure in figures]
+        rows.append((name, *moved, f"{column['p_value']:.3g}"))
     header = ("column", "shift of the mean", "spread", "p-value")
     return words.Table("columns that moved most, in standard deviations", header, rows)

@@ -1,14 +1,15 @@
-"""Facts and tables as every face shows them, and how they write values."""
+"""Facts and tables as every face shows them, and how they write values.
 
-import re
+In go numbers, times and records, out come words. Each face would round numbers in its
+own way otherwise, and the same figure would look like two.
+"""
+
 from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.checks import is_number
 from rff_dist.text import number, some
 from rff_dist.typing import Facts, frozen
-
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 #: How far features are from the kernel that they approximate.
 APPROXIMATION = {
@@ -22,7 +23,9 @@ type Lines = dict[str, str | None]
 
 
 class Alert(str):
-    """Words of a fact that ask for attention: yellow in a terminal, bold in Markdown."""
+    """Words of a fact that ask for attention: yellow in a terminal, bold in
+    Markdown.
+    """
 
     __slots__ = ()
 
@@ -52,8 +55,10 @@ class Table:
 def value_words(value: Any) -> str:
     """Return a number in four digits, the first eight of several values, or a text.
 
-    >>> value_words(1 / 3), value_words([1.0, None]), value_words("cv"), value_words(None)
-    ('0.3333', '1, –', 'cv', '–')
+    >>> value_words(1 / 3), value_words([1.0, None])
+    ('0.3333', '1, –')
+    >>> value_words("cv"), value_words(None)
+    ('cv', '–')
     """
     if isinstance(value, list | tuple):
         return some(["–" if member is None else member for member in value])
@@ -88,9 +93,9 @@ def time_words(when: str) -> str:
 
 def table_words(table: Facts | None) -> str | None:
     """Return the lakehouse table and version that rows are of; None without one."""
-    return (
-        None if table is None else f"version {table['version']} of the {table['format']} table {table['id']}"
-    )
+    if table is None:
+        return None
+    return f"version {table['version']} of the {table['format']} table {table['id']}"
 
 
 def change_words(n_before: int, n_after: int) -> str:
@@ -131,13 +136,17 @@ def kernel_words(kernel: Facts) -> str:
         case {"name": "on_columns", "kernel": inner, "columns": columns}:
             return f"{kernel_words(inner)} on columns {some(columns)}"
         case {"name": "additive", "kernel": inner, "length_scale": scale}:
-            weights = " : ".join(number(kernel[name]) for name in ("order_1", "order_2", "dense"))
+            order_1 = kernel["order_1"]
+            of_columns = sum(order_1) if isinstance(order_1, Sequence) else order_1
+            weights = " : ".join(
+                map(number, (of_columns, kernel["order_2"], kernel["dense"]))
+            )
             shape = kernel_words({**inner, "length_scale": scale})
             return f"additive (columns, pairs and all by {weights}) of {shape}"
     parameters = [
         f"{'ν =' if name == 'nu' else name.replace('_', ' ')} {value_words(value)}"
         for name, value in kernel.items()
-        if name != "name" and value is not None
+        if name not in ("name", "categories") and value is not None
     ]
     return ", ".join([kernel["name"].replace("_", " "), *parameters])
 
@@ -146,20 +155,27 @@ def features_words(features: Facts, n_components: int, seed: int | None = None) 
     """Return a feature map, in the form of `FeatureMap.record`, in words."""
     words = f"D = {n_components:,}, {features['kind']}"
     if (spec := features.get("spec")) is not None:
-        words, seed = f"{words}, {spec['design']}, {spec['map']}", spec["seed"]
+        words = f"{words}, {spec['design']}, {spec['map']}"
+        seed = spec["seed"]
     elif "jitter" in features:
         words += f", jitter {features['jitter']:.3g}"
     return words if seed is None else f"{words}, seed {seed}"
 
 
 def kernel_of_features(features: Facts) -> str | None:
-    """Return the kernel of a feature map, as in `features_words`; None if its frequencies were given."""
+    """Return the kernel of a feature map, as in `features_words`; None if its
+    frequencies were given.
+    """
     kernel = (features.get("spec") or features).get("kernel")
     return None if kernel is None else kernel_words(kernel)
 
 
-def features_and_targets(n_features: int, n_targets: int, classifier: Facts | None = None) -> str:
-    """Return "8 features, 1 target", or "8 features, 2 classes" with the facts of a classifier."""
+def features_and_targets(
+    n_features: int, n_targets: int, classifier: Facts | None = None
+) -> str:
+    """Return "8 features, 1 target", or "8 features, 2 classes" with the facts of a
+    classifier.
+    """
     outputs = plural(n_targets, "target")
     if classifier is not None:
         outputs = plural(len(classifier["classes"]), "class", "classes")
@@ -174,15 +190,21 @@ def solver_facts(status: Facts) -> Lines:
 
 
 def run_facts(run: Facts) -> Lines:
-    """Return in words what ran a job, how long it took, and what was drawn and written about it.
+    """Return in words what ran a job, how long it took, and what was drawn and written
+    about it.
 
-    `run`: its "seconds" and "products", see `engines.clock.Times`, and its "engine"; empty if not known.
-      Perhaps a "plot" and a "report", which are paths.
+    `run` has "seconds" and "products" (how matrix products were computed; see
+    `engines.clock.Times`) and "engine", which is empty if not known. A "plot" and a
+    "report", if it has them, are paths.
     """
     from rff_dist.engines.clock import products_words
 
     seconds = run["seconds"]
-    parts = ", ".join(f"{name} {seconds_words(value)}" for name, value in seconds.items() if name != "total")
+    parts = ", ".join(
+        f"{name} {seconds_words(value)}"
+        for name, value in seconds.items()
+        if name != "total"
+    )
     return {
         "seconds": f"{seconds_words(seconds['total'])} ({parts})",
         "products": products_words(run["products"]) or None,
@@ -198,12 +220,3 @@ def engine_words(engine: Facts) -> str:
     if engine["kind"] == "serial":
         return f"this process, {threads}"
     return f"{engine['kind']}, {plural(engine['n_workers'], 'worker')} × {threads}"
-
-
-def version_cell(value: Any) -> str:
-    """Return a value of `version_rows` as a table shows it: digests by the digits that tell them apart."""
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, str):
-        return f"{value[:8]}…" if _DIGEST.fullmatch(value) else value
-    return value_words(value)

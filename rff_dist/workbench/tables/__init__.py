@@ -1,1 +1,1 @@
-"""Rows from outside: files, tables, database queries, and generated data."""
+"""Rows from elsewhere → datasets: files, queries, lakehouse tables, generated data."""

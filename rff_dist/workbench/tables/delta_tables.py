@@ -1,4 +1,7 @@
-"""Delta tables: their rows, and what changed between two versions."""
+"""The folder of a Delta table → its current rows, and what changed since a version.
+
+The package deltalake reads rows, and the feed of changes if the table records one.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -12,73 +15,115 @@ from pyarrow import compute
 
 from rff_dist.errors import DataError, StorageError
 from rff_dist.lazy import require
-from rff_dist.recipes import tables
+from rff_dist.recipes.tables import (
+    Batches,
+    RawTable,
+    Types,
+    cast_columns,
+    rows_per_batch,
+)
 from rff_dist.storage import locations
 from rff_dist.workbench.tables.lakes import Feed, Lake
 
-_CHANGE, _COMMIT = "_change_type", "_commit_version"
+_CHANGE = "_change_type"
+_COMMIT = "_commit_version"
 
 
 def open_delta(location: locations.Location) -> Lake:
     """Open the current version of a Delta table; its rows are not read yet.
 
-    Raises MissingDependencyError without the package deltalake; StorageError if the table cannot be read.
+    Raises MissingDependencyError without the package deltalake; StorageError if the
+    table cannot be read.
     """
     why = f"{location} is a Delta table, which needs the package deltalake"
     deltalake = require("deltalake", why, "delta")
-    # errors of stores, DataFusion and Arrow, which have no common class
-    as_delta = partial(locations.reaching, f"{location} cannot be read as a Delta table")
-    with as_delta():
+    # turns errors of stores, DataFusion and Arrow, which have no common class, into a
+    # StorageError
+    reading_delta = partial(
+        locations.reaching, f"{location} cannot be read as a Delta table"
+    )
+    with reading_delta():
         table = deltalake.DeltaTable(location.url)
         schema: Any = pyarrow.schema(table.schema().to_arrow())
-        name, version, protocol = PurePosixPath(location.path).name, table.version(), table.protocol()
-        # Deletion vectors and renamed columns are DataFusion's to read, in which files come in any order.
-        plain = protocol.min_reader_version == 1 or protocol.reader_features == []
-        n_samples = table.count() if plain else None
+        name = PurePosixPath(location.path).name
+        version = table.version()
+        protocol = table.protocol()
+        # Only DataFusion reads tables with deletion vectors or renamed columns; it
+        # returns their files in any order, so a second reading may differ from the
+        # first.
+        is_plain = protocol.min_reader_version == 1 or protocol.reader_features == []
+        n_samples = table.count() if is_plain else None
 
-    def batches(types: tables.Types) -> tables.Batches:
-        with as_delta():
-            if plain:
+    def batches(types: Types) -> Batches:
+        with reading_delta():
+            if is_plain:
                 ahead = {"batch_readahead": 1, "fragment_readahead": 1}
-                rows = tables.rows_per_batch(8 * len(types))
-                read = table.to_pyarrow_dataset().to_batches(columns=list(types), batch_size=rows, **ahead)
+                rows = rows_per_batch(8 * len(types))
+                read_batches = table.to_pyarrow_dataset().to_batches(
+                    columns=list(types), batch_size=rows, **ahead
+                )
             else:
-                read = pyarrow.RecordBatchReader.from_stream(table.scan(columns=list(types)))
-            for batch in read:
-                yield tables.cast_columns(batch, types, name)
+                read_batches = pyarrow.RecordBatchReader.from_stream(
+                    table.scan(columns=list(types))
+                )
+            for batch in read_batches:
+                yield cast_columns(batch, types, name)
 
     def read_feed(entry: Mapping[str, Any], columns: Sequence[str]) -> Feed:
+        """Return the rows that came or went since the version of `entry`.
+
+        `entry` is what a dataset stored of that version; see `Lake.read_feed`. Returns
+        (rows, signs, commit versions): sign 1 = added, -1 = removed.
+        """
         since = int(entry["version"])
-        content = _read_commit(location, since) if since <= version else None
-        if since > version or (content and entry["commit"] and content != entry["commit"]):
+        if since > version or _is_rewritten(location, since, entry["commit"]):
             raise DataError(
-                f"{location} is at version {version}, and its history no longer leads there from version "
-                f"{since}, which the dataset holds: the table was rolled back or written again. Ingest it "
-                "again with `overwrite`"
+                f"{location} is at version {version}, and its history no longer leads"
+                f" there from version {since}, which the dataset holds: the table was"
+                " rolled back or written again. Ingest it again with `overwrite`"
             )
         types = {column: schema.field(column).type for column in columns}
         try:
-            # Where the feed is not recorded, these are the rows of added and of removed files.
-            feed: Any = table.load_cdf(since + 1, version, columns=[*columns, _CHANGE, _COMMIT])
-            read = pyarrow.table(feed)
-        except Exception as error:  # of DataFusion, Parquet and the store, of many classes
+            # If the table records no feed, these are the rows of added and of removed
+            # files.
+            wanted = [*columns, _CHANGE, _COMMIT]
+            feed: Any = table.load_cdf(since + 1, version, columns=wanted)
+            changes = pyarrow.table(feed)
+        except Exception as error:  # of DataFusion, Parquet and the store
             raise StorageError(
-                f"the changes of {location} from version {since + 1} to {version} cannot be read: "
-                f"{locations.explain(error)}. If its log or its files of removed rows were vacuumed, ingest "
-                "it again with `overwrite`"
+                f"the changes of {location} from version {since + 1} to {version}"
+                f" cannot be read: {locations.explain(error)}. If its log or its files"
+                " of removed rows were vacuumed, ingest it again with `overwrite`"
             ) from error
-        change = read.column(_CHANGE).cast("string")
-        went = compute.is_in(change, pyarrow.array(["delete", "update_preimage"])).to_numpy()
-        parts = [tables.cast_columns(batch, types, name) for batch in read.to_batches()]
+        removals = pyarrow.array(["delete", "update_preimage"])
+        kind = changes.column(_CHANGE).cast("string")
+        is_removed = compute.is_in(kind, removals).to_numpy()
+        parts = [cast_columns(batch, types, name) for batch in changes.to_batches()]
         rows = pyarrow.Table.from_batches(parts, pyarrow.schema(list(types.items())))
-        return rows, np.where(went, -1, 1), read.column(_COMMIT).to_numpy().astype(np.int64)
+        return (
+            rows,
+            np.where(is_removed, -1, 1),
+            changes.column(_COMMIT).to_numpy().astype(np.int64),
+        )
 
-    rows = tables.Table(name, schema, batches, n_samples, is_read_once=not plain)
-    facts = {"commit": _read_commit(location, version)}
-    return Lake(location.url, "Delta", str(table.metadata().id), version, facts, rows, read_feed)
+    rows = RawTable(name, schema, batches, n_samples, is_read_once=not is_plain)
+    facts = {"commit": _commit_digest(location, version)}
+    return Lake(
+        location.url, "Delta", str(table.metadata().id), version, facts, rows, read_feed
+    )
 
 
-def _read_commit(location: locations.Location, version: int) -> str | None:
-    """Return the digest of a version's commit; None if the log no longer has it."""
+def _is_rewritten(
+    location: locations.Location, version: int, recorded_digest: str | None
+) -> bool:
+    """Return whether a commit differs from the recorded one, if both are known."""
+    digest = _commit_digest(location, version)
+    if digest is None or recorded_digest is None:
+        return False
+    return digest != recorded_digest
+
+
+def _commit_digest(location: locations.Location, version: int) -> str | None:
+    """Return the digest of a version's commit, if the log still has it."""
     content = locations.read_file(location.child("_delta_log"), f"{version:020}.json")
     return None if content is None else hashlib.sha256(content).hexdigest()

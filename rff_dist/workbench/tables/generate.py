@@ -1,31 +1,36 @@
-"""Generated datasets of any size, whose best possible error is known."""
+"""Random inputs and a function of them → a dataset whose best possible error is known.
+
+In go a function and the size of a dataset, out comes the dataset. One stream of random
+numbers would do, but row i is to depend on the seed and i only, not on the number of
+rows or the chunks: a longer dataset begins with the rows of a shorter one.
+"""
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from rff_dist.errors import DataError
 from rff_dist.storage import datasets, locations, writing
 from rff_dist.typing import PathLike, frozen
 
-# Rows that share a counter. The number is part of the data's definition: another one gives other rows.
+# Rows that are drawn with one counter. This number decides what is drawn: with another
+# one the same seed gives other rows.
 TILE_ROWS = 8192
-_INPUTS, _NOISE = 0, 1
+# streams of random numbers, for X and for the noise of y
+_INPUTS = 0
+_NOISE = 1
 
 
 @frozen
 class RandomRows:
-    """Rows of standard normal inputs, and the noise of their targets.
-
-    `noise`: standard deviation of the noise, in units of y.
-    `seed`: from 0 to 2^64 − 1.
-    `first_row`: number of the first row; test data can begin where the training data end.
-    """
+    """Rows of standard normal inputs, and the noise of their targets."""
 
     n_samples: int
     n_features: int
+    #: standard deviation, in units of y
     noise: float
+    #: from 0 to 2^64 − 1
     seed: int
+    #: number of the first row; test data can begin after the last row of training data
     first_row: int = 0
 
 
@@ -33,46 +38,43 @@ def generate_dataset(
     url: PathLike,
     function: Callable[[np.ndarray], np.ndarray],
     rows: RandomRows,
-    how: writing.Writing = writing.Writing(),
+    write_options: writing.WriteOptions = writing.WriteOptions(),
 ) -> datasets.ZarrDataset:
-    """Write y = function(X) + noise · ε, with X and ε standard normal, in bounded memory.
+    """Write y = function(X) + noise · ε, where X and ε are standard normal.
 
-    No model can have a root mean squared error below `noise`, which is stored as the attribute `best_rmse`.
-    Row i depends on the seed and i only, not on the number of rows or the chunks, so a longer dataset begins
-    with the rows of a shorter one. X is float32, and the function sees the stored values.
-
-    `function`: maps float64 (rows, n_features) to real (rows,) or (rows, n_targets), row by row.
-    Raises DataError if the function returns another number of rows, or values that are not finite.
-    Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3", for Philox, a counter-based
-      generator.
+    No model can have a root mean squared error below `noise`, which is stored as the
+    attribute `best_rmse`. X is float32, and the function sees the stored values: it
+    maps float64 (n_rows, n_features) to (n_rows,), row by row.
     """
-    seed, noise, first_row = rows.seed, rows.noise, rows.first_row
+    stop = rows.first_row + rows.n_samples
 
     def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        stop = first_row + rows.n_samples
-        for tile in range(first_row // TILE_ROWS, -(-stop // TILE_ROWS)):
+        tile_stop = -(-stop // TILE_ROWS)  # rounded up
+        for tile in range(rows.first_row // TILE_ROWS, tile_stop):
             start = tile * TILE_ROWS
-            wanted = slice(max(0, first_row - start), min(TILE_ROWS, stop - start))
-            X = _normals(seed, _INPUTS, tile, rows.n_features)[wanted].astype(np.float32)
-            y = np.asarray(function(X.astype(np.float64)), dtype=np.float64)
-            if y.shape[:1] != (len(X),) or y.ndim > 2 or not np.isfinite(y).all():
-                raise DataError(
-                    f"`function` gave shape {y.shape} for {len(X)} rows (from row {start + wanted.start}); "
-                    f"expected finite values of shape ({len(X)},) or ({len(X)}, n_targets)"
-                )
-            n_targets = y.shape[1] if y.ndim == 2 else 1
-            yield X, y + noise * _normals(seed, _NOISE, tile, n_targets)[wanted].reshape(y.shape)
+            # the tile's rows that are asked for; a stop past its end is cut
+            wanted = slice(max(0, rows.first_row - start), stop - start)
+            X = _normals(rows.seed, _INPUTS, tile, rows.n_features)[wanted]
+            X = X.astype(np.float32)
+            noise = _normals(rows.seed, _NOISE, tile, 1)[wanted, 0]
+            yield X, function(X.astype(np.float64)) + rows.noise * noise
 
-    facts = {"seed": seed, "noise": noise, **({"first_row": first_row} if first_row else {})}
-    attributes = {"generated": facts, "best_rmse": float(noise)}
-    location, n_samples, names = locations.parse_location(url), rows.n_samples, (None, None)
     return writing.write_batches(
-        location, batches(), n_samples=n_samples, names=names, attributes=attributes, how=how
+        locations.parse_location(url),
+        batches(),
+        n_samples=rows.n_samples,
+        names=(None, None),  # columns of X and y are not named
+        attributes={"best_rmse": float(rows.noise)},
+        write_options=write_options,
     )
 
 
 def _normals(seed: int, stream: int, tile: int, n_columns: int) -> np.ndarray:
-    """Draw the normals of one tile: the upper words of the counter name the tile, the lowest one counts."""
+    """Draw the normals of one tile by Philox, a counter-based generator.
+
+    The upper words of the counter are the stream and the tile, and the lowest counts
+    draws (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+    """
     counter = np.array([0, 0, stream, tile], dtype=np.uint64)
     key = np.array([seed, 0], dtype=np.uint64)
     generator = np.random.Generator(np.random.Philox(key=key, counter=counter))

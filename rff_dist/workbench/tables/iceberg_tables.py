@@ -1,4 +1,8 @@
-"""Iceberg tables of a catalog: their rows, and what changed between two snapshots."""
+"""An Iceberg table of a catalog → its current rows, and what changed since a snapshot.
+
+PyIceberg has no feed of changes: the data files that two snapshots do not share are
+read, with the files that delete rows of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -10,21 +14,28 @@ import pyarrow
 
 from rff_dist.errors import DataError
 from rff_dist.lazy import require
-from rff_dist.recipes import tables
+from rff_dist.recipes.tables import Batches, RawTable, Types, cast_columns
 from rff_dist.storage import locations
 from rff_dist.workbench.tables.lakes import Feed, Lake
 
-_ADVICE = "Check the catalog's entry in .pyiceberg.yaml or the environment, and the table's name"
+_ADVICE = (
+    "Check the catalog's entry in .pyiceberg.yaml or the environment, and the table's"
+    " name"
+)
 
 
 def open_iceberg(location: locations.Location) -> Lake:
     """Open the current snapshot of a table; its rows are not read yet.
 
-    `location`: iceberg://CATALOG/NAMESPACE.TABLE, of a catalog that PyIceberg's configuration names.
-    Raises MissingDependencyError without the package pyiceberg; StorageError if the table cannot be read;
-      DataError if it has no snapshot.
+    The location is iceberg://CATALOG/NAMESPACE.TABLE, of a catalog that PyIceberg's
+    configuration names. Raises MissingDependencyError without the package pyiceberg;
+    StorageError if the table cannot be read; DataError if it has no snapshot.
     """
-    require("pyiceberg", f"{location} is an Iceberg table, which needs the package pyiceberg", "iceberg")
+    require(
+        "pyiceberg",
+        f"{location} is an Iceberg table, which needs the package pyiceberg",
+        "iceberg",
+    )
     from pyiceberg.catalog import load_catalog
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan
@@ -34,33 +45,37 @@ def open_iceberg(location: locations.Location) -> Lake:
     as_iceberg = partial(locations.reaching, cannot, advice=_ADVICE)
     with as_iceberg(), closing(load_catalog(catalog)) as opened:
         table = opened.load_table(name)
-        snapshot, schema = table.current_snapshot(), table.schema().as_arrow()
+        snapshot = table.current_snapshot()
+        schema = table.schema().as_arrow()
     if snapshot is None:
-        raise DataError(f"{location} has no snapshot, so no rows; expected some to begin with")
+        raise DataError(
+            f"{location} has no snapshot, so no rows; expected some to begin with"
+        )
 
     def plan(version: int) -> dict[Any, Any]:
-        """Return how each data file is read, by its path and by those of the files that delete rows of it."""
+        """Return how each data file is read, by its path and those of its deletes."""
         tasks = {}
         for task in table.scan(snapshot_id=version).plan_files():
             deletes = sorted(file.file_path for file in task.delete_files)
             tasks[task.file.file_path, *deletes] = task
         return dict(sorted(tasks.items()))
 
-    def read(tasks: Sequence[Any], types: tables.Types) -> tables.Batches:
-        # by the columns' ids, so that files from before a column was renamed have it under its new name
+    def read(tasks: Sequence[Any], types: Types) -> Batches:
+        # by the columns' ids, so that files from before a column was renamed have it
+        # under its new name
         projected = table.schema().select(*types)
         scan = ArrowScan(table.metadata, table.io, projected, AlwaysTrue())
         with as_iceberg():
             for task in tasks:  # one file at a time: PyIceberg holds all rows of it
                 for batch in scan.to_record_batches([task]):
-                    yield tables.cast_columns(batch, types, name)
+                    yield cast_columns(batch, types, name)
 
     def read_feed(entry: Mapping[str, Any], columns: Sequence[str]) -> Feed:
         since = int(entry["version"])
         if table.snapshot_by_id(since) is None:
             raise DataError(
-                f"{location} no longer has the snapshot {since}, which the dataset holds: it has expired. "
-                "Ingest the table again with `overwrite`"
+                f"{location} no longer has the snapshot {since}, which the dataset"
+                " holds: it has expired. Ingest the table again with `overwrite`"
             )
         types = {column: schema.field(column).type for column in columns}
         with as_iceberg():
@@ -68,15 +83,30 @@ def open_iceberg(location: locations.Location) -> Lake:
         went = [task for key, task in before.items() if key not in current]
         came = [task for key, task in current.items() if key not in before]
         parts = [list(read(tasks, types)) for tasks in (went, came)]
-        rows = pyarrow.Table.from_batches([*parts[0], *parts[1]], pyarrow.schema(list(types.items())))
+        rows = pyarrow.Table.from_batches(
+            [*parts[0], *parts[1]], pyarrow.schema(list(types.items()))
+        )
         signs = np.repeat([-1, 1], [sum(map(len, part)) for part in parts])
         return rows, signs, np.zeros(len(signs), np.int64)
 
     with as_iceberg():
         current = plan(snapshot.snapshot_id)
-        lengths = [None if task.delete_files else task.file.record_count for task in current.values()]
+        lengths = [
+            None if task.delete_files else task.file.record_count
+            for task in current.values()
+        ]
     n_samples = None if None in lengths else sum(filter(None, lengths))
-    rows = tables.Table(name, schema, lambda types: read([*current.values()], types), n_samples)
+    rows = RawTable(
+        name, schema, lambda types: read([*current.values()], types), n_samples
+    )
     # as text, since not all readers of JSON keep integers of 64 bits
     version = str(snapshot.snapshot_id)
-    return Lake(location.url, "Iceberg", str(table.metadata.table_uuid), version, {}, rows, read_feed)
+    return Lake(
+        location.url,
+        "Iceberg",
+        str(table.metadata.table_uuid),
+        version,
+        {},
+        rows,
+        read_feed,
+    )

@@ -1,137 +1,199 @@
-"""How rows that are appended differ from those before, so that no night changes a dataset in silence."""
+"""Rows that are appended → how they differ from those before: new levels, ranges, gaps.
 
-from collections.abc import Iterator, Mapping, Sequence
+A column that changes its meaning overnight raises no error: its numbers go on to fit.
+The differences are counted while the rows are read, and reported with the result.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow
+from pyarrow import compute
 
-from rff_dist.recipes import recipes, tables
+from rff_dist.data.columns import MISSING
+from rff_dist.recipes.encoders import Category, Number, unknown_levels
+from rff_dist.recipes.learn import CONSTANT
+from rff_dist.recipes.recipes import Recipe
+from rff_dist.recipes.tables import kind_of
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.text import clipped
 from rff_dist.typing import Facts, Summary
-from rff_dist.workbench.tables import learn
 
-SEEN = "seen"  # the attribute of a dataset: ranges of numbers, values of constant columns, names of columns
-_MOST_FINDINGS, _MOST_EXAMPLES = 20, 5
+#: the attribute of a dataset: ranges of numbers, values of constant columns, and names
+#: of columns
+SEEN = "seen"
+_MOST_FINDINGS = 20  # columns that are reported; the others are counted
+_MOST_EXAMPLES = 5  # values of each of them
 _MIDNIGHT = " 00:00:00.000000"
-_SLACK = 0.1  # share of a column's range by which new numbers may be outside of it without a word
+#: share of a column's range by which new numbers may lie outside of it unreported
+_SLACK = 0.1
 
 
-class Watch:
+def constant_columns(recipe: Recipe) -> list[str]:
+    """Return the columns that were left out because all their values were the same."""
+    return [name for name, why in recipe.left_out.items() if why in CONSTANT]
+
+
+class RowMonitor:
     """Looks at rows while they are read, and compares them with the rows before.
 
-    `recipe`: of the dataset's inputs.
-    `targets`: names of targets that are numbers.
-    `seen`: the dataset's attribute `SEEN`; empty for a new dataset, with which only unknown levels of a given
-      recipe can be found.
+    Targets are names of those that are numbers. A new dataset has no attribute `SEEN`:
+    then only levels that a recipe does not know are reported.
     """
 
-    def __init__(self, recipe: recipes.Recipe, targets: Sequence[str], seen: Facts) -> None:
-        self.recipe, self.targets = recipe, list(targets)
-        self._known: Mapping[str, Sequence[float]] = seen.get("ranges", {})
-        self.ranges = {name: list(ends) for name, ends in self._known.items()}
+    def __init__(self, recipe: Recipe, targets: Sequence[str], seen: Facts) -> None:
+        self.recipe = recipe
+        self.targets = list(targets)
         self.constants: dict[str, str] = dict(seen.get("constants", {}))
         self.columns: list[str] = list(seen.get("columns", []))
+        self._ranges_before: dict[str, list[float]] = dict(seen.get("ranges", {}))
+        self.ranges = dict(self._ranges_before)
         self._findings: dict[tuple[str, str], Summary] = {}
-        names = recipe.names
-        self._numbers = [part.column for part in recipe.columns if isinstance(part, recipes.Number)]
-        self._places = [names.index(name) for name in self._numbers]
-
-    @property
-    def constant_columns(self) -> list[str]:
-        """The columns that were left out because all their values were the same."""
-        return [name for name, why in self.recipe.left_out.items() if why in learn.CONSTANT]
+        numbers = [
+            encoder.column for encoder in recipe.columns if isinstance(encoder, Number)
+        ]
+        places = {name: i for i, name in enumerate(recipe.names)}
+        self._place_in_X = {name: places[name] for name in numbers}
 
     def see_columns(self, names: Sequence[str]) -> None:
-        """Take note of the columns of a table; new ones are findings, unless it is the first table."""
-        new = [name for name in names if name not in self.columns]
-        if self.columns:
-            for name in new:
-                self._find(name, "new column, left out", "")
-        self.columns += new
+        """Report new columns of a table, unless it is the first table."""
+        is_first = not self.columns
+        for name in names:
+            if name not in self.columns:
+                self.columns.append(name)
+                if not is_first:
+                    self._report(name, "new column, left out", "")
 
     def see_query(self, n_rows: int) -> None:
-        """Take note of a query whose whole result was added before, and differs now."""
-        self._find("the query", "added before, with other rows", "use `:n_ingested`, or ids", n_rows)
+        """Report a query whose whole result was added before, and differs now."""
+        self._report(
+            "the query",
+            "added before, with other rows",
+            "use `:n_ingested`, or ids",
+            n_rows,
+        )
 
     def look(
         self, batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]
     ) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
-        """Yield batches of a table as they are, after a look at texts, gaps and constant columns."""
-        for batch, start, chosen in batches:
-            for part in self.recipe.columns:
-                if isinstance(part, recipes.OneHot | recipes.TargetMeans):
-                    self._look_at_levels(part, batch.column(part.column))
-                if not isinstance(part, Transformer) and part.fill is not None and not part.n_missing:
-                    n_missing = batch.column(part.column).null_count
-                    if n_missing:
-                        self._find(part.column, "missing", "never missing", n_missing)
-            for name in self.constant_columns:
+        """Yield batches as they are, after a look at levels, gaps and constants."""
+        constant = constant_columns(self.recipe)
+        for batch, start, selected in batches:
+            for encoder in self.recipe.columns:
+                if not isinstance(encoder, Transformer):
+                    self._look_at_gaps_and_levels(encoder, batch.column(encoder.column))
+            for name in constant:
                 if name in batch.schema.names:
                     self._look_at_constant(name, batch.column(name))
-            yield batch, start, chosen
+            yield batch, start, selected
 
     def add(self, X: np.ndarray, y: np.ndarray | None) -> None:
-        """Compare the numbers of rows that are taken with the range of those before, and extend the range."""
+        """Compare numbers with the range of those before, and extend the range."""
         if not len(X):
             return
-        columns = dict(zip(self._numbers, X[:, self._places].T, strict=True))
+        columns = {name: X[:, i] for name, i in self._place_in_X.items()}
         if y is not None and y.dtype.kind == "f" and self.targets:
             columns |= dict(zip(self.targets, y.reshape(len(y), -1).T, strict=True))
         for name, values in columns.items():
+            if name in self._ranges_before:
+                self._look_at_range(name, values, *self._ranges_before[name])
             ends = [float(values.min()), float(values.max())]
-            if name in self._known:
-                low, high = self._known[name]
-                slack = _SLACK * (high - low)
-                outside = values[(values < low - slack) | (values > high + slack)]
-                if len(outside):
-                    before = f"{low:.6g} to {high:.6g}" if low < high else f"always {low:.6g}"
-                    self._find(name, "out of range", before, len(outside), np.unique(outside).tolist()[::-1])
             ends += self.ranges.get(name, [])
             self.ranges[name] = [min(ends), max(ends)]
 
-    def facts(self) -> Summary:
+    def summary(self) -> Summary:
         """Return the attribute `SEEN` after these rows."""
-        return {"ranges": self.ranges, "constants": self.constants, "columns": self.columns}
+        return {
+            "ranges": self.ranges,
+            "constants": self.constants,
+            "columns": self.columns,
+        }
 
     def findings(self) -> list[Summary]:
-        """Return what is unlike the rows before, as JSON values; at most 20 findings."""
-        found = list(self._findings.values())
-        more = len(found) - _MOST_FINDINGS
-        if more > 0:
-            found = [*found[:_MOST_FINDINGS], _finding("…", f"{more:,} more columns", "")]
-        return found
+        """Return the differences as JSON values, of at most 20 columns."""
+        findings = list(self._findings.values())
+        n_more = len(findings) - _MOST_FINDINGS
+        if n_more > 0:
+            rest = _finding("…", f"{n_more:,} more columns", "")
+            findings[_MOST_FINDINGS:] = [rest]
+        return findings
 
-    def _look_at_levels(self, part: recipes.OneHot | recipes.TargetMeans, column: pyarrow.Array) -> None:
-        if isinstance(part, recipes.OneHot) and part.rest:  # it has a column for all other levels
-            return
-        unknown = recipes.unknown_levels(column, part.levels)
-        if len(unknown):
-            before = f"{len(part.levels):,} levels"
-            self._find(part.column, "unseen level", before, len(unknown), unknown.unique().to_pylist())
+    def _look_at_range(
+        self, name: str, values: np.ndarray, low: float, high: float
+    ) -> None:
+        slack = _SLACK * (high - low)
+        outside = values[(values < low - slack) | (values > high + slack)]
+        if len(outside):
+            before = f"{low:.6g} to {high:.6g}" if low < high else f"always {low:.6g}"
+            examples = np.unique(outside).tolist()[::-1]
+            self._report(name, "out of range", before, len(outside), examples)
+
+    def _look_at_gaps_and_levels(self, encoder: Any, column: pyarrow.Array) -> None:
+        if isinstance(encoder, Category):
+            unknown = unknown_levels(column, encoder.levels)
+            is_missing = compute.equal(unknown, MISSING)
+            n_missing = compute.sum(is_missing).as_py() or 0
+            unknown = unknown.filter(compute.invert(is_missing))
+            if len(unknown):
+                self._report(
+                    encoder.column,
+                    "unseen level",
+                    f"{len(encoder.levels):,} levels",
+                    len(unknown),
+                    unknown.unique().to_pylist(),
+                )
+        else:
+            is_filled = encoder.fill is not None and not encoder.n_missing
+            n_missing = column.null_count if is_filled else 0
+        if n_missing:
+            self._report(encoder.column, "missing", "never missing", n_missing)
 
     def _look_at_constant(self, name: str, column: pyarrow.Array) -> None:
-        if tables.kind_of(column.type) == "date":
+        if kind_of(column.type) == "date":
             column = column.cast(pyarrow.timestamp("us"), safe=False)
-        counts = column.cast(pyarrow.string()).drop_null().value_counts().to_pylist()
-        shown = {clipped(one["values"].removesuffix(_MIDNIGHT)): one["counts"] for one in counts}
-        if not shown:
+        n_rows_of = {}
+        texts = column.cast(pyarrow.string()).drop_null()
+        for counted in texts.value_counts().to_pylist():
+            text = clipped(counted["values"].removesuffix(_MIDNIGHT))
+            n_rows_of[text] = counted["counts"]
+        if not n_rows_of:
             return
-        constant = self.constants.setdefault(name, next(iter(shown)))
-        n_rows = sum(shown.values()) - shown.pop(constant, 0)
-        if shown:
-            self._find(name, "varies now, and is left out", f"always {constant}", n_rows, list(shown))
+        constant = self.constants.setdefault(name, next(iter(n_rows_of)))
+        n_rows_of.pop(constant, None)
+        if n_rows_of:
+            self._report(
+                name,
+                "varies now, and is left out",
+                f"always {constant}",
+                sum(n_rows_of.values()),
+                list(n_rows_of),
+            )
 
-    def _find(
-        self, column: str, what: str, before: str, n_rows: int = 0, examples: Sequence[Any] = ()
+    def _report(
+        self,
+        column: str,
+        what: str,
+        before: str,
+        n_rows: int = 0,
+        examples: Sequence[Any] = (),
     ) -> None:
-        finding = self._findings.setdefault((column, what), _finding(column, what, before))
+        finding = self._findings.setdefault(
+            (column, what), _finding(column, what, before)
+        )
         finding["n_rows"] += n_rows
-        texts = [f"{one:.6g}" if isinstance(one, float) else str(one) for one in examples[:_MOST_EXAMPLES]]
-        shown = dict.fromkeys([*finding["examples"], *map(clipped, texts)])
-        finding["examples"] = list(shown)[:_MOST_EXAMPLES]
+        known = dict.fromkeys(finding["examples"])
+        for example in examples[:_MOST_EXAMPLES]:
+            is_float = isinstance(example, float)
+            known[clipped(f"{example:.6g}" if is_float else str(example))] = None
+        finding["examples"] = list(known)[:_MOST_EXAMPLES]
 
 
 def _finding(column: str, what: str, before: str) -> Summary:
-    return {"column": column, "what": what, "n_rows": 0, "examples": [], "before": before}
+    return {
+        "column": column,
+        "what": what,
+        "n_rows": 0,
+        "examples": [],
+        "before": before,
+    }

@@ -12,7 +12,9 @@ NOTEBOOKS = Path(__file__).resolve().parents[3] / "notebooks"
 
 @pytest.fixture(scope="module")
 def path(request: pytest.FixtureRequest) -> Path:
-    return NOTEBOOKS / f"{request.path.stem.removeprefix('test_').replace('_', '-')}.ipynb"
+    return (
+        NOTEBOOKS / f"{request.path.stem.removeprefix('test_').replace('_', '-')}.ipynb"
+    )
 
 
 @pytest.fixture
@@ -21,7 +23,9 @@ def stored(path):
 
 
 @pytest.fixture(scope="module")
-def run(request: pytest.FixtureRequest, path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(
+    request: pytest.FixtureRequest, path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Run:
     return run_notebook(path, request.module.PROBE, tmp_path_factory.mktemp("jupyter"))
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy import special
 from sklearn.kernel_ridge import KernelRidge
 
@@ -29,7 +30,7 @@ class TestNotebook(NotebookContract):
 
 def test_errors_fall_with_the_square_root_of_the_number_of_features(values):
     assert len(values["slopes"]) == 6
-    np.testing.assert_allclose([*values["slopes"], values["fit_slope"]], -0.5, atol=0.1)
+    assert_allclose([*values["slopes"], values["fit_slope"]], -0.5, atol=0.1)
 
 
 def test_about_19_of_20_draws_lie_within_two_standard_deviations(values):
@@ -38,7 +39,9 @@ def test_about_19_of_20_draws_lie_within_two_standard_deviations(values):
 
 
 def test_orthogonal_error_is_the_formula_and_below_the_iid_error(values):
-    d, n_frequencies, r = 8, 32, np.array(values["r"])
+    d = 8
+    n_frequencies = 32
+    r = np.array(values["r"])
     single = (1 + np.exp(-2 * r**2) - 2 * np.exp(-(r**2))) / 2
     covariance = special.hyp1f1(d, d / 2, -(r**2) / 2) - np.exp(-(r**2))
     expected = {
@@ -46,10 +49,13 @@ def test_orthogonal_error_is_the_formula_and_below_the_iid_error(values):
         "orthogonal": np.sqrt((single + (d - 1) * covariance) / n_frequencies),
     }
     for design, sd in expected.items():
-        np.testing.assert_allclose(values["sd_formula"][design], sd, rtol=1e-9)
-        # 2,000 draws measure it to 1.6 %, and less well near r = 0, where the errors have heavier tails.
-        np.testing.assert_allclose(values["sd_by_design"][design], sd, rtol=0.08)
-    iid, orthogonal = (np.array(values["sd_by_design"][design]) for design in ("iid", "orthogonal"))
+        assert_allclose(values["sd_formula"][design], sd, rtol=1e-9)
+        # 2,000 draws measure it to 1.6 %, and less well near r = 0, where the errors
+        # have heavier tails.
+        assert_allclose(values["sd_by_design"][design], sd, rtol=0.08)
+    iid, orthogonal = (
+        np.array(values["sd_by_design"][design]) for design in ("iid", "orthogonal")
+    )
     assert (orthogonal < iid)[r <= 2].all()
     assert (1 - orthogonal / iid).max() > 0.45
 
@@ -57,7 +63,9 @@ def test_orthogonal_error_is_the_formula_and_below_the_iid_error(values):
 def test_the_fit_tends_to_kernel_ridge_regression(values):
     x, y = map(np.array, values["train"])
     x_plot, exact_fit = map(np.array, values["plot"])
-    oracle = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.4**2), alpha=0.5).fit(x[:, np.newaxis], y)
-    np.testing.assert_allclose(exact_fit, oracle.predict(x_plot[:, np.newaxis]), atol=1e-10)
+    oracle = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.4**2), alpha=0.5).fit(
+        x[:, np.newaxis], y
+    )
+    assert_allclose(exact_fit, oracle.predict(x_plot[:, np.newaxis]), atol=1e-10)
     assert values["to_exact"][-1] < 0.02 < 0.2 < values["to_exact"][0]
     assert 0.95 < values["settled"] < 1.05

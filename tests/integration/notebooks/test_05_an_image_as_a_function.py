@@ -33,7 +33,11 @@ def test_half_of_the_pixels_teach_the_other_half(values):
     assert values["known"] == values["pixels"] // 2
     errors = values["squares"]
     assert errors["the photograph"] == 0
-    decibels = [-10 * np.log10(error) for name, error in errors.items() if name != "the photograph"]
+    decibels = [
+        -10 * np.log10(error)
+        for name, error in errors.items()
+        if name != "the photograph"
+    ]
     np.testing.assert_allclose(values["curves"], decibels, rtol=1e-6)
     on_coordinates, on_waves, by_ridge = decibels
     # tenfold is 10 dB; another draw of weights or waves moves each by less than 1
@@ -43,7 +47,8 @@ def test_half_of_the_pixels_teach_the_other_half(values):
 
 
 def test_ridge_is_scikit_learns_on_the_same_features(values):
-    # colours from 0 to 1; both solve the normal equations, whose condition is that of Z'Z over the penalty
+    # colours from 0 to 1; both solve the normal equations, whose condition is that of
+    # Z'Z over the penalty
     assert values["to_scikit_learn"] < 1e-4
 
 

@@ -49,9 +49,13 @@ def test_a_day_that_is_taken_away_leaves_no_bit(values):
     errors, clean = map(np.array, values["errors"])
     assert (errors[: broken - 1] == clean[: broken - 1]).all()
     assert (errors[noticed - 1 :] == clean[noticed - 1 :]).all()
-    assert (errors[broken - 1 : noticed - 1] > 2 * clean[broken - 1 : noticed - 1]).all()
+    assert (
+        errors[broken - 1 : noticed - 1] > 2 * clean[broken - 1 : noticed - 1]
+    ).all()
     # sums in float64 of the same features, which has them to eleven digits or more
-    np.testing.assert_allclose([errors[broken - 1], errors[n_days - 1]], values["by_scikit_learn"], rtol=1e-6)
+    np.testing.assert_allclose(
+        [errors[broken - 1], errors[n_days - 1]], values["by_scikit_learn"], rtol=1e-6
+    )
 
 
 def test_memory_stays_while_rows_grow_sixteenfold(values):

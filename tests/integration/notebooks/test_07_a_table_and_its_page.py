@@ -25,7 +25,9 @@ class TestNotebook(NotebookContract):
 def test_errors_are_those_of_scikit_learn_and_ours_is_the_linear_models_or_less(values):
     y = load_diabetes(return_X_y=True)[1]
     for name, (value, low, high) in values["errors"].items():
-        assert value == pytest.approx(root_mean_squared_error(y, values["predictions"][name]))
+        assert value == pytest.approx(
+            root_mean_squared_error(y, values["predictions"][name])
+        )
         assert low < value < high
     ours, linear, trees, mean = (value for value, *_ in values["errors"].values())
     assert ours < 1.02 * linear  # the table is nearly linear
@@ -35,9 +37,16 @@ def test_errors_are_those_of_scikit_learn_and_ours_is_the_linear_models_or_less(
 def test_the_verdicts_go_by_differences_of_the_same_rows(run):
     said = "".join(printed(cell) for cell in run.fresh.cells)
     verdicts = re.findall(
-        r"^(.*\S) +squared error saved +(-?[\d.]+)% \((-?[\d.]+)% to (-?[\d.]+)%\): (.*)$", said, re.M
+        r"^(.*\S) +squared error saved +(-?[\d.]+)% \((-?[\d.]+)% to (-?[\d.]+)%\):"
+        r" (.*)$",
+        said,
+        re.M,
     )
-    assert [name for name, *_ in verdicts] == ["linear model", "boosted trees", "the mean"]
+    assert [name for name, *_ in verdicts] == [
+        "linear model",
+        "boosted trees",
+        "the mean",
+    ]
     for _, share, least, most, verdict in verdicts:
         assert float(least) < float(share) < float(most)
         assert verdict == ("better" if float(least) > 0 else "no clear difference")

@@ -34,7 +34,8 @@ def test_errors_are_those_of_cells_that_were_not_measured(maps):
     unseen = ~maps["sea"] & ~maps["measured"]
     northern = np.repeat(maps["lat"][:, None] >= 44, unseen.shape[1], axis=1)
     errors = [
-        np.sqrt(np.mean((maps["mean"] - maps["truth"])[unseen & part] ** 2)) for part in (~northern, northern)
+        np.sqrt(np.mean((maps["mean"] - maps["truth"])[unseen & part] ** 2))
+        for part in (~northern, northern)
     ]
     np.testing.assert_allclose(maps["errors"][:2], errors)
 
@@ -44,9 +45,15 @@ def test_standard_deviations_know_where_nothing_was_measured(maps):
     northern = np.repeat(maps["lat"][:, None] >= 44, unseen.shape[1], axis=1)
     spread = np.sqrt((maps["mean"] - maps["truth"]) ** 2 + maps["noise"] ** 2)
     for part in (unseen & ~northern, unseen & northern):
-        # as standard deviations of a made surface that is no draw of the kernel: within a third
-        assert maps["std"][part].mean() == pytest.approx(np.sqrt(np.mean(spread[part] ** 2)), rel=0.35)
-    assert maps["std"][unseen & northern].mean() > 2 * maps["std"][unseen & ~northern].mean()
+        # as standard deviations of a made surface that is no draw of the kernel: within
+        # a third
+        assert maps["std"][part].mean() == pytest.approx(
+            np.sqrt(np.mean(spread[part] ** 2)), rel=0.35
+        )
+    assert (
+        maps["std"][unseen & northern].mean()
+        > 2 * maps["std"][unseen & ~northern].mean()
+    )
 
 
 def test_random_folds_flatter_and_blocks_come_near_the_error_of_new_land(maps, run):

@@ -23,16 +23,22 @@ def rows(weighted, n_samples=200, n_classes=3):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_measures_are_those_of_scikit_learn(weighted):
     codes, predicted, p, weights = rows(weighted)
-    found = count_classes(codes, predicted, 3, sample_weight=weights, log_probabilities=np.log(p))
+    found = count_classes(
+        codes, predicted, 3, sample_weight=weights, log_probabilities=np.log(p)
+    )
     assert_array_equal(found.counts, metrics.confusion_matrix(codes, predicted))
     given = {"sample_weight": weights}
     # the sums are exact: what is left is scikit-learn's rounding
-    assert_allclose(found.accuracy, metrics.accuracy_score(codes, predicted, **given), rtol=1e-13)
+    assert_allclose(
+        found.accuracy, metrics.accuracy_score(codes, predicted, **given), rtol=1e-13
+    )
     balanced = metrics.balanced_accuracy_score(codes, predicted, **given)
     assert_allclose(found.balanced_accuracy, balanced, rtol=1e-13)
     assert_allclose(found.log_loss, metrics.log_loss(codes, p, **given), rtol=1e-13)
     for name in ("precision", "recall"):
-        expected = getattr(metrics, f"{name}_score")(codes, predicted, average=None, **given)
+        expected = getattr(metrics, f"{name}_score")(
+            codes, predicted, average=None, **given
+        )
         assert_allclose(getattr(found, name), expected, rtol=1e-13)
 
 
@@ -40,10 +46,14 @@ def test_the_standard_error_of_the_accuracy_is_binomial_and_that_of_the_bootstra
     codes, predicted, _, weights = rows(weighted=True, n_samples=2_000)
     plain = count_classes(codes, predicted, 3)
     share = (codes == predicted).mean()
-    assert_allclose(plain.accuracy_standard_error, np.sqrt(share * (1 - share) / 2_000), rtol=1e-13)
+    assert_allclose(
+        plain.accuracy_standard_error, np.sqrt(share * (1 - share) / 2_000), rtol=1e-13
+    )
     rng = np.random.default_rng(1)
     choices = (rng.integers(0, 2_000, 2_000) for _ in range(1_000))
-    repeats = [np.average((codes == predicted)[at], weights=weights[at]) for at in choices]
+    repeats = [
+        np.average((codes == predicted)[at], weights=weights[at]) for at in choices
+    ]
     found = count_classes(codes, predicted, 3, sample_weight=weights)
     # four standard deviations of 1,000 repeats' own
     assert_allclose(found.accuracy_standard_error, np.std(repeats), rtol=0.09)
@@ -74,7 +84,11 @@ def test_a_row_of_weight_0_says_nothing_even_of_an_impossible_class():
     log_p = np.array([[0.0, -np.inf], [np.log(0.5), np.log(0.5)]])
     weights = np.array([0.0, 2.0])
     found = count_classes(
-        np.array([1, 1]), np.array([0, 1]), 2, sample_weight=weights, log_probabilities=log_p
+        np.array([1, 1]),
+        np.array([0, 1]),
+        2,
+        sample_weight=weights,
+        log_probabilities=log_p,
     )
     assert_allclose(found.log_loss, np.log(2), rtol=1e-15)
     assert found.accuracy == 1.0
@@ -82,10 +96,18 @@ def test_a_row_of_weight_0_says_nothing_even_of_an_impossible_class():
 
 @pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, np.nan]])
 def test_weights_that_are_none_are_refused(weights):
-    block = Rows(Block(0, 0, 2), np.eye(2), np.array([[1.0], [-1.0]]), np.array(weights))
-    features = draw_feature_map(Gaussian(1.0), n_features=2, n_components=4, random_state=0)
+    block = Rows(
+        Block(0, 0, 2), np.eye(2), np.array([[1.0], [-1.0]]), np.array(weights)
+    )
+    features = draw_feature_map(
+        Gaussian(1.0), n_features=2, n_components=4, random_state=0
+    )
     with refuses(DataError, "sample_weight", "row 1"):
-        judge_rows(block, LinearModel(features, np.zeros((4, 1)), np.zeros(1)), calibration=None)
+        judge_rows(
+            block,
+            LinearModel(features, np.zeros((4, 1)), np.zeros(1)),
+            calibration=None,
+        )
 
 
 def test_rows_that_all_weigh_0_have_no_accuracy():
@@ -95,10 +117,13 @@ def test_rows_that_all_weigh_0_have_no_accuracy():
 
 
 @pytest.mark.parametrize(
-    ("labels", "names"), [([0.0, 1.0], ["0", "1"]), (["v1.0", "v2.0"], ["v1.0", "v2.0"])]
+    ("labels", "names"),
+    [([0.0, 1.0], ["0", "1"]), (["v1.0", "v2.0"], ["v1.0", "v2.0"])],
 )
 def test_whole_numbers_are_named_without_a_point_and_text_as_it_is(labels, names):
     X = np.random.default_rng(0).standard_normal((60, 2))
     y = np.array(labels)[(X[:, 0] > 0).astype(int)]
-    model = plain_classifier(length_scale=1.0, n_components=16, alpha=1.0, random_state=0).fit(X, y)
+    model = plain_classifier(
+        length_scale=1.0, n_components=16, alpha=1.0, random_state=0
+    ).fit(X, y)
     assert class_names(model.model_) == names

@@ -1,4 +1,6 @@
-"""Probabilities from scores: against a direct fit, refits without each row, and known probabilities."""
+"""Probabilities from scores: against a direct fit, refits without each row, and known
+probabilities.
+"""
 
 import numpy as np
 import pytest
@@ -25,7 +27,9 @@ ENGINE = SerialEngine(n_threads=1)
 
 
 def codes_of(labels, n_classes):
-    return label_binarize(labels, classes=np.arange(n_classes), neg_label=-1).astype(float)
+    return label_binarize(labels, classes=np.arange(n_classes), neg_label=-1).astype(
+        float
+    )
 
 
 def scored(n_samples, n_classes, *, seed=0):
@@ -40,7 +44,9 @@ def scored(n_samples, n_classes, *, seed=0):
 
 
 def expected_calibration_error(P, labels, n_bins=10):
-    """Return the mean gap between the probability of each class and its frequency, in bins of equal size."""
+    """Return the mean gap between the probability of each class and its frequency, in
+    bins of equal size.
+    """
     errors = []
     for k in range(P.shape[1]):
         for part in np.array_split(np.argsort(P[:, k]), n_bins):
@@ -48,24 +54,36 @@ def expected_calibration_error(P, labels, n_bins=10):
     return np.mean(errors)
 
 
-# -- the fit -------------------------------------------------------------------------------------------
+# -- the fit
+# --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3, 5])
-def test_parameters_are_those_of_a_direct_fit_of_the_smoothed_likelihood(n_classes, weighted):
+def test_parameters_are_those_of_a_direct_fit_of_the_smoothed_likelihood(
+    n_classes, weighted
+):
     scores, labels, _ = scored(400, n_classes)
-    weights = np.random.default_rng(1).uniform(0.1, 2.0, 400) if weighted else np.ones(400)
-    got = fit_calibration(scores, codes_of(labels, n_classes), weights if weighted else None)
-    # one observation of the classes' shares beside the 400 rows, and a normal prior of the offsets
-    shares = np.array([weights[labels == k].sum() for k in range(n_classes)]) / weights.sum()
+    weights = (
+        np.random.default_rng(1).uniform(0.1, 2.0, 400) if weighted else np.ones(400)
+    )
+    got = fit_calibration(
+        scores, codes_of(labels, n_classes), weights if weighted else None
+    )
+    # one observation of the classes' shares beside the 400 rows, and a normal prior of
+    # the offsets
+    shares = (
+        np.array([weights[labels == k].sum() for k in range(n_classes)]) / weights.sum()
+    )
     T = (400 * np.eye(n_classes)[labels] + shares) / 401
     rows = weights * 400 / weights.sum()
 
     def loss(q):
-        logits, intercepts = q[0] * scores + q[1:], q[1:]
+        logits = q[0] * scores + q[1:]
+        intercepts = q[1:]
         if n_classes == 2:  # of which the first has a score of 0
-            logits, intercepts = np.hstack([0 * logits, logits]), np.append(0.0, intercepts)
+            logits = np.hstack([0 * logits, logits])
+            intercepts = np.append(0.0, intercepts)
         prior = 0.5 * np.square(intercepts - intercepts.mean()).sum()
         return rows @ -(T * log_softmax(logits, axis=1)).sum(axis=1) + prior
 
@@ -80,8 +98,14 @@ def test_parameters_are_those_of_a_direct_fit_of_the_smoothed_likelihood(n_class
 
 def test_a_slope_of_one_is_the_logistic_losss_own():
     F = np.random.default_rng(0).standard_normal((50, 3)) * 5
-    assert_allclose(np.exp(ScoreCalibration(1.0, (0.0,) * 3).log_probabilities(F)), softmax(F, axis=1))
-    assert_allclose(np.exp(ScoreCalibration(1.0, (0.0,)).log_probabilities(F[:, :1]))[:, 1], expit(F[:, 0]))
+    assert_allclose(
+        np.exp(ScoreCalibration(1.0, (0.0,) * 3).log_probabilities(F)),
+        softmax(F, axis=1),
+    )
+    assert_allclose(
+        np.exp(ScoreCalibration(1.0, (0.0,)).log_probabilities(F[:, :1]))[:, 1],
+        expit(F[:, 0]),
+    )
 
 
 def test_far_scores_keep_finite_logarithms():
@@ -115,16 +139,21 @@ def test_scores_that_say_nothing_give_the_frequencies(caplog):
     codes = codes_of(labels, 2)
     found = fit_calibration(np.zeros((400, 1)), codes)
     assert not caplog.records
-    # the mean of the other rows, what leaving out a row from no signal gives, has a slope of minus hundreds
+    # the mean of the other rows, what leaving out a row from no signal gives, has a
+    # slope of minus hundreds
     means = (codes.sum(axis=0) - codes) / 399
     opposite = fit_calibration(means, codes)
     assert "the classes of 400 left-out rows are not told apart" in caplog.text
-    assert_allclose(np.exp(opposite.log_probabilities(means))[:, 1], 100 / 400, rtol=0.02)
+    assert_allclose(
+        np.exp(opposite.log_probabilities(means))[:, 1], 100 / 400, rtol=0.02
+    )
     P = np.exp(found.log_probabilities(np.zeros((1, 1))))
     # the prior's pull of b/2 is about 1/700 of the 400 rows
     assert_allclose(P[0, 1], 100 / 400, rtol=0.01)
     # it is where the gradient vanishes: n·(p − share) + b/2 = 0
-    assert_allclose(400 * (P[0, 1] - 100 / 400) + found.intercepts[0] / 2, 0.0, atol=1e-6)
+    assert_allclose(
+        400 * (P[0, 1] - 100 / 400) + found.intercepts[0] / 2, 0.0, atol=1e-6
+    )
 
 
 def test_sure_scores_of_many_classes_give_sure_probabilities():
@@ -132,12 +161,15 @@ def test_sure_scores_of_many_classes_give_sure_probabilities():
     codes = codes_of(labels, 100)
     scores = codes + 0.1 * np.random.default_rng(0).standard_normal(codes.shape)
     P = np.exp(fit_calibration(scores, codes).log_probabilities(scores))
-    # one observation in 1,000 is all that the smoothing takes; a pseudo-count for each class left 0.1
+    # one observation in 1,000 is all that the smoothing takes; a pseudo-count for each
+    # class left 0.1
     assert P[np.arange(1000), labels].mean() > 0.998
 
 
 def test_classes_of_few_rows_or_none_keep_the_rank_of_their_scores():
-    """All classes have the same distribution of scores; 50 rows lack most of 100 classes."""
+    """All classes have the same distribution of scores; 50 rows lack most of 100
+    classes.
+    """
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 100, 3000)
     scores = codes_of(labels, 100) + 0.3 * rng.standard_normal((3000, 100))
@@ -156,20 +188,27 @@ def test_scores_that_mislead_are_not_turned_round(n_classes, caplog):
     assert_allclose(P.mean(axis=0), np.bincount(labels) / 300, atol=0.01)
 
 
-# -- scores that did not see their row -----------------------------------------------------------------
+# -- scores that did not see their row
+# -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("features", ["fourier", "nystrom"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("fit_intercept", [True, False])
-def test_leave_one_out_scores_are_those_of_refits_without_each_row(fit_intercept, weighted, features):
+def test_leave_one_out_scores_are_those_of_refits_without_each_row(
+    fit_intercept, weighted, features
+):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     codes = codes_of(rng.integers(0, 3, 60), 3)
     weights = rng.uniform(0.2, 3.0, 60) if weighted else np.ones(60)
     dataset = ArrayDataset(X, codes, weights if weighted else None)
-    model = ridge_on(dataset, 0.2, n_components=30, fit_intercept=fit_intercept, features=features)
-    predictive = predictive_model(model.linear, model.statistics, alpha=0.2, fit_intercept=fit_intercept)
+    model = ridge_on(
+        dataset, 0.2, n_components=30, fit_intercept=fit_intercept, features=features
+    )
+    predictive = predictive_model(
+        model.linear, model.statistics, alpha=0.2, fit_intercept=fit_intercept
+    )
     got = leave_one_out_scores(Rows(Block(0, 0, 60), X, codes), predictive, weights)
     Z = model.feature_map.transform(X)
     for i in range(0, 60, 7):
@@ -180,13 +219,16 @@ def test_leave_one_out_scores_are_those_of_refits_without_each_row(fit_intercept
         assert_allclose(got[i], ridge.predict(Z[i : i + 1])[0], rtol=1e-8, atol=1e-9)
 
 
-# -- together ------------------------------------------------------------------------------------------
+# -- together
+# --------------------------------------------------------------------------------------
 
 
 def classified(n_samples, *, n_classes=2, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2, 2, (n_samples, 2))
-    logits = np.stack([k * np.sin(2 * X[:, 0]) + X[:, 1] * (k - 1) for k in range(n_classes)], axis=1)
+    logits = np.stack(
+        [k * np.sin(2 * X[:, 0]) + X[:, 1] * (k - 1) for k in range(n_classes)], axis=1
+    )
     P = softmax(2 * logits, axis=1)
     labels = (rng.random((n_samples, 1)) > np.cumsum(P, axis=1)[:, :-1]).sum(axis=1)
     return X, labels, P
@@ -200,7 +242,8 @@ def ridge_on(dataset, alpha="gcv", **options):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_calibrated_ridge_is_better_calibrated_than_its_clipped_scores(n_classes):
     X, labels, P = classified(6000, n_classes=n_classes)
-    train, test = slice(0, 2000), slice(2000, None)
+    train = slice(0, 2000)
+    test = slice(2000, None)
     dataset = ArrayDataset(X[train], codes_of(labels[train], n_classes))
     model = ridge_on(dataset)
     found = calibrate(dataset, model, class_weight=None, seed=0)
@@ -228,7 +271,11 @@ def test_probabilities_are_those_of_the_reweighted_rows():
     F = model.feature_map.transform(X) @ model.coefficients + model.intercept
     weights = class_weight[labels]
     # balanced: both classes weigh alike
-    assert_allclose(np.average(np.exp(found.log_probabilities(F))[:, 1], weights=weights), 0.5, atol=0.02)
+    assert_allclose(
+        np.average(np.exp(found.log_probabilities(F))[:, 1], weights=weights),
+        0.5,
+        atol=0.02,
+    )
     # more rows are labelled with the rare class
     assert (found.logits(F)[:, 0] > 0).mean() > labels.mean() + 0.1
 
@@ -238,7 +285,9 @@ def test_a_class_of_weight_0_counts_for_nothing():
     class_weight = np.array([1.0, 2.0, 0.0])
     found = []
     for rows in (slice(None), labels < 2):
-        dataset = ArrayDataset(X[rows], codes_of(labels[rows], 3), class_weight[labels[rows]])
+        dataset = ArrayDataset(
+            X[rows], codes_of(labels[rows], 3), class_weight[labels[rows]]
+        )
         model = ridge_on(dataset, 0.1, n_components=30, standardize=False)
         found.append(calibrate(dataset, model, class_weight=class_weight, seed=0))
     assert_allclose(found[0].slope, found[1].slope, rtol=1e-6)

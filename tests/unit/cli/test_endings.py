@@ -1,4 +1,6 @@
-"""How a command ends: whatever becomes of its time, its output and its reader, it leaves a code."""
+"""How a command ends: whatever becomes of its time, its output and its reader, it
+leaves a code.
+"""
 
 import os
 import signal
@@ -11,7 +13,7 @@ import pytest
 
 from rff_dist.errors import JobTimeoutError
 from rff_dist.workbench.jobs import limits
-from rff_dist.workbench.jobs.limits import Limits
+from rff_dist.workbench.jobs.limits import JobLimits
 from tests.command_line import PLAIN, run
 from tests.refusals import refuses
 
@@ -21,7 +23,9 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
 
 def ended(command, *, folder, streams="", environment=None):
-    """Return how a command ends in a shell: its exit code, and what it wrote to standard error."""
+    """Return how a command ends in a shell: its exit code, and what it wrote to
+    standard error.
+    """
     line = f'exec "$@" {streams}'
     done = subprocess.run(
         ["/bin/sh", "-c", line, "sh", *PROGRAM, *command],
@@ -36,7 +40,9 @@ def ended(command, *, folder, streams="", environment=None):
     return done.returncode, done.stderr
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full"
+)
 @pytest.mark.parametrize(
     ("command", "streams", "environment", "code", "last"),
     [
@@ -51,11 +57,15 @@ def ended(command, *, folder, streams="", environment=None):
 def test_a_result_that_cannot_be_shown_is_said_by_the_last_line_and_the_code(
     folder, command, streams, environment, code, last
 ):
-    found, told = ended(command.split(), folder=folder, streams=streams, environment=environment)
+    found, told = ended(
+        command.split(), folder=folder, streams=streams, environment=environment
+    )
     lines = [line for line in told.splitlines() if line.startswith("error: ")]
     assert found == code, told
     assert "Traceback" not in told
-    assert [line.rpartition(" cannot be written ")[2] for line in lines] == ([last] if last else [])
+    assert [line.rpartition(" cannot be written ")[2] for line in lines] == (
+        [last] if last else []
+    )
 
 
 @pytest.mark.parametrize("command", ["--help", "info data.zarr"])
@@ -64,17 +74,29 @@ def test_a_reader_that_stops_reading_is_no_error(folder, command):
     os.close(reading)
     with open(writing, "w") as closed:
         done = subprocess.run(
-            [*PROGRAM, *command.split()], cwd=folder, stdout=closed, stderr=subprocess.PIPE, check=False
+            [*PROGRAM, *command.split()],
+            cwd=folder,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
         )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_ctrl_c_while_modules_are_imported_ends_the_program_without_a_traceback(folder):
     # the sleep stands for a slow import: nothing has installed the handler of a job
-    slow = "import sys, time; sys.modules['cyclopts'] = None; import rff_dist.workbench.cli as cli\n"
-    slow += "cli.run = lambda words: (print('ready', flush=True), time.sleep(60))\ncli.main()"
+    slow = (
+        "import sys, time; sys.modules['cyclopts'] = None; import"
+        " rff_dist.workbench.cli as cli\n"
+    )
+    slow += (
+        "cli.run = lambda words: (print('ready', flush=True),"
+        " time.sleep(60))\ncli.main()"
+    )
     command = [sys.executable, "-c", slow]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == -signal.SIGINT
@@ -82,7 +104,17 @@ def test_ctrl_c_while_modules_are_imported_ends_the_program_without_a_traceback(
 
 
 COMMANDS = {
-    "fit": ["fit", "data.zarr", "{out}", *PLAIN, "--n-components", "64", "--alpha", "1", "--serial"],
+    "fit": [
+        "fit",
+        "data.zarr",
+        "{out}",
+        *PLAIN,
+        "--n-components",
+        "64",
+        "--alpha",
+        "1",
+        "--serial",
+    ],
     "predict": ["predict", "model", "data.zarr", "{out}", "--serial"],
     "predict a table": ["predict", "model", "table.csv", "{out}.csv", "--serial"],
     "evaluate": ["evaluate", "model", "data.zarr", "--serial"],
@@ -90,12 +122,20 @@ COMMANDS = {
 }
 
 
+# A signal that arrives in a callback of the collector, or before a coroutine is awaited,
+# is told by Python as a warning; the job's time ends a moment later.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_job_is_done_or_says_that_its_time_is_over_whenever_that_is(folder, tmp_path, command, monkeypatch):
+def test_a_job_is_done_or_says_that_its_time_is_over_whenever_that_is(
+    folder, tmp_path, command, monkeypatch
+):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(limits, "_AGAIN_S", 0.05)
     started = time.perf_counter()
-    assert run(*(word.format(out=tmp_path / "whole") for word in command)).exit_code == 0
+    assert (
+        run(*(word.format(out=tmp_path / "whole") for word in command)).exit_code == 0
+    )
     needed = time.perf_counter() - started
     for i, share in enumerate((0.01, 0.1, 0.3, 0.5, 0.7, 0.9)):
         words = [word.format(out=tmp_path / str(i)) for word in command]
@@ -107,8 +147,12 @@ def test_a_job_is_done_or_says_that_its_time_is_over_whenever_that_is(folder, tm
 
 def test_an_end_that_a_destructor_or_a_handler_swallows_comes_again(monkeypatch):
     monkeypatch.setattr(limits, "_AGAIN_S", 0.05)
-    swallowed, before = [], signal.getsignal(signal.SIGALRM)
-    with refuses(JobTimeoutError, "timeout_minutes"), Limits(timeout_minutes=0.05 / 60).timed():
+    swallowed = []
+    before = signal.getsignal(signal.SIGALRM)
+    with (
+        refuses(JobTimeoutError, "timeout_minutes"),
+        JobLimits(timeout_minutes=0.05 / 60).timed(),
+    ):
         for _ in range(2):
             try:
                 time.sleep(30)
@@ -124,7 +168,10 @@ def test_an_end_that_a_destructor_or_a_handler_swallows_comes_again(monkeypatch)
 def test_what_cleans_up_after_the_end_is_not_stopped(monkeypatch):
     monkeypatch.setattr(limits, "_AGAIN_S", 0.02)
     cleaned = []
-    with refuses(JobTimeoutError, "timeout_minutes"), Limits(timeout_minutes=0.05 / 60).timed():
+    with (
+        refuses(JobTimeoutError, "timeout_minutes"),
+        JobLimits(timeout_minutes=0.05 / 60).timed(),
+    ):
         try:
             time.sleep(30)
         finally:

@@ -15,8 +15,9 @@ SMALL = [*PLAIN, "--n-components", "64", "--alpha", "1"]
 
 
 @pytest.mark.parametrize("words", [["fit", "--model", "model"], ["plan", *SMALL]])
-def test_a_scheduler_of_the_environment_that_does_not_answer_exits_69(folder, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_scheduler_of_the_environment_that_does_not_answer_exits_69(
+    folder, words, monkeypatch
+):
     monkeypatch.setattr("rff_dist.engines.dask_cluster.CONNECT_S", 0.3)
     monkeypatch.setenv("RFF_DIST_SCHEDULER", "tcp://127.0.0.1:1")
     message = refusal(69, *words, "--data", folder / "data.zarr")
@@ -34,7 +35,9 @@ def test_a_scheduler_of_the_environment_that_does_not_answer_exits_69(folder, wo
         (4, None, 2, (4, 1)),
     ],
 )
-def test_the_embedded_cluster_uses_the_cpus_there_are(monkeypatch, n_workers, n_threads, n_cpus, size):
+def test_the_embedded_cluster_uses_the_cpus_there_are(
+    monkeypatch, n_workers, n_threads, n_cpus, size
+):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(n_cpus)))
     assert Cluster(n_workers=n_workers, n_threads=n_threads).size() == size
 
@@ -44,8 +47,13 @@ def test_children_ignore_a_ctrl_c_that_is_not_lost_for_this_process():
 
     def start_child_and_interrupt():
         with spare_children_ctrl_c():
-            code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-            child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            code = (
+                "import signal; print(signal.SIGINT in"
+                " signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+            )
+            child = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True
+            )
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             told.append(child.stdout)
 

@@ -1,4 +1,6 @@
-"""Registered models at the command line: publish, list, show, promote, roll back, prune."""
+"""Registered models at the command line: publish, list, show, promote, roll back,
+prune.
+"""
 
 import io
 
@@ -9,7 +11,7 @@ from rich.console import Console
 from rff_dist import open_dataset, write_dataset
 from rff_dist.models.kinds import read_any
 from rff_dist.ridge.models import read_model
-from rff_dist.workbench.cli import models
+from rff_dist.workbench.results import versions
 from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.terminal import to_rich
 from rff_dist.workbench.results.words import Table
@@ -19,7 +21,9 @@ from tests.versions import publish
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with data, and three versions of the model `prices`, of which the last one is current."""
+    """A folder with data, and three versions of the model `prices`, of which the last
+    one is current.
+    """
     path = tmp_path_factory.mktemp("models")
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 3))
@@ -35,15 +39,16 @@ def fit(path, model, *options):
 
 
 @pytest.fixture
-def prices(tmp_path):
+def prices():
     """A model with three small versions that a test may change."""
-    url = str(tmp_path / "models" / "prices")
+    url = "models/prices"
     for i in (1, 2, 3):
         publish(url, i)
     return url
 
 
-# -- publishing ---------------------------------------------------------------------------------------------
+# -- publishing
+# --------------------------------------------------------------------------------------
 
 
 def test_each_fit_becomes_the_next_version(folder):
@@ -51,15 +56,24 @@ def test_each_fit_becomes_the_next_version(folder):
     found = document("models", "show", url)
     assert (found["current"], found["previous"]) == (3, [1, 2])
     alphas = [version["lineage"]["spec"]["alpha"] for version in found["versions"]]
-    assert alphas == [1, 0.1, 0.01] == [read_model(url / f"versions/{i}").alpha for i in (1, 2, 3)]
+    assert (
+        alphas
+        == [1, 0.1, 0.01]
+        == [read_model(url / f"versions/{i}").alpha for i in (1, 2, 3)]
+    )
     assert read_model(url).digest() == found["versions"][2]["digest"]
 
 
 def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
-    model, dataset = read_model(folder / "models/prices"), open_dataset(folder / "data.zarr")
+    model = read_model(folder / "models/prices")
+    dataset = open_dataset(folder / "data.zarr")
     version = document("models", "show", folder / "models/prices")["versions"][-1]
     lineage = version["lineage"]
-    assert (version["parent"], version["kind"], version["reason"]) == (2, "ridge model", "fitted")
+    assert (version["parent"], version["kind"], version["reason"]) == (
+        2,
+        "ridge model",
+        "fitted",
+    )
     assert lineage["data"] == dataset.url
     assert lineage["data_fingerprint"] == dataset.fingerprint()
     assert lineage["n_samples"] == dataset.n_samples == 300
@@ -80,47 +94,75 @@ def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
 def test_cluster_publishes_versions_too(folder):
     for i in (1, 2):
         found = document(
-            *("cluster", folder / "data.zarr", folder / f"labels-{i}.zarr", "--n-clusters", 3),
-            *("--n-components", 32, "--serial", "--model", folder / "models/clusters", "--register"),
+            *(
+                "cluster",
+                folder / "data.zarr",
+                folder / f"labels-{i}.zarr",
+                "--n-clusters",
+                3,
+            ),
+            *(
+                "--n-components",
+                32,
+                "--serial",
+                "--model",
+                folder / "models/clusters",
+                "--register",
+            ),
         )
         assert found["version"] == i
-    spec = document("models", "show", folder / "models/clusters")["versions"][1]["lineage"]
+    spec = document("models", "show", folder / "models/clusters")["versions"][1][
+        "lineage"
+    ]
     assert (spec["spec"]["n_clusters"], spec["n_samples"]) == (3, 300)
     assert read_any(folder / "models/clusters").n_clusters == 3
 
 
-def test_what_reads_a_model_reads_the_current_version_or_the_one_it_is_given(folder, tmp_path):
-    url, data = folder / "models/prices", folder / "data.zarr"
+def test_what_reads_a_model_reads_the_current_version_or_the_one_it_is_given(folder):
+    url = folder / "models/prices"
+    data = folder / "data.zarr"
     described = document("info", url)
     assert (described["version"], described["alpha"]) == (3, 0.01)
     first = document("info", url / "versions/1")
     assert (first["version"], first["alpha"]) == (None, 1)
     assert "3, the current one" in run("info", url).stdout
-    errors = [document("evaluate", place, data, "--serial")["targets"] for place in (url, url / "versions/3")]
+    errors = [
+        document("evaluate", place, data, "--serial")["targets"]
+        for place in (url, url / "versions/3")
+    ]
     assert errors[0] == errors[1]
-    written = document("predict", url, data, tmp_path / "out.zarr", "--serial")
+    written = document("predict", url, data, "out.zarr", "--serial")
     assert written["model_digest"] == described["digest"]
 
 
 def test_a_model_of_versions_is_not_replaced(folder):
     for more in ((), ("--overwrite",)):
-        message = refusal(73, "fit", folder / "data.zarr", folder / "models/prices", *more, "--serial")
-        assert "keeps all of its versions; publish the next one with --register" in message
+        message = refusal(
+            73, "fit", folder / "data.zarr", folder / "models/prices", *more, "--serial"
+        )
+        assert (
+            "keeps all of its versions; publish the next one with --register" in message
+        )
 
 
-# -- which version is current -------------------------------------------------------------------------------
+# -- which version is current
+# -------------------------------------------------------------------------------
 
 
 def test_list_shows_each_model_with_its_current_version(folder):
-    by_name = {one["name"]: one for one in document("models", "list", folder / "models")["models"]}
+    by_name = {
+        one["name"]: one
+        for one in document("models", "list", folder / "models")["models"]
+    }
     assert by_name["prices"]["n_versions"] == 3
-    assert by_name["prices"]["current"]["version"] == 3
-    assert by_name["prices"]["current"]["digest"] == read_model(folder / "models/prices").digest()
+    assert by_name["prices"]["current"]["number"] == 3
+    assert (
+        by_name["prices"]["current"]["digest"]
+        == read_model(folder / "models/prices").digest()
+    )
     told = shown("models", "list", folder / "models")
     assert " prices 3 " in told
     assert "next: rff-dist models show" in told
-    of_one = shown("models", "list", folder / "models" / "prices")
-    assert "is a registered model next: rff-dist models show" in of_one
 
 
 def test_promote_and_rollback_change_what_readers_get(prices):
@@ -139,16 +181,25 @@ def test_prune_tells_what_it_removed(prices):
     assert refusal(2, "models", "prune", prices)
 
 
-def test_show_tells_of_versions_that_wait(tmp_path):
-    publish(str(tmp_path / "m"), 1, promote=False)
-    told = shown("models", "show", tmp_path / "m")
+def test_show_tells_of_versions_that_wait():
+    publish("m", 1, promote=False)
+    told = shown("models", "show", "m")
     assert "none: promote a version" in told
     assert "next: rff-dist models promote" in told
 
 
 def test_a_long_reason_leaves_the_other_columns_readable():
-    cells = [("3", "2026-11-23 14:34", "12,000", "D 256, gaussian", "aa0d476a", "worse " * 10)]
-    table = Table("", (*models._COLUMNS, "reason"), cells, chosen=0, is_facts=True)
+    cells = [
+        (
+            "3",
+            "2026-11-23 14:34",
+            "12,000",
+            "D 256, gaussian",
+            "aa0d476a",
+            "worse " * 10,
+        )
+    ]
+    table = Table("", versions.COLUMNS, cells, chosen=0, is_facts=True)
     console = Console(width=80, file=io.StringIO())
     console.print(to_rich(Document("m: 1 version", [table])))
     for cell in ("3 ←", "2026-11-23 14:34", "12,000", "D 256, gaussian", "aa0d476a"):

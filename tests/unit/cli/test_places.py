@@ -1,4 +1,6 @@
-"""Places that options name: each is checked before the job, and nothing is replaced that is not ours."""
+"""Places that options name: each is checked before the job, and nothing is replaced
+that is not ours.
+"""
 
 import os
 import shutil
@@ -13,7 +15,8 @@ from rff_dist.storage.documents import MADE_BY
 from rff_dist.workbench.cli import display
 from tests.command_line import run
 
-#: Commands that write a single file, with the ends of its name and its content when they wrote it themselves.
+#: Commands that write a single file, with the ends of its name and its content when
+#: they wrote it themselves.
 FIT = "fit {data} {new} --n-components 8 --serial"
 FILES = {
     f"{FIT} --report": (".html", MADE_BY),
@@ -39,16 +42,24 @@ class BegunError(Exception):
 
 @pytest.fixture
 def words(folder, tmp_path, monkeypatch):
-    """The words of a command with its places filled in; a job that begins raises BegunError."""
+    """The words of a command with its places filled in; a job that begins raises
+    BegunError.
+    """
 
     def begin(*_):
         raise BegunError
 
-    monkeypatch.setattr(display.Passes, "open", begin)
+    monkeypatch.setattr(display.CommandRunner, "open", begin)
     for name in ("data.zarr", "model"):
         shutil.copytree(folder / name, tmp_path / name)
     shutil.copy(folder / "table.csv", tmp_path / "table.csv")
-    names = {"data": "data.zarr", "model": "model", "table": "table.csv", "new": "new", "here": "."}
+    names = {
+        "data": "data.zarr",
+        "model": "model",
+        "table": "table.csv",
+        "new": "new",
+        "here": ".",
+    }
     places = {name: str(tmp_path / place) for name, place in names.items()}
     return lambda command: [word.format(**places) for word in command.split()]
 
@@ -80,7 +91,9 @@ def test_nothing_is_replaced_that_is_not_ours(words, tmp_path, command):
     assert digest(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", [name for name in FILES if "--register" not in name])
+@pytest.mark.parametrize(
+    "command", [name for name in FILES if "--register" not in name]
+)
 def test_our_own_file_is_replaced_only_with_overwrite(words, tmp_path, command):
     end, content = FILES[command]
     ours = tmp_path / f"ours{end}"
@@ -91,13 +104,20 @@ def test_our_own_file_is_replaced_only_with_overwrite(words, tmp_path, command):
     assert ours.read_text() == content
 
 
-@pytest.mark.parametrize("command", [name for name in [*FILES, *MORE] if name.endswith(("report", "plot"))])
 @pytest.mark.parametrize(
-    "place", ["new.jpeg", "new.csv", "memory://new.html", "s3:/bucket/new.png", "s3://b/x"]
+    "command", [name for name in [*FILES, *MORE] if name.endswith(("report", "plot"))]
 )
-def test_pages_and_pictures_have_their_names_and_are_files_here(words, tmp_path, command, place):
+@pytest.mark.parametrize(
+    "place",
+    ["new.jpeg", "new.csv", "memory://new.html", "s3:/bucket/new.png", "s3://b/x"],
+)
+def test_pages_and_pictures_have_their_names_and_are_files_here(
+    words, tmp_path, command, place
+):
     before = digest(tmp_path)
-    assert run(*words(command), place if ":" in place else tmp_path / place).exit_code in (2, 73)
+    assert run(
+        *words(command), place if ":" in place else tmp_path / place
+    ).exit_code in (2, 73)
     assert digest(tmp_path) == before
 
 
@@ -127,14 +147,21 @@ def test_places_that_cannot_be_meant_are_refused(words, tmp_path, command):
 
 def test_a_link_to_a_table_is_the_table(words, tmp_path):
     os.symlink(tmp_path / "table.csv", tmp_path / "link.csv")
-    assert run(*words("predict {model} {table}"), tmp_path / "link.csv", "--overwrite").exit_code == 73
+    assert (
+        run(*words("predict {model} {table}"), "link.csv", "--overwrite").exit_code
+        == 73
+    )
 
 
 def test_an_estimator_writes_its_page_over_no_file_of_others(tmp_path, folder):
     (tmp_path / "theirs.html").write_text("<html>")
     table = pd.read_csv(folder / "table.csv")
-    model, rows = load_model(folder / "model"), (table[["a", "b", "c"]], table["price"])
-    places = {tmp_path / "theirs.html": OutputExistsError, tmp_path / "p.csv": InvalidParameterError}
+    model = load_model(folder / "model")
+    rows = (table[["a", "b", "c"]], table["price"])
+    places = {
+        tmp_path / "theirs.html": OutputExistsError,
+        tmp_path / "p.csv": InvalidParameterError,
+    }
     for place, error in {**places, "s3://b/p.html": StorageError}.items():
         with pytest.raises(error):
             model.report(place, *rows)
@@ -146,9 +173,9 @@ def test_an_export_replaces_an_export_only(tmp_path, folder):
         (tmp_path / name).write_text("mine")
     assert run("export", folder / "model", tmp_path, "--overwrite").exit_code == 73
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    write_dataset(tmp_path / "rows", np.ones((3, 3)))
-    assert run("export", folder / "model", tmp_path / "export").exit_code == 0
-    assert run("export", folder / "model", tmp_path / "export", "--overwrite").exit_code == 0
-    result = run("predict", tmp_path / "export", folder / "data.zarr", tmp_path / "p.zarr")
+    write_dataset("rows", np.ones((3, 3)))
+    assert run("export", folder / "model", "export").exit_code == 0
+    assert run("export", folder / "model", "export", "--overwrite").exit_code == 0
+    result = run("predict", "export", folder / "data.zarr", "p.zarr")
     assert result.exit_code == 65
     assert "export" in result.stderr.partition("expected")[2]

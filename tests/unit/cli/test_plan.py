@@ -10,7 +10,14 @@ from tests.command_line import PLAIN, document, shown
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("2GiB", 2**31), ("512 MiB", 2**29), ("1.5kiB", 1536), ("4096", 4096), ("1GB", 10**9)]
+    ("text", "value"),
+    [
+        ("2GiB", 2**31),
+        ("512 MiB", 2**29),
+        ("1.5kiB", 1536),
+        ("4096", 4096),
+        ("1GB", 10**9),
+    ],
 )
 def test_sizes_are_read_as_dask_does(text, value):
     assert Cluster(memory=text).memory_bytes == value
@@ -22,7 +29,9 @@ def test_the_plan_is_the_librarys(folder):
     itemsize = open_dataset(folder / "data.zarr").dtype.itemsize
     options = RidgeOptions(features="fourier")
     job = PlannedFit(
-        Sizes(n_samples=300, n_features=3, n_targets=1, chunk_rows=64, itemsize=itemsize),
+        Sizes(
+            n_samples=300, n_features=3, n_targets=1, chunk_rows=64, itemsize=itemsize
+        ),
         512,
         Machines(
             n_workers=3,
@@ -36,21 +45,30 @@ def test_the_plan_is_the_librarys(folder):
     expected = choose_solver(job, options)
     assert found["memory_limit"] < found["client_memory_limit"]
     assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()
-    assert found["statistics_seconds"] == pytest.approx(expected.seconds(found["gflops_per_thread"]))
+    assert found["statistics_seconds"] == pytest.approx(
+        expected.seconds(found["gflops_per_thread"])
+    )
     assert found["choosing"] is None
 
 
 def test_the_plan_says_what_choosing_takes(folder):
     choosing = document("plan", folder / "data.zarr")["choosing"]
-    given = {name: choosing[name] for name in ("n_candidates", "n_samples", "n_components", "n_finalists")}
-    # the final has 512 components: the best and another kernel meet again in it
-    assert given == {"n_candidates": 15, "n_samples": 300, "n_components": 128, "n_finalists": 2}
-    few = document("plan", folder / "data.zarr", "--n-components", "128")
-    assert few["choosing"]["n_finalists"] == 1  # the first round is the final
-    more = document("plan", folder / "data.zarr", "--n-components", "2048", "--kernel", "gaussian")
-    assert (more["choosing"]["n_candidates"], more["choosing"]["n_finalists"]) == (8, 2)
+    given = {
+        name: choosing[name]
+        for name in ("n_candidates", "n_samples", "n_components", "n_trained")
+    }
+    assert given == {
+        "n_candidates": 4,
+        "n_samples": 300,
+        "n_components": 512,
+        "n_trained": 1,
+    }
+    more = document(
+        "plan", folder / "data.zarr", "--n-components 2048 --kernel gaussian"
+    )
+    assert more["choosing"]["n_candidates"] == 4
     words = shown("plan", folder / "data.zarr")
-    assert "up to 15 candidates on 300 rows, D = 128" in words
+    assert "4 candidates on 300 rows, D = 512" in words
     assert "D = 512 (Nyström features: 300, one per row)" in words
 
 

@@ -9,28 +9,36 @@ from rff_dist.data.blocks import Block
 from tests.command_line import PLAIN, document, refusal, shown
 
 
-def test_data_of_another_width_than_the_model_exit_65(folder, tmp_path):
-    write_dataset(tmp_path / "data", np.ones((4, 2)), np.ones(4))
+def test_data_of_another_width_than_the_model_exit_65(folder):
+    write_dataset("data", np.ones((4, 2)), np.ones(4))
     for name in ("evaluate", "predict"):
-        more = [tmp_path / "out"] if name == "predict" else []
-        message = refusal(65, name, folder / "model", tmp_path / "data", *more, "--serial")
+        more = ["out"] if name == "predict" else []
+        message = refusal(65, name, folder / "model", "data", *more, "--serial")
         assert "X has 2 features" in message
         assert "expecting 3" in message
-        assert f"{tmp_path / 'data'} does not fit {folder / 'model'}" in message
+        assert f"data does not fit {folder / 'model'}" in message
         assert "columns that the model was trained on" in message
 
 
-def test_a_job_from_table_to_predictions(folder, tmp_path):
-    errors_found = document("evaluate", folder / "model", folder / "data.zarr", "--serial")
-    written = document(
-        "predict", folder / "model", folder / "data.zarr", tmp_path / "predictions", "--serial"
+def test_a_job_from_table_to_predictions(folder):
+    errors_found = document(
+        "evaluate", folder / "model", folder / "data.zarr", "--serial"
     )
-    predictions = zarr.open_group(tmp_path / "predictions", mode="r")["predictions"][:].ravel()
+    written = document(
+        "predict",
+        folder / "model",
+        folder / "data.zarr",
+        "predictions",
+        "--serial",
+    )
+    predictions = zarr.open_group("predictions", mode="r")["predictions"][:].ravel()
     y = open_dataset(folder / "data.zarr").read(Block(0, 0, 300)).y[:, 0]
     [target] = errors_found["targets"]
     assert written["n_samples"] == errors_found["n_samples"] == 300
     assert target["name"] == "price"
-    assert target["rmse"] == pytest.approx(np.sqrt(np.mean((y - predictions) ** 2)), rel=1e-9)
+    assert target["rmse"] == pytest.approx(
+        np.sqrt(np.mean((y - predictions) ** 2)), rel=1e-9
+    )
     assert target["z_rmse"] == pytest.approx(target["rmse"] / y.std(), rel=1e-9)
     assert target["mae"] == pytest.approx(np.abs(y - predictions).mean(), rel=1e-9)
     assert target["r2"] == pytest.approx(1 - target["mse"] / y.var(), rel=1e-9)
@@ -38,23 +46,36 @@ def test_a_job_from_table_to_predictions(folder, tmp_path):
     assert written["model_digest"] == document("info", folder / "model")["digest"]
 
 
-def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(folder, tmp_path):
+def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(folder):
     data = folder / "data.zarr"
-    small = ("--serial", "--n-components", "16", "--n-folds", "3")
-    document("fit", data, tmp_path / "model", *PLAIN, *small, "--conformal", "yes")
-    held_out = document("predict", tmp_path / "model", data, tmp_path / "a", "--serial", "--coverage", "0.8")
-    normal = document("predict", folder / "model", data, tmp_path / "b", "--serial", "--coverage", "0.8")
-    assert held_out["interval"] == {"coverage": 0.8, "by": "cross-validated residuals"}
+    small = ["--serial --n-components 16 --n-folds 3"]
+    document("fit", data, "model", *PLAIN, *small)
+    held_out = document(
+        "predict",
+        "model",
+        data,
+        "a",
+        "--serial --coverage 0.8",
+    )
+    normal = document(
+        "predict",
+        folder / "model",
+        data,
+        "b",
+        "--serial --coverage 0.8",
+    )
+    assert held_out["interval"]["coverage"] == 0.8
+    assert "rows of the fit" in held_out["interval"]["by"]
     assert held_out["arrays"] == ["predictions", "lower", "upper"]
     assert normal["interval"]["by"] == "the normal distribution"
 
 
 def test_text_to_predict_is_ingested_as_labels_and_shown_by_info(tmp_path):
     (tmp_path / "t.csv").write_text("a,species,site\n1,setosa,4\n2.5,été,5\n")
-    words = ("--targets", "species", "--groups", "site")
-    told = shown("ingest", tmp_path / "t.csv", tmp_path / "d.zarr", *words)
+    words = ["--targets species --groups site"]
+    told = shown("ingest", "t.csv", "d.zarr", *words)
     assert "text, for a classifier" in told
-    found = document("info", tmp_path / "d.zarr")
+    found = document("info", "d.zarr")
     types = {array["name"]: array["dtype"] for array in found["arrays"]}
     assert types == {"X": "float64", "groups": "int64", "y": "text"}
     assert "fingerprint" in found

@@ -39,9 +39,12 @@ def test_help_lists_the_commands_in_the_order_of_use():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_shows_what_people_ask_first_and_help_all_each_option_with_its_whole_text(name, monkeypatch):
+def test_help_shows_what_people_ask_first_and_help_all_each_option_with_its_whole_text(
+    name, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "80")
-    short, whole = run(name, "--help").stdout, run(name, "--help-all").stdout
+    short = run(name, "--help").stdout
+    whole = run(name, "--help-all").stdout
     assert short.startswith(f"Usage: rff-dist {name} ")
     if name in shell.GROUPS:  # of commands, each with a help of its own
         return
@@ -52,7 +55,9 @@ def test_help_shows_what_people_ask_first_and_help_all_each_option_with_its_whol
     assert len(short) < len(whole)
     words = " ".join(whole.split())
     module, _, function = shell.place_of(name).partition(":")
-    for option in getattr(import_module(module), function).default_command.command.options:
+    for option in getattr(
+        import_module(module), function
+    ).default_command.command.options:
         assert f"--{option.name.replace('_', '-')}" in words
         assert " ".join(option.declared.help.split()) in words
 
@@ -60,18 +65,29 @@ def test_help_shows_what_people_ask_first_and_help_all_each_option_with_its_whol
 def test_every_command_is_in_the_help():
     found = set()
     for path in Path(shell.__file__).parent.glob("*.py"):
-        names = re.findall(r"^@shell\.command\(.*?^def (\w+)\(", path.read_text(), re.M | re.S)
+        names = re.findall(
+            r"^@shell\.command\(.*?^def (\w+)\(", path.read_text(), re.M | re.S
+        )
         found |= {path.stem} if path.stem in shell.GROUPS else set(names)
     assert found == set(COMMANDS)
 
 
 def test_tab_completes_commands_options_and_names():
     script = shell.make_app().generate_completion(shell="bash")
-    assert all(word in script for word in ("evaluate", "--register", "--no-statistics", "logistic"))
+    assert all(
+        word in script
+        for word in ("evaluate", "--register", "--no-statistics", "logistic")
+    )
 
 
-def test_quiet_leaves_standard_error_empty_and_no_next_step(folder, tmp_path):
-    arguments = ["fit", folder / "data.zarr", tmp_path / "model", *PLAIN, "--n-components", "8", "--serial"]
+def test_quiet_leaves_standard_error_empty_and_no_next_step(folder):
+    arguments = [
+        "fit",
+        folder / "data.zarr",
+        "model",
+        *PLAIN,
+        "--n-components 8 --serial",
+    ]
     result = run(*arguments, "--quiet")
     assert result.exit_code == 0
     assert result.stderr == ""
@@ -99,9 +115,17 @@ def test_an_unknown_command_or_option_exits_2_with_a_suggestion(arguments, sugge
 
 
 @pytest.mark.parametrize(
-    "words", ["ingest table.csv", "generate --rows=1e12", "fit data.zarr", "predict model data.zarr"]
+    "words",
+    [
+        "ingest table.csv",
+        "generate --rows=1e12",
+        "fit data.zarr",
+        "predict model data.zarr",
+    ],
 )
-def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, words, monkeypatch):
+def test_a_place_that_takes_no_output_exits_73_before_any_work(
+    folder, words, monkeypatch
+):
     monkeypatch.setattr("rff_dist.engines.connecting.open_engine", None)
     monkeypatch.chdir(folder)
     message = refusal(73, *words.split(), "/proc/x/m")
@@ -110,21 +134,40 @@ def test_a_place_that_takes_no_output_exits_73_before_any_work(folder, words, mo
     assert "space" not in message
 
 
-def test_the_next_step_is_quoted_for_the_shell(folder, tmp_path):
-    (tmp_path / "my data").mkdir()
-    result = run("generate", tmp_path / "my data" / "a;b", "--rows", "10", "--n-components", "8")
+def test_the_next_step_is_quoted_for_the_shell(folder):
+    Path("my data").mkdir()
+    result = run("generate", "my data/a;b", "--rows 10 --n-components 8")
     command_line = result.stdout.replace("\n", "").partition("next: ")[2]
-    assert shlex.split(command_line) == ["rff-dist", "fit", str(tmp_path / "my data" / "a;b"), "MODEL"]
+    assert shlex.split(command_line) == [
+        "rff-dist",
+        "fit",
+        "my data/a;b",
+        "MODEL",
+    ]
 
 
 @pytest.mark.parametrize("command", ["fit", "tune", "cluster", "predict"])
-def test_an_output_that_another_run_writes_exits_75_before_any_work(folder, tmp_path, command):
+def test_an_output_that_another_run_writes_exits_75_before_any_work(
+    folder, tmp_path, command
+):
     inputs = [folder / "model"] if command == "predict" else []
-    more = {"cluster": ["--n-clusters", "2"], "predict": []}.get(command, ["--n-components", "8"])
-    arguments = [command, *inputs, folder / "data.zarr", tmp_path / "out", *more, "--serial"]
-    with hold(tmp_path / "out", holder="another run"):
+    more = {"cluster": ["--n-clusters", "2"], "predict": []}.get(
+        command, ["--n-components", "8"]
+    )
+    arguments = [
+        command,
+        *inputs,
+        folder / "data.zarr",
+        "out",
+        *more,
+        "--serial",
+    ]
+    with hold("out", holder="another run"):
         message = contextvars.Context().run(refusal, 75, *arguments)
-    assert f"another run is writing {tmp_path}/out: another run, process {os.getpid()}" in message
+    assert (
+        f"another run is writing {tmp_path}/out: another run, process {os.getpid()}"
+        in message
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,7 +189,7 @@ CODES = {
         *((getattr(errors, f"{name}Error"), code) for name, code in CODES.items()),
         (ZeroDivisionError, 1),
         (KeyboardInterrupt, 130),
-        (exits.Terminated, 143),
+        (exits.TerminationSignal, 143),
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(error, code):
@@ -157,7 +200,9 @@ def fail(*_, **__):
     raise ZeroDivisionError("a fault")
 
 
-def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(folder, monkeypatch):
+def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(
+    folder, monkeypatch
+):
     monkeypatch.setattr("rff_dist.fitting.plan.choose_solver", fail)
     message = refusal(1, "plan", folder / "data.zarr")
     assert "ZeroDivisionError: a fault" in message
@@ -170,7 +215,10 @@ def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(folder, mo
 def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatch):
     def fail(*_args, **_options):
         lost = errors.ClusterLostError("the scheduler went away")
-        lost.add_note("what it has done is kept in .model.ledger (3 B): the same job goes on from there")
+        lost.add_note(
+            "what it has done is kept in .model.ledger (3 B): the same job goes on from"
+            " there"
+        )
         raise lost
 
     monkeypatch.setattr("rff_dist.workbench.jobs.fits.Fit.train", fail)
@@ -183,7 +231,8 @@ def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatc
 
 @pytest.mark.parametrize("way", ["flag", "environment", "file"])
 @pytest.mark.parametrize(
-    ("words", "kind", "code"), [(["none.zarr", "m"], "storage", 65), (["--worker", "2"], "usage", 2)]
+    ("words", "kind", "code"),
+    [(["none.zarr", "m"], "storage", 65), (["--worker", "2"], "usage", 2)],
 )
 def test_an_error_with_json_is_one_document_with_its_kind_and_code(
     words, kind, code, way, monkeypatch, tmp_path
@@ -191,7 +240,11 @@ def test_an_error_with_json_is_one_document_with_its_kind_and_code(
     if way == "environment":
         monkeypatch.setenv("RFF_DIST_FIT_JSON", "true")
     (tmp_path / "job.toml").write_text("json = true\n")
-    given = {"flag": ["--json"], "environment": [], "file": ["--config", tmp_path / "job.toml"]}
+    given = {
+        "flag": ["--json"],
+        "environment": [],
+        "file": ["--config", "job.toml"],
+    }
     result = run("fit", *words, *given[way])
     assert result.exit_code == code
     found = json.loads(result.stdout)
@@ -212,11 +265,15 @@ def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_is_one_line_on_standard_error(folder, tmp_path):
-    words = ["--serial", "--n-components", "512", "--precision", "high", "--alpha", "0", "--json"]
-    result = run("fit", folder / "data.zarr", tmp_path / "model", *PLAIN, *words)
+def test_a_warning_is_one_line_on_standard_error(folder):
+    words = [
+        "--serial --n-components 512 --precision high --alpha 0 --json",
+    ]
+    result = run("fit", folder / "data.zarr", "model", *PLAIN, *words)
     assert result.exit_code == 0
-    [warning] = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    [warning] = [
+        line for line in result.stderr.splitlines() if line.startswith("warning: ")
+    ]
     assert "alpha" in warning
     found = json.loads(result.stdout)
     assert found["status"] != "ok"
@@ -234,7 +291,9 @@ def test_what_zarr_leaves_behind_where_a_store_fails_is_no_warning(capfd):
     assert capfd.readouterr().err == "warning: of something else\n"
 
 
-@pytest.mark.parametrize("value", [np.float64(np.nan), math.inf, [np.array([-np.inf])[0]]])
+@pytest.mark.parametrize(
+    "value", [np.float64(np.nan), math.inf, [np.array([-np.inf])[0]]]
+)
 def test_numbers_that_json_does_not_have_become_null(value, capsys):
     messages.write_json({"value": value})
     found = json.loads(capsys.readouterr().out)["value"]
@@ -267,14 +326,14 @@ def test_tables_for_people_go_to_standard_output_and_progress_does_not(
 
 
 def test_a_signal_that_is_sent_twice_at_once_is_one():
-    def end() -> None:
+    def end():
         with shell._signals():
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(exits.Terminated):
+    with pytest.raises(exits.TerminationSignal):
         end()
 
 
@@ -288,7 +347,9 @@ def test_a_signal_that_is_sent_twice_at_once_is_one():
         (["fit", "data.zarr", "new", "--design", "othogonal"], "orthogonal"),
     ],
 )
-def test_what_is_nearly_right_is_answered_with_the_nearest_name(folder, arguments, near, monkeypatch):
+def test_what_is_nearly_right_is_answered_with_the_nearest_name(
+    folder, arguments, near, monkeypatch
+):
     monkeypatch.chdir(folder)
     result = run(*arguments, "--serial")
     assert result.exit_code in (2, 65)
@@ -298,8 +359,13 @@ def test_what_is_nearly_right_is_answered_with_the_nearest_name(folder, argument
 def test_tables_in_a_narrow_terminal_keep_every_digit():
     console = Console(file=io.StringIO(), width=40)
     header = ("model", "RMSE", "R²", "squared error saved (95% interval)")
-    table = Table("", header, [("boosted trees", "5.3217", "0.8995", "-56.9% (-109.6% to -4.2%)")])
+    table = Table(
+        "", header, [("boosted trees", "5.3217", "0.8995", "-56.9% (-109.6% to -4.2%)")]
+    )
     console.print(to_rich(Document("a table", [table])))
     shown = console.file.getvalue()
-    assert all(one in shown for one in ("5.3217", "0.8995", "-56.9%", "(-109.6%", "-4.2%)", "boosted"))
+    assert all(
+        one in shown
+        for one in ("5.3217", "0.8995", "-56.9%", "(-109.6%", "-4.2%)", "boosted")
+    )
     assert "…" not in shown

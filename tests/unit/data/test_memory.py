@@ -10,7 +10,8 @@ from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
 SPARSE = scipy.sparse.random(60, 5, density=0.3, format="csr", rng=RNG)
-TARGETS, WEIGHTS = RNG.standard_normal((60, 2)), RNG.random(60)
+TARGETS = RNG.standard_normal((60, 2))
+WEIGHTS = RNG.random(60)
 
 
 @pytest.mark.parametrize("y", [None, TARGETS[:, 0], TARGETS])
@@ -18,21 +19,40 @@ def test_rows_sizes_and_samples_are_the_same_dense_sparse_and_stored(tmp_path, y
     weight = None if y is None else WEIGHTS
     X = SPARSE.toarray()
     stored = write_dataset(tmp_path / "a", X, y, sample_weight=weight)
-    sizes = ("n_samples", "n_features", "n_targets", "one_dimensional", "weighted", "dtype")
+    sizes = (
+        "n_samples",
+        "n_features",
+        "n_targets",
+        "one_dimensional",
+        "weighted",
+        "dtype",
+    )
     for dataset in (ArrayDataset(X, y, weight), SparseDataset(SPARSE, y, weight)):
-        assert [getattr(dataset, name) for name in sizes] == [getattr(stored, name) for name in sizes]
+        assert [getattr(dataset, name) for name in sizes] == [
+            getattr(stored, name) for name in sizes
+        ]
         for name in ("X", "y", "sample_weight"):
             for found, expected in (
                 (dataset.read(Block(0, 7, 31)), stored.read(Block(0, 7, 31))),
                 (dataset.take([9, 2, 9]), stored.take([9, 2, 9])),
             ):
-                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+                np.testing.assert_array_equal(
+                    getattr(found, name), getattr(expected, name)
+                )
 
 
 def test_a_sparse_fingerprint_follows_the_values():
-    assert SparseDataset(SPARSE).fingerprint() == SparseDataset(SPARSE.copy()).fingerprint()
-    assert SparseDataset(SPARSE).fingerprint() != SparseDataset(SPARSE * 2).fingerprint()
-    assert SparseDataset(SPARSE, TARGETS).fingerprint() != SparseDataset(SPARSE, TARGETS + 1).fingerprint()
+    assert (
+        SparseDataset(SPARSE).fingerprint()
+        == SparseDataset(SPARSE.copy()).fingerprint()
+    )
+    assert (
+        SparseDataset(SPARSE).fingerprint() != SparseDataset(SPARSE * 2).fingerprint()
+    )
+    assert (
+        SparseDataset(SPARSE, TARGETS).fingerprint()
+        != SparseDataset(SPARSE, TARGETS + 1).fingerprint()
+    )
 
 
 def test_sparse_rows_that_do_not_exist_are_refused():

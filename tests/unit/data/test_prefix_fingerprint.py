@@ -1,6 +1,6 @@
-"""The digest of a dataset's first rows, which an update compares before it adds later rows."""
-
-from __future__ import annotations
+"""The digest of a dataset's first rows, which an update compares before it adds later
+rows.
+"""
 
 import numpy as np
 import scipy.sparse
@@ -37,12 +37,25 @@ def test_the_first_rows_keep_their_digest_when_rows_are_added_and_chunks_change(
     X, y, weight = rows(n_samples + more, dtype)
     first = (X[:n_samples], y[:n_samples])
     for i, (arrays, w) in enumerate(((first, weight[:n_samples]), ((X, y), weight))):
-        write_dataset(f"memory://prefix-{i}", *arrays, sample_weight=w, chunk_rows=chunks[i], overwrite=True)
-    short, long = (open_dataset(f"memory://prefix-{i}", sample_weight="sample_weight") for i in range(2))
+        write_dataset(
+            f"memory://prefix-{i}",
+            *arrays,
+            sample_weight=w,
+            chunk_rows=chunks[i],
+            overwrite=True,
+        )
+    short, long = (
+        open_dataset(f"memory://prefix-{i}", sample_weight="sample_weight")
+        for i in range(2)
+    )
     assert short.prefix_fingerprint(n_samples) == long.prefix_fingerprint(n_samples)
-    assert ArrayDataset(X, y, weight).prefix_fingerprint(n_samples) == long.prefix_fingerprint(n_samples)
+    assert ArrayDataset(X, y, weight).prefix_fingerprint(
+        n_samples
+    ) == long.prefix_fingerprint(n_samples)
     if more:
-        assert long.prefix_fingerprint(n_samples) != long.prefix_fingerprint(n_samples + more)
+        assert long.prefix_fingerprint(n_samples) != long.prefix_fingerprint(
+            n_samples + more
+        )
 
 
 @settings(max_examples=25, deadline=None)
@@ -69,21 +82,35 @@ def test_of_many_rows_eight_stretches_from_the_first_to_the_last_are_read():
 
 def test_dtype_and_number_of_columns_enter_the_digest():
     X = np.zeros((6, 2))
-    digests = {ArrayDataset(Z).prefix_fingerprint(6) for Z in (X, X.astype("f4"), np.zeros((6, 3)))}
+    digests = {
+        ArrayDataset(Z).prefix_fingerprint(6)
+        for Z in (X, X.astype("f4"), np.zeros((6, 3)))
+    }
     assert len(digests) == 3
 
 
 def test_what_belongs_to_the_rows_enters_the_digest():
     X, y, _ = rows(30, "float64")
-    plain, groups = ArrayDataset(X, y), np.arange(30) % 4
-    assert SparseDataset(scipy.sparse.csr_matrix(X), y).prefix_fingerprint(20) == plain.prefix_fingerprint(20)
+    plain = ArrayDataset(X, y)
+    groups = np.arange(30) % 4
+    assert SparseDataset(scipy.sparse.csr_matrix(X), y).prefix_fingerprint(
+        20
+    ) == plain.prefix_fingerprint(20)
     grouped = GroupedDataset(plain, as_column(groups))
     later = np.where(np.arange(30) < 25, groups, 9)
-    assert grouped.prefix_fingerprint(25) == GroupedDataset(plain, as_column(later)).prefix_fingerprint(25)
-    assert grouped.prefix_fingerprint(30) != GroupedDataset(plain, as_column(later)).prefix_fingerprint(30)
+    assert grouped.prefix_fingerprint(25) == GroupedDataset(
+        plain, as_column(later)
+    ).prefix_fingerprint(25)
+    assert grouped.prefix_fingerprint(30) != GroupedDataset(
+        plain, as_column(later)
+    ).prefix_fingerprint(30)
     labels = np.where(y > 0, "up", "down")
-    labelled = LabelledDataset(plain.without_targets(), as_column(labels), np.array(["down", "up"], object))
-    other = LabelledDataset(plain.without_targets(), as_column(labels[::-1]), labelled.classes)
+    labelled = LabelledDataset(
+        plain.without_targets(), as_column(labels), np.array(["down", "up"], object)
+    )
+    other = LabelledDataset(
+        plain.without_targets(), as_column(labels[::-1]), labelled.classes
+    )
     assert labelled.prefix_fingerprint(30) != other.prefix_fingerprint(30)
 
 

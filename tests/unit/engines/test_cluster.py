@@ -1,16 +1,21 @@
-"""What a `Cluster` means, without starting any; tests that start clusters are in tests/integration."""
+"""What a `Cluster` means, without starting any; tests that start clusters are in
+tests/integration.
+"""
 
 import json
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from rff_dist.data.blocks import MIN_BLOCK_ROWS
 from rff_dist.engines import connecting
-from rff_dist.engines.cluster import SCHEDULER_VARIABLE, TLS_VARIABLES, Cluster, TLSFiles
-from rff_dist.engines.connecting import open_engine, read_scheduler_file, worker_hints
-from rff_dist.engines.dask_cluster import WorkerFacts
+from rff_dist.engines.cluster import (
+    SCHEDULER_VARIABLE,
+    TLS_VARIABLES,
+    Cluster,
+    TLSFiles,
+)
+from rff_dist.engines.connecting import open_engine, read_scheduler_file
+from rff_dist.engines.events import log
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 from tests.refusals import refuses
@@ -27,7 +32,10 @@ ADDRESS = "tcp://127.0.0.1:1"
         ({"scheduler": "tls://host:8786"}, "address"),
         ({"scheduler": "/shared/scheduler.json"}, "scheduler file"),
         ({"serial": True, "n_threads": 2}, "serial"),
-        ({"cluster": "gateway:http://host", "min_workers": 4, "n_workers": 40}, "requested"),
+        (
+            {"cluster": "gateway:http://host", "n_workers": 40},
+            "requested",
+        ),
     ],
 )
 def test_what_is_given_decides_the_kind(given, kind):
@@ -46,7 +54,9 @@ def test_what_is_given_decides_the_kind(given, kind):
         ("/shared/scheduler.json", True),
     ],
 )
-def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface(scheduler, elsewhere):
+def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface(
+    scheduler, elsewhere
+):
     assert Cluster(scheduler=scheduler).elsewhere == elsewhere
 
 
@@ -60,10 +70,7 @@ def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface
         ({"serial": True, "cluster": "a.B"}, ["cluster"]),
         ({"scheduler": ADDRESS, "cluster": "a.B"}, ["scheduler", "a.B"]),
         ({"n_threads": 2, "cluster": "a.B"}, ["n_threads", "cluster_config"]),
-        ({"min_workers": 2, "cluster": "a.B"}, ["min_workers", "2", "n_workers"]),
         ({"cluster_config": "a.toml"}, ["cluster_config", "cluster"]),
-        ({"cluster": "a.B", "n_workers": 2, "min_workers": 3}, ["min_workers", "3", "2"]),
-        ({"n_workers": 4, "min_workers": 1}, ["min_workers", "cluster"]),
         ({"n_workers": 0}, ["n_workers", "0"]),
         ({"n_threads": 1.5}, ["n_threads", "1.5"]),
     ],
@@ -73,7 +80,8 @@ def test_what_does_not_go_together_is_refused(given, words):
         Cluster(**given)
 
 
-# -- the environment -------------------------------------------------------------------------------------
+# -- the environment
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,9 @@ def test_what_does_not_go_together_is_refused(given, words):
 def test_the_environments_scheduler_is_taken_only_where_nothing_else_is_said(given):
     environment = {SCHEDULER_VARIABLE: ADDRESS}
     assert Cluster().in_environment(environment).scheduler == ADDRESS
-    assert Cluster(**given).in_environment(environment).scheduler == given.get("scheduler")
+    assert Cluster(**given).in_environment(environment).scheduler == given.get(
+        "scheduler"
+    )
     assert Cluster().in_environment({SCHEDULER_VARIABLE: ""}) == Cluster()
 
 
@@ -101,10 +111,14 @@ def test_the_environment_names_three_tls_files_or_none():
     assert Cluster(serial=True).in_environment(TLS).tls is None
     for name in TLS_VARIABLES:
         with refuses(InvalidParameterError, name):
-            Cluster().in_environment({key: value for key, value in TLS.items() if key != name})
+            Cluster().in_environment(
+                {key: value for key, value in TLS.items() if key != name}
+            )
 
 
-def test_a_tls_file_that_is_not_there_is_named_before_anything_starts(tmp_path, monkeypatch):
+def test_a_tls_file_that_is_not_there_is_named_before_anything_starts(
+    tmp_path, monkeypatch
+):
     (tmp_path / "ca.pem").touch()
     (tmp_path / "key.pem").touch()
     for name in TLS_VARIABLES:
@@ -122,11 +136,13 @@ def test_tls_without_certificates_is_refused_before_anything_is_tried(monkeypatc
 
 
 def test_serial_needs_no_dask_and_gets_the_observers():
-    events: list[Any] = []
-    with open_engine(Cluster(serial=True, n_threads=2), observers=[events.append]) as engine:
+    events = []
+    with open_engine(
+        Cluster(serial=True, n_threads=2), observers=[events.append]
+    ) as engine:
         assert isinstance(engine, SerialEngine)
         assert engine.n_threads == 2
-        assert engine.observers == (events.append,)
+        assert engine.observers == (log, events.append)
 
 
 @pytest.mark.parametrize(
@@ -141,59 +157,42 @@ def test_serial_needs_no_dask_and_gets_the_observers():
         (Cluster(scheduler="tcp://127.0.0.1:1"), 1, "address"),
     ],
 )
-def test_rows_of_one_block_start_no_cluster_unless_one_is_asked_for(cluster, n_samples, kind):
+def test_rows_of_one_block_start_no_cluster_unless_one_is_asked_for(
+    cluster, n_samples, kind
+):
     found = cluster.for_rows(n_samples)
     assert found.kind == kind
     assert found.n_threads == cluster.n_threads
 
 
-# -- scheduler files -------------------------------------------------------------------------------------
+# -- scheduler files
+# -------------------------------------------------------------------------------------
 
 
 def test_the_address_in_a_scheduler_file_is_checked_like_any_other(tmp_path):
     file = tmp_path / "scheduler.json"
-    file.write_text(json.dumps({"type": "Scheduler", "address": "tcp://192.0.2.1:8786"}))
+    file.write_text(
+        json.dumps({"type": "Scheduler", "address": "tcp://192.0.2.1:8786"})
+    )
     assert read_scheduler_file(file) == "tcp://192.0.2.1:8786"
     with refuses(ClusterError, "TLS"):
         open_engine(Cluster(scheduler=str(file)))
 
 
-def test_a_scheduler_file_that_is_not_there_says_how_to_start_a_scheduler(tmp_path, monkeypatch):
+def test_a_scheduler_file_that_is_not_there_says_how_to_start_a_scheduler(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(connecting, "FILE_S", 0.2)
     with refuses(ClusterUnavailableError, "--scheduler-file"):
         open_engine(Cluster(scheduler=str(tmp_path / "none.json")))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '{"address": 5}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"id": 1}', '{"address": 5}', "[" * 100_000]
+)
 def test_what_is_no_scheduler_file_is_refused(tmp_path, monkeypatch, text):
     monkeypatch.setattr(connecting, "FILE_S", 0.0)
     file = tmp_path / "scheduler.json"
     file.write_text(text)
     with pytest.raises(ClusterError, match=r"is no scheduler file|is 5"):
         read_scheduler_file(file)
-
-
-# -- hints -----------------------------------------------------------------------------------------------
-
-GOOD = WorkerFacts("tcp://127.0.0.1:1", "host", n_threads=4, n_cpus=8, memory=2**34, memory_limit=2**33)
-
-
-def test_workers_that_share_a_machine_fairly_get_no_hint():
-    assert worker_hints([]) == []
-    assert worker_hints([GOOD, GOOD]) == []
-    assert worker_hints([GOOD, GOOD, replace(GOOD, host="another"), replace(GOOD, host="another")]) == []
-
-
-@pytest.mark.parametrize(
-    ("workers", "words"),
-    [
-        ([GOOD] * 3, "3 workers on host have 12 threads together for 8 cores"),
-        ([GOOD] * 3, "start them with --nthreads 2"),
-        ([replace(GOOD, n_threads=16)], "1 workers on host have 16 threads"),
-        ([replace(GOOD, memory_limit=0)], "no memory limit"),
-        ([replace(GOOD, n_threads=1)] * 3, "may use 24.0 GiB together, but it has 16.0 GiB"),
-        ([replace(GOOD, n_threads=1)] * 3, "--memory-limit '5.1 GiB'"),
-    ],
-)
-def test_workers_that_were_started_badly_get_a_hint(workers, words):
-    assert any(words in hint for hint in worker_hints(workers))

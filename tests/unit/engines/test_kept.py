@@ -5,7 +5,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rff_dist import HashFolds, SerialEngine, draw_feature_map
-from rff_dist.data.blocks import BlockTask, Rows, cut_blocks
+from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines import resuming as kept_module
-from rff_dist.engines.progress import BlockDone, Event, PassResumed
+from rff_dist.engines.events import BlockDone, PassResumed
 from rff_dist.engines.resuming import Keeper, KeptPass, most_kept, name_pass
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.specs import StatisticsSpec
@@ -27,34 +26,38 @@ BLOCKS = cut_blocks(120, 10, rows_per_block=10)
 class InMemory:
     """A ledger in a dictionary; keeping takes `cost` seconds."""
 
-    def __init__(self, cost: float = 0.0) -> None:
-        self.sums: dict[tuple[str, range], Any] = {}
+    def __init__(self, cost=0.0):
+        self.sums = {}
         self.cost = cost
 
-    def spans(self, name: str) -> list[range]:
+    def spans(self, name):
         return [span for found, span in self.sums if found == name]
 
-    def find(self, name: str, span: range) -> tuple[Any] | None:
+    def find(self, name, span):
         found = self.sums.get((name, span))
         return None if found is None else (found.copy(),)
 
-    def put(self, name: str, span: range, total: Any) -> None:
-        inside = [(n, s) for n, s in self.sums if n == name and span.start <= s.start and s.stop <= span.stop]
+    def put(self, name, span, total):
+        inside = [
+            (n, s)
+            for n, s in self.sums
+            if n == name and span.start <= s.start and s.stop <= span.stop
+        ]
         for key in inside:
             del self.sums[key]
         self.sums[name, span] = total.copy()
 
-    def seconds(self, total: Any) -> float:
+    def seconds(self, total):
         return self.cost
 
 
-def add(rows: Rows, scale: float, total: np.ndarray | None = None) -> np.ndarray:
+def add(rows, scale, total=None):
     total = np.zeros(12) if total is None else total
     total[rows.block.index] += scale
     return total
 
 
-def other_add(rows: Rows, scale: float) -> np.ndarray:
+def other_add(rows, scale):
     return add(rows, scale)
 
 
@@ -64,7 +67,7 @@ class Stored(ArrayDataset):
 
     name: str | None = "first"
 
-    def content_key(self) -> str | None:
+    def content_key(self):
         return self.name
 
 
@@ -72,15 +75,20 @@ ROWS = Stored(np.zeros((120, 1)))
 TASK = BlockTask(ROWS, add, adds=True)
 
 
-def accumulation(**spec: Any) -> Accumulation:
-    features = draw_feature_map("gaussian", n_features=3, n_components=8, random_state=spec.pop("seed", 0))
-    return Accumulation(features, StatisticsSpec(8, 1, features.digest(), features.scales, **spec))
+def accumulation(**spec):
+    features = draw_feature_map(
+        "gaussian", n_features=3, n_components=8, random_state=spec.pop("seed", 0)
+    )
+    return Accumulation(
+        features, StatisticsSpec(8, 1, features.digest(), features.scales, **spec)
+    )
 
 
 def test_threads_that_share_an_engine_keep_sums_each_in_its_own_ledger():
-    engine, both = SerialEngine(1), threading.Barrier(2, timeout=60)
+    engine = SerialEngine(1)
+    both = threading.Barrier(2, timeout=60)
 
-    def keep(ledger: InMemory) -> bool:
+    def keep(ledger):
         with engine.keeping(ledger):
             both.wait()
             return engine.ledger is ledger
@@ -90,45 +98,53 @@ def test_threads_that_share_an_engine_keep_sums_each_in_its_own_ledger():
     assert engine.ledger is None
 
 
-# -- names -----------------------------------------------------------------------------------------
+# -- names
+# --------------------------------------------------------------------------------------
 
 
 def test_equal_passes_have_one_name():
-    names = {name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,)), operator.add) for _ in range(3)}
+    names = {
+        name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,)), operator.add)
+        for _ in range(3)
+    }
     assert len(names) == 1
 
 
 def test_whatever_the_sums_depend_on_changes_the_name():
     state = accumulation(target_offset=(0.5,))
     first = state.feature_map
-    names = [
-        name_pass(TASK, BLOCKS, state, operator.add),
-        name_pass(replace(TASK, source=Stored(ROWS.X, name="second")), BLOCKS, state, operator.add),
-        name_pass(replace(TASK, compute=other_add), BLOCKS, state, operator.add),
-        name_pass(replace(TASK, compute=accumulate_rows), BLOCKS, state, operator.add),
-        name_pass(replace(TASK, compute=partial(add, scale=1)), BLOCKS, state, operator.add),
-        name_pass(replace(TASK, compute=partial(add, scale=2)), BLOCKS, state, operator.add),
-        name_pass(TASK, BLOCKS[:-1], state, operator.add),
-        name_pass(TASK, cut_blocks(120, 10, rows_per_block=20), state, operator.add),
-        name_pass(TASK, BLOCKS, state, np.maximum),
-        name_pass(TASK, BLOCKS, accumulation(target_offset=(0.25,)), operator.add),
-        name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,), fixed_point=True), operator.add),
-        name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,), seed=1), operator.add),
-        name_pass(TASK, BLOCKS, replace(state, folds=HashFolds(3)), operator.add),
-        name_pass(TASK, BLOCKS, replace(state, folds=HashFolds(4)), operator.add),
-        name_pass(TASK, BLOCKS, first, operator.add),
-        name_pass(TASK, BLOCKS, (first, np.zeros(2)), operator.add),
-        name_pass(TASK, BLOCKS, (first, np.zeros(2, np.float32)), operator.add),
-        name_pass(TASK, BLOCKS, (first, np.zeros((2, 1))), operator.add),
-        name_pass(TASK, BLOCKS, (first, np.array([0.0, 5e-324])), operator.add),
-        name_pass(TASK, BLOCKS, ("ab", "c"), operator.add),
-        name_pass(TASK, BLOCKS, ("a", "bc"), operator.add),
-        name_pass(TASK, BLOCKS, (("a",), "bc"), operator.add),
-        name_pass(TASK, BLOCKS, (1, 2), operator.add),
-        name_pass(TASK, BLOCKS, (1.0, 2), operator.add),
-        name_pass(TASK, BLOCKS, {"a": 1}, operator.add),
-        name_pass(TASK, BLOCKS, {"a": True}, operator.add),
+    passes = [
+        (TASK, BLOCKS, state),
+        (replace(TASK, source=Stored(ROWS.X, name="second")), BLOCKS, state),
+        (replace(TASK, compute=other_add), BLOCKS, state),
+        (replace(TASK, compute=accumulate_rows), BLOCKS, state),
+        (replace(TASK, compute=partial(add, scale=1)), BLOCKS, state),
+        (replace(TASK, compute=partial(add, scale=2)), BLOCKS, state),
+        (TASK, BLOCKS[:-1], state),
+        (TASK, cut_blocks(120, 10, rows_per_block=20), state),
     ]
+    states = [
+        accumulation(target_offset=(0.25,)),
+        accumulation(target_offset=(0.5,), fixed_point=True),
+        accumulation(target_offset=(0.5,), seed=1),
+        replace(state, tile_folds=HashFolds(3)),
+        replace(state, tile_folds=HashFolds(4)),
+        first,
+        (first, np.zeros(2)),
+        (first, np.zeros(2, np.float32)),
+        (first, np.zeros((2, 1))),
+        (first, np.array([0.0, 5e-324])),
+        ("ab", "c"),
+        ("a", "bc"),
+        (("a",), "bc"),
+        (1, 2),
+        (1.0, 2),
+        {"a": 1},
+        {"a": True},
+    ]
+    passes += [(TASK, BLOCKS, other) for other in states]
+    names = [name_pass(*arguments, operator.add) for arguments in passes]
+    names.append(name_pass(TASK, BLOCKS, state, np.maximum))
     assert None not in names
     assert len(set(names)) == len(names)
 
@@ -146,10 +162,14 @@ def test_what_does_not_say_what_it_is_made_of_has_no_name(task, state):
     assert name_pass(task, BLOCKS, state, operator.add) is None
 
 
-# -- what is kept ----------------------------------------------------------------------------------
+# -- what is kept
+# ----------------------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6), st.integers(0, 11))
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6),
+    st.integers(0, 11),
+)
 def test_the_parts_of_a_pass_cover_each_block_once(spans, start):
     ledger = InMemory()
     ledger.sums = {("pass", range(*span)): None for span in spans if span[0] < span[1]}
@@ -158,11 +178,11 @@ def test_the_parts_of_a_pass_cover_each_block_once(spans, start):
     assert all(("pass", part) in ledger.sums for part, is_kept in parts if is_kept)
 
 
-def resumed(ledger: InMemory, blocks: Any = BLOCKS) -> tuple[list[float], list[Event]]:
-    events: list[Event] = []
+def resumed(ledger, blocks=BLOCKS):
+    events = []
     engine = SerialEngine(1, observers=(events.append,))
     with engine.keeping(ledger):
-        total = engine.map_reduce(TASK, blocks, 2.0, combine=operator.add)
+        total = engine.map_reduce(TASK, blocks, 2.0)
     return total.tolist(), events
 
 
@@ -175,23 +195,25 @@ def test_what_is_kept_and_what_is_summed_up_make_the_whole(kept):
         ledger.sums[name, range(i, i + 1)] = np.where(np.arange(12) == i, 2.0, 0.0)
     total, events = resumed(ledger)
     assert total == [2.0] * 12
-    again = [e.block.index for e in events if isinstance(e, BlockDone) and e.seconds == e.seconds]
+    again = [
+        e.block.index
+        for e in events
+        if isinstance(e, BlockDone) and e.seconds == e.seconds
+    ]
     assert again == [i for i in range(12) if i not in kept]
-    assert [e.n_kept for e in events if isinstance(e, PassResumed)] == ([10 * len(kept)] if kept else [])
+    assert [e.n_kept for e in events if isinstance(e, PassResumed)] == (
+        [10 * len(kept)] if kept else []
+    )
 
 
-def test_each_block_is_told_of_once_where_sums_were_kept():
-    ledger = InMemory()
-    resumed(ledger)
-    _, events = resumed(ledger)
-    assert sorted(e.block.index for e in events if isinstance(e, BlockDone)) == list(range(12))
-
-
-def test_one_process_keeps_the_sums_of_all_blocks_so_far_only():
+def test_one_process_keeps_the_sums_of_all_blocks_and_tells_of_each_block_once():
     ledger = InMemory()
     assert resumed(ledger)[0] == [2.0] * 12
     [(_, span)] = ledger.sums
     assert span == range(12)
+    _, events = resumed(ledger)
+    indices = [event.block.index for event in events if isinstance(event, BlockDone)]
+    assert sorted(indices) == list(span)
 
 
 def test_kept_sums_do_not_change_with_the_total_that_goes_on_from_them():
@@ -207,16 +229,19 @@ def test_kept_sums_do_not_change_with_the_total_that_goes_on_from_them():
 
 def test_without_a_ledger_nothing_is_named(monkeypatch):
     monkeypatch.setattr(kept_module, "name_pass", pytest.fail)
-    assert SerialEngine(1).map_reduce(TASK, BLOCKS, 2.0, combine=operator.add).tolist() == [2.0] * 12
+    assert SerialEngine(1).map_reduce(TASK, BLOCKS, 2.0).tolist() == [2.0] * 12
 
 
-def kept_in(monkeypatch: pytest.MonkeyPatch, n_blocks: int, cost: float) -> list[tuple[float, int]]:
-    """Return when sums were kept, and of how many blocks, in a pass whose blocks take a second each."""
-    now, kept = 0.0, []
+def kept_in(monkeypatch, n_blocks, cost):
+    """Return when sums were kept, and of how many blocks, in a pass whose blocks take a
+    second each.
+    """
+    now = 0.0
+    kept = []
     monkeypatch.setattr(kept_module.time, "perf_counter", lambda: now)
 
     class Timed(InMemory):
-        def put(self, name: str, span: range, total: Any) -> None:
+        def put(self, name, span, total):
             nonlocal now
             kept.append((now, span.stop))
             now += self.cost

@@ -1,18 +1,19 @@
-"""One JSON object per line, with the run, the pass and the block, and without secrets."""
+"""One JSON object per line, with the run, the pass and the block, and without
+secrets.
+"""
 
 import io
 import json
 import logging
 import math
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 import pytest
 
 from rff_dist import SerialEngine, write_dataset
 from rff_dist.data.blocks import cut_blocks
-from rff_dist.engines import logs
+from rff_dist.engines import events, logs
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.connecting import open_engine
 from rff_dist.errors import DataError, InvalidParameterError
@@ -23,25 +24,42 @@ from tests.refusals import refuses
 BLOCKS = cut_blocks(100, 10, rows_per_block=30)
 
 
-def lines_of(text: str) -> list[dict[str, Any]]:
+def lines_of(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def count(block: Any, _: object) -> int:
+def count(block, _):
     return block.n_samples
 
 
 def test_a_pass_is_told_in_lines_with_run_pass_block_rows_seconds_and_worker():
     stream = io.StringIO()
-    with logs.json_lines(stream), logs.of_run("run-7"), open_engine(Cluster(serial=True)) as engine:
-        assert engine.map_reduce(count, BLOCKS, None, combine=int.__add__, label="count") == 100
+    with (
+        logs.json_lines(stream),
+        logs.of_run("run-7"),
+        open_engine(Cluster(serial=True)) as engine,
+    ):
+        assert (
+            engine.map_reduce(count, BLOCKS, None, combine=int.__add__, label="count")
+            == 100
+        )
     first, *blocks, last = lines_of(stream.getvalue())
     assert {line["run"] for line in (first, *blocks, last)} == {"run-7"}
     assert {line["pass"] for line in (first, *blocks, last)} == {"count"}
-    assert (first["event"], first["n_blocks"], first["rows"]) == ("pass started", len(BLOCKS), 100)
-    told = [(line["block"], line["start"], line["stop"], line["rows"]) for line in blocks]
-    assert told == [(block.index, block.start, block.stop, block.n_samples) for block in BLOCKS]
-    assert all(line["event"] == "block done" and line["worker"] == "serial" for line in blocks)
+    assert (first["event"], first["n_blocks"], first["rows"]) == (
+        "pass started",
+        len(BLOCKS),
+        100,
+    )
+    told = [
+        (line["block"], line["start"], line["stop"], line["rows"]) for line in blocks
+    ]
+    assert told == [
+        (block.index, block.start, block.stop, block.n_samples) for block in BLOCKS
+    ]
+    assert all(
+        line["event"] == "block done" and line["worker"] == "serial" for line in blocks
+    )
     assert 0 <= sum(line["seconds"] for line in blocks) <= last["seconds"]
     assert last["event"] == "pass finished"
     assert datetime.fromisoformat(last["time"]).utcoffset().total_seconds() == 0
@@ -50,7 +68,7 @@ def test_a_pass_is_told_in_lines_with_run_pass_block_rows_seconds_and_worker():
 def test_a_pass_that_fails_says_why_and_warnings_and_errors_are_lines_too():
     stream = io.StringIO()
 
-    def fail(block: Any, _: object) -> int:
+    def fail(block, _):
         raise DataError("no number: s3://user:word@bucket/x?token=t is bad")
 
     with logs.json_lines(stream):
@@ -64,7 +82,11 @@ def test_a_pass_that_fails_says_why_and_warnings_and_errors_are_lines_too():
     _, failed, error = lines_of(stream.getvalue())
     assert failed["event"] == "pass failed"
     assert failed["error"] == "DataError: no number: s3://***@bucket/x?*** is bad"
-    assert (error["level"], error["logger"], error["message"]) == ("error", "rff_dist.some", "it went wrong")
+    assert (error["level"], error["logger"], error["message"]) == (
+        "error",
+        "rff_dist.some",
+        "it went wrong",
+    )
     assert error["traceback"].endswith("ValueError: at https://***@host/?***")
     assert "run" not in error
 
@@ -73,22 +95,28 @@ def test_everything_is_as_before_afterwards(caplog):
     logger = logging.getLogger("rff_dist")
     before = list(logger.handlers), logger.level, logger.propagate
     with logs.json_lines(io.StringIO(), debug=True):
-        assert logs.are_json()
+        assert list(logger.handlers) != before[0]
     assert (list(logger.handlers), logger.level, logger.propagate) == before
-    assert not logs.are_json()
     with open_engine(Cluster(serial=True)) as engine:
         assert isinstance(engine, SerialEngine)
-        assert engine.observers == ()
+        assert engine.observers == (events.log,)
 
 
 def test_lines_hold_what_json_can_and_nothing_secret():
-    line = json.loads(logs.json_line("info", "ä\nb", members={"a": math.nan, "n": 3, "ok": True, "x": None}))
+    line = json.loads(
+        logs.json_line(
+            "info", "ä\nb", members={"a": math.nan, "n": 3, "ok": True, "x": None}
+        )
+    )
     assert line["message"] == "ä\nb"
     assert (line["a"], line["n"], line["ok"]) == ("nan", 3, True)
     assert "x" not in line
     assert "\n" not in logs.json_line("info", "two\nlines")
     text = "from 's3://key:word@bucket/a' to https://host/b?sig=abc#d, and what is it?"
-    assert without_secrets(text) == "from 's3://***@bucket/a' to https://host/b?*** and what is it?"
+    assert (
+        without_secrets(text)
+        == "from 's3://***@bucket/a' to https://host/b?*** and what is it?"
+    )
 
 
 def test_the_environment_names_the_format():
@@ -123,8 +151,15 @@ def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment, monkeypa
     rows = {line["pass"]: 0 for line in blocks}
     for line in blocks:
         rows[line["pass"]] += line["rows"]
-    # of the model and of the linear one that it is compared with, whose features have no fixed point
-    assert rows == {"inspect": 6000, "accumulate": 6000, "measure": 3000}
+    # of the model and of the linear one that it is compared with, whose features have
+    # no fixed point
+    assert rows == {
+        "inspect": 6000,
+        "accumulate": 6000,
+        "residuals": 6000,
+        "hold out": 6000,
+        "measure": 3000,
+    }
 
     again = run(*fit, *options)
     assert again.exit_code == 73

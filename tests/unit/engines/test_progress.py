@@ -7,18 +7,18 @@ import pytest
 from rich.console import Console
 
 from rff_dist.data.blocks import cut_blocks
-from rff_dist.engines.progress import (
+from rff_dist.engines.events import (
     BlockDone,
-    LogObserver,
     PassFailed,
     PassFinished,
     PassMerging,
     PassStarted,
     Remark,
-    RichProgress,
     Rounds,
-    Tried,
+    StepStarted,
+    log,
 )
+from rff_dist.engines.progress_bar import RichProgress
 
 BLOCKS = cut_blocks(100, 1, rows_per_block=4)
 EVENTS = [
@@ -28,9 +28,11 @@ EVENTS = [
 ]
 
 
-def shown(events: list[object], *, terminal: bool) -> str:
+def shown(events, *, terminal):
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=120, legacy_windows=False)
+    console = Console(
+        file=file, force_terminal=terminal, width=120, legacy_windows=False
+    )
     with RichProgress(console) as progress:
         for event in events:
             progress(event)
@@ -56,7 +58,9 @@ def test_a_job_that_tells_nothing_is_shown_to_be_at_work(monkeypatch, terminal):
     monkeypatch.setattr(RichProgress, "TICK", 0.01)
     monkeypatch.setattr(RichProgress, "EVERY", 0.0)
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=120, legacy_windows=False)
+    console = Console(
+        file=file, force_terminal=terminal, width=120, legacy_windows=False
+    )
     deadline = time.monotonic() + 30.0
     with RichProgress(console, "predict"):
         while "predict" not in file.getvalue() and time.monotonic() < deadline:
@@ -66,7 +70,9 @@ def test_a_job_that_tells_nothing_is_shown_to_be_at_work(monkeypatch, terminal):
 
 def test_many_passes_of_one_name_are_two_plain_lines():
     passes = [event for _ in range(61) for event in EVENTS]
-    text = shown([Rounds("features", 300), *passes, Remark("solve", "of 3")], terminal=False)
+    text = shown(
+        [Rounds("features", 300), *passes, Remark("solve", "of 3")], terminal=False
+    )
     assert re.sub(r"[\d.]+ s$", "… s", text, flags=re.MULTILINE).splitlines() == [
         "features: 1 of at most 300 passes",
         "features: done after 61 passes, … s",
@@ -81,10 +87,14 @@ def test_the_bar_counts_passes_and_steps_where_their_number_is_limited():
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_pass_says_when_it_adds_up_the_workers_sums_and_the_next_one_does_not(monkeypatch, terminal):
+def test_a_pass_says_when_it_adds_up_the_workers_sums_and_the_next_one_does_not(
+    monkeypatch, terminal
+):
     monkeypatch.setattr(RichProgress, "EVERY", 0.0)
     merging = PassMerging("features", 3)
-    assert "adding up 3 workers' sums" in shown([*EVENTS[:-1], merging], terminal=terminal)
+    assert "adding up 3 workers' sums" in shown(
+        [*EVENTS[:-1], merging], terminal=terminal
+    )
     assert "sums" not in shown([merging, *EVENTS], terminal=terminal).splitlines()[-1]
 
 
@@ -99,11 +109,15 @@ def test_a_pass_may_come_again():
     assert "features: done after 2 passes, 0.0 s" in text
 
 
-def test_log_has_passes_at_info_and_blocks_and_candidates_at_debug(caplog):
+def test_log_has_passes_at_info_and_blocks_and_steps_at_debug(caplog):
     caplog.set_level(logging.DEBUG)
-    observer = LogObserver()
-    for event in [*EVENTS, Tried("choose", "gaussian, R² 0.9"), PassFailed("other", 1.0, ValueError("no"))]:
-        observer(event)
+    for event in [
+        StepStarted("accumulate"),
+        *EVENTS,
+        Rounds("tune", 800, 7),  # for displays
+        PassFailed("other", 1.0, ValueError("no")),
+    ]:
+        log(event)
     info = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
     assert info == [
         "features: 100 rows in 25 blocks",
@@ -114,9 +128,12 @@ def test_log_has_passes_at_info_and_blocks_and_candidates_at_debug(caplog):
 
 
 def test_the_clock_goes_on_after_a_phase_that_reached_its_total():
-    with RichProgress(Console(file=io.StringIO(), force_terminal=True, width=120)) as progress:
+    with RichProgress(
+        Console(file=io.StringIO(), force_terminal=True, width=120)
+    ) as progress:
         for event in [*EVENTS, Remark("solve", "of 3")]:
             progress(event)
             task = progress._bar.tasks[0]
-            # rich shows `finished_time`, which stands still, in the place of `elapsed` from then on
+            # rich shows `finished_time`, which stands still, in the place of `elapsed`
+            # from then on
             assert not task.finished

@@ -1,15 +1,13 @@
-import operator
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import threadpoolctl
 
-from rff_dist.data.blocks import Block, BlockFunction, BlockTask, Rows
+from rff_dist.data.blocks import BlockFunction, BlockTask
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BlockError, InvalidParameterError
 from rff_dist.numerics import machine as threads_module
@@ -19,65 +17,80 @@ from tests.refusals import refuses
 
 class TestSerialEngine(EngineContract):
     @pytest.fixture
-    def engine(self) -> SerialEngine:
+    def engine(self):
         return SerialEngine()
 
 
-def test_partials_held_do_not_grow_with_the_blocks() -> None:
+def test_partials_held_do_not_grow_with_the_blocks():
     class Partial:
-        def __init__(self) -> None:
+        def __init__(self):
             alive.add(self)
 
-    alive: weakref.WeakSet[Partial] = weakref.WeakSet()
+    alive = weakref.WeakSet()
     most = 0
 
-    def combine(left: Partial, right: Partial) -> Partial:
+    def combine(left, right):
         nonlocal most
         merged = Partial()
         most = max(most, len(alive))
         return merged
 
-    def add(rows: Rows, _: None, total: Partial | None = None) -> Partial:
+    def add(rows, _, total=None):
         nonlocal most
         total = Partial() if total is None else total
         most = max(most, len(alive))
         return total
 
-    SerialEngine().map_reduce(lambda block, _: Partial(), unit_blocks(50), None, combine=combine)
+    SerialEngine().map_reduce(
+        lambda block, _: Partial(), unit_blocks(50), None, combine=combine
+    )
     # The total, the block's own result and their sum.
     assert most == 3
     most = 0
-    SerialEngine().map_reduce(BlockTask(Counting(), add, adds=True), unit_blocks(50), None, combine=combine)
+    SerialEngine().map_reduce(
+        BlockTask(Counting(), add, adds=True), unit_blocks(50), None, combine=combine
+    )
     assert most == 1
 
 
-def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one() -> None:
-    def threads(block: object, _: object) -> tuple[int, set[int]]:
-        blas = {p["num_threads"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"}
+def test_blocks_see_the_threads_of_the_engine_and_blas_sees_one():
+    def threads(block, _):
+        blas = {
+            p["num_threads"]
+            for p in threadpoolctl.threadpool_info()
+            if p["user_api"] == "blas"
+        }
         return threads_module.threads_in_use.get(), blas
 
     before = threads_module.threads_in_use.get()
     with threadpoolctl.threadpool_limits(2):
-        assert SerialEngine(3).map_reduce(threads, unit_blocks(1), None, combine=max) == (3, {1})
+        assert SerialEngine(3).map_reduce(
+            threads, unit_blocks(1), None, combine=max
+        ) == (3, {1})
     assert threads_module.threads_in_use.get() == before
 
 
-def test_threads_are_those_that_this_process_may_use() -> None:
+def test_threads_are_those_that_this_process_may_use():
     assert SerialEngine().n_threads == len(os.sched_getaffinity(0))
     assert SerialEngine().n_workers == 1
 
 
 @pytest.mark.parametrize("n_threads", [0, -1, 2.5, 2.0, "2", True])
-def test_what_is_no_number_of_threads_is_refused(n_threads: Any) -> None:
-    with refuses(InvalidParameterError, f"`n_threads` is {n_threads!r}", "expected an integer of at least 1"):
+def test_what_is_no_number_of_threads_is_refused(n_threads):
+    with refuses(
+        InvalidParameterError,
+        f"`n_threads` is {n_threads!r}",
+        "expected an integer of at least 1",
+    ):
         SerialEngine(n_threads)
 
 
-def test_threads_may_be_an_integer_of_numpy() -> None:
+def test_threads_may_be_an_integer_of_numpy():
     assert SerialEngine(np.int64(3)).n_threads == 3  # type: ignore[arg-type]
 
 
-# -- reading ahead -------------------------------------------------------------------------------------
+# -- reading ahead
+# -------------------------------------------------------------------------------------
 
 
 class InTwoParts(BlockFunction[None, Any]):
@@ -85,20 +98,20 @@ class InTwoParts(BlockFunction[None, Any]):
 
     source = run = None
 
-    def __init__(self, *, failing: int | None = None) -> None:
-        self.events: list[tuple[str, int]] = []
-        self.threads: set[threading.Thread] = set()
+    def __init__(self, *, failing=None):
+        self.events = []
+        self.threads = set()
         self.begun = [threading.Event() for _ in range(100)]
         self.failing = failing
 
-    def begin(self, block: Block, state: None) -> Callable[[], int]:
+    def begin(self, block, state):
         self.events.append(("begin", block.index))
         self.threads.add(threading.current_thread())
         self.begun[block.index].set()
         if block.index == self.failing:
             raise OSError("the disk is gone")
 
-        def finish() -> int:
+        def finish():
             if block.index + 1 < 8:
                 assert self.begun[block.index + 1].wait(30)
             self.events.append(("finish", block.index))
@@ -107,9 +120,9 @@ class InTwoParts(BlockFunction[None, Any]):
         return finish
 
 
-def test_the_next_block_is_read_while_one_is_worked_on_and_no_other() -> None:
+def test_the_next_block_is_read_while_one_is_worked_on_and_no_other():
     task = InTwoParts()
-    assert SerialEngine(2).map_reduce(task, unit_blocks(8), None, combine=operator.add) == sum(range(8))
+    assert SerialEngine(2).map_reduce(task, unit_blocks(8), None) == sum(range(8))
     assert [index for kind, index in task.events if kind == "begin"] == list(range(8))
     assert [index for kind, index in task.events if kind == "finish"] == list(range(8))
     open_blocks = 0
@@ -120,26 +133,26 @@ def test_the_next_block_is_read_while_one_is_worked_on_and_no_other() -> None:
     assert not any(thread.is_alive() for thread in task.threads)
 
 
-def test_a_block_that_cannot_be_read_is_named_and_the_reader_is_gone() -> None:
+def test_a_block_that_cannot_be_read_is_named_and_the_reader_is_gone():
     task = InTwoParts(failing=3)
     with refuses(BlockError, "block 3", "rows 3", "4", "OSError"):
-        SerialEngine().map_reduce(task, unit_blocks(8), None, combine=operator.add)
+        SerialEngine().map_reduce(task, unit_blocks(8), None)
     assert ("finish", 2) in task.events
     assert ("begin", 5) not in task.events
     assert not any(thread.is_alive() for thread in task.threads)
 
 
-def test_rows_are_read_ahead_for_outputs_too() -> None:
+def test_rows_are_read_ahead_for_outputs_too():
     written = []
 
     class Output:
         url = None
 
-        def write(self, block: Block, array: np.ndarray[Any, Any]) -> None:
+        def write(self, block, array):
             written.append((block.index, array.tolist()))
 
     class Task(InTwoParts):
-        def begin(self, block: Block, state: None) -> Callable[[], Any]:
+        def begin(self, block, state):
             finish = super().begin(block, state)
             return lambda: np.array([finish()])
 

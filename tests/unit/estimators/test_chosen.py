@@ -1,4 +1,6 @@
-"""What a fitted estimator shows: attributes, repr, box, summary and page; the progress and log of a fit."""
+"""What a fitted estimator shows: attributes, repr, box, summary and page; the progress
+and log of a fit.
+"""
 
 import pickle
 import re
@@ -23,13 +25,14 @@ from rff_dist import (
     RFFSampler,
     SerialEngine,
 )
-from rff_dist.estimators.base import MANUAL_VARIABLE, kernel_facts
+from rff_dist.estimators.base import MANUAL_VARIABLE
+from rff_dist.estimators.panel import kernel_facts
 from tests.plain import plain_classifier, plain_ridge
 
 ALL = [
     plain_ridge(n_components=32, alpha="cv", random_state=0),
     plain_classifier(n_components=32, alpha="cv", random_state=0),
-    RFFKMeans(3, n_components=32, random_state=0),
+    RFFKMeans(3, length_scale="median", n_components=32, random_state=0),
     RFFPCA(2, n_random_features=32, random_state=0),
     KernelKMeans(3, random_state=0),
     RFFSampler(n_components=32, random_state=0),
@@ -46,19 +49,28 @@ def frame():
 @pytest.fixture(scope="module")
 def tuned(frame):
     X, y = frame
-    return RFFRidge(n_components=64, features="fourier", random_state=0).fit(X[:160], y[:160])
+    return RFFRidge(n_components=64, features="fourier", random_state=0).fit(
+        X[:160], y[:160]
+    )
 
 
 def fitted(estimator, frame, **parameters):
     X, y = frame
-    return clone(estimator).set_params(**parameters).fit(X, y > 0 if hasattr(estimator, "loss") else y)
+    return (
+        clone(estimator)
+        .set_params(**parameters)
+        .fit(X, y > 0 if hasattr(estimator, "loss") else y)
+    )
 
 
-# -- the choice ----------------------------------------------------------------------------------------
+# -- the choice
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("estimator", ALL, ids=lambda one: type(one).__name__)
-def test_the_panel_is_in_repr_box_and_summary_of_a_fitted_estimator_only(frame, estimator):
+def test_the_panel_is_in_repr_box_and_summary_of_a_fitted_estimator_only(
+    frame, estimator
+):
     assert "Chosen" not in repr(estimator) + estimator._repr_html_()
     with pytest.raises(NotFittedError):
         estimator.summary()
@@ -79,7 +91,10 @@ def test_the_panel_is_in_repr_box_and_summary_of_a_fitted_estimator_only(frame, 
 
 
 def test_a_chosen_model_tells_what_it_was_chosen_by(frame, tuned):
-    lines = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in repr(tuned).splitlines()[2:])
+    lines = dict(
+        re.split(r"\s{2,}", line.strip(), maxsplit=1)
+        for line in repr(tuned).splitlines()[2:]
+    )
     assert tuned.kernel_ == tuned.feature_map_.spec.kernel
     assert tuned.features_ == "fourier"
     scales = tuned.kernel_.length_scale
@@ -100,6 +115,12 @@ def test_each_part_of_a_sum_has_its_length_scales():
     kernel = Gaussian((2.0, 1.0)).on([2, 0]) + 0.5 * Gaussian(3.0) + Linear()
     facts = kernel_facts(kernel, ["a", "b", "c"])
     assert facts["length scale"] == "gaussian: a 1, c 2; gaussian: 3"
+
+
+def test_equal_kernels_on_other_columns_are_both_shown():
+    gaussian = Gaussian((1.0, 2.0))
+    facts = kernel_facts(gaussian.on([0, 1]) + gaussian.on([2, 3]), list("abcd"))
+    assert facts["length scale"] == "gaussian: a 1, b 2; gaussian: c 1, d 2"
 
 
 def test_rows_that_were_added_are_solved_neither_by_repr_nor_with_an_old_error(frame):
@@ -125,7 +146,9 @@ def test_parameters_are_printed_as_scikit_learn_is_configured_to(frame):
         assert not hasattr(model, "_repr_html_")
 
 
-def test_the_box_links_to_the_manual_if_the_environment_says_where_it_is(frame, monkeypatch):
+def test_the_box_links_to_the_manual_if_the_environment_says_where_it_is(
+    frame, monkeypatch
+):
     model = fitted(ALL[0], frame)
     monkeypatch.delenv(MANUAL_VARIABLE, raising=False)
     assert model._get_doc_link() == ""
@@ -135,12 +158,15 @@ def test_the_box_links_to_the_manual_if_the_environment_says_where_it_is(frame, 
     assert address in model._repr_html_()
 
 
-# -- the page ------------------------------------------------------------------------------------------
+# -- the page
+# --------------------------------------------------------------------------------------
 
 
-def test_the_report_judges_a_regression_by_test_rows(frame, tuned, tmp_path):
+def test_the_report_judges_a_regression_by_test_rows(frame, tuned):
     X, y = frame
-    path = tuned.report(tmp_path / "page.html", X[160:], y[160:], intended_use="adults, not children")
+    path = tuned.report(
+        "page.html", X[160:], y[160:], intended_use="adults, not children"
+    )
     text = path.read_text("utf-8")
     rmse = mean_squared_error(y[160:], tuned.predict(X[160:])) ** 0.5
     assert f"{rmse:.4g}" in text
@@ -149,7 +175,8 @@ def test_the_report_judges_a_regression_by_test_rows(frame, tuned, tmp_path):
     assert "adults, not children" in text
 
 
-# -- progress and log ----------------------------------------------------------------------------------
+# -- progress and log
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("estimator", ALL, ids=lambda one: type(one).__name__)
@@ -160,7 +187,9 @@ def test_a_fit_is_silent_unless_it_is_to_be_verbose(frame, estimator, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) > 1
-    assert re.search(rf"^{type(estimator).__name__}: fitted in [\d.]+ s$", err.splitlines()[-1])
+    assert re.search(
+        rf"^{type(estimator).__name__}: fitted in [\d.]+ s$", err.splitlines()[-1]
+    )
     for name in ("feature_coef_", "labels_", "feature_components_", "length_scale_"):
         if hasattr(quiet, name):
             np.testing.assert_array_equal(getattr(quiet, name), getattr(shown, name))

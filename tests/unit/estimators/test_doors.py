@@ -1,4 +1,6 @@
-"""A stored model gives what its pipeline gave, whichever way it is asked; or it says why it cannot."""
+"""A stored model gives what its pipeline gave, whichever way it is asked; or it says
+why it cannot.
+"""
 
 import warnings
 
@@ -11,13 +13,18 @@ import pyarrow as pa
 import pytest
 import xarray
 import zarr
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, SplineTransformer, StandardScaler
+from sklearn.preprocessing import (
+    MinMaxScaler,
+    OneHotEncoder,
+    SplineTransformer,
+    StandardScaler,
+)
 
 from rff_dist import (
     Gaussian,
@@ -33,20 +40,30 @@ from rff_dist import (
     write_dataset,
 )
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, InvalidParameterError, StatisticsError, StorageError
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    StatisticsError,
+    StorageError,
+)
 from rff_dist.estimators.mlflow import _Predictor
 from rff_dist.export.write import describe, export
 from rff_dist.living.merge import refit_on
 from rff_dist.models.kinds import read_any
-from rff_dist.recipes.recipes import encode_table, recipe_of
+from rff_dist.recipes.frames import encode_table
+from rff_dist.recipes.recipes import recipe_of
 from tests.refusals import refuses
 from tests.tables import ingest, predict_table
 
 NUMBERS = ["width", "age"]
 SMALL = {"length_scale": 1.0, "n_components": 16, "random_state": 0}
 MODELS = {
-    "regression": RFFRidge("gaussian", alpha=0.1, features="fourier", standardize=False, **SMALL),
-    "classifier": RFFClassifier("gaussian", alpha=0.1, features="fourier", standardize=False, **SMALL),
+    "regression": RFFRidge(
+        "gaussian", alpha=0.1, features="fourier", standardize=False, **SMALL
+    ),
+    "classifier": RFFClassifier(
+        "gaussian", alpha=0.1, features="fourier", standardize=False, **SMALL
+    ),
     "clusters": RFFKMeans(3, **SMALL),
 }
 TRANSFORMERS = {
@@ -92,12 +109,17 @@ def zarr_array(frame):
 def raw_dataset(frame):
     names = list(frame.columns)
     return write_dataset(
-        "memory://doors-raw", frame.to_numpy(np.float64), feature_names=names, overwrite=True
+        "memory://doors-raw",
+        frame.to_numpy(np.float64),
+        feature_names=names,
+        overwrite=True,
     )
 
 
 def grid(frame):
-    return xarray.Dataset({name: ("x", frame[name].to_numpy(np.float64)) for name in frame.columns})
+    return xarray.Dataset(
+        {name: ("x", frame[name].to_numpy(np.float64)) for name in frame.columns}
+    )
 
 
 CONTAINERS = {
@@ -120,25 +142,37 @@ CONTAINERS = {
 FRAMES = {"pandas", "polars", "lazy polars", "arrow table", "arrow batch", "dask frame"}
 
 
-REASONS = ["'width'", "transformer does not take these rows", "could not convert string to float"]
+REASONS = [
+    "'width'",
+    "transformer does not take these rows",
+    "could not convert string to float",
+]
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """Return a function that stores a model once; it returns columns, what must be predicted, and a place."""
+    """Return a function that stores a model once; it returns columns, what must be
+    predicted, and a place.
+    """
     places = {}
 
     def store(kind, transformer):
         if (kind, transformer) not in places:
-            places[kind, transformer] = fit_and_store(kind, transformer, tmp_path_factory.mktemp("doors"))
+            places[kind, transformer] = fit_and_store(
+                kind, transformer, tmp_path_factory.mktemp("doors")
+            )
         return places[kind, transformer]
 
     return store
 
 
 def fit_and_store(kind, transformer, folder):
-    columns = LEARNED.get(transformer) or [*(["town"] if transformer == "other names" else []), *NUMBERS]
-    frame, model = make_frame(150, 0, columns), clone(MODELS[kind])
+    columns = LEARNED.get(transformer) or [
+        *(["town"] if transformer == "other names" else []),
+        *NUMBERS,
+    ]
+    frame = make_frame(150, 0, columns)
+    model = clone(MODELS[kind])
     if transformer not in LEARNED:
         fitted = make_pipeline(clone(TRANSFORMERS[transformer], safe=False), model).fit(
             frame, known(kind, frame)
@@ -146,19 +180,26 @@ def fit_and_store(kind, transformer, folder):
         save_model(fitted, folder / "model")
         return columns, fitted.predict, folder / "model"
     frame.assign(y=known(kind, frame)).to_csv(folder / "t.csv", index=False)
-    ingest(folder / "t.csv", folder / "rows", target="y")
+    learned = ingest(folder / "t.csv", folder / "rows", target="y")
     save_model(model.fit(folder / "rows"), folder / "model")
 
     def predict(rows):
-        towns = [rows["town"] == town for town in ("Bonn", "Köln", "Ulm")] if "town" in rows else []
-        X = np.column_stack([*towns, rows[NUMBERS]]).astype(float)
-        return model.predict(pd.DataFrame(X, columns=model.feature_names_in_))
+        codes = rows.replace({"town": {"Bonn": 0, "Köln": 1, "Ulm": 2}})
+        write_dataset(
+            "memory://doors-codes",
+            codes.to_numpy(np.float64),
+            attributes={"recipe": learned.attributes["recipe"]},
+            overwrite=True,
+        )
+        return model.predict("memory://doors-codes")
 
     return columns, predict, folder / "model"
 
 
 def answer(call, *rows):
-    """Return an answer; None if it was refused for a reason that names a column or an option of the model."""
+    """Return an answer; None if it was refused for a reason that names a column or an
+    option of the model.
+    """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "X does not have valid feature names")
@@ -170,13 +211,22 @@ def answer(call, *rows):
 
 @pytest.mark.parametrize("transformer", [*TRANSFORMERS, *LEARNED])
 @pytest.mark.parametrize("kind", MODELS)
-def test_rows_in_any_container_get_what_the_pipeline_said_or_a_reason(stored, kind, transformer):
+def test_rows_in_any_container_get_what_the_pipeline_said_or_a_reason(
+    stored, kind, transformer
+):
     columns, predict, place = stored(kind, transformer)
-    model, rows = load_model(place), make_frame(40, 1, columns)
-    expected, labels = predict(rows), known(kind, rows)
+    model = load_model(place)
+    rows = make_frame(40, 1, columns)
+    expected = predict(rows)
+    labels = known(kind, rows)
     answers = 0
     for name, contain in CONTAINERS.items():
-        if "town" in columns and contain in (zarr_array, raw_dataset, grid, CONTAINERS["array dataset"]):
+        if "town" in columns and contain in (
+            zarr_array,
+            raw_dataset,
+            grid,
+            CONTAINERS["array dataset"],
+        ):
             continue  # these hold numbers only
         if "town" in columns and name == "path of stored rows":
             continue
@@ -185,15 +235,18 @@ def test_rows_in_any_container_get_what_the_pipeline_said_or_a_reason(stored, ki
         assert found is not None or name not in FRAMES, name
         if found is None:
             continue
-        if name == "grid" and kind == "classifier":  # codes of classes, whose names are attributes
+        # codes of classes, whose names are attributes
+        if name == "grid" and kind == "classifier":
             found = model.classes_[found.astype(int)]
         answers += 1
         if kind == "regression":
-            np.testing.assert_allclose(found.ravel(), expected, rtol=1e-9, err_msg=name)
+            assert_allclose(found.ravel(), expected, rtol=1e-9, err_msg=name)
         else:
-            np.testing.assert_array_equal(found.ravel(), expected, err_msg=name)
+            assert_array_equal(found.ravel(), expected, err_msg=name)
         if name in FRAMES and "dask" not in name and kind != "clusters":
-            assert model.score(contain(rows), labels) == pytest.approx(load_model(place).score(rows, labels))
+            assert model.score(contain(rows), labels) == pytest.approx(
+                load_model(place).score(rows, labels)
+            )
     assert answers >= len(FRAMES)
 
 
@@ -201,64 +254,96 @@ def test_rows_that_a_dataset_says_are_encoded_are_not_encoded_again(stored, tmp_
     for transformer in LEARNED:
         columns, predict, place = stored("regression", transformer)
         rows = make_frame(40, 1, columns)
-        rows.to_csv(tmp_path / "new.csv", index=False)
+        rows.to_csv("new.csv", index=False)
         recipe = recipe_of(read_any(place).card)
-        dataset = ingest(tmp_path / "new.csv", tmp_path / transformer, recipe=recipe)
-        np.testing.assert_allclose(load_model(place).predict(dataset), predict(rows), rtol=1e-9)
-        other = ingest(place.parent / "t.csv", tmp_path / f"{transformer} other", target="y", impute="mean")
+        dataset = ingest("new.csv", tmp_path / transformer, recipe=recipe)
+        assert_allclose(load_model(place).predict(dataset), predict(rows), rtol=1e-9)
+        other = ingest(
+            place.parent / "t.csv",
+            tmp_path / f"{transformer} other",
+            target="y",
+            impute="mean",
+        )
         if transformer == "learned":
             with refuses(DataError, "another recipe"):
                 load_model(place).predict(other)
 
 
-def test_tables_and_stored_rows_at_the_command_line(stored, tmp_path):
+def test_numbers_are_refused_by_a_model_of_texts():
+    """Dates make more columns of X than the table has: the width gives nothing away."""
+    days = pd.date_range("2024-01-01", periods=60)
+    table = make_frame(60, 0, ["town", *NUMBERS]).assign(day=days)
+    table.assign(y=table[NUMBERS[0]]).to_csv("t.csv", index=False)
+    rows = ingest("t.csv", "rows", target="y")
+    save_model(clone(MODELS["regression"]).fit("rows"), "model")
+    codes = rows.take(range(60)).X
+    assert codes.shape[1] > table.shape[1]
+    model = load_model("model")
+    with refuses(DataError, "'town'"):
+        model.predict(codes)
+    assert len(model.predict("rows")) == 60
+
+
+def test_tables_and_stored_rows_at_the_command_line(stored):
     columns, predict, place = stored("regression", "keeps names")
     rows = make_frame(40, 1, columns)
-    rows.to_csv(tmp_path / "new.csv", index=False)
-    found = pd.read_csv(predict_table(place, tmp_path / "new.csv", tmp_path / "p.csv"))
-    np.testing.assert_allclose(found["prediction"], predict(rows), rtol=1e-9)
-    write_dataset(tmp_path / "raw.zarr", rows.to_numpy(), feature_names=columns)
+    rows.to_csv("new.csv", index=False)
+    found = pd.read_csv(predict_table(place, "new.csv", "p.csv"))
+    assert_allclose(found["prediction"], predict(rows), rtol=1e-9)
+    write_dataset("raw.zarr", rows.to_numpy(), feature_names=columns)
     with refuses(DataError, "raw.zarr", "StandardScaler", "'width'"):
-        predict_table(place, tmp_path / "raw.zarr", tmp_path / "q.csv")
+        predict_table(place, "raw.zarr", "q.csv")
 
 
-# -- what a model keeps ----------------------------------------------------------------------------
+# -- what a model keeps
+# ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transformer", ["keeps names", "other names", "learned"])
 @pytest.mark.parametrize("kind", ["regression", "classifier"])
-def test_models_with_more_rows_read_the_same_tables(stored, tmp_path, kind, transformer):
+def test_models_with_more_rows_read_the_same_tables(stored, kind, transformer):
     columns, _, place = stored(kind, transformer)
-    rows, more = make_frame(40, 1, columns), make_frame(60, 2, columns)
+    rows = make_frame(40, 1, columns)
+    more = make_frame(60, 2, columns)
     model = load_model(place).partial_fit(more, known(kind, more))
     expected = model.predict(rows)
-    save_model(model, tmp_path / "more")
-    again = load_model(tmp_path / "more")
-    np.testing.assert_array_equal(again.predict(rows), expected)
-    np.testing.assert_array_equal(_Predictor(str(tmp_path / "more")).predict(rows), expected)
+    save_model(model, "more")
+    again = load_model("more")
+    assert_array_equal(again.predict(rows), expected)
+    assert_array_equal(_Predictor("more").predict(rows), expected)
     assert again.score(rows, known(kind, rows)) == model.score(rows, known(kind, rows))
     # an independent fit of all rows, by the same features
     if kind == "regression":
         encoder = recipe_of(model.model_.card)
-        parts = [encode_table(encoder, part) for part in (make_frame(150, 0, columns), more)]
+        parts = [
+            encode_table(encoder, part) for part in (make_frame(150, 0, columns), more)
+        ]
         Z = model.feature_map_.transform(np.vstack(parts), dtype=np.float64)
         y = np.concatenate([targets(make_frame(150, 0, columns)), targets(more)])
         plain = Ridge(0.1).fit(Z, y)
-        Z_new = model.feature_map_.transform(encode_table(encoder, rows), dtype=np.float64)
-        np.testing.assert_allclose(expected, plain.predict(Z_new), rtol=1e-6)
+        Z_new = model.feature_map_.transform(
+            encode_table(encoder, rows), dtype=np.float64
+        )
+        assert_allclose(expected, plain.predict(Z_new), rtol=1e-6)
 
 
 def test_merged_models_keep_the_recipe_and_their_rows_do_not_count_twice(stored):
     columns, _, place = stored("regression", "keeps names")
-    rows, more = make_frame(40, 1, columns), make_frame(60, 2, columns)
-    first, second = load_model(place), load_model(place).partial_fit(more, targets(more))
+    rows = make_frame(40, 1, columns)
+    more = make_frame(60, 2, columns)
+    first = load_model(place)
+    second = load_model(place).partial_fit(more, targets(more))
     with refuses(StatisticsError, "models[0]", "models[1]", "count twice"):
         merge_models([first, second])
-    alone = make_pipeline(StandardScaler(), clone(MODELS["regression"])).fit(more, targets(more))
+    alone = make_pipeline(StandardScaler(), clone(MODELS["regression"])).fit(
+        more, targets(more)
+    )
     save_model(alone, "memory://doors-alone", overwrite=True)
     with refuses(StatisticsError, "recipe"):
         merge_models([first, load_model("memory://doors-alone")])
-    refitted = refit_on(first.model_, encoded_dataset(first, more), engine=SerialEngine())
+    refitted = refit_on(
+        first.model_, encoded_dataset(first, more), engine=SerialEngine()
+    )
     other = load_model(place)
     other._keep(refitted)
     merged = merge_models([first, other])
@@ -266,14 +351,34 @@ def test_merged_models_keep_the_recipe_and_their_rows_do_not_count_twice(stored)
 
 
 def encoded_dataset(model, frame):
-    return ArrayDataset(encode_table(recipe_of(model.model_.card), frame), targets(frame))
+    return ArrayDataset(
+        encode_table(recipe_of(model.model_.card), frame), targets(frame)
+    )
 
 
 PARAMETERS = [
-    RFFRidge(length_scale=1.0, n_components=32, features="fourier", conformal=True, random_state=5),
-    RFFRidge(Gaussian(2.0) + Linear(), cv=HashFolds(3, seed=2), alpha=[0.1, 1.0], effort=1, random_state=0),
+    RFFRidge(
+        length_scale=1.0,
+        n_components=32,
+        features="fourier",
+        alpha_per_target=True,
+        random_state=5,
+    ),
+    RFFRidge(
+        Gaussian(2.0) + Linear(),
+        cv=HashFolds(3, seed=2),
+        alpha=[0.1, 1.0],
+        effort=1,
+        random_state=0,
+    ),
     RFFRidge("gaussian", features="nystrom", time_limit=60.0, effort=1, random_state=0),
-    RFFClassifier("gaussian", loss="logistic", class_weight={"low": 2.0}, n_components=16, random_state=1),
+    RFFClassifier(
+        "gaussian",
+        loss="logistic",
+        class_weight={"low": 2.0},
+        n_components=16,
+        random_state=1,
+    ),
     RFFKMeans(3, init=np.eye(3, 2), n_components=64, random_state=2),
 ]
 
@@ -282,35 +387,40 @@ PARAMETERS = [
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")
 def test_a_clone_of_a_loaded_estimator_fits_the_same_model(estimator):
     frame = make_frame(150, 0, NUMBERS)
-    y = known("classifier" if isinstance(estimator, RFFClassifier) else "regression", frame)
+    y = known(
+        "classifier" if isinstance(estimator, RFFClassifier) else "regression", frame
+    )
     fitted = clone(estimator).fit(frame, y)
     save_model(fitted, "memory://doors-parameters", overwrite=True)
     loaded = load_model("memory://doors-parameters")
     assert repr(loaded.get_params()) == repr(fitted.get_params())
-    np.testing.assert_array_equal(clone(loaded).fit(frame, y).predict(frame), fitted.predict(frame))
+    assert_array_equal(
+        clone(loaded).fit(frame, y).predict(frame), fitted.predict(frame)
+    )
     with refuses(ValueError, "feature names should match"):
         loaded.predict(frame[NUMBERS[::-1]])
 
 
 def test_a_splitter_of_scikit_learn_is_not_kept_and_another_fit_asks_for_folds():
     frame = make_frame(150, 0, NUMBERS)
-    fitted = RFFRidge("gaussian", alpha=0.1, cv=KFold(4), features="fourier", **SMALL).fit(
-        frame, targets(frame)
-    )
+    fitted = RFFRidge(
+        "gaussian", alpha=0.1, cv=KFold(4), features="fourier", **SMALL
+    ).fit(frame, targets(frame))
     save_model(fitted, "memory://doors-parameters", overwrite=True)
     loaded = load_model("memory://doors-parameters")
     with refuses(DataError, "`groups`"):
         clone(loaded).fit(frame, targets(frame))
 
 
-# -- single doors ----------------------------------------------------------------------------------
+# -- single doors
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["regression", "classifier"])
-def test_loaded_models_report_on_tables(stored, tmp_path, kind):
+def test_loaded_models_report_on_tables(stored, kind):
     columns, _, place = stored(kind, "learned")
     rows = make_frame(40, 1, columns)
-    page = load_model(place).report(tmp_path / "page.html", rows, known(kind, rows))
+    page = load_model(place).report("page.html", rows, known(kind, rows))
     assert "town" in page.read_text()
 
 
@@ -331,25 +441,31 @@ def test_labels_of_variable_width_are_scored(stored):
     rows = make_frame(40, 1, columns)
     labels = known("classifier", rows)
     expected = load_model(place).score(rows, labels)
-    assert load_model(place).score(rows, labels.astype(np.dtypes.StringDType())) == expected
+    assert (
+        load_model(place).score(rows, labels.astype(np.dtypes.StringDType()))
+        == expected
+    )
 
 
-@pytest.mark.parametrize("transformer", ["keeps names", "other names", "learned"])
+@pytest.mark.parametrize("transformer", ["keeps names", "other names"])
 def test_exports_do_not_leave_a_recipe_out_in_silence(stored, tmp_path, transformer):
     model = read_any(stored("regression", transformer)[2])
-    with refuses(InvalidParameterError, "`encoded`", "width" if transformer != "learned" else "town"):
-        export(model, tmp_path / "out")
-    export(model, tmp_path / "out", encoded=True)
+    with refuses(InvalidParameterError, "`encoded`", "width"):
+        export(model, "out")
+    export(model, "out", encoded=True)
     assert "encoding" in (tmp_path / "out" / "model.json").read_text()
-    with refuses(StorageError, "'1'", "export"):
-        load_model(tmp_path / "out")
+    with refuses(StorageError, "zarr.json", "export"):
+        load_model("out")
     assert (
-        describe(read_any(stored("regression", "learned, of numbers")[2]), encoded=False).facts["encoding"]
+        describe(
+            read_any(stored("regression", "learned, of numbers")[2]), encoded=False
+        ).facts["encoding"]
         == ""
     )
 
 
-# -- tables that are not like those before -------------------------------------------------------------
+# -- tables that are not like those before
+# -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", ["Rom", "12"])
@@ -372,7 +488,12 @@ def test_unknown_levels_are_counted_and_named(stored, level):
         (lambda frame: pd.concat([frame, frame[["age"]]], axis=1), ["age"]),
         (lambda frame: frame.drop(columns="age"), ["age", "town"]),
         (lambda frame: frame.assign(age="old"), ["age"]),
-        (lambda frame: pa.Table.from_pandas(frame).append_column("age", pa.array([1.0] * 30)), ["age"]),
+        (
+            lambda frame: pa.Table.from_pandas(frame).append_column(
+                "age", pa.array([1.0] * 30)
+            ),
+            ["age"],
+        ),
     ],
 )
 def test_frames_that_are_no_such_tables_are_refused_by_column(stored, change, names):

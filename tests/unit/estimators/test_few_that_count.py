@@ -1,4 +1,6 @@
-"""Few groups and few rows with weight: defaults take what there is, or say how much is too little."""
+"""Few groups and few rows with weight: defaults take what there is, or say how much is
+too little.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ N_SAMPLES = 130  # of few rows the default is ten folds
 
 
 def grouped(n_groups):
-    rng, groups = np.random.default_rng(0), np.arange(N_SAMPLES) % n_groups
+    rng = np.random.default_rng(0)
+    groups = np.arange(N_SAMPLES) % n_groups
     X = rng.normal(size=(N_SAMPLES, 2))
     return X, X[:, 0] + 0.2 * rng.normal(size=N_SAMPLES), groups
 
@@ -21,12 +24,13 @@ def grouped(n_groups):
 @pytest.mark.parametrize(
     "model",
     [
-        RFFRidge(effort=2, random_state=0),  # tunes length scales on rows that are held in
-        plain_ridge(alpha="auto", conformal=True, n_components=16),
+        # tunes length scales on rows that are held in
+        RFFRidge(effort=2, random_state=0),
+        plain_ridge(alpha="auto", n_components=16),
         plain_ridge(alpha="cv-1se", n_components=16),
         RFFClassifier(effort=1, random_state=0),
     ],
-    ids=["default", "conformal", "one standard error", "classifier"],
+    ids=["default", "plain", "one standard error", "classifier"],
 )
 def test_as_many_folds_as_groups_unless_a_number_was_given(model, n_groups):
     X, y, groups = grouped(n_groups)
@@ -56,7 +60,9 @@ def test_more_folds_than_groups_are_refused_if_they_were_asked_for(cv):
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_rows_with_weight_are_found_however_few_of_all_rows_they_are(model, n_with_weight):
+def test_rows_with_weight_are_found_however_few_of_all_rows_they_are(
+    model, n_with_weight
+):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100_000, 2))
     weights = np.zeros(len(X))
@@ -73,7 +79,9 @@ def test_too_few_rows_with_weight_to_choose_by_are_counted_in_the_message():
     weights = np.zeros(len(X))
     weights[:2] = 1.0
     with refuses(DataError, "weight", "folds"):
-        RFFRidge("gaussian", alpha=0.1, n_components=16).fit(X, X[:, 0], sample_weight=weights)
+        RFFRidge("gaussian", alpha=0.1, n_components=16).fit(
+            X, X[:, 0], sample_weight=weights
+        )
 
 
 def test_more_folds_than_rows_are_refused_in_a_message_that_does_not_grow_with_them():

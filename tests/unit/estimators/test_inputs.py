@@ -1,4 +1,6 @@
-"""Every form of the same rows gives the same model, and bad rows are refused in each."""
+"""Every form of the same rows gives the same model, and bad rows are refused in
+each.
+"""
 
 import warnings
 
@@ -15,7 +17,15 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from rff_dist import RFFPCA, KernelKMeans, RFFKMeans, RFFRidge, RFFSampler, SerialEngine, write_dataset
+from rff_dist import (
+    RFFPCA,
+    KernelKMeans,
+    RFFKMeans,
+    RFFRidge,
+    RFFSampler,
+    SerialEngine,
+    write_dataset,
+)
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.dask_arrays import DaskArrayDataset
@@ -24,20 +34,33 @@ from rff_dist.estimators.inputs import as_labelled, suitable_engine, with_groups
 from rff_dist.storage.columns import as_column, open_column
 from tests.plain import plain_ridge
 from tests.refusals import refuses
+from tests.tables import all_rows
 
-N, D = 300, 4
+N = 300
+D = 4
 
 
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.7)  # zeros, for the sparse forms
-    return X, X @ [1.0, -2.0, 0.5, 0.0] + np.sin(3 * X[:, 3]) + 0.1 * rng.normal(size=N) + 7.0
+    # zeros, for the sparse forms
+    X = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.7)
+    return (
+        X,
+        X @ [1.0, -2.0, 0.5, 0.0]
+        + np.sin(3 * X[:, 3])
+        + 0.1 * rng.normal(size=N)
+        + 7.0,
+    )
 
 
 def unknown_chunks(array):
     """Return a Dask array that does not know how many rows its chunks have."""
-    return dd.from_pandas(pd.DataFrame(array), npartitions=3).to_dask_array().astype(array.dtype)
+    return (
+        dd.from_pandas(pd.DataFrame(array), npartitions=3)
+        .to_dask_array()
+        .astype(array.dtype)
+    )
 
 
 def zarr_array(values, chunks):
@@ -94,11 +117,15 @@ def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
     assert dask.is_dask_collection(predictions) == dask.is_dask_collection(given_X)
     # the sum over features is BLAS's, which may round by the number of rows it is given
     assert_allclose(as_numpy(predictions), expected.predict(X), rtol=1e-13)
-    assert model.score(given_X, given_y) == pytest.approx(expected.score(X, y), rel=1e-12)
+    assert model.score(given_X, given_y) == pytest.approx(
+        expected.score(X, y), rel=1e-12
+    )
 
 
 # Forms become rows in one place, whichever the estimator: one of each kind.
-@pytest.mark.parametrize("form", ["pandas", "csr_matrix", "Dask array", "Dask frame", "path", "dataset"])
+@pytest.mark.parametrize(
+    "form", ["pandas", "csr_matrix", "Dask array", "Dask frame", "path", "dataset"]
+)
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -112,7 +139,8 @@ def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
 def test_estimators_without_targets_take_any_form_alike(rows, form, estimator):
     X, y = rows
     expected = clone(estimator).fit(X)
-    damaged = "dataset" in form and not isinstance(estimator, RFFSampler)  # y is not looked at
+    # y is not looked at
+    damaged = "dataset" in form and not isinstance(estimator, RFFSampler)
     given = FORMS[form](X, y * np.nan if damaged else y)[0]
     model = clone(estimator).fit(given)
     for name in {"transform", "predict"} & set(dir(estimator)):
@@ -126,24 +154,45 @@ def test_estimators_without_targets_take_any_form_alike(rows, form, estimator):
 @pytest.mark.parametrize("form", ["Dask array", "Zarr arrays", "dataset", "csr_matrix"])
 def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
     X, y = rows
-    Y, weights = np.column_stack([y, -y, X[:, 0]]), np.linspace(0.0, 2.0, N)
+    Y = np.column_stack([y, -y, X[:, 0]])
+    weights = np.linspace(0.0, 2.0, N)
     expected = plain_ridge(n_components=32, random_state=0).fit(X, Y, weights)
-    lazy = da.from_array(X, chunks=(100, 4)), da.from_array(Y, chunks=(90, 2)), da.from_array(weights)
+    lazy = (
+        da.from_array(X, chunks=(100, 4)),
+        da.from_array(Y, chunks=(90, 2)),
+        da.from_array(weights),
+    )
     arguments = {
-        "dataset": (write_dataset("memory://weighted", X, Y, sample_weight=weights, overwrite=True),),
+        "dataset": (
+            write_dataset(
+                "memory://weighted", X, Y, sample_weight=weights, overwrite=True
+            ),
+        ),
         "Dask array": lazy,
-        "Zarr arrays": (zarr_array(X, (64, 4)), zarr_array(Y, (50, 3)), zarr_array(weights, (300,))),
+        "Zarr arrays": (
+            zarr_array(X, (64, 4)),
+            zarr_array(Y, (50, 3)),
+            zarr_array(weights, (300,)),
+        ),
         "csr_matrix": (sp.csr_array(X), Y, weights),
     }[form]
     model = plain_ridge(n_components=32, random_state=0).fit(*arguments)
     assert model.statistics_ == expected.statistics_
     assert_array_equal(model.feature_coef_, expected.feature_coef_)
-    assert_allclose(as_numpy(model.predict(arguments[0])), expected.predict(X), rtol=1e-13, atol=1e-13)
-    assert model.score(*arguments) == pytest.approx(expected.score(X, Y, weights), rel=1e-12)
+    assert_allclose(
+        as_numpy(model.predict(arguments[0])),
+        expected.predict(X),
+        rtol=1e-13,
+        atol=1e-13,
+    )
+    assert model.score(*arguments) == pytest.approx(
+        expected.score(X, Y, weights), rel=1e-12
+    )
 
 
 def test_several_blocks_are_read_from_each_form_alike():
-    # 20,000 rows are two blocks of 16,384 and 3,616 where chunks are 8,192 rows, as in memory
+    # 20,000 rows are two blocks of 16,384 and 3,616 where chunks are 8,192 rows, as in
+    # memory
     rng = np.random.default_rng(1)
     X = rng.normal(size=(20_000, 3))
     y = X[:, 0] + rng.normal(size=len(X))
@@ -158,7 +207,8 @@ def test_several_blocks_are_read_from_each_form_alike():
         assert_array_equal(model.feature_coef_, expected.feature_coef_)
 
 
-# -- Dask collections ----------------------------------------------------------------------------------
+# -- Dask collections
+# ----------------------------------------------------------------------------------
 
 
 def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
@@ -167,10 +217,19 @@ def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
     predictions = model.predict(da.from_array(X, chunks=(70, D)))
     assert isinstance(predictions, da.Array)
     assert (predictions.shape, predictions.chunks) == ((N,), ((70, 70, 70, 70, 20),))
-    Z = RFFSampler(n_components=32, random_state=0).fit(X).transform(da.from_array(X, chunks=(70, D)))
+    Z = (
+        RFFSampler(n_components=32, random_state=0)
+        .fit(X)
+        .transform(da.from_array(X, chunks=(70, D)))
+    )
     assert (Z.shape, Z.dtype) == ((N, 32), np.float64)
-    several = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, np.column_stack([y, y, y]))
-    assert several.predict(da.from_array(X, chunks=(70, D))).chunks == ((70, 70, 70, 70, 20), (3,))
+    several = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(
+        X, np.column_stack([y, y, y])
+    )
+    assert several.predict(da.from_array(X, chunks=(70, D))).chunks == (
+        (70, 70, 70, 70, 20),
+        (3,),
+    )
 
 
 def test_a_dask_array_split_along_columns_gets_one_warning_and_the_same_bits(rows):
@@ -190,7 +249,8 @@ def test_a_dask_array_split_along_columns_gets_one_warning_and_the_same_bits(row
     assert_allclose(predictions.compute(), expected.predict(X), rtol=1e-13)
 
 
-# -- engines -------------------------------------------------------------------------------------------
+# -- engines
+# --------------------------------------------------------------------------------------
 
 
 def run_by(engine, dataset):
@@ -201,30 +261,43 @@ def run_by(engine, dataset):
 @pytest.fixture
 def client():
     with distributed.Client(
-        processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0
+        processes=False,
+        n_workers=1,
+        threads_per_worker=1,
+        dashboard_address="127.0.0.1:0",
+        memory_limit=0,
     ) as client:
         yield client
 
 
 @pytest.mark.distributed
-def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_not(rows, client, tmp_path):
+def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_not(
+    rows, client, tmp_path
+):
     X, y = rows
-    dataset = write_dataset(tmp_path / "data.zarr", X, y)
+    dataset = write_dataset("data.zarr", X, y)
     assert run_by(None, dataset) == "DaskEngine"
     assert run_by(None, ArrayDataset(X, y)) == "SerialEngine"
     assert run_by(SerialEngine(n_threads=1), dataset) == "SerialEngine"
     expected = plain_ridge(n_components=32, random_state=0).fit(X, y)
     for given in ((tmp_path / "data.zarr",), (da.from_array(X, chunks=(100, D)), y)):
-        before = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
+        before = client.run_on_scheduler(
+            lambda dask_scheduler: dask_scheduler.transition_counter
+        )
         model = plain_ridge(n_components=32, random_state=0).fit(*given)
-        after = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
+        after = client.run_on_scheduler(
+            lambda dask_scheduler: dask_scheduler.transition_counter
+        )
         assert after > before  # the cluster worked
         assert_array_equal(model.feature_coef_, expected.feature_coef_)
-        assert_allclose(as_numpy(model.predict(given[0])), expected.predict(X), rtol=1e-13)
+        assert_allclose(
+            as_numpy(model.predict(given[0])), expected.predict(X), rtol=1e-13
+        )
     assert client.status == "running"
 
 
-# -- bad rows ------------------------------------------------------------------------------------------
+# -- bad rows
+# --------------------------------------------------------------------------------------
 
 
 def with_value(X, value):
@@ -242,7 +315,9 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
         plain_ridge(n_components=32).fit(*FORMS[form](with_value(X, value), y))
     assert isinstance(caught.value, DataError)
     with refuses(DataError, "Input y", kind, "row 123"):
-        plain_ridge(n_components=32).fit(*FORMS[form](X, np.where(np.arange(N) == 123, value, y)))
+        plain_ridge(n_components=32).fit(
+            *FORMS[form](X, np.where(np.arange(N) == 123, value, y))
+        )
     model = plain_ridge(n_components=32, alpha=0.1).fit(X, y)
     with refuses(DataError, "Input X", kind, "column 2"):
         as_numpy(model.predict(FORMS[form](with_value(X, value), y)[0]))
@@ -251,16 +326,48 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        (lambda X, y: (da.from_array(X), None), DataError, "RFFRidge requires y to be passed"),
-        (lambda X, y: (da.from_array(X), y, np.ones(3)), DataError, "[300, 300, 3] (X, y, sample_weight)"),
-        (lambda X, y: (da.from_array(X), y, -np.ones(N)), DataError, "sample_weight is -1.0 in row 0"),
-        (lambda X, y: (da.from_array(X), y, np.zeros(N)), DataError, "all sample weights are zero"),
+        (
+            lambda X, y: (da.from_array(X), None),
+            DataError,
+            "RFFRidge requires y to be passed",
+        ),
+        (
+            lambda X, y: (da.from_array(X), y, np.ones(3)),
+            DataError,
+            "[300, 300, 3] (X, y, sample_weight)",
+        ),
+        (
+            lambda X, y: (da.from_array(X), y, -np.ones(N)),
+            DataError,
+            "sample_weight is -1.0 in row 0",
+        ),
+        (
+            lambda X, y: (da.from_array(X), y, np.zeros(N)),
+            DataError,
+            "all sample weights are zero",
+        ),
         (lambda X, y: (zarr_array(X, (64, 4)), y[:-1]), DataError, "299"),
-        (lambda X, y: (zarr_array(X, (64, 4)), None), DataError, "RFFRidge requires y to be passed"),
-        (lambda X, y: (stored(X, None, "no-y"), None), DataError, "RFFRidge requires y to be passed"),
+        (
+            lambda X, y: (zarr_array(X, (64, 4)), None),
+            DataError,
+            "RFFRidge requires y to be passed",
+        ),
+        (
+            lambda X, y: (stored(X, None, "no-y"), None),
+            DataError,
+            "RFFRidge requires y to be passed",
+        ),
         (lambda X, y: (stored(X, y, "y-twice"), y), DataError, "belong to the dataset"),
-        (lambda X, y: ("memory://inputs-nothing-here", None), StorageError, "inputs-nothing-here"),
-        (lambda X, y: (sp.csr_array(with_value(X, np.nan)), y), ValueError, "Input X contains NaN"),
+        (
+            lambda X, y: ("memory://inputs-nothing-here", None),
+            StorageError,
+            "inputs-nothing-here",
+        ),
+        (
+            lambda X, y: (sp.csr_array(with_value(X, np.nan)), y),
+            ValueError,
+            "Input X contains NaN",
+        ),
     ],
 )
 def test_bad_rows_are_refused_in_any_form(rows, given, error, said):
@@ -281,7 +388,9 @@ def test_another_number_of_columns_is_refused_in_any_form(rows, form):
 def test_a_dataset_with_other_column_names_is_refused(rows):
     X, y = rows
     trained, other = (
-        write_dataset(f"memory://names-{names}", X, y, feature_names=list(names), overwrite=True)
+        write_dataset(
+            f"memory://names-{names}", X, y, feature_names=list(names), overwrite=True
+        )
         for names in ("abcd", "abce")
     )
     model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(trained)
@@ -290,19 +399,32 @@ def test_a_dataset_with_other_column_names_is_refused(rows):
         model.predict(other)
 
 
-# -- labels and groups -----------------------------------------------------------------------------
+# -- labels and groups
+# -----------------------------------------------------------------------------
 
 LABELLED = {
     "array": lambda X, y: (X, y),
-    "array with labels of variable width": lambda X, y: (X, y.astype(np.dtypes.StringDType())),
+    "array with labels of variable width": lambda X, y: (
+        X,
+        y.astype(np.dtypes.StringDType()),
+    ),
     "lists": lambda X, y: (X.tolist(), y.tolist()),
     "pandas": lambda X, y: (pd.DataFrame(X), pd.Series(y)),
     "polars": lambda X, y: (polars.DataFrame(X), polars.Series(y)),
     "csr_matrix": lambda X, y: (sp.csr_matrix(X), y),
-    "Dask array": lambda X, y: (da.from_array(X, chunks=(90, -1)), da.from_array(y.astype("U"), chunks=70)),
+    "Dask array": lambda X, y: (
+        da.from_array(X, chunks=(90, -1)),
+        da.from_array(y.astype("U"), chunks=70),
+    ),
     "Dask frame": lambda X, y: (dd.from_pandas(pd.DataFrame(X), npartitions=3), y),
-    "Dask array, column": lambda X, y: (da.from_array(X, chunks=(90, -1)), as_column(y)),
-    "Zarr arrays": lambda X, y: (zarr_array(X, (64, D)), zarr_array(y.astype("U"), (50,))),
+    "Dask array, column": lambda X, y: (
+        da.from_array(X, chunks=(90, -1)),
+        as_column(y),
+    ),
+    "Zarr arrays": lambda X, y: (
+        zarr_array(X, (64, D)),
+        zarr_array(y.astype("U"), (50,)),
+    ),
     "path": lambda X, y: (stored(X, y, "labels").url, None),
     "dataset": lambda X, y: (stored(X, y, "labels"), None),
     "dataset and a name": lambda X, y: (stored(X, y, "labels"), "y"),
@@ -313,7 +435,8 @@ LABELLED = {
 
 @pytest.mark.parametrize("form", LABELLED)
 def test_every_form_of_labelled_rows_gives_the_same_rows_and_labels(rows, form):
-    X, y = rows[0], np.array(["a", "b", "ü"], object)[np.arange(N) % 3]
+    X = rows[0]
+    y = np.array(["a", "b", "ü"], object)[np.arange(N) % 3]
     estimator = RFFRidge()
     source, labels = as_labelled(estimator, *LABELLED[form](X, y), reset=True)
     block = Block(0, 0, N)
@@ -332,11 +455,12 @@ def test_every_form_of_labelled_rows_gives_the_same_rows_and_labels(rows, form):
     ],
 )
 def test_numbers_that_a_dataset_has_as_targets_are_its_labels(rows, dataset):
-    X, y = rows[0], np.arange(N) % 3
+    X = rows[0]
+    y = np.arange(N) % 3
     source, labels = as_labelled(RFFRidge(), dataset(X, y), reset=True)
     assert source.n_targets == 0
-    assert source.read(Block(0, 0, N)).y is None
-    assert labels.read(Block(0, 0, N)).tolist() == y.tolist()
+    assert all_rows(source).y is None
+    assert all_rows(labels).tolist() == y.tolist()
 
 
 @pytest.mark.parametrize(
@@ -348,8 +472,16 @@ def test_numbers_that_a_dataset_has_as_targets_are_its_labels(rows, dataset):
         (da.ones((3, 1)), [1, 2], "inconsistent numbers of samples: [3, 2"),
         (da.ones((3, 1)), [1.0, 2.5, 3.0], "no whole number"),
         (ArrayDataset(np.ones((3, 1))), None, "requires y to be passed"),
-        (ArrayDataset(np.ones((3, 1)), [1, 2, 3]), [1, 2, 3], "`y` belongs to the dataset"),
-        (ArrayDataset(np.ones((3, 1)), np.ones((3, 2))), None, "2 targets; expected one label"),
+        (
+            ArrayDataset(np.ones((3, 1)), [1, 2, 3]),
+            [1, 2, 3],
+            "`y` belongs to the dataset",
+        ),
+        (
+            ArrayDataset(np.ones((3, 1)), np.ones((3, 2))),
+            None,
+            "2 targets; expected one label",
+        ),
         (ArrayDataset(np.ones((3, 1)), [1, 2, 3]), "species", "are not stored"),
     ],
 )
@@ -367,10 +499,18 @@ def test_a_path_without_labels_names_what_it_holds(rows):
 def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
     X, y = rows
     groups = np.array(["u", "v"])[np.arange(N) % 2]
-    dataset = write_dataset("memory://inputs-groups", X, y, groups=groups, overwrite=True)
+    dataset = write_dataset(
+        "memory://inputs-groups", X, y, groups=groups, overwrite=True
+    )
     column = open_column("memory://inputs-groups", "groups")
-    for given in ("groups", groups, pd.Series(groups), da.from_array(groups, chunks=70), column):
-        assert with_groups(dataset, given).read(Block(0, 0, N)).groups.tolist() == groups.tolist()
+    for given in (
+        "groups",
+        groups,
+        pd.Series(groups),
+        da.from_array(groups, chunks=70),
+        column,
+    ):
+        assert all_rows(with_groups(dataset, given)).groups.tolist() == groups.tolist()
     assert with_groups(dataset, None) is dataset
     with refuses(InvalidParameterError, "groups", "'groups'"):
         with_groups(ArrayDataset(X, y), "groups")

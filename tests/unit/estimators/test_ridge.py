@@ -23,7 +23,10 @@ from tests.refusals import refuses
 def draw_rows(n_samples=300, n_features=4, n_targets=None, *, seed=0):
     """Draw inputs with means, and targets that are smooth in them, with noise."""
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n_samples, n_features)) * [1.0, 3.0, 0.2, 10.0][:n_features] + 5.0
+    X = (
+        rng.normal(size=(n_samples, n_features)) * [1.0, 3.0, 0.2, 10.0][:n_features]
+        + 5.0
+    )
     y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.normal(size=n_samples) + 40.0
     if n_targets is None:
         return X, y
@@ -40,24 +43,34 @@ def fitted(rows):
     return plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(*rows)
 
 
-# -- the solution, against scikit-learn's Ridge on the explicit features -------------------------------
+# -- the solution, against scikit-learn's Ridge on the explicit features
+# -------------------------------
 
 
 def assert_same_ridge(model, X, y, sample_weight=None, *, tolerance=1e-9):
-    """Compare with scikit-learn's Ridge on the float64 Z of the same features, relative to the largest."""
+    """Compare with scikit-learn's Ridge on the float64 Z of the same features, relative
+    to the largest.
+    """
     Z = model.feature_map_.transform(X)
     assert Z.dtype == np.float64
-    explicit = Ridge(alpha=model.alpha_, fit_intercept=model.fit_intercept, solver="cholesky")
+    explicit = Ridge(
+        alpha=model.alpha_, fit_intercept=model.fit_intercept, solver="cholesky"
+    )
     explicit.fit(Z, y, sample_weight)
     for ours, theirs in (
         (model.feature_coef_, explicit.coef_),
         (model.feature_intercept_, explicit.intercept_),
         (model.predict(X), explicit.predict(Z)),
     ):
-        # scikit-learn drops the target axis of a single column, and has one zero for all intercepts
+        # scikit-learn drops the target axis of a single column, and has one zero for
+        # all intercepts
         shape = np.shape(ours)
-        theirs = np.reshape(theirs, shape) if np.size(theirs) > 1 else np.full(shape, theirs)
-        assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1e-300, np.abs(theirs).max()))
+        theirs = (
+            np.reshape(theirs, shape) if np.size(theirs) > 1 else np.full(shape, theirs)
+        )
+        assert_allclose(
+            ours, theirs, rtol=0, atol=tolerance * max(1e-300, np.abs(theirs).max())
+        )
 
 
 @pytest.mark.parametrize(
@@ -68,78 +81,116 @@ def assert_same_ridge(model, X, y, sample_weight=None, *, tolerance=1e-9):
         *((2, False, {"alpha": alpha}) for alpha in ("auto", "gcv", [1e-6, 1e-2, 1.0])),
         *(
             (None, False, {"kernel": kernel, "design": "iid"})
-            for kernel in (Gaussian(1.5) + Linear(), 1 + Min().on([0]) + Gaussian() * Laplacian(3.0))
+            for kernel in (
+                Gaussian(1.5) + Linear(),
+                1 + Min().on([0]) + Gaussian() * Laplacian(3.0),
+            )
         ),
     ],
     ids=str,
 )
-def test_coefficients_are_those_of_ridge_on_explicit_features(n_targets, weighted, options):
+def test_coefficients_are_those_of_ridge_on_explicit_features(
+    n_targets, weighted, options
+):
     X, y = draw_rows(500, n_targets=n_targets)
     weights = np.random.default_rng(1).exponential(size=len(X)) if weighted else None
-    model = plain_ridge(**{"n_components": 64, "alpha": 0.3, "random_state": 0} | options)
+    model = plain_ridge(
+        **{"n_components": 64, "alpha": 0.3, "random_state": 0} | options
+    )
     assert_same_ridge(model.fit(X, y, weights), X, y, weights)
 
 
 def test_coefficients_are_those_of_ridge_when_tiles_and_blocks_end_anywhere():
-    # 40,001 rows in memory: five chunks of 8,192, two blocks, tiles of 4,096, a last tile of few rows
+    # 40,001 rows in memory: five chunks of 8,192, two blocks, tiles of 4,096, a last
+    # tile of few rows
     X, y = draw_rows(40_001)
-    model = plain_ridge(n_components=96, alpha=0.02, random_state=0).fit(X.astype(np.float32), y)
+    model = plain_ridge(n_components=96, alpha=0.02, random_state=0).fit(
+        X.astype(np.float32), y
+    )
     assert_same_ridge(model, X.astype(np.float32), y)
 
 
 def test_inputs_far_from_zero_are_standardised_before_they_are_float32(rows):
     # seconds since 1970: float32 alone resolves two minutes
     X, y = rows
-    near = plain_ridge(n_components=64, alpha=0.1, length_scale=2.0, random_state=0).fit(X, y)
-    far = plain_ridge(n_components=64, alpha=0.1, length_scale=2.0, random_state=0).fit(X + 1.7e9, y)
+    near = plain_ridge(
+        n_components=64, alpha=0.1, length_scale=2.0, random_state=0
+    ).fit(X, y)
+    far = plain_ridge(n_components=64, alpha=0.1, length_scale=2.0, random_state=0).fit(
+        X + 1.7e9, y
+    )
     assert_allclose(far.predict(X + 1.7e9), near.predict(X), atol=1e-3 * y.std())
 
 
 def test_without_standardisation_the_length_scale_is_in_the_inputs_units(rows):
     X, y = rows
     scale = X.std(axis=0)
-    ours = plain_ridge(n_components=32, alpha=0.1, length_scale=2.0, random_state=0).fit(X, y)
+    ours = plain_ridge(
+        n_components=32, alpha=0.1, length_scale=2.0, random_state=0
+    ).fit(X, y)
     plain = plain_ridge(
-        n_components=32, alpha=0.1, length_scale=2.0 * scale, standardize=False, random_state=0
+        n_components=32,
+        alpha=0.1,
+        length_scale=2.0 * scale,
+        standardize=False,
+        random_state=0,
     ).fit(X - X.mean(axis=0), y)
-    assert_allclose(ours.predict(X), plain.predict(X - X.mean(axis=0)), atol=1e-4 * y.std())
+    assert_allclose(
+        ours.predict(X), plain.predict(X - X.mean(axis=0)), atol=1e-4 * y.std()
+    )
 
 
 def test_a_grid_search_takes_every_kernel_by_its_name(rows):
     grid = {"kernel": sorted(KERNELS), "features": ["fourier", "nystrom"]}
-    search = GridSearchCV(plain_ridge(n_components=16, alpha=1.0), grid, cv=2, error_score="raise")
+    search = GridSearchCV(
+        plain_ridge(n_components=16, alpha=1.0), grid, cv=2, error_score="raise"
+    )
     assert np.isfinite(search.fit(*rows).cv_results_["mean_test_score"]).all()
 
 
 def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows):
     X, y = rows
-    ridge = plain_ridge(n_components=512, alpha=0, length_scale=20.0, precision="high", random_state=0)
+    ridge = plain_ridge(
+        n_components=512, alpha=0, length_scale=20.0, precision="high", random_state=0
+    )
     with pytest.warns(LinAlgWarning, match="rank"):
         model = ridge.fit(X[:50], y[:50])
     assert np.isfinite(model.predict(X)).all()
 
 
-# -- fit -----------------------------------------------------------------------------------------------
+# -- fit
+# --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, bool, np.float16, np.float32])
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint16, np.int64, bool, np.float16, np.float32]
+)
 def test_any_real_dtype_gives_the_coefficients_of_its_values(dtype):
-    X = np.random.default_rng(0).integers(0, 2 if dtype is bool else 100, (200, 3)).astype(dtype)
+    X = (
+        np.random.default_rng(0)
+        .integers(0, 2 if dtype is bool else 100, (200, 3))
+        .astype(dtype)
+    )
     y = X.astype(float).sum(axis=1)
     model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
     coefficients = clone(model).fit(X, y).feature_coef_
-    assert_array_equal(coefficients, clone(model).fit(X.astype(np.float64), y).feature_coef_)
+    assert_array_equal(
+        coefficients, clone(model).fit(X.astype(np.float64), y).feature_coef_
+    )
 
 
 def test_one_row_and_constant_columns_fit(rows):
     X, y = rows
     one = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X[:1], y[:1])
     assert_allclose(one.predict(X[:1]), y[:1])
-    constant = plain_ridge(n_components=32, random_state=0).fit(np.ones((20, 2)), np.arange(20.0))
+    constant = plain_ridge(n_components=32, random_state=0).fit(
+        np.ones((20, 2)), np.arange(20.0)
+    )
     assert_allclose(constant.predict(np.ones((1, 2))), [9.5])
 
 
-# -- predict and score ---------------------------------------------------------------------------------
+# -- predict and score
+# ---------------------------------------------------------------------------------
 
 
 def test_the_score_is_r2(fitted, rows):
@@ -151,7 +202,8 @@ def test_the_score_is_r2(fitted, rows):
     assert fitted.score(X, y, weights) == pytest.approx(expected, rel=1e-12)
 
 
-# -- rows that come in pieces --------------------------------------------------------------------------
+# -- rows that come in pieces
+# --------------------------------------------------------------------------
 
 N_FIRST = 60  # rows of the first call, which fixes what is standardised and subtracted
 
@@ -161,11 +213,15 @@ N_FIRST = 60  # rows of the first call, which fixes what is standardised and sub
     order=st.randoms(use_true_random=False),
 )
 @settings(max_examples=10)
-def test_pieces_in_any_order_have_the_same_bits_and_agree_with_all_rows_at_once(cuts, order):
+def test_pieces_in_any_order_have_the_same_bits_and_agree_with_all_rows_at_once(
+    cuts, order
+):
     X, y = draw_rows(n_targets=2)
 
     def fit_in(pieces):
-        model = plain_ridge(n_components=32, alpha=0.1, length_scale=3.0, random_state=0)
+        model = plain_ridge(
+            n_components=32, alpha=0.1, length_scale=3.0, random_state=0
+        )
         for piece in [slice(0, N_FIRST), *pieces]:
             model.partial_fit(X[piece], y[piece])
         return model
@@ -173,11 +229,15 @@ def test_pieces_in_any_order_have_the_same_bits_and_agree_with_all_rows_at_once(
     edges = [N_FIRST, *sorted(cuts), len(X)]
     pieces = [slice(*edge) for edge in itertools.pairwise(edges)]
     shuffled = order.sample(pieces, len(pieces))
-    pieced, once = fit_in(pieces), fit_in([slice(N_FIRST, len(X))])
+    pieced = fit_in(pieces)
+    once = fit_in([slice(N_FIRST, len(X))])
     assert fit_in(shuffled).statistics_ == pieced.statistics_
-    # Tiles begin anew in each piece and their products are rounded, here to a grid of 2^-49
+    # Tiles begin anew in each piece and their products are rounded, here to a grid of
+    # 2^-49
     assert pieced.statistics_.n_samples == once.statistics_.n_samples == len(X)
-    assert_allclose(pieced.statistics_.ZtZ(), once.statistics_.ZtZ(), rtol=0, atol=1e-12)
+    assert_allclose(
+        pieced.statistics_.ZtZ(), once.statistics_.ZtZ(), rtol=0, atol=1e-12
+    )
     assert_allclose(pieced.predict(X), once.predict(X), rtol=1e-9)
 
 
@@ -185,7 +245,9 @@ def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
     X, y = rows
     model = plain_ridge(n_components=32, random_state=0).partial_fit(X[:100], y[:100])
     solves = []
-    monkeypatch.setattr("rff_dist.ridge.solve.solve", lambda *args: solves.append(1) or solve(*args))
+    monkeypatch.setattr(
+        "rff_dist.ridge.solve.solve", lambda *args: solves.append(1) or solve(*args)
+    )
     for start in range(100, 300, 50):
         model.partial_fit(X[start : start + 50], y[start : start + 50])
     assert model.statistics_.n_samples == 300
@@ -229,4 +291,6 @@ def test_fit_forgets_what_partial_fit_has_added(rows):
     X, y = rows
     model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
     model.partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
-    assert_array_equal(model.fit(X, y).feature_coef_, clone(model).fit(X, y).feature_coef_)
+    assert_array_equal(
+        model.fit(X, y).feature_coef_, clone(model).fit(X, y).feature_coef_
+    )

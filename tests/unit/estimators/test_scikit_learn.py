@@ -1,4 +1,6 @@
-"""Every estimator keeps scikit-learn's conventions: its own checks, once for each class."""
+"""Every estimator keeps scikit-learn's conventions: its own checks, once for each
+class.
+"""
 
 import re
 
@@ -13,7 +15,9 @@ pytestmark = [
     # The targets of some checks have no noise, and some have few distinct rows.
     pytest.mark.filterwarnings("ignore:alpha=.* was chosen by"),
     pytest.mark.filterwarnings("ignore:by their weights .* rows count as"),
-    pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning"
+    ),
 ]
 SMALL = {"n_components": 16, "alpha": 0.1, "engine": SerialEngine(n_threads=1)}
 ESTIMATORS = [
@@ -34,7 +38,11 @@ def checks():
         for model, check in estimator_checks_generator(estimator):
             name = getattr(check, "func", check).__name__
             if not is_other or OF_THE_FIT.search(name):
-                yield pytest.param(model, check, id=f"{type(model).__name__}{' logistic' * is_other}-{name}")
+                yield pytest.param(
+                    model,
+                    check,
+                    id=f"{type(model).__name__}{' logistic' * is_other}-{name}",
+                )
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(checks()))
@@ -43,7 +51,8 @@ def test_scikit_learns_check(estimator, check):
 
 
 @pytest.mark.parametrize(
-    "check", [estimator_checks.check_fit2d_1sample, estimator_checks.check_fit2d_1feature]
+    "check",
+    [estimator_checks.check_fit2d_1sample, estimator_checks.check_fit2d_1feature],
 )
 def test_one_row_and_one_column_do_with_the_default_parameters(check):
     check("RFFRidge", RFFRidge())

@@ -22,7 +22,10 @@ def test_arrays_are_standardised_as_the_estimator_does():
     X, y = rows()
     tuned = tune_length_scales("matern", X, y, **QUICK)
     direct = maximize_evidence(
-        Matern(), (X - X.mean(axis=0)) / X.std(axis=0), y[:, np.newaxis], search=EvidenceSearch(**QUICK)
+        Matern(),
+        (X - X.mean(axis=0)) / X.std(axis=0),
+        y[:, np.newaxis],
+        search=EvidenceSearch(**QUICK),
     )
     assert tuned.length_scale == pytest.approx(direct.length_scale, rel=1e-4)
     assert tuned.alpha == pytest.approx(direct.alpha, rel=1e-4)
@@ -31,7 +34,9 @@ def test_arrays_are_standardised_as_the_estimator_does():
 def test_a_dataset_gives_what_its_arrays_give():
     X, y = rows()
     weight = np.tile([1.0, 2.0, 0.0], 100)
-    dataset = write_dataset("memory://tuning-test", X, y, sample_weight=weight, overwrite=True)
+    dataset = write_dataset(
+        "memory://tuning-test", X, y, sample_weight=weight, overwrite=True
+    )
     stored = tune_length_scales("gaussian", dataset, **QUICK)
     assert stored == tune_length_scales("gaussian", X, y, weight, **QUICK)
     assert stored.n_samples == 200
@@ -39,7 +44,9 @@ def test_a_dataset_gives_what_its_arrays_give():
 
 def test_the_result_does_not_depend_on_the_kernels_own_length_scale():
     X, y = rows()
-    assert tune_length_scales(Gaussian(7.0), X, y, **QUICK) == tune_length_scales("gaussian", X, y, **QUICK)
+    assert tune_length_scales(Gaussian(7.0), X, y, **QUICK) == tune_length_scales(
+        "gaussian", X, y, **QUICK
+    )
 
 
 def test_several_targets_share_their_length_scales():
@@ -47,7 +54,9 @@ def test_several_targets_share_their_length_scales():
     both = tune_length_scales("gaussian", X, np.stack([y, 1e3 * y], axis=1), **QUICK)
     one = tune_length_scales("gaussian", X, y, **QUICK)
     assert both.length_scale == pytest.approx(one.length_scale, rel=1e-2)
-    assert both.noise_variance[1] == pytest.approx(1e6 * both.noise_variance[0], rel=1e-6)
+    assert both.noise_variance[1] == pytest.approx(
+        1e6 * both.noise_variance[0], rel=1e-6
+    )
 
     assert tune_length_scales("gaussian", X, y, n_samples=50, **QUICK).n_samples == 50
 
@@ -82,7 +91,9 @@ def test_what_cannot_be_tuned_is_refused(call, error, names):
 
 def test_the_estimator_tunes_as_the_function_does():
     X, y = rows()
-    model = plain_ridge("matern", length_scale="evidence", n_components=64, random_state=3).fit(X, y)
+    model = plain_ridge(
+        "matern", length_scale="evidence", n_components=64, random_state=3
+    ).fit(X, y)
     tuned = tune_length_scales("matern", X, y, random_state=3)
     assert model.length_scale_ == tuned.length_scale
     assert model.feature_map_.spec.kernel == tuned.kernel

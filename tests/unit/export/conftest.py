@@ -17,20 +17,47 @@ def small_model(tmp_path_factory):
 
 FEATURES = {
     "pairs": ["--kernel", "gaussian", "--features", "fourier"],
-    "high": ["--kernel", "matern:nu=1.5", "--features", "fourier", "--precision", "high"],
+    "high": [
+        "--kernel",
+        "matern:nu=1.5",
+        "--features",
+        "fourier",
+        "--precision",
+        "high",
+    ],
     "phases": ["--kernel", "gaussian", "--features", "fourier", "--map", "phases"],
     "sum of maps": ["--kernel", "gaussian + 0.5 * linear", "--features", "fourier"],
     "linear": ["--kernel", "linear", "--features", "fourier"],
     "nystrom": ["--kernel", "matern:nu=2.5", "--features", "nystrom"],
     "sum": ["--kernel", "gaussian + 0.5 * linear", "--features", "nystrom"],
-    "additive": ["--kernel", "additive:kernel=matern:nu=2.5,dense=2", "--features", "nystrom"],
+    "additive": [
+        "--kernel",
+        "additive:kernel=matern:nu=2.5,dense=2",
+        "--features",
+        "nystrom",
+    ],
+    "weights of columns": [
+        "--kernel",
+        "additive:order_1=0.5/2/0,order_2=0.3",
+        "--features",
+        "nystrom",
+    ],
     "ranks": ["--kernel", "gaussian", "--features", "fourier", "--standardize", "rank"],
-    "mapped": ["--length-scale", "auto", "--features", "nystrom"],
+    "mapped": [
+        "--length-scale",
+        "evidence",
+        "--alpha",
+        "auto",
+        "--features",
+        "nystrom",
+    ],
 }
 
 
 def fit_classes(folder, labels, *words):
-    """Fit labels with features that are chosen automatically; return the rows and the place of the model."""
+    """Fit labels with features that are chosen automatically; return the rows and the
+    place of the model.
+    """
     X = np.random.default_rng(1).standard_normal((300, 2))
     y = np.array(labels)[np.digitize(X[:, 0], [0.0, 1.0][: len(labels) - 1])]
     write_dataset(folder / "data", X, y)
@@ -41,12 +68,23 @@ def fit_classes(folder, labels, *words):
 
 @pytest.fixture(scope="session")
 def fitted(data, tmp_path_factory):
-    """Return a function that fits features of a kind, once for all exports, and returns the model's place."""
+    """Return a function that fits features of a kind, once for all exports, and returns
+    the model's place.
+    """
 
     @functools.cache
     def fit(*features):
         place = tmp_path_factory.mktemp("fitted") / "model"
-        words = ["--n-components", "32", "--alpha", "0.1", "--length-scale", "median", "--serial", *features]
+        words = [
+            "--n-components",
+            "32",
+            "--alpha",
+            "0.1",
+            "--length-scale",
+            "median",
+            "--serial",
+            *features,
+        ]
         document("fit", data, place, *words)
         return place
 
@@ -61,3 +99,9 @@ def data(tmp_path_factory):
     X[:, 0] = np.exp(np.clip(X[:, 0], -2, 2))
     write_dataset(path, X, y)
     return path
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    """Run in a folder of its own, so that files have short names."""
+    monkeypatch.chdir(tmp_path)

@@ -22,15 +22,25 @@ assert not {"scipy", "zarr", "dask"} & set(sys.modules)
 
 def read_in_another_process(folder, X, path):
     np.save(path / "X.npy", X)
-    words = [sys.executable, "-I", "-c", CODE, folder, path / "X.npy", path / "found.npy"]
+    words = [
+        sys.executable,
+        "-I",
+        "-c",
+        CODE,
+        folder,
+        path / "X.npy",
+        path / "found.npy",
+    ]
     subprocess.run(list(map(str, words)), check=True, cwd=path)
     return np.load(path / "found.npy")
 
 
 @pytest.mark.parametrize("kind", FEATURES)
-def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, fitted, tmp_path, kind):
+def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(
+    data, fitted, tmp_path, kind
+):
     model = fitted(*FEATURES[kind])
-    document("export", model, tmp_path / "slim")
+    document("export", model, "slim")
     files = {"README.md", "model.json", "inner.npy", "outer.npy", "reader.py"}
     assert {path.name for path in (tmp_path / "slim").iterdir()} == files
     X = open_dataset(data).X[:]
@@ -38,7 +48,8 @@ def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, fitt
     assert bool(loaded.mapped_columns_) == (kind in ("ranks", "mapped"))
     expected = loaded.predict(X)
     found = read_in_another_process(tmp_path / "slim", X, tmp_path)
-    # a cosine may round to the next of 16,256 steps where float32 angles differ in their last bit
+    # a cosine may round to the next of 16,256 steps where float32 angles differ in
+    # their last bit
     np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
     assert np.abs(found - expected).mean() < 1e-4 * expected.std()
 
@@ -46,24 +57,25 @@ def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(data, fitt
 @pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"]])
 def test_the_reader_names_classes(tmp_path, labels):
     X, model = fit_classes(tmp_path, labels, "--alpha", "0.01")
-    document("export", model, tmp_path / "slim")
+    document("export", model, "slim")
     expected = load_model(model).predict(X)
     found = read_in_another_process(tmp_path / "slim", X, tmp_path)
-    assert (found == expected).mean() > 0.99  # rows on the border may fall to either side
+    # rows on the border may fall to either side
+    assert (found == expected).mean() > 0.99
 
 
 def test_a_folder_with_other_things_is_never_replaced(fitted, tmp_path):
     model = fitted(*FEATURES["pairs"])
     (tmp_path / "slim").mkdir()
     (tmp_path / "slim" / "precious").touch()
-    assert "exists already" in refusal(73, "export", model, tmp_path / "slim", "--overwrite")
+    assert "exists already" in refusal(73, "export", model, "slim", "--overwrite")
     assert (tmp_path / "slim" / "precious").exists()
-    document("export", model, tmp_path / "new")
-    assert "--overwrite" in refusal(73, "export", model, tmp_path / "new")
-    document("export", model, tmp_path / "new", "--overwrite")
+    document("export", model, "new")
+    assert "--overwrite" in refusal(73, "export", model, "new")
+    document("export", model, "new", "--overwrite")
 
 
 def test_a_kernel_that_the_reader_does_not_know_is_refused(fitted, tmp_path):
     model = fitted("--kernel", "polynomial:degree=2", "--features", "nystrom")
-    assert "polynomial" in refusal(2, "export", model, tmp_path / "slim")
+    assert "polynomial" in refusal(2, "export", model, "slim")
     assert not (tmp_path / "slim").exists()

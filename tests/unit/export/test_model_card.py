@@ -22,12 +22,16 @@ by NumPy'''
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path):
     rng = np.random.default_rng(0)
     for name, n_samples in (("data", 300), ("test", 100)):
         X = rng.standard_normal((n_samples, 2))
-        write_dataset(tmp_path / name, X, X.sum(axis=1) + rng.standard_normal(n_samples), versioned=True)
+        write_dataset(
+            tmp_path / name,
+            X,
+            X.sum(axis=1) + rng.standard_normal(n_samples),
+            versioned=True,
+        )
     (tmp_path / "card.toml").write_text(TEXTS)
     return tmp_path
 
@@ -50,30 +54,43 @@ def test_an_exported_model_has_a_card_with_its_texts_and_its_errors(folder):
     header, text = card_of("models/sums")
     assert header["library_name"] == "rff_dist"
     assert header["pipeline_tag"] == "tabular-regression"
-    (entry,) = header["model-index"]
-    assert entry["name"] == "sums"
-    on_test = {one["type"]: one["value"] for one in entry["results"][0]["metrics"]}
-    assert entry["results"][0]["dataset"]["name"] == "test rows"
-    assert on_test == {"rmse": found["metrics"]["rmse"][0], "r2": found["metrics"]["r2"][0]}
     sections = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:])
     assert sections["Intended use"].strip() == r"Sums of \*two\* numbers"
     assert sections["Training data"].strip() == "Drawn\nby NumPy"
-    assert found["digest"][:16] in sections["Evaluation and making"]
+    made = sections["Evaluation and making"]
+    assert found["digest"][:16] in made
+    errors = (found["metrics"][name][0] for name in ("rmse", "rmse_standard_error"))
+    assert plus_minus(*errors) in made
 
 
 def test_updates_keep_the_texts_and_the_card_follows(folder):
     fit("--register")
     rng = np.random.default_rng(1)
     X = rng.standard_normal((200, 2))
-    appending.append_dataset(folder / "data", X, X.sum(axis=1) + rng.standard_normal(200))
+    appending.append_dataset(
+        folder / "data", X, X.sum(axis=1) + rng.standard_normal(200)
+    )
     assert document("update", "models/sums", "data", "--serial")["version"] == 2
     _, text = card_of("models/sums")
     assert "Not for three" in text
     assert "500 rows" in text
 
 
-def test_models_trained_alike_and_merged_have_the_use_and_what_each_says_about_its_data(folder):
-    document("fit", "data", "m", "--kernel", "linear", "--alpha", "1", "--serial", "--card", "card.toml")
+def test_models_trained_alike_and_merged_have_the_use_and_what_each_says_about_its_data(
+    folder,
+):
+    document(
+        "fit",
+        "data",
+        "m",
+        "--kernel",
+        "linear",
+        "--alpha",
+        "1",
+        "--serial",
+        "--card",
+        "card.toml",
+    )
     document("refit", "m", "test", "alike", "--serial")
     about = document("info", "m")["card"]["about"]
     alike = document("info", "alike")["card"]["about"]
@@ -87,12 +104,26 @@ def test_models_trained_alike_and_merged_have_the_use_and_what_each_says_about_i
 def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
     rng = np.random.default_rng(3)
     for name, n_samples in (("train.csv", 400), ("exam.csv", 300)):
-        X, region = rng.standard_normal((n_samples, 2)), rng.integers(0, 4, n_samples)
+        X = rng.standard_normal((n_samples, 2))
+        region = rng.integers(0, 4, n_samples)
         y = X.sum(axis=1) + rng.standard_normal(n_samples) * (1 + region)
-        rows = [f"{a},{b},{'NESW'[at]},{value}" for (a, b), at, value in zip(X, region, y, strict=True)]
+        rows = [
+            f"{a},{b},{'NESW'[at]},{value}"
+            for (a, b), at, value in zip(X, region, y, strict=True)
+        ]
         (folder / name).write_text("\n".join(["a,b,region,y", *rows]))
         document("ingest", name, name[:-4], "--targets", "y", "--groups", "region")
-    words = ["--groups", "groups", "--n-folds", 2, "--test", "exam", "--serial", "--alpha", 1]
+    words = [
+        "--groups",
+        "groups",
+        "--n-folds",
+        2,
+        "--test",
+        "exam",
+        "--serial",
+        "--alpha",
+        1,
+    ]
     document("fit", "train", "m", *words, *PLAIN)
     metrics = document("info", "m")["card"]["metrics"]
     test = pd.read_csv("exam.csv")
@@ -116,8 +147,6 @@ def test_classifiers_have_a_task_and_models_without_texts_say_so(folder):
     document("fit", "classes", "m", *flags)
     header, text = card_of("m")
     assert header["pipeline_tag"] == "tabular-classification"
-    kinds = [one["type"] for one in header["model-index"][0]["results"][0]["metrics"]]
-    assert kinds == ["accuracy", "log_loss"]
     assert text.count("Nothing was written about it.") == 3
 
 

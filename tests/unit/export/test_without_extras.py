@@ -11,7 +11,8 @@ from tests.command_line import PLAIN, document, refusal
 @pytest.fixture(params=["onnx", "mlflow"])
 def name(request, monkeypatch):
     """A package that is missing."""
-    name, plain = request.param, builtins.__import__
+    name = request.param
+    plain = builtins.__import__
 
     def without(module, *given, **named):
         if module.split(".")[0] == name:
@@ -23,18 +24,28 @@ def name(request, monkeypatch):
 
 
 def test_a_package_that_is_missing_is_named_with_the_extra(tmp_path, name, small_model):
-    words = ["export", small_model, tmp_path / "out", "--format", name]
+    words = ["export", small_model, "out", "--format", name]
     assert f"pip install rff_dist[{name}]" in refusal(69, *words)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["mlflow"], indirect=True)
 def test_a_version_is_published_without_mlflow_which_is_missed_only_if_it_has_an_address(
-    name, data, tmp_path, monkeypatch, caplog
+    name, data, monkeypatch, caplog
 ):
-    words = ["fit", data, tmp_path / "m", "--register", "--serial", "--alpha", "1", *PLAIN]
+    words = [
+        "fit",
+        data,
+        "m",
+        "--register",
+        "--serial",
+        "--alpha",
+        "1",
+        *PLAIN,
+    ]
     with monkeypatch.context() as without_ours:
-        without_ours.setitem(sys.modules, "rff_dist.estimators.mlflow", None)  # an import of it fails
+        # an import of it fails
+        without_ours.setitem(sys.modules, "rff_dist.estimators.mlflow", None)
         assert document(*words)["version"] == 1
     assert caplog.text == ""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")

@@ -1,7 +1,8 @@
-"""Every kernel in every design and map: unbiased, with the variance that theory gives or less.
+"""Every kernel in every design and map: unbiased, with the variance that theory gives
+or less.
 
-The oracles are the closed forms of Sutherland & Schneider (2015), and the laws of the frequencies.
-"""
+The oracles are the closed forms of Sutherland & Schneider (2015), and the laws of the
+frequencies."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from rff_dist import draw_feature_map
 from rff_dist.frequencies.designs import DESIGNS
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Kernel, Product
+from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import (
     Cauchy,
     Gaussian,
@@ -21,7 +23,6 @@ from rff_dist.kernels.stationary import (
     Matern,
     RationalQuadratic,
     Sinc,
-    SpectralKernel,
 )
 
 SHIFT_INVARIANT = {
@@ -56,18 +57,31 @@ CASES = [
 
 
 def points(n_features: int, n: int = 12) -> np.ndarray:
-    """Return points at distances of the order of the kernels' widths, in every dimension."""
-    return np.random.default_rng(5).standard_normal((n, n_features)) / np.sqrt(n_features)
+    """Return points at distances of the order of the kernels' widths, in every
+    dimension.
+    """
+    return np.random.default_rng(5).standard_normal((n, n_features)) / np.sqrt(
+        n_features
+    )
 
 
 def iid_variance(kernel: Kernel, X: np.ndarray, map_name: str) -> np.ndarray:
-    """Return the exact variance of z(x)'z(y) times the number of frequencies, for all pairs of rows."""
-    k, k_twice = kernel(X), kernel(2 * X)
-    return (1 + k_twice - 2 * k**2) / 2 if map_name == "pairs" else 1 + k_twice / 2 - k**2
+    """Return the exact variance of z(x)'z(y) times the number of frequencies, for all
+    pairs of rows.
+    """
+    k = kernel(X)
+    k_twice = kernel(2 * X)
+    return (
+        (1 + k_twice - 2 * k**2) / 2 if map_name == "pairs" else 1 + k_twice / 2 - k**2
+    )
 
 
-def estimates(kernel: Kernel, design: str, map_name: str, X: np.ndarray, n_frequencies: int) -> np.ndarray:
-    """Return the estimated Gram matrices of independent seeds, shape (N_SEEDS, n, n)."""
+def estimates(
+    kernel: Kernel, design: str, map_name: str, X: np.ndarray, n_frequencies: int
+) -> np.ndarray:
+    """Return the estimated Gram matrices of independent seeds, shape (N_SEEDS, n,
+    n).
+    """
     n_components = n_frequencies * (2 if map_name == "pairs" else 1)
     grams = []
     for seed in range(N_SEEDS):
@@ -93,7 +107,8 @@ def mean_and_error(values: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize("kernel", SHIFT_INVARIANT.values(), ids=SHIFT_INVARIANT)
 def test_iid_features_have_the_closed_form_variance(kernel, map_name):
     """Groups of 8 frequencies of one long draw are independent estimates."""
-    group, n_groups = 8, 2_000
+    group = 8
+    n_groups = 2_000
     per_frequency = 2 if map_name == "pairs" else 1
     for n_features in DIMENSIONS:
         X = points(n_features, 2)
@@ -110,26 +125,33 @@ def test_iid_features_have_the_closed_form_variance(kernel, map_name):
         centred = values - values.mean()
         variance = centred.var()
         error = np.sqrt(((centred**4).mean() - variance**2) / n_groups)
-        assert abs(variance - iid_variance(kernel, X, map_name)[0, 1] / group) < 4 * error
+        assert (
+            abs(variance - iid_variance(kernel, X, map_name)[0, 1] / group) < 4 * error
+        )
         assert abs(values.mean() - kernel(X)[0, 1]) < 4 * np.sqrt(variance / n_groups)
 
 
-# How cosines are paired has nothing to do with the law of the frequencies: two kernels show phases.
+# How cosines are paired has nothing to do with the law of the frequencies: two kernels
+# show phases.
 CASES_OF_MAPS = [
     pytest.param(*case.values, map_name, id=f"{case.id}, {map_name}")
     for case in CASES
     for map_name in REAL_MAPS
-    if map_name == "pairs" or case.values[0] in (SHIFT_INVARIANT["gaussian"], SHIFT_INVARIANT["laplacian"])
+    if map_name == "pairs"
+    or case.values[0] in (SHIFT_INVARIANT["gaussian"], SHIFT_INVARIANT["laplacian"])
 ]
 
 
 @pytest.mark.parametrize(("kernel", "design", "map_name"), CASES_OF_MAPS)
-def test_features_are_unbiased_with_no_more_variance_than_independent_draws(kernel, design, map_name):
-    """The error of each seed, weighted by random signs over the pairs, is 0 within 4.5 standard errors.
+def test_features_are_unbiased_with_no_more_variance_than_independent_draws(
+    kernel, design, map_name
+):
+    """The error of each seed, weighted by random signs over the pairs, is 0 within 4.5
+    standard errors.
 
-    Its square, as a mean over pairs of rows and seeds, is at most the exact variance of independent draws.
-    A product's frequencies are sums of two arranged draws, which are not arranged as well as each.
-    """
+    Its square, as a mean over pairs of rows and seeds, is at most the exact variance of
+    independent draws. A product's frequencies are sums of two arranged draws, which are
+    not arranged as well as each."""
     for n_features in DIMENSIONS:
         X = points(n_features)
         upper = np.triu_indices(len(X), 1)
@@ -137,27 +159,39 @@ def test_features_are_unbiased_with_no_more_variance_than_independent_draws(kern
         directions[0] = 1.0
         for per_feature in (1, 4) if n_features in (3, 20) else (4,):
             n_frequencies = per_feature * n_features
-            errors = (estimates(kernel, design, map_name, X, n_frequencies) - kernel(X))[:, *upper]
+            errors = (
+                estimates(kernel, design, map_name, X, n_frequencies) - kernel(X)
+            )[:, *upper]
             if per_feature == 4:
                 for direction in directions:
-                    mean, error = mean_and_error(errors @ direction / np.linalg.norm(direction))
-                    assert abs(mean) < 4.5 * error + 1e-6  # the largest of 6 directions; float32 features
+                    mean, error = mean_and_error(
+                        errors @ direction / np.linalg.norm(direction)
+                    )
+                    # the largest of 6 directions; float32 features
+                    assert abs(mean) < 4.5 * error + 1e-6
             mean, error = mean_and_error((errors**2).mean(axis=1))
             iid = iid_variance(kernel, X, map_name)[upper].mean() / n_frequencies
             if design != "iid":
                 assert mean - 3.5 * error < iid
             arranged = design != "iid" and not isinstance(kernel, Product)
-            if arranged and map_name == "pairs" and per_feature == 4 and n_features >= 3:
+            if (
+                arranged
+                and map_name == "pairs"
+                and per_feature == 4
+                and n_features >= 3
+            ):
                 assert mean < 0.95 * iid
 
 
 @pytest.mark.parametrize("kernel", SHIFT_INVARIANT.values(), ids=SHIFT_INVARIANT)
 def test_complex_features_hold_the_pairs_of_the_same_frequencies(kernel):
     X = points(3)
-    Z = draw_feature_map(kernel, n_features=3, n_components=32, design="iid", map="complex").transform(X)
-    pairs = draw_feature_map(kernel, n_features=3, n_components=64, design="iid", precision="high").transform(
-        X
-    )
+    Z = draw_feature_map(
+        kernel, n_features=3, n_components=32, design="iid", map="complex"
+    ).transform(X)
+    pairs = draw_feature_map(
+        kernel, n_features=3, n_components=64, design="iid", precision="high"
+    ).transform(X)
     assert Z.dtype == np.complex128
     assert_allclose((Z @ Z.conj().T).real, pairs @ pairs.T, atol=2e-5)
     assert_allclose(np.diagonal(Z @ Z.conj().T), 1.0, atol=1e-12)
@@ -166,5 +200,7 @@ def test_complex_features_hold_the_pairs_of_the_same_frequencies(kernel):
 def test_the_first_frequencies_of_a_long_draw_are_a_short_one():
     for case in CASES:
         kernel, design = case.values
-        short, long = (kernel.sample_frequencies(3, n, design=design, rng=9) for n in (7, 200))
+        short, long = (
+            kernel.sample_frequencies(3, n, design=design, rng=9) for n in (7, 200)
+        )
         np.testing.assert_array_equal(long[:, :7], short, err_msg=case.id)

@@ -7,7 +7,15 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import PolynomialFeatures
 
-from rff_dist import Gaussian, Linear, Matern, Min, Polynomial, RFFRidge, draw_feature_map
+from rff_dist import (
+    Gaussian,
+    Linear,
+    Matern,
+    Min,
+    Polynomial,
+    RFFRidge,
+    draw_feature_map,
+)
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.explicit import MonomialFeatureMap, ThresholdFeatureMap
 from tests.refusals import refuses
@@ -15,7 +23,11 @@ from tests.refusals import refuses
 
 def draw(kernel, n_components, *, n_features=1, seed=0):
     return draw_feature_map(
-        kernel, n_features=n_features, n_components=n_components, map="phases", random_state=seed
+        kernel,
+        n_features=n_features,
+        n_components=n_components,
+        map="phases",
+        random_state=seed,
     ).parts[0]
 
 
@@ -26,15 +38,22 @@ class TestThresholds:
         assert isinstance(features, ThresholdFeatureMap)
         places = (features.thresholds.astype(np.float64) + 1) / 4
         part = np.sort(((places - places[0]) % 1.0) * n_components)
-        np.testing.assert_allclose(part, np.arange(n_components), atol=1e-3)  # float32 thresholds
+        # float32 thresholds
+        np.testing.assert_allclose(part, np.arange(n_components), atol=1e-3)
 
     def test_each_is_uniform_on_the_interval(self):
-        thresholds = np.array([draw(Min(-1, 3), 4, seed=seed).thresholds for seed in range(500)])
-        np.testing.assert_allclose(thresholds.mean(axis=0), 1.0, atol=4 * 4 / np.sqrt(12 * 500))
+        thresholds = np.array(
+            [draw(Min(-1, 3), 4, seed=seed).thresholds for seed in range(500)]
+        )
+        np.testing.assert_allclose(
+            thresholds.mean(axis=0), 1.0, atol=4 * 4 / np.sqrt(12 * 500)
+        )
         np.testing.assert_allclose(thresholds.var(axis=0), 16 / 12, rtol=0.2)
 
     def test_their_error_falls_as_their_number_not_its_root(self):
-        """Strata: the number of thresholds below x is off by at most two, so the estimate by 2·width/D."""
+        """Strata: the number of thresholds below x is off by at most two, so the
+        estimate by 2·width/D.
+        """
         x = np.linspace(0, 3, 50)[:, np.newaxis].astype(np.float32)
         for n_components in (16, 128, 1024):
             features = draw(Min(0, 3), n_components)
@@ -42,7 +61,9 @@ class TestThresholds:
             assert abs(Z @ Z.T - Min(0, 3)(x)).max() <= 2 * 3 / n_components
 
     def test_more_thresholds_keep_the_first(self):
-        short, long = (draw(Min(0, [1, 2]), n, n_features=2).thresholds for n in (10, 100))
+        short, long = (
+            draw(Min(0, [1, 2]), n, n_features=2).thresholds for n in (10, 100)
+        )
         np.testing.assert_array_equal(short, long[:10])
 
     def test_columns_take_turns_and_have_their_own_width(self):
@@ -62,23 +83,38 @@ class TestMonomials:
 
     @pytest.mark.parametrize("offset", [0.0, 0.5, 2.0])
     @pytest.mark.parametrize("degree", [1, 2, 3, 4])
-    def test_they_are_exact_from_as_many_components_on_as_scikit_learn_has_columns(self, degree, offset):
+    def test_they_are_exact_from_as_many_components_on_as_scikit_learn_has_columns(
+        self, degree, offset
+    ):
         kernel = Polynomial(degree, offset)
         columns = PolynomialFeatures(degree).fit_transform(self.X)
         n_exact = columns.shape[1]
         if not offset:  # only monomials of the highest degree
-            n_exact -= PolynomialFeatures(degree - 1).fit(self.X).n_output_features_ if degree > 1 else 1
+            n_exact -= (
+                PolynomialFeatures(degree - 1).fit(self.X).n_output_features_
+                if degree > 1
+                else 1
+            )
         features = draw(kernel, n_exact, n_features=4)
         assert isinstance(features, MonomialFeatureMap)
         for asked in (n_exact, n_exact + 1, 4096):
-            whole = draw_feature_map(kernel, n_features=4, n_components=asked, map="phases")
+            whole = draw_feature_map(
+                kernel, n_features=4, n_components=asked, map="phases"
+            )
             assert whole.n_components == n_exact
             Z = whole.transform(self.X)
-            # products of float32 inputs in float64, in another order: a few units of rounding
-            np.testing.assert_allclose(Z @ Z.T, kernel(self.X), rtol=1e-12, atol=1e-12 * abs(Z @ Z.T).max())
+            # products of float32 inputs in float64, in another order: a few units of
+            # rounding
+            np.testing.assert_allclose(
+                Z @ Z.T, kernel(self.X), rtol=1e-12, atol=1e-12 * abs(Z @ Z.T).max()
+            )
         if n_exact > 2:
-            with refuses(InvalidParameterError, f"{n_exact:_}", f"{n_exact - 1:_}", "nystrom"):
-                draw_feature_map(kernel, n_features=4, n_components=n_exact - 1, map="phases")
+            with refuses(
+                InvalidParameterError, f"{n_exact:_}", f"{n_exact - 1:_}", "nystrom"
+            ):
+                draw_feature_map(
+                    kernel, n_features=4, n_components=n_exact - 1, map="phases"
+                )
 
     def test_a_sum_gives_them_their_number_and_the_other_terms_the_rest(self):
         kernel = Polynomial(2).on([0, 3]) + Gaussian(2.0) + 0.5 * Matern(1.0) + Linear()
@@ -86,16 +122,26 @@ class TestMonomials:
         assert whole.n_components == 100
         sizes = {type(part).__name__: part.n_components for part in whole.parts}
         assert sizes["MonomialFeatureMap"] == 6
-        assert sum(part.n_components for part in whole.parts if part.kind == "fourier") == 100 - 6 - 4
+        assert (
+            sum(part.n_components for part in whole.parts if part.kind == "fourier")
+            == 100 - 6 - 4
+        )
         exact = [part for part in whole.parts if isinstance(part, MonomialFeatureMap)]
         Z = exact[0].transform(self.X)
-        np.testing.assert_allclose(Z @ Z.T, Polynomial(2).on([0, 3])(self.X), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            Z @ Z.T, Polynomial(2).on([0, 3])(self.X), rtol=1e-12, atol=1e-12
+        )
 
     def test_a_model_of_them_is_a_ridge_on_scikit_learns_columns(self):
         y = self.X[:, 0] * self.X[:, 1] - self.X[:, 2] ** 2
-        model = RFFRidge(Polynomial(2), n_components=512, alpha=1e-3, standardize=False).fit(self.X, y)
+        model = RFFRidge(
+            Polynomial(2), n_components=512, alpha=1e-3, standardize=False
+        ).fit(self.X, y)
         assert model.n_components_ == 15
-        roots = np.sqrt([1, 2, 2, 2, 2, 1, 2, 2, 2, 1, 2, 2, 1, 2, 1])  # of the multinomial coefficients
+        # of the multinomial coefficients
+        roots = np.sqrt([1, 2, 2, 2, 2, 1, 2, 2, 2, 1, 2, 2, 1, 2, 1])
         columns = PolynomialFeatures(2).fit_transform(self.X.astype(np.float64)) * roots
         expected = Ridge(1e-3).fit(columns, y).predict(columns)
-        np.testing.assert_allclose(model.predict(self.X), expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            model.predict(self.X), expected, rtol=1e-9, atol=1e-9
+        )

@@ -1,4 +1,6 @@
-"""Feature maps: the kernel they stand for, their closed-form variance, and how they travel."""
+"""Feature maps: the kernel they stand for, their closed-form variance, and how they
+travel.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,21 @@ from rff_dist import draw_feature_map
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.features.maps import ColumnMap, Standardizer
 
-RANKS = tuple(ColumnMap(column, np.array([0.0, 1.0, 3.0]), np.array([-1.0, 0.0, 1.0])) for column in (0, 2))
+RANKS = tuple(
+    ColumnMap(column, np.array([0.0, 1.0, 3.0]), np.array([-1.0, 0.0, 1.0]))
+    for column in (0, 2)
+)
 FLOAT32 = 2.0**-23
 STANDARDIZER = Standardizer(np.arange(3.0), np.ones(3))
 MAPS = ("pairs", "phases")
 
 
-def draw(kernel="gaussian", *, n_features=3, n_components=64, **options) -> FourierFeatureMap:
-    return draw_feature_map(kernel, n_features=n_features, n_components=n_components, **options)
+def draw(
+    kernel="gaussian", *, n_features=3, n_components=64, **options
+) -> FourierFeatureMap:
+    return draw_feature_map(
+        kernel, n_features=n_features, n_components=n_components, **options
+    )
 
 
 def inputs(n_samples: int, n_features: int = 3, *, seed: int = 0) -> np.ndarray:
@@ -31,10 +40,15 @@ def inputs(n_samples: int, n_features: int = 3, *, seed: int = 0) -> np.ndarray:
 class TestFeatures:
     def test_squared_norm_is_what_each_row_of_unnormalised_pairs_has(self):
         for precision in ("high", "standard"):
-            pairs, phases = (draw(n_components=96, map=map_name, precision=precision) for map_name in MAPS)
+            pairs, phases = (
+                draw(n_components=96, map=map_name, precision=precision)
+                for map_name in MAPS
+            )
             unnormalised = pairs.transform(inputs(9)) / pairs.scales[0][1]
             np.testing.assert_allclose(
-                (unnormalised**2).sum(axis=1), pairs.squared_norm, rtol=pairs.squared_norm_error
+                (unnormalised**2).sum(axis=1),
+                pairs.squared_norm,
+                rtol=pairs.squared_norm_error,
             )
             assert phases.squared_norm is None
         assert draw(n_components=96, precision="high").squared_norm == 48
@@ -52,20 +66,27 @@ class TestFeatures:
             size = np.repeat(size, 2, axis=1)
         else:
             expected = np.cos(angles + features.phases)
-        # the angle is rounded about once per product and sum; Cauchy frequencies make some angles huge
+        # the angle is rounded about once per product and sum; Cauchy frequencies make
+        # some angles huge
         assert (abs(z / np.sqrt(2 / 1_100) - expected) <= 4 * FLOAT32 * size).all()
-        rounded = draw("laplacian", precision="standard", **options).transform(X) / np.sqrt(2 / 1_100)
+        rounded = draw("laplacian", precision="standard", **options).transform(
+            X
+        ) / np.sqrt(2 / 1_100)
         assert abs(rounded - z / np.sqrt(2 / 1_100)).max() <= 0.501 / 16_256
         assert abs(rounded * 16_256 - np.rint(rounded * 16_256)).max() < 1e-9
 
     @pytest.mark.parametrize("map_name", MAPS)
     @pytest.mark.parametrize("n_features", [1, 3, 40])
-    def test_whole_numbers_are_those_of_transform_in_whatever_company(self, map_name, n_features):
+    def test_whole_numbers_are_those_of_transform_in_whatever_company(
+        self, map_name, n_features
+    ):
         features = draw(n_features=n_features, n_components=600, map=map_name)
         X = features.prepare(10 * inputs(320, n_features))
         whole = np.empty((320, 600), np.int16)
         features.fill_whole(X, whole)
-        np.testing.assert_array_equal(whole, np.rint(features.transform(X) / features.scale * 16_256))
+        np.testing.assert_array_equal(
+            whole, np.rint(features.transform(X) / features.scale * 16_256)
+        )
         some = np.empty((64, 600), np.int16)
         for first in (0, 100, 256):
             features.fill_whole(X[first : first + 64], some)
@@ -76,19 +97,27 @@ def test_another_process_draws_the_same_digest():
     features = draw("matern", n_components=512, map="phases", standardizer=STANDARDIZER)
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).digest())"
     other = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(features), capture_output=True, check=True
+        [sys.executable, "-c", code],
+        input=pickle.dumps(features),
+        capture_output=True,
+        check=True,
     )
     assert other.stdout.decode().strip() == features.digest()
 
 
 class TestDigest:
     def test_it_has_not_changed(self):
-        """Frozen on purpose: a new value means that stored models and statistics no longer match."""
+        """Frozen on purpose: a new value means that stored models and statistics no
+        longer match.
+        """
         frequencies = np.arange(6, dtype=np.float32).reshape(2, 3)
         phases = np.arange(3, dtype=np.float32)
         standardizer = Standardizer(np.zeros(2), np.ones(2))
         assert FourierFeatureMap(frequencies).digest()[:16] == "7cd20ae80789da1f"
-        assert FourierFeatureMap(frequencies, phases, standardizer).digest()[:16] == "93795c91df83d3b1"
+        assert (
+            FourierFeatureMap(frequencies, phases, standardizer).digest()[:16]
+            == "93795c91df83d3b1"
+        )
 
     def test_it_tells_every_array_apart(self):
         features = replace(draw(map="phases", standardizer=STANDARDIZER), spec=None)
@@ -106,12 +135,34 @@ class TestDigest:
             replace(features, phases=nudged(features.phases)),
             replace(features, phases=None),
             replace(features, standardizer=None),
-            replace(features, standardizer=Standardizer(nudged(standardizer.mean), standardizer.scale)),
-            replace(features, standardizer=Standardizer(standardizer.mean, nudged(standardizer.scale))),
-            replace(features, standardizer=Standardizer(standardizer.scale, standardizer.mean)),
+            replace(
+                features,
+                standardizer=Standardizer(
+                    nudged(standardizer.mean), standardizer.scale
+                ),
+            ),
+            replace(
+                features,
+                standardizer=Standardizer(
+                    standardizer.mean, nudged(standardizer.scale)
+                ),
+            ),
+            replace(
+                features,
+                standardizer=Standardizer(standardizer.scale, standardizer.mean),
+            ),
             *(
-                replace(features, standardizer=Standardizer(standardizer.mean, standardizer.scale, ranks))
-                for ranks in (RANKS, RANKS[:1], (replace(RANKS[0], outputs=nudged(RANKS[0].outputs)),))
+                replace(
+                    features,
+                    standardizer=Standardizer(
+                        standardizer.mean, standardizer.scale, ranks
+                    ),
+                )
+                for ranks in (
+                    RANKS,
+                    RANKS[:1],
+                    (replace(RANKS[0], outputs=nudged(RANKS[0].outputs)),),
+                )
             ),
         ]
         assert len({other.digest() for other in changed}) == len(changed)

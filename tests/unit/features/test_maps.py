@@ -1,4 +1,6 @@
-"""What every kind of feature map keeps to: a row's features are its own, and maps travel and are stored."""
+"""What every kind of feature map keeps to: a row's features are its own, and maps
+travel and are stored.
+"""
 
 import pickle
 from dataclasses import replace
@@ -7,7 +9,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from rff_dist import Gaussian, Laplacian, Linear, Matern, Min, Nystrom, SerialEngine, draw_feature_map
+from rff_dist import (
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    Min,
+    Nystrom,
+    SerialEngine,
+    draw_feature_map,
+)
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import BroadcastError, DataError
 from rff_dist.features import fourier
@@ -23,11 +34,15 @@ from tests.refusals import refuses
 
 N_FEATURES = 40
 X = np.random.default_rng(0).standard_normal((200, N_FEATURES)).astype(np.float32)
-STANDARDIZER = Standardizer(np.linspace(-1.0, 1.0, N_FEATURES), np.linspace(0.5, 2.0, N_FEATURES))
+STANDARDIZER = Standardizer(
+    np.linspace(-1.0, 1.0, N_FEATURES), np.linspace(0.5, 2.0, N_FEATURES)
+)
 
 
 def drawn(kernel, n_components=600, **options):
-    return draw_feature_map(kernel, n_features=N_FEATURES, n_components=n_components, **options)
+    return draw_feature_map(
+        kernel, n_features=N_FEATURES, n_components=n_components, **options
+    )
 
 
 def nystrom(kernel):
@@ -35,9 +50,15 @@ def nystrom(kernel):
 
 
 def principal(normalize=None, **options):
-    given = FeatureOptions(kernel=Gaussian(6.0), length_scale=None, n_components=64, **options)
+    given = FeatureOptions(
+        kernel=Gaussian(6.0), length_scale=None, n_components=64, **options
+    )
     return pca.fit_components(
-        ArrayDataset(X), given, n_components=5, normalize=normalize, engine=SerialEngine(1)
+        ArrayDataset(X),
+        given,
+        n_components=5,
+        normalize=normalize,
+        engine=SerialEngine(1),
     ).features()
 
 
@@ -81,20 +102,24 @@ def test_a_row_has_the_same_features_in_whatever_company(feature_map):
 
 
 def test_transform_gives_the_dtype_asked_for(feature_map):
-    double, single = feature_map.transform(X), feature_map.transform(X, dtype=np.float32)
+    double = feature_map.transform(X)
+    single = feature_map.transform(X, dtype=np.float32)
     assert (double.dtype, single.dtype) == (np.float64, np.float32)
     assert_array_equal(double.astype(np.float32), single)
     assert feature_map.transform(X[:0]).shape == (0, feature_map.n_components)
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 2), (5, N_FEATURES + 1), (1, 5, N_FEATURES)])
+@pytest.mark.parametrize(
+    "shape", [(5,), (5, 2), (5, N_FEATURES + 1), (1, 5, N_FEATURES)]
+)
 def test_inputs_of_another_shape_are_refused(feature_map, shape):
     with refuses(DataError, f"{N_FEATURES} columns"):
         feature_map.transform(np.zeros(shape))
 
 
 def test_a_standardizer_is_the_same_as_standardised_inputs(feature_map):
-    with_it, without = feature_map.with_standardizer(STANDARDIZER), feature_map.with_standardizer(None)
+    with_it = feature_map.with_standardizer(STANDARDIZER)
+    without = feature_map.with_standardizer(None)
     by_hand = (X - STANDARDIZER.mean) / STANDARDIZER.scale
     assert_array_equal(with_it.transform(X), without.transform(by_hand))
     assert with_it.digest() != without.digest()
@@ -104,8 +129,13 @@ def test_a_standardizer_is_the_same_as_standardised_inputs(feature_map):
 def test_what_is_pickled_or_stored_is_small_and_gives_the_same_features(feature_map):
     feature_map = feature_map.with_standardizer(STANDARDIZER)
     travels = pickle.dumps(feature_map)
-    with_rows = {"nystrom": 4 * N_FEATURES * 90 + 4_000, "principal": 100_000, "concatenated": 20_000}
-    is_given = feature_map.kind == "fourier" and feature_map.spec is None  # these travel as they are
+    with_rows = {
+        "nystrom": 4 * N_FEATURES * 90 + 4_000,
+        "principal": 100_000,
+        "concatenated": 20_000,
+    }
+    # these travel as they are
+    is_given = feature_map.kind == "fourier" and feature_map.spec is None
     assert is_given or len(travels) < with_rows.get(feature_map.kind, 2_500)
     fourier._draw_matrix.cache_clear()
     for other in (pickle.loads(travels), read_features(*record_features(feature_map))):
@@ -124,7 +154,8 @@ def nudged(array):
 
 def test_a_process_that_draws_otherwise_is_refused(monkeypatch):
     pairs = MAPS["pairs"]
-    data, changed = pickle.dumps(pairs), nudged(pairs.frequencies)
+    data = pickle.dumps(pairs)
+    changed = nudged(pairs.frequencies)
     monkeypatch.setattr(fourier, "_draw_matrix", lambda _: changed)
     with pytest.raises(BroadcastError, match=rf"expected {pairs.digest()[:12]}"):
         pickle.loads(data)

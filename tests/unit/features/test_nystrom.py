@@ -1,4 +1,6 @@
-"""Nyström features: against dense formulas, and that they travel, add up and are stored like any other."""
+"""Nyström features: against dense formulas, and that they travel, add up and are stored
+like any other.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,13 @@ from rff_dist import Gaussian, Laplacian, Matern, RFFSampler, SerialEngine, accu
 from rff_dist.data import samples
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
-from rff_dist.features.nystrom import RULES, Nystrom, NystromFeatureMap, draw_nystrom, largest_value
+from rff_dist.features.nystrom import (
+    RULES,
+    Nystrom,
+    NystromFeatureMap,
+    draw_nystrom,
+    largest_value,
+)
 from rff_dist.fitting.options import Penalty
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.kernels.additive import Additive
@@ -32,7 +40,9 @@ KERNELS = [
 
 
 def inputs(n_samples: int = 300, *, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((n_samples, 3)).astype(np.float32)
+    return (
+        np.random.default_rng(seed).standard_normal((n_samples, 3)).astype(np.float32)
+    )
 
 
 def targets(X: np.ndarray) -> np.ndarray:
@@ -44,13 +54,20 @@ def draw(
     kernel: Kernel | None = None, n_components: int = 40, *, seed: int = 0, **options
 ) -> NystromFeatureMap:
     return draw_nystrom(
-        kernel or Gaussian(2.0), inputs(), n_components=n_components, nystrom=Nystrom(**options), seed=seed
+        kernel or Gaussian(2.0),
+        inputs(),
+        n_components=n_components,
+        nystrom=Nystrom(**options),
+        seed=seed,
     )
 
 
-def dense_gram(feature_map: NystromFeatureMap, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+def dense_gram(
+    feature_map: NystromFeatureMap, X: np.ndarray, Y: np.ndarray
+) -> np.ndarray:
     """k(X, C) (k(C, C) + jitter·I)⁻¹ k(C, Y), by NumPy alone."""
-    kernel, centres = feature_map.kernel, feature_map.centres
+    kernel = feature_map.kernel
+    centres = feature_map.centres
     regular = kernel(centres) + feature_map.jitter * np.eye(len(centres))
     return kernel(X, centres) @ solve(regular, kernel(centres, Y), assume_a="pos")
 
@@ -58,17 +75,22 @@ def dense_gram(feature_map: NystromFeatureMap, X: np.ndarray, Y: np.ndarray) -> 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 class TestAgainstDenseFormulas:
     def test_inner_products_are_the_projected_kernel(self, kernel):
-        feature_map, X = draw(kernel), inputs(90, seed=1)
+        feature_map = draw(kernel)
+        X = inputs(90, seed=1)
         Z = feature_map.transform(X)
         expected = dense_gram(feature_map, X, X)
         # rounding of about 1e-15, amplified by 1 / jitter
         assert_allclose(Z @ Z.T, expected, atol=1e-7 * np.abs(expected).max())
 
     def test_predictions_are_those_of_dense_nystrom_regression(self, kernel):
-        feature_map, X, new = draw(kernel), inputs(500, seed=1), inputs(70, seed=2)
+        feature_map = draw(kernel)
+        X = inputs(500, seed=1)
+        new = inputs(70, seed=2)
         dataset = ArrayDataset(X, targets(X))
         statistics = accumulate(dataset, feature_map, engine=SerialEngine(1))
-        solution = solve_ridge(statistics, Penalty(alpha=0.3, fit_intercept=False)).solution
+        solution = solve_ridge(
+            statistics, Penalty(alpha=0.3, fit_intercept=False)
+        ).solution
         model = LinearModel(feature_map, solution.coefficients, solution.intercept)
         from rff_dist.data.blocks import Block, Rows
         from rff_dist.fitting.predicting import predict_rows
@@ -76,14 +98,20 @@ class TestAgainstDenseFormulas:
         got = predict_rows(Rows(Block(0, 0, len(new)), new), model)[:, 0]
         # minimise ‖y − K_nm β‖² + alpha·β'(K_mm + jitter·I)β
         columns = kernel(X, feature_map.centres)
-        regular = kernel(feature_map.centres) + feature_map.jitter * np.eye(feature_map.n_components)
-        beta = solve(columns.T @ columns + 0.3 * regular, columns.T @ targets(X), assume_a="pos")
+        regular = kernel(feature_map.centres) + feature_map.jitter * np.eye(
+            feature_map.n_components
+        )
+        beta = solve(
+            columns.T @ columns + 0.3 * regular, columns.T @ targets(X), assume_a="pos"
+        )
         expected = kernel(new, feature_map.centres) @ beta
         assert_allclose(got, expected, atol=1e-6 * np.abs(expected).max())
 
     def test_the_bound_holds(self, kernel):
         bound = largest_value(kernel)
-        assert (bound is None) == ("linear" in str(kernel.to_dict()) or "polynomial" in str(kernel.to_dict()))
+        assert (bound is None) == (
+            "linear" in str(kernel.to_dict()) or "polynomial" in str(kernel.to_dict())
+        )
         feature_map = draw(kernel)
         assert feature_map.bounded == (bound is not None)
         if bound is not None:
@@ -97,7 +125,9 @@ class TestStatistics:
         feature_map = draw()
         X = inputs(400, seed=5)
         pieces = (slice(0, 250), slice(250, 400))
-        return feature_map, [accumulate(ArrayDataset(X[p], targets(X[p])), feature_map) for p in pieces]
+        return feature_map, [
+            accumulate(ArrayDataset(X[p], targets(X[p])), feature_map) for p in pieces
+        ]
 
     def test_sums_without_their_factor_are_not_read(self, parts):
         _, (left, _) = parts
@@ -113,19 +143,28 @@ class TestStatistics:
         feature_map, (left, _) = parts
         metadata, arrays = left.to_arrays()
         assert sum(array.nbytes for array in arrays.values()) < 8 * 40**2
-        again = type(left).from_arrays(metadata, arrays).with_whitener(feature_map.whitener)
+        again = (
+            type(left).from_arrays(metadata, arrays).with_whitener(feature_map.whitener)
+        )
         assert_array_equal(again.ZtZ(), left.ZtZ())
 
     @pytest.mark.parametrize("length_scale", [1.0, 30.0])
-    def test_the_error_that_is_reported_covers_what_the_order_of_rows_changes(self, length_scale):
-        """With length scale 30 the Gram matrix of the centres would be singular without its jitter."""
+    def test_the_error_that_is_reported_covers_what_the_order_of_rows_changes(
+        self, length_scale
+    ):
+        """With length scale 30 the Gram matrix of the centres would be singular without
+        its jitter.
+        """
         feature_map = draw(Gaussian(length_scale), 100)
         X = inputs(20_000, seed=6)
-        engine, orders = SerialEngine(1), np.random.default_rng(0)
+        engine = SerialEngine(1)
+        orders = np.random.default_rng(0)
         grams = []
         for _ in range(2):
             rows = X[orders.permutation(len(X))]
-            spec = passes.statistics_spec(ArrayDataset(rows, targets(rows)), feature_map)
+            spec = passes.statistics_spec(
+                ArrayDataset(rows, targets(rows)), feature_map
+            )
             equations = accumulate(
                 ArrayDataset(rows, targets(rows)), feature_map, engine=engine, spec=spec
             ).normal_equations()
@@ -134,22 +173,34 @@ class TestStatistics:
         assert difference < equations.gram_error
         assert equations.gram_error < 1000 * difference
 
-    @pytest.mark.parametrize(("length_scale", "n_components"), [(0.3, 160), (10.0, 400)])
-    def test_the_error_holds_what_whitening_in_float64_adds(self, length_scale, n_components):
+    @pytest.mark.parametrize(
+        ("length_scale", "n_components"), [(0.3, 160), (10.0, 400)]
+    )
+    def test_the_error_holds_what_whitening_in_float64_adds(
+        self, length_scale, n_components
+    ):
         X = np.random.default_rng(0).standard_normal((1500, 5)).astype(np.float32)
         feature_map = draw_nystrom(
-            Gaussian(length_scale), X, n_components=n_components, nystrom=Nystrom(), seed=0
+            Gaussian(length_scale),
+            X,
+            n_components=n_components,
+            nystrom=Nystrom(),
+            seed=0,
         )
-        dataset, engine = ArrayDataset(X), SerialEngine(n_threads=1)
+        dataset = ArrayDataset(X)
+        engine = SerialEngine(n_threads=1)
         spec = passes.statistics_spec(
             dataset, feature_map, fraction_bits=40, with_targets=False, engine=engine
         )
         statistics = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
-        equations = statistics.with_whitener(feature_map.whitener).normal_equations(fit_intercept=False)
+        equations = statistics.with_whitener(feature_map.whitener).normal_equations(
+            fit_intercept=False
+        )
         # features in long double, from kernel values that are float32 numbers
         V = np.empty((n_components, 1500))
         feature_map.fill(feature_map.prepare(X), V, 0, n_components)
-        Z, whitener = V.astype(np.longdouble), feature_map.whitener.astype(np.longdouble)
+        Z = V.astype(np.longdouble)
+        whitener = feature_map.whitener.astype(np.longdouble)
         for i in range(n_components):  # T'Z = V from the first row on
             Z[i] = (Z[i] - whitener[:i, i] @ Z[:i]) / whitener[i, i]
         difference = np.linalg.norm((equations.gram - Z @ Z.T).astype(np.float64), 2)
@@ -159,11 +210,9 @@ class TestStatistics:
 class TestCentres:
     @pytest.mark.parametrize("rule", RULES)
     def test_they_are_seeded_nested_and_distinct(self, rule):
-        few, many, other = (
-            draw(None, 10, centres=rule),
-            draw(None, 60, centres=rule),
-            draw(None, 60, seed=1, centres=rule),
-        )
+        few = draw(None, 10, centres=rule)
+        many = draw(None, 60, centres=rule)
+        other = draw(None, 60, seed=1, centres=rule)
         assert_array_equal(few.centres, many.centres[:10])
         assert len(np.unique(many.centres, axis=0)) == 60
         assert not np.array_equal(many.centres, other.centres)
@@ -172,20 +221,26 @@ class TestCentres:
     @pytest.mark.parametrize("rule", ["k-means++", "rpcholesky"])
     def test_they_cover_a_skewed_sample_better_than_uniform_ones(self, rule):
         rng = np.random.default_rng(0)
-        crowd, few = 0.05 * rng.standard_normal((2000, 2)), rng.uniform(-4, 4, (100, 2))
+        crowd = 0.05 * rng.standard_normal((2000, 2))
+        few = rng.uniform(-4, 4, (100, 2))
         X = np.concatenate([crowd, few]).astype(np.float32)
         lost = {}
         for name in (rule, "uniform"):
-            feature_map = draw_nystrom(Gaussian(0.8), X, n_components=60, nystrom=Nystrom(name), seed=0)
+            feature_map = draw_nystrom(
+                Gaussian(0.8), X, n_components=60, nystrom=Nystrom(name), seed=0
+            )
             lost[name] = (1 - np.square(feature_map.transform(X)).sum(axis=1)).sum()
         assert lost[rule] < 0.3 * lost["uniform"]
 
     def test_pivots_follow_the_law_of_one_at_a_time(self):
-        """The second pivot's law given the first, Chen et al. 2022, Alg. 1, by many seeds."""
+        """The second pivot's law given the first, Chen et al. 2022, Alg. 1, by many
+        seeds.
+        """
         points = np.array([[0.0], [0.3], [1.0], [4.0]])
         kernel = Gaussian(1.0)
         K = kernel(points)
-        second = K.diagonal() - K**2  # row i: what is left of the diagonal after the pivot i
+        # row i: what is left of the diagonal after the pivot i
+        second = K.diagonal() - K**2
         expected = second / second.sum(axis=1, keepdims=True) / 4
         counts = np.zeros((4, 4))
         n_draws = 300
@@ -195,21 +250,29 @@ class TestCentres:
         deviation = np.sqrt(expected * (1 - expected) / n_draws)
         assert (np.abs(counts / n_draws - expected) <= 4.5 * deviation + 1e-12).all()
 
-    @pytest.mark.parametrize(("rule", "kernel"), [("k-means++", Linear().on([1])), ("rpcholesky", Linear())])
+    @pytest.mark.parametrize(
+        ("rule", "kernel"), [("k-means++", Linear().on([1])), ("rpcholesky", Linear())]
+    )
     def test_they_are_no_more_than_explain_the_kernel(self, rule, kernel, caplog):
         with caplog.at_level("INFO", "rff_dist"):
             found = draw(kernel, 310, centres=rule).n_components
-        assert found < 310 if rule == "k-means++" else found == 3  # pivots stop at the rank
+        # pivots stop at the rank
+        assert found < 310 if rule == "k-means++" else found == 3
         assert "explain the kernel" in caplog.text
 
     def test_repeated_rows_change_nothing(self):
-        once = draw_nystrom(Gaussian(), inputs(), n_components=20, nystrom=Nystrom(), seed=0)
+        once = draw_nystrom(
+            Gaussian(), inputs(), n_components=20, nystrom=Nystrom(), seed=0
+        )
         rows = np.concatenate([inputs(), inputs()[::-2]])
-        twice = draw_nystrom(Gaussian(), rows, n_components=20, nystrom=Nystrom(), seed=0)
+        twice = draw_nystrom(
+            Gaussian(), rows, n_components=20, nystrom=Nystrom(), seed=0
+        )
         assert_array_equal(once.centres, twice.centres)
 
     def test_all_distinct_rows_make_the_kernel_exact(self):
-        feature_map, X = draw(Matern(1.0), 2048), inputs()
+        feature_map = draw(Matern(1.0), 2048)
+        X = inputs()
         Z = feature_map.transform(X)
         assert feature_map.n_components == 300
         assert_allclose(Z @ Z.T, Matern(1.0)(X), atol=2e-5)  # the jitter
@@ -228,7 +291,9 @@ class TestJitter:
                 return -(left @ right.T) + 1e-3
 
         with refuses(Exception, "positive semi-definite kernel"):
-            draw_nystrom(Indefinite(), inputs(), n_components=5, nystrom=Nystrom(), seed=0)
+            draw_nystrom(
+                Indefinite(), inputs(), n_components=5, nystrom=Nystrom(), seed=0
+            )
 
     def test_it_is_raised_and_logged_where_the_factorisation_breaks_down(self, caplog):
         feature_map = draw(Gaussian(1e4), 200, jitter=1e-18)
@@ -239,7 +304,9 @@ class TestJitter:
 def test_a_sampler_transforms_with_any_kernel():
     X = inputs(300)
     kernel = Gaussian(4.0) * Linear()
-    Z = RFFSampler(kernel, features=Nystrom("rpcholesky"), n_components=120, random_state=0).fit_transform(X)
+    Z = RFFSampler(
+        kernel, features=Nystrom("rpcholesky"), n_components=120, random_state=0
+    ).fit_transform(X)
     gram = kernel(X)
     assert np.linalg.norm(Z @ Z.T - gram) < 0.01 * np.linalg.norm(gram)
     half = RFFSampler(kernel, features="nystrom", n_components=7, random_state=0).fit(X)

@@ -16,28 +16,43 @@ from tests.refusals import refuses
 @pytest.fixture
 def table(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("day,x,y,same\n" + "".join(f"{i},{i % 7},{i / 2},1\n" for i in range(100)))
+    path.write_text(
+        "day,x,y,same\n" + "".join(f"{i},{i % 7},{i / 2},1\n" for i in range(100))
+    )
     return path
 
 
 def prepared(table, target="y", **options):
-    given = {"sources": [str(table)], "target": target, "into": str(table.with_name("made")), **options}
+    given = {
+        "sources": [str(table)],
+        "target": target,
+        "into": str(table.with_name("made")),
+        **options,
+    }
     return prepare_table(build(Auto, given))
 
 
 def rows_of(one):
-    return {part: open_dataset(getattr(one, part)).fingerprint() for part in ("train", "test")}
+    return {
+        part: open_dataset(getattr(one, part)).fingerprint()
+        for part in ("train", "test")
+    }
 
 
 def test_a_second_run_takes_what_the_first_one_ingested(table):
     first = prepared(table)
-    rows, version = rows_of(first), open_dataset(first.train).version
+    rows = rows_of(first)
+    version = open_dataset(first.train).version
     table.touch()  # another time of the same bytes
     second = prepared(table)
     assert (first.ingested, second.ingested) == ("now", "by an earlier run")
     assert rows_of(second) == rows
     assert open_dataset(second.train).version == version
-    assert (second.n_train, second.n_test, second.classify) == (first.n_train, first.n_test, first.classify)
+    assert (second.n_train, second.n_test, second.classify) == (
+        first.n_train,
+        first.n_test,
+        first.classify,
+    )
 
 
 def test_other_options_ingest_the_same_table_again(table):
@@ -49,13 +64,19 @@ def test_other_options_ingest_the_same_table_again(table):
 
 
 @pytest.mark.parametrize("n_new", [0, 3], ids=["changed", "grown"])
-def test_other_rows_and_another_target_are_refused_unless_they_are_to_replace_them(table, n_new):
+def test_other_rows_and_another_target_are_refused_unless_they_are_to_replace_them(
+    table, n_new
+):
     rows = rows_of(prepared(table))
     with refuses(OutputExistsError, "into"):
         prepared(table, "x")
     text = table.read_text()
-    table.write_text(text + "100,1,50,1\n" * n_new if n_new else text.replace("99,", "98,"))
-    with refuses(OutputExistsError, "from other files, or from these before they changed"):
+    table.write_text(
+        text + "100,1,50,1\n" * n_new if n_new else text.replace("99,", "98,")
+    )
+    with refuses(
+        OutputExistsError, "from other files, or from these before they changed"
+    ):
         prepared(table)
     assert rows_of(prepared(table, overwrite=True)) != rows
 
@@ -84,9 +105,20 @@ def test_data_of_others_are_not_replaced(table):
 
 
 def test_a_failed_fit_says_what_is_left_and_that_repeating_goes_on(table):
-    given = ["auto", table, "--target", "y", "--into", table.with_name("made"), "--serial"]
+    given = [
+        "auto",
+        table,
+        "--target",
+        "y",
+        "--into",
+        table.with_name("made"),
+        "--serial",
+    ]
     failed = run(*given, "--n-components", 10**8)  # more than any memory holds
     assert failed.exit_code == 1
-    left = f"its rows are ingested in {table.with_name('made')}, and the same command goes on from there"
+    left = (
+        f"its rows are ingested in {table.with_name('made')}, and the same command goes"
+        " on from there"
+    )
     assert left in failed.stderr
     assert prepared(table).ingested == "by an earlier run"

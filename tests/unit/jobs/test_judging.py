@@ -1,12 +1,15 @@
-"""The rows that models are compared on, and that no model saw them: predictions against scikit-learn's."""
+"""The rows that models are compared on, and that no model saw them: predictions against
+scikit-learn's.
+"""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import load_wine
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
@@ -17,12 +20,17 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.workbench.jobs import judging
 from rff_dist.workbench.jobs.fits import Fit, JobData
-from rff_dist.workbench.jobs.train import Training
+from rff_dist.workbench.jobs.train import TrainingResult
 from rff_dist.workbench.jobs.trees import with_trees
 from rff_dist.workbench.jobs.verdict import LINEAR, OURS, TREES
 
 ENGINE = SerialEngine()
-OPTIONS = {"kernel": "gaussian", "length_scale": 2.0, "features": "fourier", "n_components": 64}
+OPTIONS = {
+    "kernel": "gaussian",
+    "length_scale": 2.0,
+    "features": "fourier",
+    "n_components": 64,
+}
 
 
 def make_rows(n=120, seed=0):
@@ -47,53 +55,67 @@ def test_rows_are_predicted_by_fits_without_their_folds(folds):
     for trained, left in folds.splits:
         some = np.isin(fold, trained)
         expected[fold == left] = (
-            Ridge(alpha=fitted.model.alpha).fit(Z[some], y[some]).predict(Z[fold == left])
+            Ridge(alpha=fitted.model.alpha)
+            .fit(Z[some], y[some])
+            .predict(Z[fold == left])
         )
     judged = np.isfinite(expected)  # the first fold of times is only trained on
-    np.testing.assert_allclose(found.ours.values[:, 0], expected[judged], rtol=1e-7)
-    np.testing.assert_array_equal(found.X, X[judged])
+    assert_allclose(found.ours.values[:, 0], expected[judged], rtol=1e-7)
+    assert_array_equal(found.X, X[judged])
     assert (found.by, found.n_folds) == ("cross-validation", len(folds.splits))
 
 
 def test_the_linear_model_is_scikit_learns_on_the_same_rows():
     X, y = make_rows()
     test = make_rows(50, seed=1)
-    found, _ = compare(JobData(ArrayDataset(X, y)), JobData(ArrayDataset(*test)), alpha=0.1)
+    found, _ = compare(
+        JobData(ArrayDataset(X, y)), JobData(ArrayDataset(*test)), alpha=0.1
+    )
     scaler = StandardScaler().fit(X)
     candidates = [
-        Ridge(alpha=alpha).fit(scaler.transform(X), y).predict(scaler.transform(test[0]))
+        Ridge(alpha=alpha)
+        .fit(scaler.transform(X), y)
+        .predict(scaler.transform(test[0]))
         for alpha in np.logspace(-6, 4, 200)
     ]
-    gaps = [np.abs(one - found.predictions[LINEAR].values[:, 0]).max() for one in candidates]
+    gaps = [
+        np.abs(one - found.predictions[LINEAR].values[:, 0]).max() for one in candidates
+    ]
     # one of these penalties is within 6 % of ours
     assert min(gaps) < 0.01
-    np.testing.assert_array_equal(found.X, test[0])
+    assert_array_equal(found.X, test[0])
     assert found.n_folds == 0
 
 
 def test_a_linear_classifier_is_trained_without_each_fold():
     X, labels = load_wine(return_X_y=True)
-    data = JobData(ArrayDataset(StandardScaler().fit_transform(X)), MemoryColumn(labels))
+    data = JobData(
+        ArrayDataset(StandardScaler().fit_transform(X)), MemoryColumn(labels)
+    )
     found, _ = compare(data, loss="squared", cv=3, alphas=[0.1, 1.0])
     fold = HashFolds(3).assign(0, len(X), n_samples=len(X), groups=None)
     right = 0
     for left in range(3):
         some = fold != left
-        model = LogisticRegression().fit(data.rows.X[some], labels[some])
+        model = RidgeClassifier().fit(data.rows.X[some], labels[some])
         right += int((model.predict(data.rows.X[~some]) == labels[~some]).sum())
     ours = round(found.scores[LINEAR]["accuracy"] * len(X))
     assert abs(ours - right) <= 3  # another penalty
-    np.testing.assert_allclose(np.exp(found.predictions[LINEAR].log_probabilities).sum(axis=1), 1, rtol=1e-9)
+    assert_allclose(
+        np.exp(found.predictions[LINEAR].log_probabilities).sum(axis=1), 1, rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize(
-    "given", [{"cv": 3, "alphas": [0.01, 0.1, 1.0]}, {"alpha": 0.1}], ids=["cv", "alone"]
+    "given",
+    [{"cv": 3, "alphas": [0.01, 0.1, 1.0]}, {"alpha": 0.1}],
+    ids=["cv", "alone"],
 )
 def test_rows_without_weight_are_not_judged(given):
     X, y = make_rows()
     weights = np.where(np.arange(120) % 4 == 0, 0.0, 1.5)
     found, _ = compare(JobData(ArrayDataset(X, y, weights)), **given)
-    np.testing.assert_array_equal(found.X, X[weights > 0])
+    assert_array_equal(found.X, X[weights > 0])
     assert found.n_rows == found.n_available == 90
     assert LINEAR in found.differences
 
@@ -103,7 +125,7 @@ def test_rows_of_groups_are_judged_by_groups():
     groups = MemoryColumn(np.repeat(np.arange(12), 10))
     data = JobData(GroupedDataset(ArrayDataset(X, y), groups))
     found, _ = compare(data, cv=GroupFolds(4), alphas=[0.1, 1.0])
-    np.testing.assert_array_equal(found.groups, groups.values)
+    assert_array_equal(found.groups, groups.values)
 
 
 def test_one_sample_of_many_rows_is_judged(monkeypatch):
@@ -123,7 +145,12 @@ def test_a_model_of_given_alpha_is_judged_by_leaving_out_each_row_and_one_withou
     assert (found.by, set(found.differences)) == ("leave-one-out", {LINEAR, "the mean"})
     trained = replace(fitted.trained, model=fitted.model.without_statistics())
     without = replace(fitted, trained=trained)
-    assert judging.compare(Fit(options=RidgeOptions(**OPTIONS)), without, data, None, engine=ENGINE) is None
+    assert (
+        judging.compare(
+            Fit(options=RidgeOptions(**OPTIONS)), without, data, None, engine=ENGINE
+        )
+        is None
+    )
 
 
 def test_more_columns_than_features_are_no_reason_for_a_long_comparison():
@@ -131,15 +158,19 @@ def test_more_columns_than_features_are_no_reason_for_a_long_comparison():
     X = rng.standard_normal((100, 70))
     found, _ = compare(JobData(ArrayDataset(X, X[:, 0])), cv=3, alphas=[0.1, 1.0])
     assert LINEAR not in found.predictions
-    assert "more columns (70) than the model has features (64)" in found.verdict
+    assert "(70)" in found.verdict
+    assert "features (64)" in found.verdict
 
 
-# -- boosted trees ---------------------------------------------------------------------------------
+# -- boosted trees
+# ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def one_thread():
-    """Threads of scikit-learn that wait for one another by spinning would take most of the time."""
+    """Threads of scikit-learn that wait for one another by spinning would take most of
+    the time.
+    """
     with threadpool_limits(1, user_api="openmp"):
         yield
 
@@ -150,16 +181,23 @@ def test_trees_get_all_rows_or_there_is_no_conclusion():
     test = make_rows(300, seed=1)
     data = JobData(ArrayDataset(X, y))
     found, fitted = compare(data, JobData(ArrayDataset(*test)), alpha=0.1)
-    training = Training(data, fitted, {}, {"fit_seconds": 300.0}, {}, None, found)
+    training = TrainingResult(data, fitted, {}, {"fit_seconds": 300.0}, {}, None, found)
     whole = with_trees(training, seed=0, most_bytes=10**9).comparison
     trees = whole.predictions[TREES]
-    expected = HistGradientBoostingRegressor(early_stopping=False, random_state=0).fit(X, y).predict(test[0])
-    np.testing.assert_allclose(trees.values[:, 0], expected, rtol=1e-9)
+    expected = (
+        HistGradientBoostingRegressor(early_stopping=False, random_state=0)
+        .fit(X, y)
+        .predict(test[0])
+    )
+    assert_allclose(trees.values[:, 0], expected, rtol=1e-9)
     assert trees.handicap is None
     assert "100 trees on 2,000 rows" in trees.about
     assert TREES in whole.differences
     few = with_trees(training, seed=0, most_bytes=1).comparison
-    assert few.predictions[TREES].handicap == "memory holds 1,000 of the 2,000 rows to train them on"
+    assert (
+        few.predictions[TREES].handicap
+        == "memory holds 1,000 of the 2,000 rows to train them on"
+    )
     assert "No conclusion on boosted trees" in few.verdict
     assert few.differences.keys() == {LINEAR, "the mean"}
 
@@ -171,9 +209,9 @@ def test_trees_of_classes_give_each_class_its_own_probability():
     data = JobData(ArrayDataset(X[rows]), MemoryColumn(labels[rows]))
     test = JobData(ArrayDataset(X[~rows]), MemoryColumn(labels[~rows]))
     found, fitted = compare(data, test, loss="squared", alpha=0.1)
-    training = Training(data, fitted, {}, {"fit_seconds": 1.0}, {}, None, found)
+    training = TrainingResult(data, fitted, {}, {"fit_seconds": 1.0}, {}, None, found)
     trees = with_trees(training, seed=0, most_bytes=10**9).comparison.predictions[TREES]
-    np.testing.assert_allclose(np.exp(trees.log_probabilities).sum(axis=1), 1, rtol=1e-9)
-    np.testing.assert_array_equal(trees.log_probabilities.argmax(axis=1), trees.values)
+    assert_allclose(np.exp(trees.log_probabilities).sum(axis=1), 1, rtol=1e-9)
+    assert_array_equal(trees.log_probabilities.argmax(axis=1), trees.values)
     assert found.predictions.keys() >= {OURS, LINEAR}
     assert (trees.values == found.y).mean() > 0.8

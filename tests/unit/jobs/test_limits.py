@@ -1,4 +1,6 @@
-"""What a job may take: refused by plan before a cluster starts, ended when its time is over, tried again."""
+"""What a job may take: refused by plan before a cluster starts, ended when its time is
+over, tried again.
+"""
 
 from contextlib import nullcontext
 
@@ -10,14 +12,27 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import ClusterLostError, DataError, PlanError
 from rff_dist.fields import build
 from rff_dist.workbench.jobs import limits
-from rff_dist.workbench.jobs.limits import Limits, machines_of
+from rff_dist.workbench.jobs.limits import JobLimits, machines_of
 from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner
 from rff_dist.workbench.jobs.train import train
 from tests import command_line
 from tests.refusals import refuses
 
-FIT = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "alpha": 1.0, "solver": "direct"}
+# The end of a job's time may come between the lines of `os.walk` that open a folder and
+# those that close it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed scandir iterator:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+FIT = {
+    "kernel": "gaussian",
+    "length_scale": 1.0,
+    "features": "fourier",
+    "alpha": 1.0,
+    "solver": "direct",
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +46,8 @@ def data(tmp_path_factory):
 @pytest.mark.parametrize(
     ("limited", "memory", "n_components", "named"),
     [
-        (Limits(timeout_minutes=1e-5), None, 2048, ("timeout_minutes", "1e-05")),
-        (Limits(), "500 MiB", 16_384, ("500.0 MiB", "n_components")),
+        (JobLimits(timeout_minutes=1e-5), None, 2048, ("timeout_minutes", "1e-05")),
+        (JobLimits(), "500 MiB", 16_384, ("500.0 MiB", "n_components")),
     ],
     ids=["time", "memory"],
 )
@@ -45,7 +60,12 @@ def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
         opened.append(n_samples)
         return nullcontext(SerialEngine(1))
 
-    given = {"data": data, "model": str(tmp_path / "model"), **FIT, "n_components": n_components}
+    given = {
+        "data": data,
+        "model": "model",
+        **FIT,
+        "n_components": n_components,
+    }
     cluster = Cluster(n_workers=2, n_threads=1, memory=memory)
     runner = Runner(open_engine, limits=limited, cluster=lambda _: cluster)
     with refuses(PlanError, *named):
@@ -56,15 +76,24 @@ def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
     assert opened == [2000]
 
 
-def test_on_a_cluster_whose_size_is_not_known_before_the_first_pass_is_refused(data, tmp_path):
-    given = {"data": data, "model": str(tmp_path / "model"), **FIT, "n_components": 2048}
+def test_on_a_cluster_whose_size_is_not_known_before_the_first_pass_is_refused(data):
+    given = {
+        "data": data,
+        "model": "model",
+        **FIT,
+        "n_components": 2048,
+    }
     steps = []
 
-    def call(name, step, repeatable):
-        steps.append(name)
+    def call(step):
+        steps.append(step.name)
         return step()
 
-    runner = Runner(lambda _: nullcontext(SerialEngine(1)), call, limits=Limits(timeout_minutes=1e-5))
+    runner = Runner(
+        lambda _: nullcontext(SerialEngine(1)),
+        call,
+        limits=JobLimits(timeout_minutes=1e-5),
+    )
     with refuses(PlanError, "timeout_minutes"):
         train(build(Train, given), runner)
     assert steps == ["inspect"]
@@ -73,21 +102,25 @@ def test_on_a_cluster_whose_size_is_not_known_before_the_first_pass_is_refused(d
 
 
 def test_commands_take_the_limits_from_the_same_file_as_all_options(data, tmp_path):
-    (tmp_path / "job.toml").write_text("n_components = 2048\ntimeout_minutes = 1e-5\nretries = 1\n")
-    config = ["--config", str(tmp_path / "job.toml"), "--serial", *command_line.PLAIN]
-    refused = command_line.run("fit", data, tmp_path / "model", *config)
+    (tmp_path / "job.toml").write_text(
+        "n_components = 2048\ntimeout_minutes = 1e-5\nretries = 1\n"
+    )
+    config = ["--config", "job.toml", "--serial", *command_line.PLAIN]
+    refused = command_line.run("fit", data, "model", *config)
     assert refused.exit_code == 1
     assert "--timeout-minutes" in refused.stderr
-    shown = command_line.run("update", tmp_path / "model", data, *config[:2], "--print-config")
+    shown = command_line.run("update", "model", data, *config[:2], "--print-config")
     assert "n_components" in shown.stderr  # an option that it does not have
     (tmp_path / "job.toml").write_text("timeout_minutes = 30\nretries = 1\n")
-    shown = command_line.run("update", tmp_path / "model", data, *config[:2], "--print-config").stdout
+    shown = command_line.run(
+        "update", "model", data, *config[:2], "--print-config"
+    ).stdout
     assert "timeout_minutes = 30" in shown
     assert "retries = 1" in shown
 
 
 @pytest.mark.parametrize(
-    ("error", "repeatable", "n_calls"),
+    ("error", "is_repeatable", "n_calls"),
     [
         (ClusterLostError("gone"), True, 3),
         (ClusterLostError("gone"), False, 1),
@@ -95,7 +128,9 @@ def test_commands_take_the_limits_from_the_same_file_as_all_options(data, tmp_pa
     ],
     ids=["lost", "lost while it writes", "bad data"],
 )
-def test_a_command_tries_steps_again_as_a_flow_does(monkeypatch, error, repeatable, n_calls):
+def test_a_step_is_tried_again_after_transient_errors(
+    monkeypatch, error, is_repeatable, n_calls
+):
     monkeypatch.setattr(limits, "RETRY_DELAYS_S", (0.0,))
     calls = []
 
@@ -103,10 +138,12 @@ def test_a_command_tries_steps_again_as_a_flow_does(monkeypatch, error, repeatab
         calls.append(1)
         raise error
 
+    do = Runner(lambda _: nullcontext(SerialEngine(1)), limits=JobLimits(retries=2))
+    call = do if is_repeatable else do.once
     with pytest.raises(type(error)):
-        Limits(retries=2).run("step", fails, repeatable)
+        call("step", fails)
     assert len(calls) == n_calls
 
 
 def test_later_retries_wait_as_long_as_the_last_delay():
-    assert Limits(retries=4).delays == [10.0, 60.0, 60.0, 60.0]
+    assert JobLimits(retries=4).delays == [10.0, 60.0, 60.0, 60.0]

@@ -1,4 +1,6 @@
-"""Runs that update a stored model: what is published, what is kept out, and what a later run makes of it."""
+"""Runs that update a stored model: what is published, what is kept out, and what a
+later run makes of it.
+"""
 
 import json
 import uuid
@@ -10,14 +12,14 @@ from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError, StatisticsError, StorageError
 from rff_dist.fields import build
-from rff_dist.fitting.plan import Sums, check_plan
+from rff_dist.fitting.plan import Sums, plan_on_engine
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import write_record
 from rff_dist.text import human_bytes
-from rff_dist.workbench.jobs import refresh
+from rff_dist.workbench.jobs import refresh, refusals
 from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process
@@ -50,7 +52,14 @@ def data():
 
 
 def fit(data):
-    model, _ = fit_ridge(data.now, Gaussian(), engine=ENGINE, length_scale=2.0, n_components=32, alpha=0.1)
+    model, _ = fit_ridge(
+        data.now,
+        Gaussian(),
+        engine=ENGINE,
+        length_scale=2.0,
+        n_components=32,
+        alpha=0.1,
+    )
     return model
 
 
@@ -85,23 +94,35 @@ def run(url, dataset, *, test=None, **options):
 
 
 def at_once(data):
-    """Return the digest of one pass over all rows with the features and grids of the first fit."""
+    """Return the digest of one pass over all rows with the features and grids of the
+    first fit.
+    """
     model = fit(Data())
-    statistics = passes.accumulate(data.now, model.feature_map, engine=ENGINE, spec=model.statistics.spec)
+    statistics = passes.accumulate(
+        data.now, model.feature_map, engine=ENGINE, spec=model.statistics.spec
+    )
     return statistics.digest()
 
 
 def test_new_rows_are_published_and_a_second_run_has_nothing_to_do(any_place, data):
     data.append(1)
     result = run(any_place, data.now)
-    assert (result["decision"], result["n_new"], result["n_samples"]) == ("published", 400, 1600)
+    assert (result["decision"], result["n_new"], result["n_samples"]) == (
+        "published",
+        400,
+        1600,
+    )
     assert result["statistics_digest"] == at_once(data)
     published = read_model(any_place)
     assert published.digest() == result["digest"]
     assert published.statistics.digest() == result["statistics_digest"]
     assert published.card["update"]["progressive"] == result["progressive"]
     again = run(any_place, data.now)
-    assert (again["decision"], again["n_new"], again["digest"]) == ("nothing new", 0, result["digest"])
+    assert (again["decision"], again["n_new"], again["digest"]) == (
+        "nothing new",
+        0,
+        result["digest"],
+    )
     json.dumps([result, again], allow_nan=False)
 
 
@@ -116,7 +137,9 @@ def test_a_version_says_what_it_was_made_of(registered, data):
     assert result["reason"] in current.reason
 
 
-def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(any_place, data):
+def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(
+    any_place, data
+):
     before = read_model(any_place)
     data.append(1, bad=True)
     kept = run(any_place, data.now)
@@ -129,9 +152,10 @@ def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(any_
     assert after.card == before.card
     again = run(any_place, data.now)
     assert again["left_out_because"] == [kept["reason"]]
-    assert again["reason"] == (
-        f"the model holds all 1,600 rows of the data, but 400 (rows 1,200 to 1,599: {kept['reason']}). "
-        "`backfill`=1200 has them judged again"
+    assert (
+        again["reason"]
+        == "the model holds all 1,600 rows of the data, but 400 (rows 1,200 to 1,599:"
+        f" {kept['reason']}). `backfill`=1200 has them judged again"
     )
     data.append(2)
     good = run(any_place, data.now)
@@ -148,25 +172,35 @@ def test_a_backfill_judges_refused_rows_again_and_force_takes_them(place, data):
     run(place, data.now)
     assert run(place, data.now, backfill=1600)["decision"] == "nothing new"
     assert run(place, data.now, backfill=0)["decision"] == "kept"
-    assert [one.start for one in refresh.read_refusals(parse_location(place))] == [1200]
+    assert [one.start for one in refusals.read_refusals(parse_location(place))] == [
+        1200
+    ]
     forced = run(place, data.now, backfill=0, force=True)
     assert forced["decision"] == "published"
     assert forced["reason"].endswith("it was forced")
     assert forced["statistics_digest"] == at_once(data)
-    assert refresh.read_refusals(parse_location(place)) == []
+    assert refusals.read_refusals(parse_location(place)) == []
 
 
 def test_a_dry_run_writes_nothing(place, data):
     before = read_model(place)
     data.append(1, bad=True)
     assert run(place, data.now, dry_run=True)["decision"] == "would be kept"
-    assert refresh.read_refusals(parse_location(place)) == []
-    assert run(place, data.now, dry_run=True, force=True)["decision"] == "would be published"
-    assert run(place, data.now, dry_run=True, tolerance=1e6)["decision"] == "would be published"
+    assert refusals.read_refusals(parse_location(place)) == []
+    assert (
+        run(place, data.now, dry_run=True, force=True)["decision"]
+        == "would be published"
+    )
+    assert (
+        run(place, data.now, dry_run=True, tolerance=1e6)["decision"]
+        == "would be published"
+    )
     assert read_model(place).card == before.card
 
 
-def test_a_run_that_died_before_publishing_is_repeated_to_the_same_digest(place, data, monkeypatch):
+def test_a_run_that_died_before_publishing_is_repeated_to_the_same_digest(
+    place, data, monkeypatch
+):
     data.append(1)
     before = read_model(place).digest()
     with monkeypatch.context() as patched:
@@ -182,10 +216,13 @@ def test_rows_of_a_version_that_was_rolled_back_stay_out(registered, data):
         data.append(seed)
         run(registered, data.now)
     RegisteredModel(registered).rollback()
-    RegisteredModel(registered).promote(1)  # over an older one, which is rolling back too
+    # over an older one, which is rolling back too
+    RegisteredModel(registered).promote(1)
     nothing = run(registered, data.now)
     assert nothing["decision"] == "nothing new"
-    assert nothing["left_out_because"] == ["version 2 was rolled back; version 3 was rolled back"]
+    assert nothing["left_out_because"] == [
+        "version 2 was rolled back; version 3 was rolled back"
+    ]
     assert "`backfill`=1200 has them judged again" in nothing["reason"]
     data.append(3)
     result = run(registered, data.now)
@@ -195,16 +232,25 @@ def test_rows_of_a_version_that_was_rolled_back_stay_out(registered, data):
 
 
 @pytest.mark.faults("F17")
-def test_rows_of_a_version_that_could_not_be_promoted_are_added_next_time(registered, data, monkeypatch):
+def test_rows_of_a_version_that_could_not_be_promoted_are_added_next_time(
+    registered, data, monkeypatch
+):
     data.append(1)
     with monkeypatch.context() as patched:
         patched.setattr(RegisteredModel, "promote", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(registered, data.now)
     model = RegisteredModel(registered)
-    assert ([one.number for one in model.versions()], model.current().number) == ([1, 2], 1)
+    assert ([one.number for one in model.versions()], model.current().number) == (
+        [1, 2],
+        1,
+    )
     again = run(registered, data.now)
-    assert (again["decision"], again["version"], again["left_out"]) == ("published", 3, [])
+    assert (again["decision"], again["version"], again["left_out"]) == (
+        "published",
+        3,
+        [],
+    )
     assert again["statistics_digest"] == at_once(data)
 
 
@@ -220,10 +266,16 @@ def test_what_cannot_be_updated_is_refused_before_anything_is_read(data, url):
 
 
 @pytest.mark.faults("F14")
-def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(place, data, monkeypatch):
+def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(
+    place, data, monkeypatch
+):
     """An update holds two more sets of sums than a fit."""
     data.append(1)
-    enough_for_a_fit = check_plan(data.now, 32, Sums(alpha=0.1), engine=ENGINE).client_bytes
-    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: enough_for_a_fit)
+    enough_for_a_fit = plan_on_engine(
+        data.now, 32, Sums(alpha=0.1), engine=ENGINE
+    ).client_bytes
+    monkeypatch.setattr(
+        "rff_dist.numerics.machine.available_memory", lambda: enough_for_a_fit
+    )
     with refuses(PlanError, human_bytes(enough_for_a_fit)):
         run(place, data.now)

@@ -1,4 +1,6 @@
-"""Rows that were held out by time: whatever trains on the others chooses by later rows than it trains on."""
+"""Rows that were held out by time: whatever trains on the others chooses by later rows
+than it trains on.
+"""
 
 import numpy as np
 import pytest
@@ -8,9 +10,9 @@ from rff_dist.data.blocks import Block
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import build
 from rff_dist.storage.columns import fold_by_time
-from rff_dist.workbench.jobs import auto, split, steps, train
+from rff_dist.workbench.jobs import auto, steps, train
 from rff_dist.workbench.jobs import ingest as ingest_job
-from rff_dist.workbench.jobs.specs import Auto, Ingest, Split, Train
+from rff_dist.workbench.jobs.specs import Auto, Ingest, Train
 from tests.refusals import refuses
 
 pandas = pytest.importorskip("pandas")
@@ -22,28 +24,48 @@ def table(tmp_path):
     """Rows in no order, by a date and by a number that runs against it."""
     rng = np.random.default_rng(0)
     when = pandas.date_range("2020-01-01", periods=N, freq="D")
-    frame = pandas.DataFrame({"when": when, "left": -np.arange(N) / 8, "t": np.arange(N)})
+    frame = pandas.DataFrame(
+        {"when": when, "left": -np.arange(N) / 8, "t": np.arange(N)}
+    )
     frame["y"] = np.sin(frame["t"] / 50) + rng.normal(size=N)
-    frame.sample(frac=1, random_state=1).to_csv(tmp_path / "t.csv", index=False)
+    frame.sample(frac=1, random_state=1).to_csv("t.csv", index=False)
     return tmp_path / "t.csv"
 
 
 def trained(table, url, **options):
-    job = build(Train, {"data": url, "model": str(table.parent / "m"), "effort": 1, **options})
+    job = build(
+        Train, {"data": url, "model": str(table.parent / "m"), "effort": 1, **options}
+    )
     return train.train(job, steps.in_this_process()).model
 
 
 def ingested(table, **options):
     url = str(table.parent / "d.zarr")
-    ingest_job.ingest(build(Ingest, {"sources": [str(table)], "data": url, "targets": ["y"], **options}))
+    ingest_job.ingest(
+        build(
+            Ingest, {"sources": [str(table)], "data": url, "targets": ["y"], **options}
+        )
+    )
     return url
 
 
 def by_auto(table, by):
     into = str(table.parent / "made")
-    job = build(Auto, {"sources": [str(table)], "target": "y", "into": into, "holdout_by": by, "effort": 1})
+    job = build(
+        Auto,
+        {
+            "sources": [str(table)],
+            "target": "y",
+            "into": into,
+            "holdout_by": by,
+            "effort": 1,
+        },
+    )
     made = auto.prepare_table(job)
-    return made.train, train.train(auto.training_of(job, made), steps.in_this_process()).model
+    return (
+        made.train,
+        train.train(auto.training_of(job, made), steps.in_this_process()).model,
+    )
 
 
 def by_fit(table, by):
@@ -58,8 +80,9 @@ def by_python(table, by):
 
 def by_split(table, by):
     time = "when: elapsed-days" if by == "when" else by
-    job = build(Split, {"data": ingested(table), "by": "time", "time": time})
-    url = split.split(job).train
+    cut = {"sources": [ingested(table)], "holdout": 0.2, "holdout_by": time}
+    url = str(table.parent / "cut.zarr")
+    ingest_job.ingest(build(Ingest, {**cut, "data": url}))
     return url, trained(table, url)
 
 
@@ -79,13 +102,20 @@ def test_every_door_chooses_by_later_rows_than_it_trains_on(table, door, by):
 
 def test_rows_that_are_appended_later_are_in_the_last_fold(table, tmp_path):
     url = ingested(table, holdout=0.2, holdout_by="when", drop=["when"])
-    (tmp_path / "new.csv").write_text("when,left,t,y\n2031-01-01,-60,500,1\n2019-01-01,1,501,1\n")
-    ingest_job.ingest(build(Ingest, {"sources": [str(tmp_path / "new.csv")], "data": url, "append": True}))
+    (tmp_path / "new.csv").write_text(
+        "when,left,t,y\n2031-01-01,-60,500,1\n2019-01-01,1,501,1\n"
+    )
+    ingest_job.ingest(
+        build(
+            Ingest,
+            {"sources": ["new.csv"], "data": url, "append": True},
+        )
+    )
     dataset, _ = fold_by_time(open_dataset(url))
     assert dataset.read_groups(Block(0, 320, 322)).tolist() == [4, 0]
 
 
-def test_as_many_folds_as_there_are_times(table, tmp_path):
+def test_as_many_folds_as_there_are_times(table):
     frame = pandas.read_csv(table).assign(year=lambda rows: rows["t"] // 100)
     frame.to_csv(table, index=False)
     url = ingested(table, holdout=0.2, holdout_by="year")
@@ -97,4 +127,12 @@ def test_as_many_folds_as_there_are_times(table, tmp_path):
 
 def test_groups_and_time_are_not_both_held_out():
     with refuses(InvalidParameterError, "groups", "holdout_by"):
-        build(Auto, {"sources": ["t.csv"], "target": "y", "groups": "site", "holdout_by": "when"})
+        build(
+            Auto,
+            {
+                "sources": ["t.csv"],
+                "target": "y",
+                "groups": "site",
+                "holdout_by": "when",
+            },
+        )

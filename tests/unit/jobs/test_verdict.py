@@ -7,40 +7,49 @@ import pytest
 import scipy
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from sklearn.metrics import r2_score, root_mean_squared_error
 
-from rff_dist.workbench.jobs.verdict import (
+from rff_dist.workbench.jobs.intervals import (
     LEVEL,
+    exact_interval,
+    paired_interval,
+    share_with_interval,
+)
+from rff_dist.workbench.jobs.verdict import (
     LINEAR,
     MEAN,
     OURS,
     TREES,
-    Comparison,
+    ModelComparison,
     Predictions,
-    exact_interval,
-    paired_interval,
-    share_with_interval,
-    with_naive,
+    naive_predictions,
 )
 
 NAMES = ["a", "b", "c"]
 
 
 def comparison(y, models, n_classes=0, weights=None, **options):
-    models |= with_naive(y, n_classes, weights)
-    rows, X = np.arange(len(y)), np.zeros((len(y), 1))
-    return Comparison("test", len(y), rows, X, y, predictions=models, weights=weights, **options)
+    models |= naive_predictions(y, n_classes, weights)
+    rows = np.arange(len(y))
+    X = np.zeros((len(y), 1))
+    return ModelComparison(
+        "test", len(y), rows, X, y, predictions=models, weights=weights, **options
+    )
 
 
 def regression(y, ours, other, **options):
     models = {
-        name: Predictions(np.asarray(one)[:, np.newaxis]) for name, one in ((OURS, ours), (LINEAR, other))
+        name: Predictions(np.asarray(one)[:, np.newaxis])
+        for name, one in ((OURS, ours), (LINEAR, other))
     }
     return comparison(np.asarray(y, float)[:, np.newaxis], models, **options)
 
 
 def classes(y, models):
-    models = {name: Predictions(logs.argmax(axis=1), logs) for name, logs in models.items()}
+    models = {
+        name: Predictions(logs.argmax(axis=1), logs) for name, logs in models.items()
+    }
     return comparison(y, models, 3, classes=NAMES)
 
 
@@ -57,33 +66,46 @@ def test_scores_are_those_of_scikit_learn():
     scores = regression(y, ours, other, weights=weights).scores
     for name, said in ((OURS, ours), (LINEAR, other)):
         expected = [
-            measure(y, said, sample_weight=weights) for measure in (root_mean_squared_error, r2_score)
+            measure(y, said, sample_weight=weights)
+            for measure in (root_mean_squared_error, r2_score)
         ]
-        np.testing.assert_allclose([*scores[name]["rmse"], *scores[name]["r2"]], expected, rtol=1e-12)
+        assert_allclose(
+            [*scores[name]["rmse"], *scores[name]["r2"]], expected, rtol=1e-12
+        )
 
 
-# -- intervals -------------------------------------------------------------------------------------
+# -- intervals
+# -------------------------------------------------------------------------------------
 
 
 def test_the_interval_is_students():
     differences = np.random.default_rng(0).standard_normal(17)
     expected = scipy.stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     mean, lower, upper = paired_interval(differences)
-    np.testing.assert_allclose([mean, lower, upper], [differences.mean(), *expected], rtol=1e-12)
+    assert_allclose([mean, lower, upper], [differences.mean(), *expected], rtol=1e-12)
 
 
 def test_the_interval_of_groups_is_students_of_their_means():
-    differences, groups = np.random.default_rng(1).standard_normal(24), np.repeat(list("abcdef"), 4)
-    expected = scipy.stats.ttest_1samp(differences.reshape(6, 4).mean(axis=1), 0).confidence_interval(0.95)
-    np.testing.assert_allclose(paired_interval(differences, groups=groups)[1:], expected, rtol=1e-12)
+    differences = np.random.default_rng(1).standard_normal(24)
+    groups = np.repeat(list("abcdef"), 4)
+    expected = scipy.stats.ttest_1samp(
+        differences.reshape(6, 4).mean(axis=1), 0
+    ).confidence_interval(0.95)
+    assert_allclose(
+        paired_interval(differences, groups=groups)[1:], expected, rtol=1e-12
+    )
 
 
 def test_weights_that_repeat_rows_in_groups_are_repeated_rows():
     rng = np.random.default_rng(2)
-    differences, weights = rng.standard_normal(12), rng.integers(1, 4, 12)
-    repeated, groups = np.repeat(differences, weights), np.repeat(np.arange(12), weights)
+    differences = rng.standard_normal(12)
+    weights = rng.integers(1, 4, 12)
+    repeated = np.repeat(differences, weights)
+    groups = np.repeat(np.arange(12), weights)
     expected = paired_interval(repeated, groups=groups)
-    np.testing.assert_allclose(paired_interval(differences, weights.astype(float)), expected, rtol=1e-12)
+    assert_allclose(
+        paired_interval(differences, weights.astype(float)), expected, rtol=1e-12
+    )
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
@@ -97,25 +119,33 @@ def test_the_exact_interval_is_clopper_and_pearsons_and_holds_0_if_mcnemars_test
         return
     expected = scipy.stats.binomtest(more, n)
     ends = (2 * np.array(expected.proportion_ci(LEVEL)) - 1) * n / len(differences)
-    np.testing.assert_allclose([low, high], ends, atol=1e-9)
+    assert_allclose([low, high], ends, atol=1e-9)
     assert (low <= 0 <= high) == (expected.pvalue > 1 - LEVEL)
 
 
-# -- what is claimed -------------------------------------------------------------------------------
+# -- what is claimed
+# -------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.booleans())
-def test_equal_models_differ_in_nothing_and_swapped_models_swap_the_claim(seed, n_rows, classify):
+def test_equal_models_differ_in_nothing_and_swapped_models_swap_the_claim(
+    seed, n_rows, classify
+):
     rng = np.random.default_rng(seed)
     if classify:
         y = rng.integers(0, 3, n_rows)
-        one, other = (scipy.special.log_softmax(3 * rng.standard_normal((n_rows, 3)), 1) for _ in range(2))
+        one, other = (
+            scipy.special.log_softmax(3 * rng.standard_normal((n_rows, 3)), 1)
+            for _ in range(2)
+        )
 
         def judge(ours, others):
             return classes(y, {OURS: ours, LINEAR: others})
+
     else:
         y = rng.standard_normal(n_rows)
-        one, other = y + 0.1 * rng.standard_normal(n_rows), y + rng.standard_normal(n_rows)
+        one = y + 0.1 * rng.standard_normal(n_rows)
+        other = y + rng.standard_normal(n_rows)
 
         def judge(ours, others):
             return regression(y, ours, others)
@@ -124,20 +154,26 @@ def test_equal_models_differ_in_nothing_and_swapped_models_swap_the_claim(seed, 
     assert equal.differences[LINEAR].relation == "same"
     assert "no clear difference" in equal.verdict
     swapped = {"better": "worse", "worse": "better", "same": "same"}
-    there, back = judge(one, other).differences[LINEAR], judge(other, one).differences[LINEAR]
+    there = judge(one, other).differences[LINEAR]
+    back = judge(other, one).differences[LINEAR]
     assert back.relation == swapped[there.relation]
-    np.testing.assert_allclose([back.lower, back.upper], [-there.upper, -there.lower], atol=1e-12)
+    assert_allclose([back.lower, back.upper], [-there.upper, -there.lower], atol=1e-12)
 
 
 def test_36_35_and_34_of_36_right_are_no_difference():
     y = np.arange(36) % 3
-    linear, trees = y.copy(), y.copy()
-    linear[0], trees[:2] = 2, 2
+    linear = y.copy()
+    trees = y.copy()
+    linear[0] = 2
+    trees[:2] = 2
     # our model is surer of each row, which says nothing before its first mistake
-    found = classes(y, {OURS: sure(y, 0.99), LINEAR: sure(linear, 0.9), TREES: sure(trees, 0.9)})
-    assert found.verdict == (
-        "On 36 test rows, 36 are classified correctly: no clear difference from a linear model (35) and "
-        "boosted trees (34)."
+    found = classes(
+        y, {OURS: sure(y, 0.99), LINEAR: sure(linear, 0.9), TREES: sure(trees, 0.9)}
+    )
+    assert (
+        found.verdict
+        == "On 36 test rows, 36 are classified correctly: no clear difference from a"
+        " linear model (35) and boosted trees (34)."
     )
 
 
@@ -154,10 +190,13 @@ def test_with_enough_mistakes_models_are_compared_by_log_loss():
 def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_not():
     rng = np.random.default_rng(6)
     y = rng.standard_normal(500)
-    ours, linear = y + 0.1 * rng.standard_normal(500), y + rng.standard_normal(500)
+    ours = y + 0.1 * rng.standard_normal(500)
+    linear = y + rng.standard_normal(500)
     found = regression(y, ours, linear)
     assert ": better than a linear model (" in found.verdict
-    late = Predictions(linear[:, np.newaxis], handicap="memory holds 50 of 500 rows to train them on")
+    late = Predictions(
+        linear[:, np.newaxis], handicap="memory holds 50 of 500 rows to train them on"
+    )
     found = found.with_model(TREES, late)
     assert list(found.predictions) == [OURS, LINEAR, TREES, MEAN]
     assert TREES not in found.differences
@@ -175,7 +214,9 @@ def test_no_table_says_that_more_than_all_of_the_error_is_saved():
 def test_a_model_no_better_than_the_mean_is_said_to_find_no_signal():
     rng = np.random.default_rng(7)
     y = rng.standard_normal(100)
-    assert regression(y, 0.1 * rng.standard_normal(100), 0.1 * rng.standard_normal(100)).verdict.startswith(
+    assert regression(
+        y, 0.1 * rng.standard_normal(100), 0.1 * rng.standard_normal(100)
+    ).verdict.startswith(
         "No signal was found: the model is not clearly better than the mean"
     )
     assert "is worse than the mean" in regression(y, y[::-1] * 3, y).verdict
@@ -186,8 +227,10 @@ def test_cross_validated_rows_give_wider_intervals_than_test_rows():
     y = rng.standard_normal(90)
     test = regression(y, y + 0.5 * rng.standard_normal(90), y + rng.standard_normal(90))
     folds = replace(test, by="cross-validation", n_folds=5)
-    one, other = test.differences[LINEAR], folds.differences[LINEAR]
-    np.testing.assert_allclose(other.upper - other.lower, 1.5 * (one.upper - one.lower), rtol=1e-9)  # √2.25
+    one = test.differences[LINEAR]
+    other = folds.differences[LINEAR]
+    # √2.25
+    assert_allclose(other.upper - other.lower, 1.5 * (one.upper - one.lower), rtol=1e-9)
     assert "90 rows by cross-validation" in folds.verdict
 
 
@@ -201,7 +244,8 @@ def test_the_interval_of_an_accuracy_is_exact_even_if_all_rows_are_right():
 
 
 def test_a_share_of_rows_in_groups_is_as_sure_as_its_groups_and_of_weighted_rows_as_its_weights():
-    hits, groups = np.repeat([1.0, 0.0, 1.0, 1.0], 50), np.repeat(np.arange(4), 50)
+    hits = np.repeat([1.0, 0.0, 1.0, 1.0], 50)
+    groups = np.repeat(np.arange(4), 50)
     share, low, high = share_with_interval(hits, groups=groups)
     assert (share, low, high) == (0.75, 0.0, 1.0)  # four observations, not 200
     alone = share_with_interval(hits)

@@ -14,20 +14,26 @@ Y = np.random.default_rng(1).standard_normal((20, 4))
 
 class TestMin:
     def test_it_sums_the_smaller_values_of_the_columns(self):
-        left, right = abs(X), abs(Y)
+        left = abs(X)
+        right = abs(Y)
         expected = np.minimum(left[:, np.newaxis], right).sum(axis=2)
         np.testing.assert_allclose(Min()(left, right), expected, rtol=EXACT)
 
-    def test_it_counts_from_the_lower_end_and_inputs_beyond_the_interval_count_as_its_ends(self):
+    def test_it_counts_from_the_lower_end_and_inputs_beyond_the_interval_count_as_its_ends(
+        self,
+    ):
         kernel = Min(lower=[-1.0, 0.0], upper=2.0)
         points = np.array([[-5.0, -5.0], [0.5, 1.0], [9.0, 9.0]])
         assert kernel(points).tolist() == [[0, 0, 0], [0, 2.5, 2.5], [0, 2.5, 5]]
         assert kernel.diagonal(points).tolist() == [0, 2.5, 5]
 
     def test_one_plus_min_reproduces_in_the_first_order_sobolev_space(self):
-        """⟨f, k(x, ·)⟩ = f(0) + ∫ f'(t) 1{t ≤ x} dt = f(x), whose Gram is 1 + min(x, y)."""
+        """⟨f, k(x, ·)⟩ = f(0) + ∫ f'(t) 1{t ≤ x} dt = f(x), whose Gram is 1 + min(x,
+        y).
+        """
         t = (np.arange(10_000) + 0.5) / 10_000
-        x, y = 0.3, 0.8
+        x = 0.3
+        y = 0.8
         inner = 1 + np.mean((t <= x) & (t <= y))
         np.testing.assert_allclose((1 + Min())([[x]], [[y]]), [[inner]], atol=1e-4)
 

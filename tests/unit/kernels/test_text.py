@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rff_dist import Additive, Cauchy, Gaussian, Linear, Matern, Min, Polynomial, RationalQuadratic
+from rff_dist import (
+    Additive,
+    Cauchy,
+    Gaussian,
+    Linear,
+    Matern,
+    Min,
+    Polynomial,
+    RationalQuadratic,
+)
 from rff_dist.kernels.base import Constant
 from rff_dist.kernels.names import KERNELS, find_kernel, kernel_text
 
@@ -17,14 +26,18 @@ FORMS = {
     "gaussian + linear": Gaussian() + Linear(),
     "gaussian:length_scale=2+0.1*linear": Gaussian(2.0) + 0.1 * Linear(),
     "1 + min": 1 + Min(),
-    "matern:nu=1.23456789 + 0.123456789 * gaussian * linear": Matern(nu=1.23456789)
-    + 0.123456789 * (Gaussian() * Linear()),
+    "matern:nu=1.23456789 + 0.123456789 * gaussian * linear": (
+        Matern(nu=1.23456789) + 0.123456789 * (Gaussian() * Linear())
+    ),
     "1e+1*gaussian": 10 * Gaussian(),
     "2 * gaussian * 3 * cauchy": 6 * (Gaussian() * Cauchy()),
     "gaussian:length_scale=2 * cauchy:length_scale=3": Gaussian(2.0) * Cauchy(3.0),
     "0.5": Constant(0.5),
     "additive:kernel=gaussian,order_2=0": Additive(kernel=Gaussian(), order_2=0.0),
-    "2 * additive:dense=0.5,kernel = matern: nu=2.5 ": 2 * Additive(kernel=Matern(nu=2.5), dense=0.5),
+    "additive:order_1=0.5/2/0,order_2=0": Additive(order_1=(0.5, 2, 0), order_2=0),
+    "2 * additive:dense=0.5,kernel = matern: nu=2.5 ": (
+        2 * Additive(kernel=Matern(nu=2.5), dense=0.5)
+    ),
 }
 
 

@@ -23,7 +23,15 @@ from rff_dist.kmeans.candidates import (
     weigh_points,
 )
 from rff_dist.kmeans.lloyd_pass import Centres, ClusterGrid
-from tests.clustered_rows import MAPS, N_ROWS, X, centres_of, nearest, rows_of, squared_distances
+from tests.clustered_rows import (
+    MAPS,
+    N_ROWS,
+    X,
+    centres_of,
+    nearest,
+    rows_of,
+    squared_distances,
+)
 
 
 @pytest.fixture(params=MAPS)
@@ -31,7 +39,8 @@ def feature_map(request):
     return MAPS[request.param]
 
 
-# -- rows chosen in a pass -----------------------------------------------------------------------------
+# -- rows chosen in a pass
+# -----------------------------------------------------------------------------
 
 
 def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_map):
@@ -40,41 +49,51 @@ def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_
     found = choose_rows(twice, SeedChoice(state, 6))
     Z = feature_map.transform(X)
     farthest = np.argsort(-squared_distances(Z, state.values[0]).min(axis=1))[:3]
-    expected = [row for first in farthest for row in (100 + first, 100 + first + N_ROWS)]
+    expected = [
+        row for first in farthest for row in (100 + first, 100 + first + N_ROWS)
+    ]
     assert_array_equal(np.sort(found.row_numbers), np.sort(expected))
     assert_array_equal(found.row_numbers, expected)
-    assert_allclose(found.features, np.repeat(Z[farthest], 2, axis=0), rtol=0, atol=1e-9)
+    assert_allclose(
+        found.features, np.repeat(Z[farthest], 2, axis=0), rtol=0, atol=1e-9
+    )
 
 
 def test_rows_at_a_centre_or_without_weight_are_not_chosen():
     feature_map = MAPS["pairs"]
-    state = Centres(feature_map, feature_map.transform(X[:2])[np.newaxis], ClusterGrid(39))
+    state = Centres(
+        feature_map, feature_map.transform(X[:2])[np.newaxis], ClusterGrid(39)
+    )
     rows = Rows(Block(0, 0, 4), X[[0, 1, 2, 3]], None, np.array([1.0, 1.0, 0.0, 2.0]))
     for seed in (None, 5):
         assert choose_rows(rows, SeedChoice(state, 4, seed)).row_numbers.tolist() == [3]
 
 
-@given(cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=4), seed=st.integers(0, 2**64 - 1))
+@given(
+    cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=4), seed=st.integers(0, 2**64 - 1)
+)
 @settings(max_examples=10)
 def test_the_same_rows_are_drawn_from_any_blocks(cuts, seed):
     state = centres_of(MAPS["pairs"])
     choice = SeedChoice(state, 20, seed)
     ends = [0, *sorted(cuts), N_ROWS]
     parts = [choose_rows(rows_of(a, b), choice) for a, b in itertools.pairwise(ends)]
-    found, whole = functools.reduce(operator.add, parts), choose_rows(rows_of(), choice)
+    found = functools.reduce(operator.add, parts)
+    whole = choose_rows(rows_of(), choice)
     assert_array_equal(found.row_numbers, whole.row_numbers)
     assert_array_equal(found.features, whole.features)
 
 
 def test_rows_are_drawn_with_probabilities_in_proportion_to_weight_and_squared_distance():
     feature_map = MAPS["linear"]
-    inputs, weights = (
-        np.array([[1.0, 0, 0], [0, 2.0, 0], [3.0, 0, 0], [0, 0, 0]]),
-        np.array([9.0, 1.0, 1.0, 1.0]),
-    )
+    inputs = np.array([[1.0, 0, 0], [0, 2.0, 0], [3.0, 0, 0], [0, 0, 0]])
+    weights = np.array([9.0, 1.0, 1.0, 1.0])
     state = Centres(feature_map, np.zeros((1, 1, 3)), ClusterGrid(39, 4, ((3, 2),)))
     rows = Rows(Block(0, 0, 4), inputs, None, weights)
-    drawn = [choose_rows(rows, SeedChoice(state, 1, seed)).row_numbers[0] for seed in range(1500)]
+    drawn = [
+        choose_rows(rows, SeedChoice(state, 1, seed)).row_numbers[0]
+        for seed in range(1500)
+    ]
     expected = 1500 * np.array([9.0, 4.0, 9.0]) / 22
     assert chisquare(np.bincount(drawn, minlength=3), expected).pvalue > 1e-3
 
@@ -87,7 +106,9 @@ def test_points_weigh_what_the_rows_nearest_to_them_weigh(feature_map, weighted)
     expected = np.bincount(nearest(distances), rows.sample_weight, minlength=60)
     lowest, second = np.sort(distances, axis=1)[:, :2].T
     tied = second <= lowest * (1 + 1e-12)  # features of 0 and 1 have many
-    expected_of_tied = np.sum(tied if rows.sample_weight is None else rows.sample_weight[tied])
+    expected_of_tied = np.sum(
+        tied if rows.sample_weight is None else rows.sample_weight[tied]
+    )
     sums = weigh_points(rows, state)
     weights = sums.cluster_weights(state.grid)[0]
     assert sums.n_samples == N_ROWS
@@ -95,7 +116,8 @@ def test_points_weigh_what_the_rows_nearest_to_them_weigh(feature_map, weighted)
     assert np.abs(weights - expected).sum() <= 2 * expected_of_tied + 1e-6
 
 
-# -- starts --------------------------------------------------------------------------------------------
+# -- starts
+# --------------------------------------------------------------------------------------
 
 
 def test_starts_are_as_good_as_scikit_learns_k_means_plus_plus():
@@ -105,7 +127,9 @@ def test_starts_are_as_good_as_scikit_learns_k_means_plus_plus():
         ours = points[choose_centres(points, np.ones(1_000), 20, seed=seed)]
         theirs = kmeans_plusplus(points, 20, random_state=seed)[0]
         for name, centres in (("ours", ours), ("theirs", theirs)):
-            potentials[name].append(squared_distances(points, centres).min(axis=1).sum())
+            potentials[name].append(
+                squared_distances(points, centres).min(axis=1).sum()
+            )
     assert np.median(potentials["ours"]) < 1.1 * np.median(potentials["theirs"])
 
 
@@ -114,20 +138,28 @@ def test_weights_of_points_count_as_repetitions():
     weights = np.random.default_rng(4).integers(1, 5, 50)
     chosen = choose_centres(points, weights.astype(float), 10, seed=0)
     repeated = np.repeat(np.arange(50), weights)
-    assert_array_equal(repeated[choose_centres(points[repeated], np.ones(len(repeated)), 10, seed=0)], chosen)
+    assert_array_equal(
+        repeated[choose_centres(points[repeated], np.ones(len(repeated)), 10, seed=0)],
+        chosen,
+    )
 
 
 def test_no_more_centres_are_chosen_than_points_are_distinct():
-    points = np.repeat(np.random.default_rng(3).standard_normal((3, 4)), 10, axis=0) + 100.0
+    points = (
+        np.repeat(np.random.default_rng(3).standard_normal((3, 4)), 10, axis=0) + 100.0
+    )
     chosen = choose_centres(points, np.ones(30), 5, seed=0)
     assert len(np.unique(points[chosen], axis=0)) == len(chosen) == 3
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 30))
 @settings(max_examples=25, deadline=None)
-def test_each_exchange_is_the_best_place_for_a_point_and_never_costs(seed, n_clusters, n_steps):
+def test_each_exchange_is_the_best_place_for_a_point_and_never_costs(
+    seed, n_clusters, n_steps
+):
     rng = np.random.default_rng(seed)
-    points, weights = rng.standard_normal((40, 3)), rng.exponential(size=40)
+    points = rng.standard_normal((40, 3))
+    weights = rng.exponential(size=40)
     chosen = rng.choice(40, n_clusters, replace=False)
 
     def cost(some):
@@ -139,7 +171,10 @@ def test_each_exchange_is_the_best_place_for_a_point_and_never_costs(seed, n_clu
     assert len(changed) <= 1
     if len(changed):
         point = after[changed[0]]
-        places = [np.where(np.arange(n_clusters) == i, point, before) for i in range(n_clusters)]
+        places = [
+            np.where(np.arange(n_clusters) == i, point, before)
+            for i in range(n_clusters)
+        ]
         costs = [cost(place) for place in places]
         assert cost(after) == pytest.approx(min(costs), rel=1e-12)
         assert cost(after) < cost(before)
@@ -151,8 +186,12 @@ def test_candidates_centres_improve_as_scikit_learns_do():
     points = np.random.default_rng(5).standard_normal((400, 6)) + 10.0
     weights = np.random.default_rng(6).exponential(size=400)
     start = points[:8]
-    model = KMeans(8, init=start, n_init=1, max_iter=5, tol=0.0).fit(points, sample_weight=weights)
+    model = KMeans(8, init=start, n_init=1, max_iter=5, tol=0.0).fit(
+        points, sample_weight=weights
+    )
     improved = improve_centres(points, weights, start, max_iter=5)
     assert_allclose(improved, model.cluster_centers_, rtol=1e-12)
-    alone = improve_centres(points, weights, np.concatenate([start, np.full((1, 6), 1e3)]), max_iter=5)
+    alone = improve_centres(
+        points, weights, np.concatenate([start, np.full((1, 6), 1e3)]), max_iter=5
+    )
     assert_array_equal(alone[8], np.full(6, 1e3))  # a centre without points stays

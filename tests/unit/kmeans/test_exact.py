@@ -1,4 +1,6 @@
-"""Exact kernel k-means: against all partitions, scikit-learn's KMeans and the formula itself."""
+"""Exact kernel k-means: against all partitions, scikit-learn's KMeans and the formula
+itself.
+"""
 
 import itertools
 from contextlib import nullcontext
@@ -28,14 +30,19 @@ def squared_distances(gram, weights, labels, n_clusters):
     for j in range(n_clusters):
         own = np.flatnonzero((labels == j) & (weights > 0))
         if len(own):
-            w, m = weights[own], weights[own].sum()
+            w = weights[own]
+            m = weights[own].sum()
             within = (np.outer(w, w) * gram[np.ix_(own, own)]).sum() / m**2
-            found[:, j] = np.diagonal(gram) - 2 / m * (gram[:, own] * w).sum(axis=1) + within
+            found[:, j] = (
+                np.diagonal(gram) - 2 / m * (gram[:, own] * w).sum(axis=1) + within
+            )
     return found
 
 
 def objective(gram, weights, labels, n_clusters):
-    distances = squared_distances(gram, weights, labels, n_clusters)[np.arange(len(gram)), labels]
+    distances = squared_distances(gram, weights, labels, n_clusters)[
+        np.arange(len(gram)), labels
+    ]
     return float(weights[weights > 0] @ distances[weights > 0])
 
 
@@ -43,20 +50,30 @@ def draw(n_samples, n_features=2, *, seed=0):
     return np.random.default_rng(seed).normal(size=(n_samples, n_features))
 
 
-# -- the optimum, and the way there ----------------------------------------------------------------
+# -- the optimum, and the way there
+# ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_clusters", [2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_best_of_all_partitions_stays_and_starts_come_near_it(n_clusters, weighted, seed):
+def test_the_best_of_all_partitions_stays_and_starts_come_near_it(
+    n_clusters, weighted, seed
+):
     X = draw(8, seed=seed)
-    weights = np.random.default_rng(seed).uniform(0.2, 3.0, 8) if weighted else np.ones(8)
+    weights = (
+        np.random.default_rng(seed).uniform(0.2, 3.0, 8) if weighted else np.ones(8)
+    )
     gram = Gaussian(1.0)(X)
-    partitions = [np.array([0, *rest]) for rest in itertools.product(range(n_clusters), repeat=7)]
+    partitions = [
+        np.array([0, *rest]) for rest in itertools.product(range(n_clusters), repeat=7)
+    ]
     objectives = [objective(gram, weights, labels, n_clusters) for labels in partitions]
-    best, least = partitions[int(np.argmin(objectives))], min(objectives)
-    model = KernelKMeans(n_clusters, kernel=Gaussian(1.0), standardize=False, random_state=0)
+    best = partitions[int(np.argmin(objectives))]
+    least = min(objectives)
+    model = KernelKMeans(
+        n_clusters, kernel=Gaussian(1.0), standardize=False, random_state=0
+    )
     stays = cluster(gram, weights, best, n_clusters=n_clusters, max_iter=10)
     assert_array_equal(stays.labels, best)
     assert stays.inertia == pytest.approx(least, abs=1e-12)
@@ -72,7 +89,11 @@ def problems(draw_from):
     n_clusters = draw_from(st.integers(1, min(6, n_samples)))
     rng = np.random.default_rng(seed)
     # rows on a coarse grid repeat each other, and tie
-    X = rng.integers(0, 4, (n_samples, 2)) if draw_from(st.booleans()) else rng.normal(size=(n_samples, 2))
+    X = (
+        rng.integers(0, 4, (n_samples, 2))
+        if draw_from(st.booleans())
+        else rng.normal(size=(n_samples, 2))
+    )
     weights = rng.integers(0, 3, n_samples) + 1.0 * (np.arange(n_samples) == 0)
     labels = rng.integers(0, n_clusters, n_samples)
     return Gaussian(1.0)(X), weights.astype(float), labels, n_clusters
@@ -93,18 +114,22 @@ def test_the_objective_never_rises_and_is_the_formulas(problem):
     distances = squared_distances(gram, weights, found.labels, n_clusters)
     own = distances[np.arange(len(labels)), found.labels]
     counts = weights > 0
-    assert (own[counts] <= distances[counts].min(axis=1) + 1e-12).all()  # no row has a nearer centre
+    # no row has a nearer centre
+    assert (own[counts] <= distances[counts].min(axis=1) + 1e-12).all()
 
 
 def test_an_empty_cluster_takes_the_row_farthest_from_its_own_centre():
     x = np.array([[0.0], [1.0], [2.0], [10.0], [-7.5]])
     # mean 1.1: rows 3 and 4 are 8.9 and 8.6 away
-    found = cluster(x @ x.T, np.ones(5), np.zeros(5, np.intp), n_clusters=3, max_iter=10)
+    found = cluster(
+        x @ x.T, np.ones(5), np.zeros(5, np.intp), n_clusters=3, max_iter=10
+    )
     assert_array_equal(found.labels, [0, 0, 0, 1, 2])
     assert found.objectives[0] == pytest.approx(2.0)
 
 
-# -- against scikit-learn --------------------------------------------------------------------------
+# -- against scikit-learn
+# --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -113,16 +138,22 @@ def test_a_linear_kernel_from_the_same_rows_is_kmeans(weighted, seed):
     X = make_blobs(150, n_features=3, centers=5, cluster_std=2.5, random_state=seed)[0]
     weights = np.random.default_rng(seed).uniform(0.1, 2.0, 150) if weighted else None
     start = np.random.default_rng(seed).choice(150, 5, replace=False)
-    ours = KernelKMeans(5, kernel=Linear(), init=start, standardize=False).fit(X, sample_weight=weights)
-    plain = KMeans(5, init=X[start], n_init=1, tol=0.0, max_iter=300).fit(X, sample_weight=weights)
+    ours = KernelKMeans(5, kernel=Linear(), init=start, standardize=False).fit(
+        X, sample_weight=weights
+    )
+    plain = KMeans(5, init=X[start], n_init=1, tol=0.0, max_iter=300).fit(
+        X, sample_weight=weights
+    )
     assert_array_equal(ours.labels_, plain.labels_)
-    assert ours.inertia_ == pytest.approx(plain.inertia_, rel=1e-10)  # float64 sums of 1e2 in squares of 1e3
+    # float64 sums of 1e2 in squares of 1e3
+    assert ours.inertia_ == pytest.approx(plain.inertia_, rel=1e-10)
     new = draw(60, 3, seed=9) * 8
     assert_array_equal(ours.predict(new), plain.predict(new))
     assert_allclose(ours.transform(new), plain.transform(new), atol=1e-6)
 
 
-# -- what must not matter --------------------------------------------------------------------------
+# -- what must not matter
+# --------------------------------------------------------------------------
 
 
 def test_neither_the_order_of_rows_nor_weights_for_repetitions_matter():
@@ -139,7 +170,9 @@ def test_neither_the_order_of_rows_nor_weights_for_repetitions_matter():
 
 
 def test_a_precomputed_gram_gives_what_its_kernel_gives():
-    X, new = np.sort(draw(100, 1, seed=6), axis=0), draw(30, 1, seed=7)  # sorted, as the kernel's rows are
+    # sorted, as the kernel's rows are
+    X = np.sort(draw(100, 1, seed=6), axis=0)
+    new = draw(30, 1, seed=7)
     kernel = Gaussian(0.8)
     by_kernel = KernelKMeans(4, kernel=kernel, standardize=False, random_state=0).fit(X)
     by_gram = KernelKMeans(4, kernel="precomputed", random_state=0).fit(kernel(X))
@@ -157,13 +190,19 @@ def test_predictions_of_the_rows_are_their_labels_and_the_nearest_distances():
     X = draw(150, seed=8)
     for options in ({}, {"max_iter": 1, "n_init": 1}):
         model = KernelKMeans(5, random_state=0, **options)
-        told = pytest.warns(ConvergenceWarning, match="max_iter=1") if options else nullcontext()
+        told = (
+            pytest.warns(ConvergenceWarning, match="max_iter=1")
+            if options
+            else nullcontext()
+        )
         with told:
             model.fit(X)
         assert_array_equal(model.predict(X), model.labels_)
         distances = model.transform(X)
         assert_array_equal(distances.argmin(axis=1), model.labels_)
-        assert (distances.min(axis=1) ** 2).sum() == pytest.approx(model.inertia_, rel=1e-9)
+        assert (distances.min(axis=1) ** 2).sum() == pytest.approx(
+            model.inertia_, rel=1e-9
+        )
 
 
 def test_strips_of_the_gram_change_nothing(monkeypatch):
@@ -179,13 +218,16 @@ def test_given_rows_are_a_start():
     X = draw(60, seed=2)
     by_rows = KernelKMeans(3, kernel=Gaussian(1.0), init=[5, 17, 40]).fit(X)
     nearest = ((X[:, np.newaxis] - X[[5, 17, 40]]) ** 2).sum(axis=2).argmin(axis=1)
-    expected = cluster(Gaussian(1.0)(X), np.ones(60), nearest, n_clusters=3, max_iter=300)
+    expected = cluster(
+        Gaussian(1.0)(X), np.ones(60), nearest, n_clusters=3, max_iter=300
+    )
     assert_array_equal(by_rows.labels_, expected.labels)
-    np.testing.assert_allclose(by_rows.objectives_, expected.objectives, rtol=1e-12)
+    assert_allclose(by_rows.objectives_, expected.objectives, rtol=1e-12)
 
 
 def test_starts_are_drawn_by_squared_distance():
-    # two clusters far apart: the second row of a start is in the other one, for any seed
+    # two clusters far apart: the second row of a start is in the other one, for any
+    # seed
     X = np.concatenate([draw(50) * 1e-3, draw(50) * 1e-3 + 10])
     gram = Linear()(X - X.mean(axis=0))
     for seed in range(20):
@@ -199,7 +241,8 @@ def test_a_kernel_that_waits_for_the_range_of_inputs_gets_it():
     assert set(model.labels_) == {0, 1}
 
 
-# -- bad input -------------------------------------------------------------------------------------
+# -- bad input
+# -------------------------------------------------------------------------------------
 
 
 def test_bad_rows_of_a_dataset_are_refused():

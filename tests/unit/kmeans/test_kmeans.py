@@ -1,4 +1,6 @@
-"""Kernel k-means in features: against scikit-learn's KMeans on an explicit Z, and its own promises."""
+"""Kernel k-means in features: against scikit-learn's KMeans on an explicit Z, and its
+own promises.
+"""
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs, make_circles, make_moons
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
+from sklearn.metrics.pairwise import rbf_kernel
 
 from rff_dist import (
     RFFPCA,
@@ -37,7 +40,12 @@ ENGINE = SerialEngine(n_threads=1)
 
 def draw_blobs(n_samples=2_000, n_clusters=6, *, seed=0):
     return make_blobs(
-        n_samples, 4, centers=n_clusters, cluster_std=0.7, center_box=(-5, 5), random_state=seed
+        n_samples,
+        4,
+        centers=n_clusters,
+        cluster_std=0.7,
+        center_box=(-5, 5),
+        random_state=seed,
     )
 
 
@@ -47,20 +55,33 @@ def blobs():
 
 
 def theirs_from(Z, start, sample_weight=None, **parameters):
-    """scikit-learn's k-means on an explicit Z from the same start, until no label changes."""
-    model = KMeans(len(start), init=start, n_init=1, tol=0.0, algorithm="lloyd", **parameters)
+    """scikit-learn's k-means on an explicit Z from the same start, until no label
+    changes.
+    """
+    model = KMeans(
+        len(start), init=start, n_init=1, tol=0.0, algorithm="lloyd", **parameters
+    )
     return model.fit(Z, sample_weight=sample_weight)
 
 
 def ours_from(start, X, sample_weight=None, **parameters):
-    model = RFFKMeans(len(start), init=start, tol=0.0, random_state=0, **{"n_components": 64, **parameters})
+    model = RFFKMeans(
+        len(start),
+        init=start,
+        tol=0.0,
+        random_state=0,
+        **{"n_components": 64, **parameters},
+    )
     return model.fit(X, sample_weight=sample_weight)
 
 
 def find(rows, feature_map, n_clusters, *, engine=ENGINE, **options):
     dataset = ArrayDataset(rows) if isinstance(rows, np.ndarray) else rows
     return kmeans.find_clusters(
-        dataset, feature_map, LloydOptions(n_clusters=n_clusters, **options), engine=engine
+        dataset,
+        feature_map,
+        LloydOptions(n_clusters=n_clusters, **options),
+        engine=engine,
     )
 
 
@@ -71,7 +92,8 @@ def assert_same_clusters(ours, theirs, X):
     assert_array_equal(ours.predict(X), theirs.labels_)
 
 
-# -- the solution, against scikit-learn's KMeans on the explicit features ------------------------------
+# -- the solution, against scikit-learn's KMeans on the explicit features
+# ------------------------------
 
 
 @pytest.mark.parametrize(
@@ -79,7 +101,11 @@ def assert_same_clusters(ours, theirs, X):
     [
         {},
         {"n_components": 65},
-        {"kernel": Gaussian(2.0) + 0.5 * Linear(), "standardize": False, "n_components": 68},
+        {
+            "kernel": Gaussian(2.0) + 0.5 * Linear(),
+            "standardize": False,
+            "n_components": 68,
+        },
         {"features": "nystrom", "n_components": 50},
         {"features": "nystrom", "kernel": Gaussian(2.0) * Linear(), "n_components": 50},
     ],
@@ -96,16 +122,26 @@ def test_it_is_k_means_on_the_explicit_features(blobs, parameters, weighted):
     assert_same_clusters(ours, theirs, X)
     assert ours.clusters_.converged
     assert ours.n_iter_ == len(ours.clusters_.inertias)
-    expected = np.sqrt(np.square(Z[:100, np.newaxis] - theirs.cluster_centers_).sum(axis=2))
+    expected = np.sqrt(
+        np.square(Z[:100, np.newaxis] - theirs.cluster_centers_).sum(axis=2)
+    )
     assert_allclose(ours.transform(X[:100]), expected, atol=1e-6)
-    assert ours.score(X, sample_weight=weights) == pytest.approx(-ours.inertia_, rel=1e-9)
+    assert ours.score(X, sample_weight=weights) == pytest.approx(
+        -ours.inertia_, rel=1e-9
+    )
 
 
 PROBLEMS = {
     "many blobs": lambda: (draw_blobs(3_000, 25)[0], {"n_components": 256}),
     "digits": lambda: (load_digits().data, {"n_components": 512}),
-    "no clusters, phases": lambda: (np.random.default_rng(1).uniform(size=(2_000, 3)), {"n_components": 129}),
-    "skew": lambda: (np.random.default_rng(2).exponential(size=(1_500, 10)), {"length_scale": 5.0}),
+    "no clusters, phases": lambda: (
+        np.random.default_rng(1).uniform(size=(2_000, 3)),
+        {"n_components": 129},
+    ),
+    "skew": lambda: (
+        np.random.default_rng(2).exponential(size=(1_500, 10)),
+        {"length_scale": 5.0},
+    ),
 }
 
 
@@ -118,7 +154,9 @@ def test_rounded_centres_find_what_lloyds_algorithm_finds_in_float64(problem):
     Z = first.feature_map_.transform(X)
     once = theirs_from(Z, Z[:: len(X) // 10][:10], max_iter=1)
     # like this package, scikit-learn labels rows again after its last update
-    distances = np.sort(pairwise_distances(Z, once.cluster_centers_, "sqeuclidean"), axis=1)
+    distances = np.sort(
+        pairwise_distances(Z, once.cluster_centers_, "sqeuclidean"), axis=1
+    )
     differ = first.labels_ != once.labels_
     # a centre's rounding is 2**-15 of the largest feature, in each of D directions
     tied = (distances[:, 1] - distances[:, 0]) < 1e-4 * np.sqrt(distances[:, 1])
@@ -127,7 +165,8 @@ def test_rounded_centres_find_what_lloyds_algorithm_finds_in_float64(problem):
     assert last.inertia_ == pytest.approx(theirs.inertia_, rel=5e-4)
 
 
-# -- bits ----------------------------------------------------------------------------------------------
+# -- bits
+# --------------------------------------------------------------------------------------
 
 
 def assert_same_bits(one, other):
@@ -149,7 +188,9 @@ def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init)
         for rows in (5_000, 12_345)
     ]
     assert len({blocks_of(dataset)[0].n_samples for dataset in datasets}) == 2
-    feature_map = draw_feature_map(Gaussian(4.0), n_features=4, n_components=32, random_state=0)
+    feature_map = draw_feature_map(
+        Gaussian(4.0), n_features=4, n_components=32, random_state=0
+    )
     options = {"n_init": 2, "init": init, "max_iter": 4, "seed": 3}
     found = [
         find(dataset, feature_map, 9, engine=SerialEngine(n_threads), **options)
@@ -158,19 +199,29 @@ def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init)
     assert_same_bits(found[1], found[0])
     if init == "k-means||":  # a sample of rows is read by chunks
         assert_same_bits(found[2], found[0])
-        labels = [kmeans_labels.label_in_memory(dataset, found[0], engine=ENGINE) for dataset in datasets]
+        labels = [
+            kmeans_labels.label_in_memory(dataset, found[0], engine=ENGINE)
+            for dataset in datasets
+        ]
         assert_array_equal(labels[1], labels[0])
 
 
-# -- starts --------------------------------------------------------------------------------------------
+# -- starts
+# --------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:the centres still moved:sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("n_samples", [1_500, 6_000], ids=["a sample", "drawn from all rows"])
+@pytest.mark.filterwarnings(
+    "ignore:the centres still moved:sklearn.exceptions.ConvergenceWarning"
+)
+@pytest.mark.parametrize(
+    "n_samples", [1_500, 6_000], ids=["a sample", "drawn from all rows"]
+)
 def test_a_single_start_finds_blobs_that_are_apart_whatever_the_seed(n_samples):
     X, blobs = make_blobs(n_samples, 2, centers=15, cluster_std=0.25, random_state=5)
     for seed in range(4):
-        model = RFFKMeans(15, length_scale=0.3, n_components=128, max_iter=3, random_state=seed)
+        model = RFFKMeans(
+            15, length_scale=0.3, n_components=128, max_iter=3, random_state=seed
+        )
         found = model.set_params(standardize=True).fit(X)
         assert adjusted_rand_score(blobs, found.labels_) > 0.97
 
@@ -186,51 +237,101 @@ def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
     farthest = np.argsort(-distances.min(axis=1))[:2]
     assert_allclose(found.centres[[1, 3]], Z[farthest], rtol=0, atol=1e-9)
     labels = distances.argmin(axis=1)
-    assert_allclose(found.centres[[0, 2]], [Z[labels == i].mean(axis=0) for i in (0, 1)], rtol=0, atol=1e-9)
+    assert_allclose(
+        found.centres[[0, 2]],
+        [Z[labels == i].mean(axis=0) for i in (0, 1)],
+        rtol=0,
+        atol=1e-9,
+    )
     assert (found.weights > 0).all()
 
 
 def test_another_chunking_changes_at_most_labels_of_rows_between_centres():
     """With Nyström features, which round; other features give equal sums to the bit."""
     X = np.random.default_rng(4).normal(size=(10_000, 2)).astype(np.float32)
-    datasets = [write_dataset(f"memory://ties-{rows}", X, chunk_rows=rows) for rows in (1_000, 777)]
+    datasets = [
+        write_dataset(f"memory://ties-{rows}", X, chunk_rows=rows)
+        for rows in (1_000, 777)
+    ]
     sample = np.unique(X[:500], axis=0)
-    feature_map = draw_nystrom(Gaussian(1.0), sample, n_components=30, nystrom=Nystrom(), seed=0)
+    feature_map = draw_nystrom(
+        Gaussian(1.0), sample, n_components=30, nystrom=Nystrom(), seed=0
+    )
     start = feature_map.transform(X[:6])
-    found = [find(dataset, feature_map, 6, init=start, max_iter=9) for dataset in datasets]
+    found = [
+        find(dataset, feature_map, 6, init=start, max_iter=9) for dataset in datasets
+    ]
     labels = [
-        kmeans_labels.label_in_memory(*pair, engine=ENGINE) for pair in zip(datasets, found, strict=True)
+        kmeans_labels.label_in_memory(*pair, engine=ENGINE)
+        for pair in zip(datasets, found, strict=True)
     ]
     state = found[0].state
-    distances = np.sort(rows_in_memory(datasets[0], centre_distances, state, engine=ENGINE, label=""), axis=1)
-    ties = np.square(distances[:, 1]) - np.square(distances[:, 0]) <= np.finfo(np.float32).eps
+    distances = np.sort(
+        rows_in_memory(datasets[0], centre_distances, state, engine=ENGINE, label=""),
+        axis=1,
+    )
+    ties = (
+        np.square(distances[:, 1]) - np.square(distances[:, 0])
+        <= np.finfo(np.float32).eps
+    )
     changed = labels[0] != labels[1]
     assert not (changed & ~ties).any()
     assert changed.sum() <= ties.sum() < 10
 
 
-# -- principal components ------------------------------------------------------------------------------
+# -- principal components
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("features", "normalize"), [("fourier", None), ("nystrom", None), ("nystrom", "degree")]
+    "features",
+    ["fourier", "nystrom"],
 )
-def test_clusters_in_principal_components_are_k_means_of_the_scores(blobs, features, normalize):
+def test_clusters_in_principal_components_are_k_means_of_the_scores(blobs, features):
     X, _ = blobs
-    parameters = {"length_scale": 1.0, "features": features, "normalize": normalize, "random_state": 0}
+    parameters = {
+        "length_scale": 1.0,
+        "features": features,
+        "random_state": 0,
+    }
     scores = RFFPCA(5, n_random_features=60, **parameters).fit_transform(X)
-    ours = RFFKMeans(6, init=scores[:6], n_principal=5, n_components=60, tol=0.0, **parameters).fit(X)
+    ours = RFFKMeans(
+        6, init=scores[:6], n_principal=5, n_components=60, tol=0.0, **parameters
+    ).fit(X)
     assert ours.feature_map_.n_components == 5
     assert ours.length_scale_ == 1.0
     assert_same_clusters(ours, theirs_from(scores, scores[:6]), X)
 
 
-def test_a_length_scale_for_each_column_is_as_if_the_columns_were_divided_by_them(blobs):
+def test_degree_normalised_clusters_are_k_means_of_unit_rows_of_eigenvectors(blobs):
+    """Ng, Jordan & Weiss (2001) on the Gram matrix: Nyström features of all rows."""
+    X, _ = blobs
+    X = X[:200]
+    degrees = (gram := rbf_kernel(X, gamma=0.5)).sum(axis=1)
+    # as far rows' degrees are
+    roots = np.sqrt(np.maximum(degrees, 0.05 * degrees.mean()))
+    leading = np.linalg.eigh(gram / np.outer(roots, roots))[1][:, -6:]
+    unit = leading / np.linalg.norm(leading, axis=1, keepdims=True)
+    options = {"length_scale": 1.0, "features": "nystrom", "normalize": "degree"}
+    ours = RFFKMeans(
+        6, init=X[:6], n_principal=5, n_components=200, tol=0.0, random_state=0
+    )
+    ours.set_params(**options).fit(X)
+    theirs = KMeans(6, init=unit[:6], n_init=1, tol=0.0).fit(unit)
+    assert adjusted_rand_score(theirs.labels_, ours.labels_) == 1.0
+    assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-2)
+
+
+def test_a_length_scale_for_each_column_is_as_if_the_columns_were_divided_by_them(
+    blobs,
+):
     X, _ = blobs
     scales = np.array([1.0, 2.0, 4.0, 8.0])
     kernels = Gaussian(tuple(scales)), Gaussian(1.0)
     found = [
-        RFFKMeans(6, kernel=kernel, n_components=64, design="orthogonal", random_state=0).fit_predict(rows)
+        RFFKMeans(
+            6, kernel=kernel, n_components=64, design="orthogonal", random_state=0
+        ).fit_predict(rows)
         for kernel, rows in zip(kernels, (X, X / scales), strict=True)
     ]
     assert adjusted_rand_score(*found) == 1.0
@@ -241,7 +342,12 @@ def test_spectral_clusters_part_rings_and_moons(make):
     """Neither k-means nor kernel k-means with the same length scale finds them."""
     options = {"factor": 0.5} if make is make_circles else {}
     X, known = make(1_500, noise=0.05, random_state=0, **options)
-    parameters = {"length_scale": 0.2, "features": "nystrom", "n_components": 200, "random_state": 0}
+    parameters = {
+        "length_scale": 0.2,
+        "features": "nystrom",
+        "n_components": 200,
+        "random_state": 0,
+    }
     parameters["standardize"] = True
     spectral = RFFKMeans(2, n_principal=1, normalize="degree", **parameters).fit(X)
     assert adjusted_rand_score(known, spectral.labels_) > 0.99
@@ -256,12 +362,18 @@ def test_clusters_in_principal_components_are_stored_and_loaded(blobs):
     save_model(model, "memory://principal-clusters")
     loaded = load_model("memory://principal-clusters")
     assert_array_equal(loaded.predict(X), model.labels_)
-    parameters = {"n_principal": 3, "normalize": None, "n_components": 64, "features": "fourier"}
+    parameters = {
+        "n_principal": 3,
+        "normalize": None,
+        "n_components": 64,
+        "features": "fourier",
+    }
     assert {name: loaded.get_params()[name] for name in parameters} == parameters
     assert loaded.length_scale_ == model.length_scale_
 
 
-# -- storage -------------------------------------------------------------------------------------------
+# -- storage
+# --------------------------------------------------------------------------------------
 
 
 def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
@@ -269,8 +381,11 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
     write_dataset(tmp_path / "rows.zarr", X, X[:, 0], chunk_rows=300)
     model = RFFKMeans(6, n_components=64, random_state=0).fit(tmp_path / "rows.zarr")
     assert not hasattr(model, "labels_")
-    dataset, url = open_dataset(tmp_path / "rows.zarr"), tmp_path / "labels.zarr"
-    assert kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE, distances=True) == len(X)
+    dataset = open_dataset(tmp_path / "rows.zarr")
+    url = tmp_path / "labels.zarr"
+    assert kmeans_labels.write_labels(
+        dataset, model.clusters_, url, engine=ENGINE, distances=True
+    ) == len(X)
     in_memory = RFFKMeans(6, n_components=64, random_state=0).fit(X)
     assert_array_equal(in_memory.feature_centers_, model.feature_centers_)
     written = open_dataset(url, x="distances", y="labels")
@@ -279,10 +394,13 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
     assert_array_equal(rows[0], in_memory.transform(X))
     with pytest.raises(OutputExistsError):
         kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE)
-    kmeans_labels.write_labels(dataset, model.clusters_, url, engine=ENGINE, overwrite=True)
+    kmeans_labels.write_labels(
+        dataset, model.clusters_, url, engine=ENGINE, overwrite=True
+    )
 
 
-# -- bad input -----------------------------------------------------------------------------------------
+# -- bad input
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -299,7 +417,9 @@ def test_centres_that_do_not_fit_are_refused(blobs, centres, named):
 
 
 def test_too_few_passes_are_told_of(blobs):
-    with pytest.warns(ConvergenceWarning, match=r"the centres still moved after max_iter=1 passes"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"the centres still moved after max_iter=1 passes"
+    ):
         model = ours_from(blobs[0][:6], blobs[0], max_iter=1)
     assert not model.clusters_.converged
     assert_array_equal(np.bincount(model.labels_, minlength=6), model.clusters_.weights)

@@ -47,14 +47,18 @@ def feature_map(request):
     return MAPS[request.param]
 
 
-# -- Lloyd passes --------------------------------------------------------------------------------------
+# -- Lloyd passes
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_pass_finds_the_means_weights_and_inertia_of_k_means_on_an_explicit_Z(feature_map, weighted):
+def test_a_pass_finds_the_means_weights_and_inertia_of_k_means_on_an_explicit_Z(
+    feature_map, weighted
+):
     state = centres_of(feature_map, n_init=2, weighted=weighted)
     sums = sum_clusters(rows_of(weighted=weighted), state, squared_norms=True)
-    Z, w = feature_map.transform(X), WEIGHTS if weighted else np.ones(N_ROWS)
+    Z = feature_map.transform(X)
+    w = WEIGHTS if weighted else np.ones(N_ROWS)
     squared_norms = sums.sum_of_squared_norms(state)
     assert squared_norms == pytest.approx(w @ np.square(Z).sum(axis=1), rel=1e-10)
     for start, centres in enumerate(state.values):
@@ -62,23 +66,34 @@ def test_a_pass_finds_the_means_weights_and_inertia_of_k_means_on_an_explicit_Z(
         labels = nearest(squared_distances(Z, rounded(feature_map, centres)))
         one_hot = (labels[:, np.newaxis] == np.arange(N_CLUSTERS)) * w[:, np.newaxis]
         # the grid is 2^-39 of the largest feature and weight
-        assert_allclose(sums.cluster_weights(state.grid)[start], one_hot.sum(axis=0), rtol=1e-10)
+        assert_allclose(
+            sums.cluster_weights(state.grid)[start], one_hot.sum(axis=0), rtol=1e-10
+        )
         expected = one_hot.T @ Z / one_hot.sum(axis=0)[:, np.newaxis]
-        assert_allclose(sums.means(state)[start], expected, rtol=0, atol=1e-10 * np.abs(Z).max())
+        assert_allclose(
+            sums.means(state)[start], expected, rtol=0, atol=1e-10 * np.abs(Z).max()
+        )
         inertia = w @ distances[np.arange(N_ROWS), labels]
-        assert sums.inertias(state, squared_norms)[start] == pytest.approx(inertia, rel=1e-9)
+        assert sums.inertias(state, squared_norms)[start] == pytest.approx(
+            inertia, rel=1e-9
+        )
     assert sums.n_samples == N_ROWS
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @settings(max_examples=10)
-@given(cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=5), seed=st.integers(0, 2**32 - 1))
+@given(
+    cuts=st.sets(st.integers(1, N_ROWS - 1), max_size=5), seed=st.integers(0, 2**32 - 1)
+)
 def test_sums_have_the_same_bits_for_any_blocks_in_any_order(weighted, cuts, seed):
     state = centres_of(MAPS["phases"], n_init=2, weighted=weighted)
     ends = [0, *sorted(cuts), N_ROWS]
     blocks = list(itertools.pairwise(ends))
     np.random.default_rng(seed).shuffle(blocks)
-    parts = [sum_clusters(rows_of(a, b, weighted=weighted), state, squared_norms=True) for a, b in blocks]
+    parts = [
+        sum_clusters(rows_of(a, b, weighted=weighted), state, squared_norms=True)
+        for a, b in blocks
+    ]
     whole = sum_clusters(rows_of(weighted=weighted), state, squared_norms=True)
     assert functools.reduce(operator.add, parts) == whole
 
@@ -99,18 +114,25 @@ def test_sums_have_the_same_bits_with_any_number_of_threads(feature_map):
     n_components=st.sampled_from([1, 7, 600]),
     largest=st.sampled_from([2, 16_256]),
 )
-def test_whole_numbers_are_compared_and_added_without_error(seed, n_components, largest):
-    """Few distinct values make many ties; the largest values make sums that float32 rounds."""
+def test_whole_numbers_are_compared_and_added_without_error(
+    seed, n_components, largest
+):
+    """Few distinct values make many ties; the largest values make sums that float32
+    rounds.
+    """
     rng = np.random.default_rng(seed)
     feature_map = draw(Gaussian(), n_components=n_components, map="phases")
     one = feature_map.scale / 16_256
     rows = rng.integers(-largest, largest, (1_000, n_components), endpoint=True)
     centres = rng.integers(-largest, largest, (2, 4, n_components), endpoint=True)
     centres[:, 1] = centres[:, 0]
-    centres[:, 1, 0] -= np.sign(centres[:, 1, 0])  # a difference that float32 may not see
+    # a difference that float32 may not see
+    centres[:, 1, 0] -= np.sign(centres[:, 1, 0])
     off = rng.uniform(-0.49, 0.49, centres.shape)  # rounded away
     state = Centres(feature_map, (centres + off) * one, ClusterGrid(39))
-    distances = [[np.square(rows - centre).sum(axis=1) for centre in start] for start in centres]
+    distances = [
+        [np.square(rows - centre).sum(axis=1) for centre in start] for start in centres
+    ]
     expected = np.argmin(distances, axis=1)  # in 64-bit integers
     features = rows.astype(np.int16)
     labels = WholeScorer(state).labels(features)
@@ -120,12 +142,16 @@ def test_whole_numbers_are_compared_and_added_without_error(seed, n_components, 
     sums = tally.sums(1_000)
     for start, own in enumerate(expected):
         for k in range(4):
-            assert_array_equal(sums.features[start, k], rows[own == k].sum(axis=0) << 25)
+            assert_array_equal(
+                sums.features[start, k], rows[own == k].sum(axis=0) << 25
+            )
             assert sums.weights[start, k] == int((own == k).sum()) << 39
 
 
 def test_sums_of_other_shapes_are_not_added():
-    sums = [sum_clusters(rows_of(), centres_of(MAPS["pairs"], n_clusters=k)) for k in (2, 3)]
+    sums = [
+        sum_clusters(rows_of(), centres_of(MAPS["pairs"], n_clusters=k)) for k in (2, 3)
+    ]
     with refuses(StatisticsError, "1", "2", "64", "3"):
         operator.add(*sums)
 
@@ -136,7 +162,8 @@ def test_the_sum_of_all_rows_fits_in_an_integer(n_samples):
     assert fraction_bits_for(n_samples) >= 22
 
 
-# -- labels --------------------------------------------------------------------------------------------
+# -- labels
+# --------------------------------------------------------------------------------------
 
 
 def test_labels_and_distances_are_those_of_an_explicit_Z(feature_map):
@@ -145,14 +172,24 @@ def test_labels_and_distances_are_those_of_an_explicit_Z(feature_map):
     compared = squared_distances(Z, rounded(feature_map, state.values[0]))
     assert_array_equal(label_rows(rows_of(), state), nearest(compared))
     expected = squared_distances(Z, state.values[0])
-    # a distance is the root of a difference: it loses half its digits near 0, none far away
+    # a distance is the root of a difference: it loses half its digits near 0, none far
+    # away
     scale = np.sqrt(expected.max())
-    assert_allclose(centre_distances(rows_of(), state), np.sqrt(expected), rtol=1e-9, atol=1e-7 * scale)
+    assert_allclose(
+        centre_distances(rows_of(), state),
+        np.sqrt(expected),
+        rtol=1e-9,
+        atol=1e-7 * scale,
+    )
 
 
 def test_ties_go_to_the_lowest_index(feature_map):
     state = centres_of(feature_map)
-    twice = Centres(feature_map, np.concatenate([state.values, state.values], axis=1)[:, ::-1], state.grid)
+    twice = Centres(
+        feature_map,
+        np.concatenate([state.values, state.values], axis=1)[:, ::-1],
+        state.grid,
+    )
     assert_array_equal(
         label_rows(rows_of(), twice),
         label_rows(rows_of(), Centres(feature_map, twice.values[:, :7], state.grid)),
@@ -174,10 +211,14 @@ def test_centres_that_are_close_together_get_the_rows_nearest_to_them():
 
 @pytest.mark.parametrize(
     ("column", "value", "message"),
-    [("X", np.nan, ["NaN", "row 1_234", "column 1"]), ("w", -1.0, ["-1.0", "row 1_234"])],
+    [
+        ("X", np.nan, ["NaN", "row 1_234", "column 1"]),
+        ("w", -1.0, ["-1.0", "row 1_234"]),
+    ],
 )
 def test_bad_values_are_named_by_row(column, value, message):
-    inputs, weights = X.copy(), WEIGHTS.copy()
+    inputs = X.copy()
+    weights = WEIGHTS.copy()
     if column == "X":
         inputs[1234, 1] = value
     else:
@@ -187,12 +228,16 @@ def test_bad_values_are_named_by_row(column, value, message):
         sum_clusters(rows, centres_of(MAPS["pairs"], weighted=True))
 
 
-@pytest.mark.filterwarnings("ignore:angles of Fourier features:UserWarning")  # which are then refused
+# which are then refused
+@pytest.mark.filterwarnings("ignore:angles of Fourier features:UserWarning")
 def test_features_that_overflow_are_refused():
-    rows = Rows(Block(0, 0, 1), np.full((1, 3), 3e38))  # finite in float32, but angles overflow
+    # finite in float32, but angles overflow
+    rows = Rows(Block(0, 0, 1), np.full((1, 3), 3e38))
     state = centres_of(MAPS["pairs"])
     for compute in (label_rows, centre_distances, sum_clusters):
-        with refuses(DataError, "features of some rows are not finite: their inputs overflow"):
+        with refuses(
+            DataError, "features of some rows are not finite: their inputs overflow"
+        ):
             compute(rows, state)
 
 
@@ -205,9 +250,13 @@ def test_a_rows_uniform_number_is_its_own():
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_a_rows_distances_are_its_own_whatever_rows_are_beside_it(feature_map, n_threads):
+def test_a_rows_distances_are_its_own_whatever_rows_are_beside_it(
+    feature_map, n_threads
+):
     state = centres_of(feature_map)
     whole = centre_distances(rows_of(), state)
     with using_threads(n_threads):
         for start, stop in ((0, 1), (7, 650), (1, N_ROWS)):
-            assert_array_equal(centre_distances(rows_of(start, stop), state), whole[start:stop])
+            assert_array_equal(
+                centre_distances(rows_of(start, stop), state), whole[start:stop]
+            )

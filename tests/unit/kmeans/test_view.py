@@ -1,10 +1,13 @@
-"""Pictures of clusters: scikit-learn's principal components of the explicit features, and a PNG."""
+"""Pictures of clusters: scikit-learn's principal components of the explicit features,
+and a PNG.
+"""
 
 import io
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_blobs
 from sklearn.decomposition import PCA
 
@@ -14,7 +17,12 @@ from rff_dist.errors import DataError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
-from rff_dist.workbench.page.pictures import ClusterView, draw_clusters, png_of, view_clusters
+from rff_dist.workbench.page.pictures import (
+    ClusterView,
+    draw_clusters,
+    png_of,
+    view_clusters,
+)
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
@@ -22,32 +30,47 @@ ENGINE = SerialEngine(n_threads=1)
 
 def cluster(X, n_clusters):
     space = ClusterSpace(kernel=Gaussian(), n_components=64)
-    return kmeans.fit(ArrayDataset(X), space, LloydOptions(n_clusters=n_clusters, tol=0.0), engine=ENGINE)
+    return kmeans.fit(
+        ArrayDataset(X),
+        space,
+        LloydOptions(n_clusters=n_clusters, tol=0.0),
+        engine=ENGINE,
+    )
 
 
 def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_means():
     X, _ = make_blobs(400, 3, centers=4, random_state=0)
     found = cluster(X, 4)
-    view = view_clusters(ArrayDataset(X), found)  # the sample is all rows, in their order
+    # the sample is all rows, in their order
+    view = view_clusters(ArrayDataset(X), found)
     Z = found.feature_map.transform(X, dtype=np.float64)
     theirs = PCA(2).fit(Z)
     expected = theirs.transform(Z)
     signs = np.sign((expected * view.scores).sum(axis=0))
-    np.testing.assert_allclose(view.scores, expected * signs, atol=1e-10)
-    np.testing.assert_allclose(view.shares, theirs.explained_variance_ratio_, rtol=1e-10)
-    assert (np.take_along_axis(view.scores, np.abs(view.scores).argmax(axis=0)[np.newaxis], 0) > 0).all()
-    np.testing.assert_array_equal(
-        view.labels, kmeans_labels.label_in_memory(ArrayDataset(X), found, engine=ENGINE)
+    assert_allclose(view.scores, expected * signs, atol=1e-10)
+    assert_allclose(view.shares, theirs.explained_variance_ratio_, rtol=1e-10)
+    assert (
+        np.take_along_axis(
+            view.scores, np.abs(view.scores).argmax(axis=0)[np.newaxis], 0
+        )
+        > 0
+    ).all()
+    assert_array_equal(
+        view.labels,
+        kmeans_labels.label_in_memory(ArrayDataset(X), found, engine=ENGINE),
     )
     means = [view.scores[view.labels == i].mean(axis=0) for i in range(4)]
-    np.testing.assert_allclose(view.centres, means, atol=1e-6)  # features of passes are float32
+    # features of passes are float32
+    assert_allclose(view.centres, means, atol=1e-6)
 
 
-@pytest.mark.parametrize("X", [np.zeros((1, 2)), np.ones((5, 2)), np.arange(2.0)[:, np.newaxis]])
+@pytest.mark.parametrize(
+    "X", [np.zeros((1, 2)), np.ones((5, 2)), np.arange(2.0)[:, np.newaxis]]
+)
 def test_rows_without_two_directions_have_zeros_there(X):
     view = view_clusters(ArrayDataset(X), cluster(X, 1))
     # between equal rows only rounding is left
-    np.testing.assert_allclose(view.scores[:, 1], 0.0, atol=1e-7)
+    assert_allclose(view.scores[:, 1], 0.0, atol=1e-7)
     assert np.isfinite(view.centres).all()
     assert np.isfinite(view.shares).all()
 
@@ -55,9 +78,11 @@ def test_rows_without_two_directions_have_zeros_there(X):
 def test_a_sample_is_seeded():
     X, _ = make_blobs(400, 3, centers=4, random_state=0)
     found = cluster(X, 4)
-    one, same, other = (view_clusters(ArrayDataset(X), found, seed=s, n_rows=50) for s in (1, 1, 2))
+    one, same, other = (
+        view_clusters(ArrayDataset(X), found, seed=s, n_rows=50) for s in (1, 1, 2)
+    )
     assert one.scores.shape == (50, 2)
-    np.testing.assert_array_equal(one.scores, same.scores)
+    assert_array_equal(one.scores, same.scores)
     assert not np.array_equal(one.labels, other.labels)
 
 
@@ -65,8 +90,12 @@ def test_a_sample_is_seeded():
 def test_the_picture_is_a_png_of_any_number_of_clusters(n_clusters):
     rng = np.random.default_rng(0)
     labels = rng.integers(n_clusters, size=100)
-    view = ClusterView(rng.standard_normal((100, 2)), labels, np.zeros((n_clusters, 2)), (0.5, 0.25))
-    image = imread(io.BytesIO(png_of(draw_clusters(view, title="$rows$", subtitle="100 rows"))))
+    view = ClusterView(
+        rng.standard_normal((100, 2)), labels, np.zeros((n_clusters, 2)), (0.5, 0.25)
+    )
+    image = imread(
+        io.BytesIO(png_of(draw_clusters(view, title="$rows$", subtitle="100 rows")))
+    )
     assert image.shape[2] == 4
     assert np.ptp(image[..., :3]) > 0.5
 

@@ -1,6 +1,6 @@
-"""ExactSum against Python's rational numbers: nothing is rounded, and equal sums have equal digits."""
-
-from __future__ import annotations
+"""ExactSum against Python's rational numbers: nothing is rounded, and equal sums have
+equal digits.
+"""
 
 import functools
 import hashlib
@@ -12,9 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.numerics.exact_sums import ExactSum, exact_sum_arrays, exact_sum_from_arrays
+from rff_dist.numerics.exact_sums import (
+    ExactSum,
+    exact_sum_arrays,
+    exact_sum_from_arrays,
+)
 from tests.refusals import refuses
 from tests.strategies import float_arrays
 
@@ -23,7 +28,7 @@ SMALLEST = 5e-324
 TERMS = st.lists(float_arrays(3), min_size=1, max_size=6)
 
 
-def exact(total: ExactSum, index: tuple[int, ...]) -> Fraction:
+def exact(total, index):
     """Read one sum from its digits, as the class's docstring defines them."""
     return sum(
         (Fraction(int(digit)) * Fraction(2) ** (32 * (total.lowest + k)))
@@ -31,11 +36,11 @@ def exact(total: ExactSum, index: tuple[int, ...]) -> Fraction:
     )
 
 
-def summed(terms: list[np.ndarray]) -> ExactSum:
+def summed(terms):
     return functools.reduce(add, map(ExactSum.of, terms))
 
 
-def digest(total: ExactSum) -> str:
+def digest(total):
     hasher = hashlib.sha256()
     total.update_digest(hasher)
     return hasher.hexdigest()
@@ -43,9 +48,16 @@ def digest(total: ExactSum) -> str:
 
 class TestExactness:
     @given(TERMS)
-    @example([np.array([LARGEST, -LARGEST, SMALLEST]), np.array([-SMALLEST, -SMALLEST, -LARGEST])])
+    @example(
+        [
+            np.array([LARGEST, -LARGEST, SMALLEST]),
+            np.array([-SMALLEST, -SMALLEST, -LARGEST]),
+        ]
+    )
     @example([np.array([1.0, -1.0, 0.0]), np.array([-1.0, 1.0, -0.0])])
-    @example([np.array([2.0**32, 2.0**-32, 2.0**63]), np.array([-1.0, -1.0, -(2.0**63)])])
+    @example(
+        [np.array([2.0**32, 2.0**-32, 2.0**63]), np.array([-1.0, -1.0, -(2.0**63)])]
+    )
     def test_sums_are_those_of_rational_numbers(self, terms):
         total = summed(terms)
         for i in range(3):
@@ -53,22 +65,25 @@ class TestExactness:
 
     @given(float_arrays(4))
     def test_a_single_value_comes_back_unchanged(self, values):
-        np.testing.assert_array_equal(ExactSum.of(values).value(), values)
+        assert_array_equal(ExactSum.of(values).value(), values)
 
     @given(TERMS)
     def test_value_is_within_one_unit_in_the_last_place(self, terms):
-        halved = [term / 8 for term in terms]  # six terms of the largest size would leave float64
+        # six terms of the largest size would leave float64
+        halved = [term / 8 for term in terms]
         got = summed(halved).value()
         for i in range(3):
             true = math.fsum(float(term[i]) for term in halved)  # correctly rounded
-            assert abs(Fraction(float(got[i])) - Fraction(true)) <= Fraction(math.ulp(true))
+            assert abs(Fraction(float(got[i])) - Fraction(true)) <= Fraction(
+                math.ulp(true)
+            )
 
     @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (2, 3, 4)])
     def test_any_shape_can_be_summed(self, shape):
         values = np.random.default_rng(0).standard_normal(shape)
         total = ExactSum.of(values) + ExactSum.zeros(shape)
         assert total.shape == shape
-        np.testing.assert_array_equal(total.value(), values)
+        assert_array_equal(total.value(), values)
 
 
 class TestLaws:
@@ -80,7 +95,7 @@ class TestLaws:
         direct = summed(terms)
         assert direct - by_detour == ExactSum.zeros((3,))
         assert by_detour.lowest == direct.lowest
-        np.testing.assert_array_equal(by_detour.digits, direct.digits)
+        assert_array_equal(by_detour.digits, direct.digits)
         assert digest(by_detour) == digest(direct)
 
     @given(TERMS, st.integers(1, 4))
@@ -90,7 +105,9 @@ class TestLaws:
         found = ExactSum.by_group(values, groups, n_groups)
         one_by_one = ExactSum.zeros((n_groups,))
         for value, group in zip(values, groups, strict=True):
-            one_by_one += ExactSum.of(np.where(np.arange(n_groups) == group, value, 0.0))
+            one_by_one += ExactSum.of(
+                np.where(np.arange(n_groups) == group, value, 0.0)
+            )
         assert found == one_by_one
 
     @given(TERMS)
@@ -100,11 +117,13 @@ class TestLaws:
         assert np.isin(digits[-1], (0, -1)).all()
         if len(digits) > 1:
             assert digits[0].any()  # the lowest digit is needed
-            assert (digits[-2] != (digits[-1] & (2**32 - 1))).any()  # and the highest one
+            # and the highest one
+            assert (digits[-2] != (digits[-1] & (2**32 - 1))).any()
 
     @given(float_arrays(3), float_arrays(3))
     def test_sums_differ_wherever_a_rational_number_does(self, a, b):
-        assert (ExactSum.of(a) == ExactSum.of(b)) == bool((a == b).all())  # -0.0 equals 0.0
+        # -0.0 equals 0.0
+        assert (ExactSum.of(a) == ExactSum.of(b)) == bool((a == b).all())
 
     def test_sums_grow_far_beyond_float64_and_come_back(self):
         doubled = [ExactSum.of(np.array([LARGEST, -LARGEST]))]
@@ -114,7 +133,7 @@ class TestLaws:
         back = doubled.pop()
         for term in doubled:  # 2**70 - (1 + 2 + … + 2**69) = 1
             back -= term
-        np.testing.assert_array_equal(back.value(), [LARGEST, -LARGEST])
+        assert_array_equal(back.value(), [LARGEST, -LARGEST])
 
 
 class TestRefusals:

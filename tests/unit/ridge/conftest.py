@@ -1,4 +1,6 @@
-"""Rows and a model of them for several modules; a module's own fixture with that name takes precedence."""
+"""Rows and a model of them for several modules; a module's own fixture with that name
+takes precedence.
+"""
 
 import shutil
 
@@ -18,7 +20,13 @@ def dataset():
 
 @pytest.fixture(scope="package")
 def model(dataset):
-    return fit_ridge(dataset, Gaussian(), engine=SerialEngine(n_threads=1), n_components=32, alpha=0.1)[0]
+    return fit_ridge(
+        dataset,
+        Gaussian(),
+        engine=SerialEngine(n_threads=1),
+        n_components=32,
+        alpha=0.1,
+    )[0]
 
 
 @pytest.fixture
@@ -33,19 +41,29 @@ def versioned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("versioned")
     with pytest.MonkeyPatch.context() as patched:
         make_small(patched)
-        model = fit(write_dataset(folder / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True))
+        model = fit(
+            write_dataset(
+                folder / "d", *draw(4000, 0), chunk_rows=CHUNK, versioned=True
+            )
+        )
         write_model(model, folder / "model")
     return folder, model
 
 
 @pytest.fixture
-def url(versioned, tmp_path):
+def url(versioned):
     """A copy of the rows, to append to and to correct."""
-    return shutil.copytree(versioned[0] / "d", tmp_path / "d")
+    return shutil.copytree(versioned[0] / "d", "d")
 
 
 @pytest.fixture
-def begun(versioned, tmp_path):
+def begun(versioned):
     """The model of these rows, of which the folder "model" holds a copy."""
-    shutil.copytree(versioned[0] / "model", tmp_path / "model")
+    shutil.copytree(versioned[0] / "model", "model")
     return versioned[1]
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    """Run in a folder of its own, so that files have short names."""
+    monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""The choice of kernel, length scales and features by the folds: honest, and right where it is obvious."""
+"""The choice of kernel, length scales and features by the folds: honest, and right
+where it is obvious.
+"""
 
 import json
 import logging
@@ -20,12 +22,12 @@ from rff_dist.features import draw
 from rff_dist.features.kinds import kernel_of, length_scale_of
 from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.fitting.plan import Plan, Sums, check_plan
+from rff_dist.fitting.plan import Sums, plan_on_engine
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.ridge import choices
 from rff_dist.ridge import predict as prediction
+from rff_dist.ridge.budget import EFFORTS, EffortLevel
 from rff_dist.ridge.choices import automatic_components, default_folds
 from rff_dist.ridge.describe import chosen_candidate
 from rff_dist.ridge.fit import fit
@@ -37,43 +39,65 @@ ENGINE = SerialEngine(1)
 
 
 def additive(n_samples=500, n_features=8, *, noise=0.1, seed=0):
-    """Draw rows of which only one column matters, by a function that is far from linear."""
+    """Draw rows of which only one column matters, by a function that is far from
+    linear.
+    """
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, n_features))
     return X, np.sin(3 * X[:, 0]) + noise * rng.standard_normal(n_samples)
 
 
-whole_tune, tuned_with = draw.tune, []
+whole_tune = draw.tune
+whole_tune_maps = draw.tune_maps
+tuned_with = []
 EFFORT = {"n_starts": 1, "n_components": 64}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
-    """Tune length scales from one start in few features, which takes a tenth of the time."""
+    """Tune length scales from one start in few features, which takes a tenth of the
+    time.
+    """
 
     def tune(inputs, kernel, search=EvidenceSearch(), *, folds, **rest):
         tuned_with.append((search, folds))
-        return whole_tune(inputs, kernel, replace(search, **EFFORT), folds=folds, **rest)
+        return whole_tune(
+            inputs, kernel, replace(search, **EFFORT), folds=folds, **rest
+        )
+
+    def tune_maps(inputs, kernel, search, **rest):
+        return whole_tune_maps(inputs, kernel, replace(search, **EFFORT), **rest)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(draw, "tune", tune)
+        patched.setattr(draw, "tune_maps", tune_maps)
         yield
 
 
 @pytest.fixture(scope="module")
 def found():
-    """What the defaults find, with few components, where one column of eight matters."""
-    return fit(ArrayDataset(*additive()), RidgeOptions(n_components=128), engine=ENGINE).model
+    """What the defaults find, with few components, where one column of eight
+    matters.
+    """
+    return fit(
+        ArrayDataset(*additive()), RidgeOptions(n_components=128), engine=ENGINE
+    ).model
 
 
-# -- rows that tune are not validated on ---------------------------------------------------------------
+# -- rows that tune are not validated on
+# ---------------------------------------------------------------
 
 
 @settings(max_examples=20)
-@given(n_samples=st.integers(4, 400), n_rows=st.integers(2, 500), n_held_in=st.integers(1, 300))
+@given(
+    n_samples=st.integers(4, 400),
+    n_rows=st.integers(2, 500),
+    n_held_in=st.integers(1, 300),
+)
 def test_rows_are_sampled_with_their_own_folds(n_samples, n_rows, n_held_in):
     X = np.arange(n_samples, dtype=float)[:, np.newaxis]
-    dataset, folds = ArrayDataset(X, X), hold_in(HashFolds(3), n_samples, n_held_in)
+    dataset = ArrayDataset(X, X)
+    folds = hold_in(HashFolds(3), n_samples, n_held_in)
     sample = samples.sample_folds(dataset, folds, n_rows=n_rows)
     rows = sample.X[:, 0].astype(int)
     whole = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
@@ -87,7 +111,11 @@ def test_rows_are_sampled_with_their_own_folds(n_samples, n_rows, n_held_in):
 def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
     X, y = additive(300, 3)
     options = RidgeOptions(
-        kernel="gaussian", length_scale="evidence", features="fourier", n_components=16, cv=cv
+        kernel="gaussian",
+        length_scale="evidence",
+        features="fourier",
+        n_components=16,
+        cv=cv,
     )
     trained = fit(ArrayDataset(X, y), options, engine=ENGINE)
     folds = trained.parts.folds
@@ -103,17 +131,30 @@ def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
 
 
 @pytest.mark.filterwarnings(
-    "ignore:.*(as many degrees of freedom as rows|do not tell it from)"  # sometimes the noise is fitted
+    # sometimes the noise is fitted
+    "ignore:.*(as many degrees of freedom as rows|do not tell it from)"
 )
 def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn():
-    """Length scales tuned on rows that are validated on too promised an R² 0.35 too high for 60 rows."""
-    n_samples, n_seeds = 300, 4
-    excess, covered = [], []
-    options = {"kernel": "gaussian", "length_scale": "evidence", "features": "fourier", "n_components": 256}
+    """Length scales tuned on rows that are validated on too promised an R² 0.35 too
+    high for 60 rows.
+    """
+    n_samples = 300
+    n_seeds = 4
+    excess = []
+    covered = []
+    options = {
+        "kernel": "gaussian",
+        "length_scale": "evidence",
+        "features": "fourier",
+        "n_components": 256,
+    }
     for seed in range(n_seeds):
         drawn = np.random.default_rng(seed).standard_normal((2300, 21))
-        rows, new = (ArrayDataset(one[:, :20], one[:, 20]) for one in np.split(drawn, [n_samples]))
-        fitted = RidgeOptions(**options, conformal=True, seed=seed)
+        rows, new = (
+            ArrayDataset(one[:, :20], one[:, 20])
+            for one in np.split(drawn, [n_samples])
+        )
+        fitted = RidgeOptions(**options, seed=seed)
         model = fit(rows, fitted, engine=ENGINE).model
         r2 = prediction.evaluate(new, model, engine=ENGINE).r2[0]
         excess.append(model.card["estimate"]["r2"][0] - r2)
@@ -127,7 +168,8 @@ def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn():
     assert np.mean(covered) == pytest.approx(0.9, abs=3 * error + 0.01)
 
 
-# -- what is chosen ------------------------------------------------------------------------------------
+# -- what is chosen
+# ------------------------------------------------------------------------------------
 
 
 def test_one_length_scale_per_column_wins_where_one_column_matters(found):
@@ -142,38 +184,53 @@ def test_one_length_scale_per_column_wins_where_one_column_matters(found):
 def test_the_card_tells_of_every_candidate(found):
     rows = json.loads(json.dumps(found.card["candidates"]))
     tried = [row for row in rows if row["round"] == "first"]
-    named = {(row["kernel"], row["features"], str(row["length_scale"])) for row in tried}
+    named = {
+        (row["kernel"], row["features"], str(row["length_scale"])) for row in tried
+    }
     assert len(named) == len(tried)
-    # two kernels with two length scales, and a linear one; three with Nyström features; the best plus
-    # linear; up to two additive ones, unless the evidence makes them dense
-    assert 0 <= len(tried) - (2 * 2 + 1 + 3 + 1) <= 2
-    assert sum(row["features"] == "nystrom" for row in tried) >= 3
-    assert {"gaussian", "matern:nu=1.5", "linear"} <= {row["kernel"] for row in tried}
+    # two kernels with both kinds of features; the median, and a linear one
+    assert len(tried) == 2 * 2 + 1 + 1
+    assert sum(row["features"] == "nystrom" for row in tried) == 2
+    assert {"matern:nu=1.5", "linear"} <= {row["kernel"] for row in tried}
     for row in tried:
-        assert {"kernel", "length_scale", "features", "n_components", "alpha", "score", "n_samples"} <= set(
-            row
-        )
+        assert {
+            "kernel",
+            "length_scale",
+            "features",
+            "n_components",
+            "alpha",
+            "score",
+            "n_samples",
+        } <= set(row)
         assert 0 < row["score"] < 1.5
         assert row["standard_error"] > 0
     assert found.card["estimate"]["by"] == "cv"
     assert 0.8 < found.card["estimate"]["r2"][0] < 1
 
 
-@pytest.mark.parametrize(("noise", "n_multiples"), [(30.0, 4), (0.0, 1)])
-def test_other_multiples_of_the_median_are_tried_only_if_it_errs_little(noise, n_multiples):
-    """One of six columns matters, so that a length scale for all errs far more, unless noise hides it."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-2, 2, (200, 6))
-    y = np.sin(3 * X[:, 0]) + noise * rng.standard_normal(200)
+@pytest.mark.parametrize(("n_samples", "n_multiples"), [(39, 4), (200, 1)])
+@pytest.mark.filterwarnings("ignore:.*(do not tell it from|was chosen by)")
+def test_multiples_of_the_median_are_tried_if_rows_are_too_few_to_tune(
+    n_samples, n_multiples
+):
+    X, y = additive(n_samples, 6)
     rows = RFFRidge("gaussian", random_state=0).fit(X, y).model_.card["candidates"]
-    scales = {row["length_scale"] for row in rows if isinstance(row["length_scale"], float)}
+    scales = {
+        row["length_scale"] for row in rows if isinstance(row["length_scale"], float)
+    }
     assert len(scales) == n_multiples
 
 
 def several_columns(n_samples, seed=0, noise=0.1):
     """Draw rows whose targets are a sum of functions of one column each."""
     X = np.random.default_rng(seed).uniform(-2, 2, (n_samples, 5))
-    y = np.sin(2 * X[:, 0]) + np.cos(3 * X[:, 1]) + X[:, 2] ** 2 + np.abs(X[:, 3]) + np.tanh(3 * X[:, 4])
+    y = (
+        np.sin(2 * X[:, 0])
+        + np.cos(3 * X[:, 1])
+        + X[:, 2] ** 2
+        + np.abs(X[:, 3])
+        + np.tanh(3 * X[:, 4])
+    )
     return X, y + noise * np.random.default_rng(seed + 1).standard_normal(n_samples)
 
 
@@ -182,75 +239,103 @@ def test_sums_of_functions_of_columns_are_fitted_by_additive_kernels():
     fitted = RFFRidge(random_state=0).fit(X, y)
     model = fitted.model_
     assert isinstance(kernel_of(model.feature_map), Additive)
-    assert [effect.column for effect in fitted.effects_] == [0, 1, 2, 3, 4]
     rows = [row for row in model.card["candidates"] if row["round"] == "first"]
-    dense = min(row["score"] for row in rows if not row["kernel"].startswith("additive"))
+    dense = min(
+        row["score"] for row in rows if not row["kernel"].startswith("additive")
+    )
     assert model.card["candidates"][0]["score"] < 0.7 * dense
 
 
 def test_a_sum_that_was_asked_for_is_kept_though_the_evidence_leaves_its_dense_part_alone():
     X = np.random.default_rng(0).standard_normal((2100, 2))
-    y = np.sin(3 * X[:, 0] * X[:, 1])  # of no single column; two columns have no pairs beyond the dense part
+    # of no single column; two columns have no pairs beyond the dense part
+    y = np.sin(3 * X[:, 0] * X[:, 1])
     kernel = Additive(kernel=Gaussian(), order_1=1, order_2=0, dense=1)
-    options = {"length_scale": "evidence", "features": "fourier", "n_components": 256, "random_state": 0}
+    options = {
+        "length_scale": "evidence",
+        "features": "fourier",
+        "n_components": 256,
+        "random_state": 0,
+    }
     model = RFFRidge(kernel, **options).fit(X, y)
     assert model.kernel_.weights(2)[2] == 1
     assert model.score(X, y) > 0.8
 
 
-@pytest.mark.parametrize(("function", "settled"), [("smooth", True), ("rough", False)])
-def test_finalists_meet_with_half_of_the_components_and_only_what_gains_takes_all(function, settled):
+@pytest.mark.parametrize(
+    ("function", "most", "expected"),
+    [("smooth", 1024, 256), ("rough", 1024, 1024), ("rough", 512, 512)],
+)
+def test_components_double_while_that_gains_much_up_to_the_most(
+    function, most, expected, monkeypatch
+):
+    monkeypatch.setitem(EFFORTS, 2, EffortLevel(256, most))
     rng = np.random.default_rng(3)
-    X = rng.uniform(-2, 2, (700, 2))
-    waves = {"smooth": X[:, 0] * X[:, 1], "rough": np.sin(9 * X[:, 0]) * np.sin(9 * X[:, 1])}
-    y = waves[function] + 0.05 * rng.standard_normal(700)
+    X = rng.uniform(-2, 2, (2600, 2))
+    waves = {"smooth": X[:, 0], "rough": np.sin(9 * X[:, 0]) * np.sin(9 * X[:, 1])}
+    y = waves[function] + 0.05 * rng.standard_normal(2600)
+    length_scale = {"smooth": 2.0, "rough": 0.2}[function]
+    options = RidgeOptions(
+        kernel="gaussian", length_scale=length_scale, features="nystrom"
+    )
+    trained = fit(ArrayDataset(X, y), options, engine=ENGINE)
+    assert trained.model.feature_map.n_components == expected
+    given = replace(options, n_components=expected)
+    at_once = fit(ArrayDataset(X, y), given, engine=ENGINE)
+    np.testing.assert_array_equal(
+        trained.model.coefficients, at_once.model.coefficients
+    )
+
+
+def test_few_rows_are_compared_as_they_are_trained():
+    X, y = several_columns(700, noise=0.3)
     trained = fit(ArrayDataset(X, y), RidgeOptions(), engine=ENGINE)
-    rounds = {kind: [row for row in trained.rows if row["round"] == kind] for kind in ("meeting", "final")}
-    n_components = trained.model.feature_map.n_components
-    assert n_components == (512 if settled else 700)
-    curved = {kind: [row for row in rounds[kind] if row["kernel"] != "linear"] for kind in rounds}
-    assert {row["n_components"] for row in curved["final"]} == {n_components}
-    assert {row["n_components"] for row in curved["meeting"]} == {512}
+    (final,) = (row for row in trained.rows if row["round"] == "final")
+    first = [row for row in trained.rows if row["round"] == "first"]
+    assert final["n_components"] == 700
     # up to 2,048 rows all features are the kernel itself
-    assert {row["features"] for row in trained.rows if row["kernel"] != "linear"} == {"nystrom"}
+    curved = [row for row in first if row["kernel"] != "linear"]
+    assert {row["features"] for row in curved} == {"nystrom"}
+    assert {row["n_components"] for row in curved} == {700}
     assert chosen_candidate(trained.model.card["candidates"]) == trained.best
     assert trained.best["score"] == trained.solved.cross_validation.best.score
-    if settled:
-        given = RidgeOptions(length_scale="median", n_components=600)
-        assert fit(ArrayDataset(X, y), given, engine=ENGINE).model.feature_map.n_components == 600
 
 
-def test_finalists_of_many_rows_meet_on_a_sample_and_one_is_fitted_to_all(monkeypatch):
-    monkeypatch.setattr(choices, "MEETING_ROWS", 10_000)
+def test_many_rows_are_compared_on_a_sample_and_one_candidate_is_fitted_to_all():
     X, y = several_columns(11_000, noise=0.3)
-    options = RidgeOptions(kernel=Gaussian(), length_scale=1.0, effort=2)
+    options = RidgeOptions(kernel=Gaussian(), length_scale=1.0)
     trained = fit(ArrayDataset(X, y), options, engine=ENGINE)
-    met = [row for row in trained.rows if row["round"] == "meeting"]
-    assert {row["features"] for row in met} == {"fourier", "nystrom"}
-    assert max(row["n_samples"] for row in met) <= 10_000
+    first = [row for row in trained.rows if row["round"] == "first"]
+    assert {row["features"] for row in first} == {"fourier", "nystrom"}
+    assert max(row["n_samples"] for row in first) <= 10_000
+    assert {row["n_components"] for row in first} == {1024}
     (final,) = (row for row in trained.rows if row["round"] == "final")
-    assert final["n_samples"] == 11_000
-    assert final["features"] == min(met, key=lambda row: row["score"])["features"]
+    # the doubling to 2,048 gains more than 10 % here
+    assert (final["n_samples"], final["n_components"]) == (11_000, 4096)
+    assert final["features"] == min(first, key=lambda row: row["score"])["features"]
     assert trained.n_readings == 1
 
 
 def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
     rng = np.random.default_rng(0)
-    X, new = rng.standard_normal((200, 5)), rng.standard_normal((2000, 5))
+    X = rng.standard_normal((200, 5))
+    new = rng.standard_normal((2000, 5))
     slopes = np.array([3.0, -2.0, 0.0, 0.0, 1.0])
     y = X @ slopes + rng.standard_normal(200)
-    options = RidgeOptions(length_scale=2.0, features="fourier", n_components=64)
+    options = RidgeOptions(features="fourier", n_components=64)
     model = fit(ArrayDataset(X, y), options, engine=ENGINE).model
-    assert "linear" in str(kernel_of(model.feature_map)).lower()
     linear = RidgeCV(np.logspace(-3, 3, 13)).fit(X, y)
     errors = [
         np.mean((found - new @ slopes) ** 2)
         for found in (
-            prediction.predict_in_memory(ArrayDataset(new), model, engine=ENGINE)["predictions"],
+            prediction.predict_in_memory(ArrayDataset(new), model, engine=ENGINE)[
+                "predictions"
+            ],
             linear.predict(new),
         )
     ]
-    # 5 slopes on 200 rows with noise 1 err by about 6 / 200; a few more degrees of freedom are tolerated
+    # 5 slopes on 200 rows with noise 1 err by about 6 / 200; a few more degrees of
+    # freedom are tolerated
     assert errors[0] < errors[1] + 6 / 200
 
 
@@ -258,7 +343,10 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
     ("given", "kept"),
     [
         ({"kernel": "matern:nu=2.5"}, lambda row: row["kernel"] == "matern:nu=2.5"),
-        ({"features": "nystrom"}, lambda row: row["features"] == "nystrom" or row["kernel"] == "linear"),
+        (
+            {"features": "nystrom"},
+            lambda row: row["features"] == "nystrom" or row["kernel"] == "linear",
+        ),
         ({"length_scale": 1.5}, lambda row: row["length_scale"] in (1.5, None)),
     ],
 )
@@ -271,19 +359,15 @@ def test_what_is_given_is_kept_in_every_candidate(given, kept):
     assert all(kept(row) for row in rows)
 
 
-def test_one_and_two_threads_choose_the_same_model():
-    dataset = ArrayDataset(*additive(120, 3))
-    options = RidgeOptions(n_components=32, seed=1)
-    first, second = (fit(dataset, options, engine=SerialEngine(n)).model for n in (1, 2))
-    assert first.digest() == second.digest()
-    assert first.card["candidates"] == second.card["candidates"]
-
-
 @pytest.mark.parametrize(("n_features", "n_components"), [(3, 2), (40, 32)])
-def test_columns_that_leave_no_room_for_a_linear_kernel_leave_it_out(n_features, n_components):
+def test_columns_that_leave_no_room_for_a_linear_kernel_leave_it_out(
+    n_features, n_components
+):
     dataset = ArrayDataset(*additive(60, n_features))
     options = RidgeOptions(
-        n_components=n_components, length_scale="median", map="phases" if n_components % 2 else "pairs"
+        n_components=n_components,
+        length_scale="median",
+        map="phases" if n_components % 2 else "pairs",
     )
     rows = fit(dataset, options, engine=ENGINE).model.card["candidates"]
     assert not any("linear" in row["kernel"].lower() for row in rows)
@@ -291,24 +375,32 @@ def test_columns_that_leave_no_room_for_a_linear_kernel_leave_it_out(n_features,
 
 def test_a_given_linear_kernel_has_its_exact_features_and_nothing_to_choose():
     dataset = ArrayDataset(*additive(60, 600))
-    model = fit(dataset, RidgeOptions(kernel=Linear(), n_components=700), engine=ENGINE).model
+    model = fit(
+        dataset, RidgeOptions(kernel=Linear(), n_components=700), engine=ENGINE
+    ).model
     assert "candidates" not in model.card
     assert model.feature_map.n_components == 600
 
 
 def test_a_given_sum_with_a_linear_kernel_has_room_for_its_columns_in_the_first_round():
-    dataset, kernel = ArrayDataset(*additive(60, 600)), Gaussian(30.0) + Linear()
+    dataset = ArrayDataset(*additive(60, 600))
+    kernel = Gaussian(30.0) + Linear()
     options = RidgeOptions(kernel=kernel, length_scale=None, n_components=700)
     rows = fit(dataset, options, engine=ENGINE).model.card["candidates"]
     assert {row["features"] for row in rows} == {"fourier", "nystrom"}
 
 
 @pytest.mark.parametrize("n_samples", [2, 3, 13, 199, 200])
-@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by press, but")  # of 2 or 3 rows
+# of 2 or 3 rows
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by press, but")
 def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
     folds = default_folds(n_samples)
     fold_of_row = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
-    assert len(set(fold_of_row)) == folds.n_folds == (5 if n_samples == 200 else min(n_samples, 10))
+    assert (
+        len(set(fold_of_row))
+        == folds.n_folds
+        == (5 if n_samples == 200 else min(n_samples, 10))
+    )
     model = plain_ridge(n_components=8, alpha="auto", random_state=0)
     model.fit(*additive(n_samples, 2, noise=1.0))
     assert model.model_.card["folds"]["n_folds"] == folds.n_folds
@@ -325,14 +417,17 @@ def test_what_one_row_leaves_to_be_chosen_is_refused():
 @pytest.mark.parametrize("folds", [TimeFolds(2), TimeFolds(3), GroupFolds(2)])
 def test_one_split_is_enough_to_choose_by(folds):
     X, y = additive(250, 2)
-    dataset = GroupedDataset(ArrayDataset(X, y), as_column(np.arange(250) % 7, name="groups"))
+    dataset = GroupedDataset(
+        ArrayDataset(X, y), as_column(np.arange(250) % 7, name="groups")
+    )
     options = RidgeOptions(n_components=16, features="fourier", cv=folds)
     rows = fit(dataset, options, engine=ENGINE).model.card["candidates"]
-    assert len(rows) > 5
+    assert len(rows) > 3
     assert json.dumps(rows)
 
 
-# -- memory --------------------------------------------------------------------------------------------
+# -- memory
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -344,8 +439,12 @@ def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
 ):
     dataset = ArrayDataset(*additive(600, 3))
     size = {n: plan_for(dataset, n) for n in (1, 2, 3, 5)}
-    fits = max((one for n, one in size.items() if n <= limit), key=lambda one: one.peak_bytes)
-    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: fits.peak_bytes)
+    fits = max(
+        (one for n, one in size.items() if n <= limit), key=lambda one: one.peak_bytes
+    )
+    monkeypatch.setattr(
+        "rff_dist.numerics.machine.available_memory", lambda: fits.peak_bytes
+    )
     with caplog.at_level(logging.WARNING, "rff_dist"):
         model = fit(dataset, RidgeOptions(**FIXED), engine=ENGINE).model
     assert (model.card["folds"]["n_folds"] if n_folds else None) == n_folds
@@ -355,20 +454,25 @@ def test_where_memory_does_not_hold_five_folds_fewer_are_taken(
     assert bool(said) == bool(caplog.text)
     # what was asked for by name is kept, or refused
     if limit < 5:
-        for asked in ({"cv": 5}, {"conformal": True, "cv": 5}):
-            with pytest.raises(PlanError):
-                fit(dataset, RidgeOptions(**FIXED, **asked), engine=ENGINE)
+        with pytest.raises(PlanError):
+            fit(dataset, RidgeOptions(**FIXED, cv=5), engine=ENGINE)
 
 
-FIXED = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 512}
+FIXED = {
+    "kernel": "gaussian",
+    "length_scale": 1.0,
+    "features": "fourier",
+    "n_components": 512,
+}
 
 
-def plan_for(dataset, n_folds) -> Plan:
-    return check_plan(dataset, 512, Sums(n_folds=n_folds), engine=ENGINE)
+def plan_for(dataset, n_folds):
+    return plan_on_engine(dataset, 512, Sums(n_folds=n_folds), engine=ENGINE)
 
 
 @pytest.mark.parametrize(
-    ("n_samples", "expected"), [(1, 256), (256, 256), (257, 512), (1025, 2048), (10**9, 2048)]
+    ("n_samples", "expected"),
+    [(1, 256), (256, 256), (257, 512), (1025, 2048), (10**9, 2048)],
 )
 def test_components_are_as_many_as_rows_up_to_2048(n_samples, expected):
     assert automatic_components(n_samples, lambda wanted: None) == expected
@@ -387,11 +491,14 @@ def test_components_are_halved_where_memory_does_not_do_but_not_below_256():
         automatic_components(5000, fits(100))
 
 
-# -- alpha of few rows ---------------------------------------------------------------------------------
+# -- alpha of few rows
+# ---------------------------------------------------------------------------------
 
 
 def left_out_one_by_one(Z, y, alphas):
-    """Return the squared errors of each row by scikit-learn's refits without it, all alphas at a time."""
+    """Return the squared errors of each row by scikit-learn's refits without it, all
+    alphas at a time.
+    """
     squares = np.empty((len(alphas), len(y)))
     for i in range(len(y)):
         others = np.arange(len(y)) != i
@@ -404,7 +511,12 @@ def left_out_one_by_one(Z, y, alphas):
 @pytest.mark.filterwarnings("ignore:.*do not tell it from")
 def test_few_rows_take_the_largest_alpha_within_a_standard_error_when_each_is_left_out():
     X, y = additive(80, 2, noise=0.5)
-    options = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32}
+    options = {
+        "kernel": "gaussian",
+        "length_scale": 1.0,
+        "features": "fourier",
+        "n_components": 32,
+    }
     model = RFFRidge(**options, random_state=0).fit(X, y).model_
     tried = model.selection["cv_alphas"]
     some = tried[tried > 1e-4]
@@ -412,7 +524,12 @@ def test_few_rows_take_the_largest_alpha_within_a_standard_error_when_each_is_le
     above = squares - squares[squares.mean(axis=1).argmin()]
     good = above.mean(axis=1) <= above.std(axis=1) / np.sqrt(len(y))
     assert model.card["chosen_by"] == "press"
-    assert some[squares.mean(axis=1).argmin()] < model.alpha == some[good].max() < tried[-1]
+    assert (
+        some[squares.mean(axis=1).argmin()]
+        < model.alpha
+        == some[good].max()
+        < tried[-1]
+    )
     assert model.card["estimate"]["by"] == "cv"  # of rows that tuned nothing
     place = np.flatnonzero(tried == model.alpha)[0]
     assert model.card["estimate"]["rmse"][0] == pytest.approx(
@@ -423,7 +540,11 @@ def test_few_rows_take_the_largest_alpha_within_a_standard_error_when_each_is_le
 def test_few_rows_choose_no_alpha_below_what_their_sums_resolve():
     X, y = additive(100, 2, noise=0.0)
     with pytest.warns(UserWarning, match="Without noise in y"):
-        model = RFFRidge(kernel="gaussian", features="nystrom", random_state=0).fit(X, y).model_
+        model = (
+            RFFRidge(kernel="gaussian", features="nystrom", random_state=0)
+            .fit(X, y)
+            .model_
+        )
     floor = model.statistics.normal_equations().gram_error
     assert floor > 0.0
     assert floor <= model.selection["cv_alphas"][0] <= model.alpha
@@ -438,7 +559,9 @@ def test_few_rows_choose_no_alpha_below_what_their_sums_resolve():
         (80, {"alpha": [0.01, 0.1, 1.0, 10.0, 100.0]}),
     ],
 )
-def test_more_rows_and_folds_that_are_asked_for_leave_alpha_to_the_folds(n_samples, options):
+def test_more_rows_and_folds_that_are_asked_for_leave_alpha_to_the_folds(
+    n_samples, options
+):
     X, y = additive(n_samples, 2, noise=0.5)
     model = plain_ridge(n_components=32, random_state=0, **options).fit(X, y).model_
     mean = model.selection["cv_mean"][0, :, 0]
@@ -446,13 +569,15 @@ def test_more_rows_and_folds_that_are_asked_for_leave_alpha_to_the_folds(n_sampl
     assert model.alpha == model.selection["cv_alphas"][mean.argmin()]
 
 
-# -- warnings ------------------------------------------------------------------------------------------
+# -- warnings
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", ["gcv", "cv"])
 def test_interpolated_rows_are_warned_of(alpha):
-    # nothing says no to following each row: there is no noise, there are far more components than rows, and
-    # functions that are as rough as the kernel's say little between the rows
+    # nothing says no to following each row: there is no noise, there are far more
+    # components than rows, and functions that are as rough as the kernel's say little
+    # between the rows
     X = np.random.default_rng(0).uniform(-1, 1, (40, 1))
     with pytest.warns(UserWarning, match="degrees of freedom as rows"):
         plain_ridge("matern:nu=0.5", n_components=512, alpha=alpha, random_state=0).fit(
@@ -463,14 +588,21 @@ def test_interpolated_rows_are_warned_of(alpha):
 def test_coefficients_that_cancel_at_the_rows_are_warned_of_since_predictions_beyond_them_are_wild():
     X, y = additive(300, 2, noise=0.5)
     with pytest.warns(UserWarning, match="cancel one another"):
-        model = plain_ridge(n_components=64, alpha=[1e-10, 1e-9], precision="high", random_state=0).fit(X, y)
+        model = plain_ridge(
+            n_components=64, alpha=[1e-10, 1e-9], precision="high", random_state=0
+        ).fit(X, y)
     assert np.abs(model.predict(3.0 * X)).max() > 100.0 * np.abs(y).max()
 
 
 @pytest.mark.parametrize(
     ("n_samples", "value", "alpha", "said"),
     [
-        (200, 0.0, [0.1, 10.0], "alpha=0.1 was chosen by cv, but it is the smallest that was tried"),
+        (
+            200,
+            0.0,
+            [0.1, 10.0],
+            "alpha=0.1 was chosen by cv, but it is the smallest that was tried",
+        ),
         (600, 3000.0, "auto", "so much do folds differ"),
         (200, 300.0, "auto", r"row 7 alone makes 9\d% of the error"),
     ],
@@ -481,27 +613,24 @@ def test_an_end_of_the_grid_and_a_row_that_makes_most_of_the_error_are_warned_of
     X, y = additive(n_samples, 2)
     y[7] += value
     with pytest.warns(UserWarning, match=said):
-        plain_ridge(n_components=64, length_scale=1.0, alpha=alpha, random_state=0).fit(X, y)
+        plain_ridge(n_components=64, length_scale=1.0, alpha=alpha, random_state=0).fit(
+            X, y
+        )
 
 
 def test_another_alpha_that_may_be_much_better_is_named():
     rng = np.random.default_rng(10)
     X = rng.standard_normal((30, 2))
     y = np.sin(3 * X[:, 0]) + 0.3 * rng.standard_normal(30)
-    ridge = plain_ridge(n_components=256, length_scale=0.5, alpha="auto", random_state=0)
-    with pytest.warns(UserWarning, match=r"do not tell it from 0.00\d+, whose error is \d+% ± \d+% lower"):
+    ridge = plain_ridge(
+        n_components=256, length_scale=0.5, alpha="auto", random_state=0
+    )
+    with pytest.warns(
+        UserWarning,
+        match=r"do not tell it from 0.00\d+, whose error is \d+% ± \d+% lower",
+    ):
         ridge.fit(X, y)
     # of classes that error shows nothing
-    RFFClassifier(kernel="gaussian", n_components=256, length_scale=0.5, random_state=0).fit(X, y > 0)
-
-
-@pytest.mark.parametrize("alpha", ["auto", "gcv", "evidence", "cv", "cv-1se"])
-def test_noisy_targets_are_warned_of_by_nothing(alpha):
-    precision = "high" if alpha == "gcv" else "standard"  # GCV takes an alpha of 6e-9, which sees 15 bits
-    ridge = plain_ridge(n_components=64, alpha=alpha, precision=precision, random_state=0)
-    ridge.fit(*additive(300, 2, noise=0.5))
-
-
-def test_a_given_alpha_is_warned_of_by_nothing():
-    X, y = additive(60, 1, noise=0.0)
-    plain_ridge(n_components=256, length_scale=0.3, alpha=1e-6, random_state=0).fit(X, y)
+    RFFClassifier(
+        kernel="gaussian", n_components=256, length_scale=0.5, random_state=0
+    ).fit(X, y > 0)

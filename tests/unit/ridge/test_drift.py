@@ -1,26 +1,28 @@
-"""Drift checks: their parts against oracles, false alarms without drift, and shifts that must be found."""
+"""Drift checks: their parts against oracles, false alarms without drift, and shifts
+that must be found.
+"""
 
 import functools
 from operator import add
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from scipy import stats
 
 from rff_dist import Gaussian, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import state_digests
-from rff_dist.errors import StatisticsError
 from rff_dist.fitting.evaluation import measure_errors
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.living.drift import (
     Batch,
     BatchState,
-    Observed,
-    _tail,
+    chi_squares_tail,
     column_shifts,
     embedding_drift,
     judge_drift,
@@ -30,22 +32,27 @@ from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
-from tests.refusals import refuses
 
 N_FEATURES = 10
 
 
 def rows_of(X, y=None, weights=None):
-    return Rows(Block(0, 0, len(X)), X, None if y is None else y.reshape(len(X), -1), weights)
+    return Rows(
+        Block(0, 0, len(X)), X, None if y is None else y.reshape(len(X), -1), weights
+    )
 
 
 def moments_of(X, weights=None, pivot=None):
-    return ColumnMoments.of(measure_moments(rows_of(X, weights=weights), X[0] if pivot is None else pivot))
+    return ColumnMoments.of(
+        measure_moments(rows_of(X, weights=weights), X[0] if pivot is None else pivot)
+    )
 
 
 @functools.cache
 def features(n_components=32):
-    return draw_feature_map(Gaussian(4.0), n_features=N_FEATURES, n_components=n_components, random_state=0)
+    return draw_feature_map(
+        Gaussian(4.0), n_features=N_FEATURES, n_components=n_components, random_state=0
+    )
 
 
 def statistics_of(X, y, weights=None, **options):
@@ -60,50 +67,67 @@ def draw(rng, n_samples, shift=0.0, noise=0.3):
     return X, X[:, 0] + noise * rng.standard_normal(n_samples)
 
 
+def batch_of(X, y, model):
+    pivot = np.append(X[0], y[0])
+    moments = measure_moments(rows_of(X, y), pivot)
+    return Batch(measure_errors(rows_of(X, y), model), statistics_of(X, y), moments)
+
+
 def judge(held, new):
     """Judge new rows as an update does, with a fifth of the old ones held out."""
-    (X, y), (X_new, y_new) = held, new
+    (X, y) = held
+    (X_new, y_new) = new
     cut = 4 * len(X) // 5
 
     def model_of(statistics):
         solution = solve_cholesky(statistics.normal_equations(), np.asarray(1.0))
         return LinearModel(features(), solution.coefficients, solution.intercept)
 
-    rest, part = statistics_of(X[:cut], y[:cut]), statistics_of(X[cut:], y[cut:])
-    whole, new = rest + part, statistics_of(X_new, y_new)
+    rest = statistics_of(X[:cut], y[:cut])
+    part = statistics_of(X[cut:], y[cut:])
+    whole = rest + part
+    new = statistics_of(X_new, y_new)
+    model = SimpleNamespace(summed=whole, columns=moments_of(X))
+    held_out = measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest))
     return judge_drift(
-        Observed(whole, moments_of(X), measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest))),
-        Observed(new, moments_of(X_new), measure_errors(rows_of(X_new, y_new), model_of(whole))),
-        whole + new,
+        model, held_out, batch_of(X_new, y_new, model_of(whole)), whole + new
     )
 
 
-# -- the figures that are promised ---------------------------------------------------------------------
+# -- the figures that are promised
+# ---------------------------------------------------------------------
 
 
 def test_five_per_cent_of_200_batches_without_drift_raise_an_alarm():
     """5 % ± 2 %; the standard deviation of 200 draws is 1.5 %."""
     rng = np.random.default_rng(0)
-    alarms = [judge(draw(rng, 1500), draw(rng, 500)).drifted for _ in range(200)]
+    alarms = [judge(draw(rng, 1500), draw(rng, 500)).has_drifted for _ in range(200)]
     assert 0.03 <= np.mean(alarms) <= 0.07
 
 
 @pytest.mark.parametrize("n_new", [1, 2, 5])
 def test_few_new_rows_raise_no_more_alarms_than_promised(n_new):
-    """At most 5 % + 3.5 %, two deviations of 150 draws; the normal law alone gave 27 % of one row."""
+    """At most 5 % + 3.5 %, two deviations of 150 draws; the normal law alone gave 27 %
+    of one row.
+    """
     rng = np.random.default_rng(2)
-    alarms = [judge(draw(rng, 200), draw(rng, n_new)).drifted for _ in range(150)]
+    alarms = [judge(draw(rng, 200), draw(rng, n_new)).has_drifted for _ in range(150)]
     assert np.mean(alarms) <= 0.085
 
 
 def test_a_shift_of_a_fifth_of_a_deviation_in_one_of_ten_columns_is_found():
     rng = np.random.default_rng(1)
     found = [judge(draw(rng, 5000), draw(rng, 5000, shift=0.2)) for _ in range(20)]
-    assert np.mean([drift.drifted for drift in found]) >= 0.9
-    assert all(drift.columns()[0]["column"] == 3 for drift in found if drift.drifted)
+    assert np.mean([drift.has_drifted for drift in found]) >= 0.9
+    assert all(
+        drift.to_dict()["columns"][0]["column"] == 3
+        for drift in found
+        if drift.has_drifted
+    )
 
 
-# -- the mean embedding --------------------------------------------------------------------------------
+# -- the mean embedding
+# --------------------------------------------------------------------------------
 
 
 def compare(held, new):
@@ -112,27 +136,32 @@ def compare(held, new):
 
 def test_the_distance_is_that_of_the_means_of_explicit_features():
     rng = np.random.default_rng(0)
-    (X, y), (X_new, y_new) = draw(rng, 300), draw(rng, 100, shift=0.5)
+    (X, y) = draw(rng, 300)
+    (X_new, y_new) = draw(rng, 100, shift=0.5)
     distance, _ = compare(statistics_of(X, y), statistics_of(X_new, y_new))
-    Z, Z_new = features().transform(X), features().transform(X_new)
+    Z = features().transform(X)
+    Z_new = features().transform(X_new)
     expected = np.sum((Z.mean(axis=0) - Z_new.mean(axis=0)) ** 2)
     assert distance == pytest.approx(expected, rel=1e-9)  # sums are rounded to 2**-39
 
 
-@pytest.mark.parametrize("eigenvalues", [[1.0], [1.0, 1.0, 1.0], 0.7 ** np.arange(30), [5.0] + [0.1] * 60])
+@pytest.mark.parametrize(
+    "eigenvalues", [[1.0], [1.0, 1.0, 1.0], 0.7 ** np.arange(30), [5.0] + [0.1] * 60]
+)
 def test_the_tail_of_weighted_chi_squares_is_that_of_a_simulation(eigenvalues):
     weights = np.asarray(eigenvalues)
     draws = np.random.default_rng(0).chisquare(1, (100_000, len(weights))) @ weights
     traces = tuple(float(np.sum(weights**k)) for k in (1, 2, 3))
     for level in (0.1, 0.05, 0.0167, 0.005):
         quantile = np.quantile(draws, 1 - level)
-        # three cumulants agree; what is left is below a tenth of the level, and the draws add a twentieth
-        assert _tail(quantile, traces) == pytest.approx(level, rel=0.15)
+        # three cumulants agree; what is left is below a tenth of the level, and the
+        # draws add a twentieth
+        assert chi_squares_tail(quantile, traces) == pytest.approx(level, rel=0.15)
 
 
 def test_constant_features_drift_if_and_only_if_they_change():
-    assert _tail(0.0, (0.0, 0.0, 0.0)) == 1.0
-    assert _tail(0.1, (0.0, 0.0, 0.0)) == 0.0
+    assert chi_squares_tail(0.0, (0.0, 0.0, 0.0)) == 1.0
+    assert chi_squares_tail(0.1, (0.0, 0.0, 0.0)) == 0.0
 
 
 def test_precision_weights_raise_no_more_alarms_than_rows_that_count_alike():
@@ -145,22 +174,22 @@ def test_precision_weights_raise_no_more_alarms_than_rows_that_count_alike():
     assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 2 * 0.022
 
 
-def test_no_rows_cannot_be_compared():
-    statistics = statistics_of(*draw(np.random.default_rng(0), 10))
-    with refuses(StatisticsError, "new rows have no weight"):
-        compare(statistics, statistics - statistics)
-
-
-# -- columns -------------------------------------------------------------------------------------------
+# -- columns
+# --------------------------------------------------------------------------------------
 
 
 def test_central_moments_are_those_of_scipy():
-    X = np.random.default_rng(0).gamma(2.0, size=(500, 3)) * [1.0, 1e3, 1e-6] + [0.0, 1e4, 1.0]
+    X = np.random.default_rng(0).gamma(2.0, size=(500, 3)) * [1.0, 1e3, 1e-6] + [
+        0.0,
+        1e4,
+        1.0,
+    ]
     found = moments_of(X)
-    np.testing.assert_allclose(found.mean, X.mean(axis=0), rtol=1e-12)
+    assert_allclose(found.mean, X.mean(axis=0), rtol=1e-12)
     for order, values in zip((2, 3, 4), found.central, strict=True):
-        # ten digits are left of the deviations of 1 ± 1e-6, and their fourth power loses some
-        np.testing.assert_allclose(values, stats.moment(X, order, axis=0), rtol=1e-6)
+        # ten digits are left of the deviations of 1 ± 1e-6, and their fourth power
+        # loses some
+        assert_allclose(values, stats.moment(X, order, axis=0), rtol=1e-6)
 
 
 @settings(max_examples=50)
@@ -170,38 +199,54 @@ def test_moments_of_parts_add_up_to_those_of_all_rows(sizes, seed):
     X = rng.gamma(2.0, size=(sum(sizes), 2)) + np.array([0.0, 100.0])
     weights = rng.random(len(X)) + 0.1
     ends = np.cumsum(sizes)[:-1]
-    parts = [moments_of(x, w) for x, w in zip(np.split(X, ends), np.split(weights, ends), strict=True)]
-    found, whole = functools.reduce(add, parts), moments_of(X, weights)
-    np.testing.assert_allclose(found.mean, whole.mean, rtol=1e-12)
+    parts = [
+        moments_of(x, w)
+        for x, w in zip(np.split(X, ends), np.split(weights, ends), strict=True)
+    ]
+    found = functools.reduce(add, parts)
+    whole = moments_of(X, weights)
+    assert_allclose(found.mean, whole.mean, rtol=1e-12)
     scale = whole.second
-    for power, (a, b) in zip((1, 1.5, 2), zip(found.central, whole.central, strict=True), strict=True):
-        np.testing.assert_allclose(a / scale**power, b / scale**power, rtol=1e-6, atol=1e-6)
+    for power, (a, b) in zip(
+        (1, 1.5, 2), zip(found.central, whole.central, strict=True), strict=True
+    ):
+        assert_allclose(a / scale**power, b / scale**power, rtol=1e-6, atol=1e-6)
     again = ColumnMoments.from_arrays(found.to_arrays())
-    assert all(np.array_equal(a, b) for a, b in zip(again.central, found.central, strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(again.central, found.central, strict=True)
+    )
     assert (again.n_samples, again.weight) == (found.n_samples, found.weight)
 
 
 def test_a_column_with_other_spread_is_found_and_its_mean_is_not_blamed():
     rng = np.random.default_rng(0)
-    X, X_new = rng.standard_normal((4000, 3)), rng.standard_normal((1000, 3)) * [1.0, 1.3, 1.0]
+    X = rng.standard_normal((4000, 3))
+    X_new = rng.standard_normal((1000, 3)) * [
+        1.0,
+        1.3,
+        1.0,
+    ]
     shifts = column_shifts(moments_of(X), moments_of(X_new))
-    assert shifts.order[0] == 1
+    assert shifts.table()[0]["column"] == 1
     assert shifts.p_value < 1e-6
     assert shifts.p_values[1, 0] > 0.01 > shifts.p_values[1, 1]
     assert shifts.spread[1] == pytest.approx(1.3, rel=0.1)
 
 
-@pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "rare"])
+@pytest.mark.parametrize("heavy", [False, True])
 def test_skewed_columns_and_rare_values_raise_no_more_alarms(heavy):
     rng = np.random.default_rng(5)
 
     def batch(n_samples):
         if heavy:
-            return (rng.random((n_samples, 6)) < [1e-4, 1e-3, 0.01, 0.1, 0.5, 0.999]).astype(float)
+            return (
+                rng.random((n_samples, 6)) < [1e-4, 1e-3, 0.01, 0.1, 0.5, 0.999]
+            ).astype(float)
         return np.exp(rng.standard_normal((n_samples, 6)))
 
     alarms = [
-        column_shifts(moments_of(batch(5000)), moments_of(batch(500))).p_value < 0.05 for _ in range(200)
+        column_shifts(moments_of(batch(5000)), moments_of(batch(500))).p_value < 0.05
+        for _ in range(200)
     ]
     assert np.mean(alarms) <= 0.07
 
@@ -213,24 +258,30 @@ def test_a_constant_column_that_changes_is_found_and_one_that_stays_is_not():
     assert same.mean.tolist() == [0.0, 0.0]
     changed = column_shifts(moments_of(X), moments_of(X[:30] + np.array([0.0, 0.5])))
     assert changed.p_value == 0.0
-    assert changed.order[0] == 1
+    assert changed.table()[0]["column"] == 1
     assert np.isinf(changed.mean[1])
 
 
-# -- errors --------------------------------------------------------------------------------------------
+# -- errors
+# --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("weighted", [False, True])
 def test_the_variance_of_a_mean_squared_error_is_that_of_its_terms(weighted):
     rng = np.random.default_rng(0)
     X, y = draw(rng, 400)
     weights = rng.random(400) if weighted else np.ones(400)
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
-    parts = [rows_of(X[i : i + 100], y[i : i + 100], weights[i : i + 100]) for i in range(0, 400, 100)]
+    parts = [
+        rows_of(X[i : i + 100], y[i : i + 100], weights[i : i + 100])
+        for i in range(0, 400, 100)
+    ]
     found = functools.reduce(add, [measure_errors(part, model) for part in parts])
     mean = np.average(y**2, weights=weights)
     expected = np.sum((weights * (y**2 - mean)) ** 2) / weights.sum() ** 2 * 400 / 399
-    assert found.squares_variance[0] / found.n_effective[0] == pytest.approx(expected, rel=1e-9)
+    assert found.squares_variance[0] / found.n_effective[0] == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 def test_larger_errors_raise_the_alarm_and_smaller_ones_do_not():
@@ -255,28 +306,33 @@ def test_a_pass_over_a_batch_is_all_measurements_in_one():
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
     sums = Accumulation(features(), statistics_of(X, y).spec, with_gram=False)
     state = BatchState(model, sums, np.zeros(N_FEATURES + 1))
-    parts = [measure_batch(rows_of(X[i : i + 50], y[i : i + 50]), state) for i in (0, 50)]
-    found: Batch = parts[0] + parts[1]
+    parts = [
+        measure_batch(rows_of(X[i : i + 50], y[i : i + 50]), state) for i in (0, 50)
+    ]
+    found = parts[0] + parts[1]
     assert found.errors.n_samples == found.moments.n_samples == 100
     assert set(state_digests(state).values()) == {features().digest()}
-    np.testing.assert_allclose(ColumnMoments.of(found.moments).mean, X.mean(axis=0), atol=1e-12)
-    np.testing.assert_allclose(found.statistics.Zt1(), statistics_of(X, y).Zt1(), rtol=1e-12, atol=1e-12)
+    assert_allclose(ColumnMoments.of(found.moments).mean, X.mean(axis=0), atol=1e-12)
+    assert_allclose(
+        found.statistics.Zt1(), statistics_of(X, y).Zt1(), rtol=1e-12, atol=1e-12
+    )
     in_place = measure_batch(rows_of(X[50:], y[50:]), state, parts[0])
     assert in_place.statistics == found.statistics
     assert in_place.errors.n_samples == 100
 
 
-# -- all of it -----------------------------------------------------------------------------------------
+# -- all of it
+# --------------------------------------------------------------------------------------
 
 
 def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_are_unknown():
     rng = np.random.default_rng(0)
-    (X, y), (X_new, y_new) = draw(rng, 300), draw(rng, 100)
+    (X, y) = draw(rng, 300)
+    (X_new, y_new) = draw(rng, 100)
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
-    held = Observed(statistics_of(X, y), None, measure_errors(rows_of(X, y), model))
-    errors = measure_errors(rows_of(X_new, y_new), model)
-    new = Observed(statistics_of(X_new, y_new), moments_of(X_new), errors)
-    drift = judge_drift(held, new, held.statistics)
+    held = SimpleNamespace(summed=statistics_of(X, y), columns=None)
+    errors = measure_errors(rows_of(X, y), model)
+    drift = judge_drift(held, errors, batch_of(X_new, y_new, model), held.summed)
     assert sorted(drift.p_values) == ["embedding", "errors"]
     assert drift.p_value == pytest.approx(min(1.0, 2 * min(drift.p_values.values())))
-    assert drift.columns() == []
+    assert drift.to_dict()["columns"] == []

@@ -1,14 +1,30 @@
-"""Exact effects: each column's curve against closed forms, and sums that are predictions."""
+"""Exact effects: each column's curve against closed forms, and sums that are
+predictions.
+"""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from scipy import stats
 from sklearn.kernel_ridge import KernelRidge
 
-from rff_dist import Additive, Gaussian, Linear, Matern, Min, Nystrom, RFFRidge
+from rff_dist import (
+    Additive,
+    Gaussian,
+    Linear,
+    Matern,
+    Min,
+    Nystrom,
+    RFFRidge,
+    write_dataset,
+)
+from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.fitting.predicting import predict_rows
+from rff_dist.recipes.encoders import Category, Number
+from rff_dist.recipes.recipes import RECIPE, Recipe
 from rff_dist.ridge.effects import column_effect, is_additive
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
@@ -27,13 +43,21 @@ SUMS = [
 def make_rows(n_rows=300):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n_rows, 4)) * [1, 10, 0.1, 1] + [0, 100, 0, 0]
-    X[:, 3] = np.exp(2 * X[:, 3])  # a heavy tail, which "rank" maps to a normal distribution
-    y = np.sin(2 * X[:, 0]) + X[:, 1] / 10 + np.log(X[:, 3]) + 0.1 * rng.standard_normal(n_rows)
+    # a heavy tail, which "rank" maps to a normal distribution
+    X[:, 3] = np.exp(2 * X[:, 3])
+    y = (
+        np.sin(2 * X[:, 0])
+        + X[:, 1] / 10
+        + np.log(X[:, 3])
+        + 0.1 * rng.standard_normal(n_rows)
+    )
     return X, y
 
 
 def seeded(kernel, **parameters):
-    return plain_ridge(kernel, **{"n_components": 128, "alpha": 1.0, "random_state": 0} | parameters)
+    return plain_ridge(
+        kernel, **{"n_components": 128, "alpha": 1.0, "random_state": 0} | parameters
+    )
 
 
 def summed(model, rows):
@@ -56,19 +80,29 @@ class TestEffects:
             sum(of_column(X[:, j], j) for j in range(3)), y
         )
         kernel = Additive([1.0, 2.0, 3.0], order_2=0, dense=0)
-        shared = {"n_components": 50, "standardize": False, "alpha": 0.5, "fit_intercept": False}
+        shared = {
+            "n_components": 50,
+            "standardize": False,
+            "alpha": 0.5,
+            "fit_intercept": False,
+        }
         model = RFFRidge(kernel, features=Nystrom(jitter=1e-12), **shared).fit(X, y)
         for effect in model.effects_:
             j = effect.column
-            expected = (of_column(effect.values, j) - of_column(X[:, j].mean(), j)) @ exact.dual_coef_
+            expected = (
+                of_column(effect.values, j) - of_column(X[:, j].mean(), j)
+            ) @ exact.dual_coef_
             # values are rounded to float32
-            np.testing.assert_allclose(effect.effect, expected, atol=1e-6)
+            assert_allclose(effect.effect, expected, atol=1e-6)
 
     @pytest.mark.parametrize("map", [256, 255], ids=["pairs", "phases"])
     def test_they_are_the_frequencies_that_touch_the_column(self, map):
         X, y = make_rows()
-        model = seeded(ORDER_1, n_components=map, precision="high", standardize=True).fit(X, y)
-        frequencies, phases = model.feature_map_.frequencies, model.feature_map_.phases
+        model = seeded(
+            ORDER_1, n_components=map, precision="high", standardize=True
+        ).fit(X, y)
+        frequencies = model.feature_map_.frequencies
+        phases = model.feature_map_.phases
         standardized = (X - X.mean(axis=0)) / X.std(axis=0)
         for j in range(4):
             of_column = np.flatnonzero(frequencies[j])
@@ -76,7 +110,10 @@ class TestEffects:
             if phases is None:
                 waves = np.hstack([np.cos(angles) - 1, np.sin(angles)])
                 coefficients = np.concatenate(
-                    [model.feature_coef_[2 * of_column], model.feature_coef_[2 * of_column + 1]]
+                    [
+                        model.feature_coef_[2 * of_column],
+                        model.feature_coef_[2 * of_column + 1],
+                    ]
                 )
             else:
                 waves = np.cos(angles + phases[of_column]) - np.cos(phases[of_column])
@@ -84,7 +121,7 @@ class TestEffects:
             expected = np.sqrt(2 / map) * waves @ coefficients
             # angles and cosines are float32
             tolerance = 1e-6 * np.abs(coefficients).sum()
-            np.testing.assert_allclose(
+            assert_allclose(
                 column_effect(model.model_, j, X[:, j])[:, 0], expected, atol=tolerance
             )
 
@@ -95,17 +132,26 @@ class TestEffects:
         self, kernel, features, standardize
     ):
         X, y = make_rows()
-        Y, weights = np.column_stack([y, -3 * X[:, 0]]), np.linspace(0.5, 2, len(X))
-        model = seeded(kernel, features=features, standardize=standardize).fit(X, Y, weights)
+        Y = np.column_stack([y, -3 * X[:, 0]])
+        weights = np.linspace(0.5, 2, len(X))
+        model = seeded(kernel, features=features, standardize=standardize).fit(
+            X, Y, weights
+        )
         at_means = model.predict(np.average(X, axis=0, weights=weights)[np.newaxis])
-        rows = np.abs(np.random.default_rng(2).standard_normal((20, 4))) * X.std(axis=0) + X.min(axis=0)
+        rows = np.abs(np.random.default_rng(2).standard_normal((20, 4))) * X.std(
+            axis=0
+        ) + X.min(axis=0)
         predicted = model.predict(rows)
         # rounding of terms that cancel: up to 1,000 times as large as their sum
         tolerance = 1e-10 * np.abs(predicted).max()
-        np.testing.assert_allclose(at_means + summed(model, rows), predicted, rtol=0, atol=tolerance)
+        assert_allclose(
+            at_means + summed(model, rows), predicted, rtol=0, atol=tolerance
+        )
         assert model.effects_[1].effect.shape == (41, 2)
 
-    def test_values_are_within_two_deviations_or_quantiles_in_the_columns_own_units(self):
+    def test_values_are_within_two_deviations_or_quantiles_in_the_columns_own_units(
+        self,
+    ):
         X, y = make_rows(2000)
         X[:, 2] = 7.0
         model = seeded(ORDER_1, standardize="auto").fit(X, y)
@@ -113,33 +159,137 @@ class TestEffects:
         effects = model.effects_
         assert [effect.column for effect in effects] == [0, 1, 2, 3]
         ends = X[:, 1].mean() + np.array([-2, 2]) * X[:, 1].std()
-        np.testing.assert_allclose(effects[1].values[[0, -1]], ends)
+        assert_allclose(effects[1].values[[0, -1]], ends)
         assert effects[1].effect[20] == pytest.approx(0, abs=1e-12)  # at the mean
         assert (effects[2].values, effects[2].effect) == (7, 0)  # a constant column
         levels = stats.norm.cdf([-2, -1, 0, 1, 2])
         # scores are interpolated within cells of 0.06
-        np.testing.assert_allclose(
-            effects[3].values[[0, 10, 20, 30, 40]], np.quantile(X[:, 3], levels), rtol=0.06
+        assert_allclose(
+            effects[3].values[[0, 10, 20, 30, 40]],
+            np.quantile(X[:, 3], levels),
+            rtol=0.06,
         )
         low, high = effects[1].effect[[0, -1]]
-        assert high - low == pytest.approx(0.4 * X[:, 1].std(), rel=0.1)  # y rises by 1 in 10
+        # y rises by 1 in 10
+        assert high - low == pytest.approx(0.4 * X[:, 1].std(), rel=0.1)
 
     def test_rows_that_were_added_move_them_and_need_the_first_rows_means(self):
         X, y = make_rows()
         model = seeded(ORDER_1, standardize=True).fit(X[:200], y[:200])
         model.partial_fit(X[200:], y[200:])
-        left, right = X[:50], X[50:100]
+        left = X[:50]
+        right = X[50:100]
         moved = summed(model, left) - summed(model, right)
-        np.testing.assert_allclose(moved[:, 0], model.predict(left) - model.predict(right), atol=1e-10)
+        assert_allclose(
+            moved[:, 0], model.predict(left) - model.predict(right), atol=1e-10
+        )
         without = seeded(ORDER_1, standardize=False).fit(X, y).partial_fit(X, y)
         with refuses(AttributeError, "keeps no means"):
             _ = without.effects_
 
 
+TOWNS = ("Bonn", "Köln", "Rom", "Ulm")
+
+
+class TestCategories:
+    @pytest.fixture
+    def fit(self, tmp_path):
+        """Return a function that fits a number, towns and colours."""
+        rng = np.random.default_rng(0)
+        X = rng.standard_normal((200, 3)) * 3 + 10
+        X[:, 1] = rng.integers(0, 4, 200)
+        X[:, 2] = rng.integers(0, 2, 200)
+        y = np.sin(X[:, 0]) + np.array([1.0, -2.0, 0.0, 4.0])[X[:, 1].astype(int)]
+        recipe = Recipe(
+            [Number("x"), Category("town", TOWNS), Category("colour", ("red", "blue"))]
+        )
+        data = write_dataset(
+            tmp_path / "data",
+            X,
+            y,
+            feature_names=["x", "town", "colour"],
+            attributes={RECIPE: recipe.to_dict()},
+        )
+
+        def fit(kernel, **parameters):
+            return X, y, seeded(kernel, **parameters).fit(data)
+
+        return fit
+
+    def test_they_are_those_of_one_hot_columns_about_their_mean(self, fit):
+        scales = np.array([1.0, 0.7, 2.0])
+        shared = {"standardize": False, "fit_intercept": False, "alpha": 0.5}
+        X, y, model = fit(
+            Additive(scales, order_2=0, dense=0),
+            features=Nystrom(jitter=1e-12),
+            n_components=400,
+            **shared,
+        )
+        towns = np.eye(4)[X[:, 1].astype(int)]
+        colours = np.eye(2)[X[:, 2].astype(int)]
+
+        def grams(left, right):
+            of_columns = zip(left, right, scales / np.sqrt(3), strict=True)
+            return [Matern(scale)(a, b) / 3 for a, b, scale in of_columns]
+
+        rows = (X[:, :1].astype(np.float32), towns, colours)
+        exact = KernelRidge(alpha=0.5, kernel="precomputed")
+        exact.fit(sum(grams(rows, rows)), y)
+        _, by_town, by_colour = grams((rows[0], np.eye(4), np.eye(2)), rows)
+        for effect, gram, texts in zip(
+            model.effects_[1:],
+            (by_town, by_colour),
+            (TOWNS, ("red", "blue")),
+            strict=True,
+        ):
+            expected = gram @ exact.dual_coef_
+            counts = np.bincount(X[:, effect.column].astype(int))
+            assert effect.values.tolist() == list(texts)
+            assert effect.n_rows.tolist() == counts.tolist()
+            expected -= np.average(expected, weights=counts)
+            assert_allclose(effect.effect, expected, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        "kernel", [SUMS[1], Linear(), SUMS[0], Gaussian().on([1])], ids=str
+    )
+    @pytest.mark.parametrize("features", ["fourier", "nystrom"])
+    def test_they_and_one_constant_are_the_predictions(self, fit, kernel, features):
+        X, _, model = fit(kernel, features=features)
+        rows = np.array([[x, t, c] for x in (7, 12) for t in range(5) for c in (0, 1)])
+        texts = np.array([*TOWNS, "never seen"])
+        parts = [
+            column_effect(model.model_, 0, rows[:, 0]),
+            column_effect(model.model_, 1, texts[rows[:, 1]]),
+            column_effect(model.model_, 2, np.array(["red", "blue"])[rows[:, 2]]),
+        ]
+        model_of_rows = predict_rows(
+            Rows(Block(0, 0, len(rows)), rows.astype(float)), model.model_.linear
+        )
+        constants = model_of_rows - sum(parts)
+        # a sum of functions of one column: its mean over the rows' levels
+        at_means = X.copy()
+        at_means[:, 0] = X[:, 0].mean()
+        expected = predict_rows(
+            Rows(Block(0, 0, len(at_means)), at_means), model.model_.linear
+        ).mean()
+        assert_allclose(constants, expected, rtol=0, atol=1e-9)
+
+    def test_a_linear_model_has_no_coefficient_per_column(self, fit):
+        _, _, model = fit(Linear())
+        with refuses(AttributeError, "[1, 2]", "effects_"):
+            _ = model.coef_
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         "kernel",
-        [Additive(), Additive(dense=0), ORDER_1 + Gaussian(), ORDER_1 * Linear(), Gaussian()],
+        [
+            Additive(),
+            Additive(dense=0),
+            ORDER_1 + Gaussian(),
+            ORDER_1 * Linear(),
+            Gaussian(),
+        ],
         ids=str,
     )
     def test_a_kernel_with_functions_of_several_columns_has_none(self, kernel):
@@ -153,28 +303,39 @@ class TestRefusals:
 
     def test_classifiers_have_none(self):
         X, y = make_rows()
-        classifier = plain_classifier(ORDER_1, n_components=64, alpha=0.1).fit(X, y > np.median(y))
+        classifier = plain_classifier(ORDER_1, n_components=64, alpha=0.1).fit(
+            X, y > np.median(y)
+        )
         assert not hasattr(classifier, "effects_")
 
     def test_columns_and_values_that_do_not_exist_are_named(self):
         X, y = make_rows()
         model = seeded(ORDER_1).fit(X, y).model_
         for column in (-1, 4):
-            with pytest.raises(InvalidParameterError, match=f"`column` is {column}, .* 4 columns"):
+            with pytest.raises(
+                InvalidParameterError, match=f"`column` is {column}, .* 4 columns"
+            ):
                 column_effect(model, column, [0.0])
         with refuses(DataError, "column 2"):
             column_effect(model, 2, [0.0, np.nan])
 
 
-single = st.integers(0, 1).flatmap(lambda j: composite_kernels(1).map(lambda kernel: kernel.on([j])))
+single = st.integers(0, 1).flatmap(
+    lambda j: composite_kernels(1).map(lambda kernel: kernel.on([j]))
+)
 sums = st.lists(
-    single | st.sampled_from([ORDER_1, Linear(), Min(), Additive(2.0, order_2=0, dense=0).on([1, 0])]),
+    single
+    | st.sampled_from(
+        [ORDER_1, Linear(), Min(), Additive(2.0, order_2=0, dense=0).on([1, 0])]
+    ),
     min_size=1,
     max_size=3,
 ).map(sum)
 
 
-@given(kernel=sums | composite_kernels(2) | st.tuples(sums, composite_kernels(2)).map(sum))
+@given(
+    kernel=sums | composite_kernels(2) | st.tuples(sums, composite_kernels(2)).map(sum)
+)
 def test_kernels_are_additive_if_and_only_if_their_mixed_differences_vanish(kernel):
     points = np.array([[0.3, 0.2], [0.3, 1.1], [0.9, 0.2], [0.9, 1.1]])
     centres = np.random.default_rng(0).uniform(0, 2, (8, 2))

@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
 
-from rff_dist import Cauchy, Gaussian, Laplacian, Linear, Matern, SerialEngine, draw_feature_map
+from rff_dist import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    SerialEngine,
+    draw_feature_map,
+)
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.progress import PassFinished
+from rff_dist.engines.events import PassFinished
 from rff_dist.errors import (
     ConflictError,
     DataError,
@@ -26,9 +34,9 @@ from rff_dist.features import draw, length_scales
 from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.options import Penalty
-from rff_dist.fitting.plan import Sums, check_plan
+from rff_dist.fitting.plan import Sums, plan_on_engine
 from rff_dist.numerics.exact_sums import ExactSum
-from rff_dist.ridge.fit import refit
+from rff_dist.ridge.refit import refit
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
@@ -39,12 +47,15 @@ from tests.ridge_problems import draw_dataset
 ENGINE = SerialEngine(n_threads=1)
 
 
-# -- inspect -------------------------------------------------------------------------------------------
+# -- inspect
+# --------------------------------------------------------------------------------------
 
 
 def test_constant_columns_are_shifted_but_not_scaled():
     X = np.column_stack([np.full(50, 0.1), np.arange(50.0), np.full(50, 1e9)])
-    standardizer = inspection.standardizer_from(inspection.inspect(ArrayDataset(X, X[:, 1]), engine=ENGINE))
+    standardizer = inspection.standardizer_from(
+        inspection.inspect(ArrayDataset(X, X[:, 1]), engine=ENGINE)
+    )
     standardized = standardizer(X)
     assert_array_equal(standardizer.scale[[0, 2]], [1.0, 1.0])
     assert_allclose(standardized[:, [0, 2]], 0.0, atol=1e-15)
@@ -53,11 +64,23 @@ def test_constant_columns_are_shifted_but_not_scaled():
 
 @pytest.mark.parametrize(
     ("largest", "exponent"),
-    [(1.0, 0), (0.5, -1), (0.51, 0), (2.0, 1), (np.nextafter(2.0, 3.0), 2), (1e-6, -19), (1e6, 20)],
+    [
+        (1.0, 0),
+        (0.5, -1),
+        (0.51, 0),
+        (2.0, 1),
+        (np.nextafter(2.0, 3.0), 2),
+        (1e-6, -19),
+        (1e6, 20),
+    ],
 )
-def test_the_grid_of_weights_is_the_least_power_of_two_that_none_exceeds(largest, exponent):
+def test_the_grid_of_weights_is_the_least_power_of_two_that_none_exceeds(
+    largest, exponent
+):
     weights = np.array([largest / 3, largest, 0.0])
-    moments = inspection.inspect(ArrayDataset(np.eye(3), np.ones(3), weights), engine=ENGINE)
+    moments = inspection.inspect(
+        ArrayDataset(np.eye(3), np.ones(3), weights), engine=ENGINE
+    )
     assert passes.weight_grid(moments).exponent == exponent
 
 
@@ -71,18 +94,29 @@ def test_what_weights_mean_is_said_and_not_guessed():
         passes.weight_grid(moments, "counts")
 
 
-# -- the median heuristic ------------------------------------------------------------------------------
+# -- the median heuristic
+# ------------------------------------------------------------------------------
 
 
-def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and_metric(dataset):
-    kernel = Gaussian().on([0, 1]) * Laplacian().on([2]) + 0.5 * Matern(2.0) + Linear() + Matern(nu=2.5)
+def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and_metric(
+    dataset,
+):
+    kernel = (
+        Gaussian().on([0, 1]) * Laplacian().on([2])
+        + 0.5 * Matern(2.0)
+        + Linear()
+        + Matern(nu=2.5)
+    )
     found = draw.resolve_kernel(draw.Inputs(dataset), kernel, "auto")
     X = dataset.X
-    near, far, whole = (np.median(pdist(*one)) for one in ((X[:, :2],), (X[:, 2:], "cityblock"), (X,)))
+    near, far, whole = (
+        np.median(pdist(*one)) for one in ((X[:, :2],), (X[:, 2:], "cityblock"), (X,))
+    )
     expected = Gaussian(near).on([0, 1]) * Laplacian(far).on([2]) + 0.5 * Matern(2.0)
     expected = expected + Linear() + Matern(whole, nu=2.5)
     rows = dataset.X[:50]
-    assert_allclose(found(rows), expected(rows), rtol=1e-12)  # the rows are sorted before they are compared
+    # the rows are sorted before they are compared
+    assert_allclose(found(rows), expected(rows), rtol=1e-12)
 
 
 def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
@@ -95,14 +129,17 @@ def test_a_kernel_object_without_a_length_scale_fits_as_its_name_does(dataset):
     assert fit(Matern(1.0, nu=2.5)).length_scale_ == 1.0
     assert fit(Matern(nu=2.5), length_scale=2.0).length_scale_ == 2.0
     text = fit("gaussian + 0.1 * linear")
-    assert kernel_of(text.feature_map_) == Gaussian(named.length_scale_) + 0.1 * Linear()
+    assert (
+        kernel_of(text.feature_map_) == Gaussian(named.length_scale_) + 0.1 * Linear()
+    )
 
 
 def test_the_median_heuristic_samples_many_rows_by_the_seed():
     dataset = draw_dataset(5_000)
     exact = np.median(pdist(dataset.X[:3000]))
     first, again, other = (
-        length_scales.MedianDistances(dataset, standardizer=None, seed=seed)(Gaussian()) for seed in (0, 0, 1)
+        length_scales.MedianDistances(dataset, standardizer=None, seed=seed)(Gaussian())
+        for seed in (0, 0, 1)
     )
     assert first == again != other
     assert first == pytest.approx(exact, rel=0.1)
@@ -111,22 +148,29 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
 def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
     def found(X, weights=None):
         data = ArrayDataset(X, np.ones(len(X)), weights)
-        return length_scales.MedianDistances(data, standardizer=None, seed=0)(Gaussian())
+        return length_scales.MedianDistances(data, standardizer=None, seed=0)(
+            Gaussian()
+        )
 
     expected = found(dataset.X)
     assert found(np.repeat(dataset.X, 3, axis=0)) == expected
-    far = np.vstack([dataset.X, np.repeat(dataset.X + 1e6, 14, axis=0)])  # more rows than are sampled
+    # more rows than are sampled
+    far = np.vstack([dataset.X, np.repeat(dataset.X + 1e6, 14, axis=0)])
     assert found(far, np.repeat([1.0] + 14 * [0.0], len(dataset.X))) == expected
 
 
 def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):
     data = ArrayDataset(np.full((20, 2), 3.0), np.ones(20))
     with caplog.at_level(logging.WARNING, logger="rff_dist"):
-        assert length_scales.MedianDistances(data, standardizer=None, seed=0)(Gaussian()) == 1.0
+        assert (
+            length_scales.MedianDistances(data, standardizer=None, seed=0)(Gaussian())
+            == 1.0
+        )
     assert "all sampled rows are equal" in caplog.text
 
 
-# -- accumulate ----------------------------------------------------------------------------------------
+# -- accumulate
+# --------------------------------------------------------------------------------------
 
 
 class Forgetful(SerialEngine):
@@ -149,14 +193,18 @@ class Forgetful(SerialEngine):
     ],
     ids=["a row lost", "a block lost", "a block twice"],
 )
-def test_rows_that_are_lost_or_counted_twice_stop_the_job_before_the_solve(change, counted):
+def test_rows_that_are_lost_or_counted_twice_stop_the_job_before_the_solve(
+    change, counted
+):
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
     with refuses(StatisticsError, f"{counted} rows", "40_000"):
         passes.accumulate(draw_dataset(40_000), feature_map, engine=Forgetful(change))
 
 
 def change_after(label, array):
-    """Return an engine that lets another program change one value a little after the pass with that label."""
+    """Return an engine that lets another program change one value a little after the
+    pass with that label.
+    """
 
     def change(event):
         if isinstance(event, PassFinished) and event.label == label:
@@ -167,12 +215,18 @@ def change_after(label, array):
 
 @pytest.mark.faults("F17")
 @pytest.mark.parametrize("changed", ["targets", "weights"])
-@pytest.mark.parametrize("options", [{}, {"cv": 3}, {"solver": "pcg", "alpha": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"cv": 3}, {"solver": "pcg", "alpha": 1.0}], ids=str
+)
 def test_rows_that_change_between_two_passes_give_no_model(changed, options):
     rng = np.random.default_rng(0)
-    X, y, weights = rng.standard_normal((3000, 2)), rng.standard_normal(3000), rng.uniform(1, 2, 3000)
+    X = rng.standard_normal((3000, 2))
+    y = rng.standard_normal(3000)
+    weights = rng.uniform(1, 2, 3000)
     data = ArrayDataset(X, y, weights)
-    engine = change_after("inspect", data.y if changed == "targets" else data.sample_weight)
+    engine = change_after(
+        "inspect", data.y if changed == "targets" else data.sample_weight
+    )
     options = {"length_scale": 1.0, "n_components": 32, **options}
     with refuses(ConflictError, changed, "3_000 rows"):
         fit_ridge(data, Gaussian(), engine=engine, **options)
@@ -187,21 +241,26 @@ def test_rows_that_change_between_two_passes_give_no_model(changed, options):
     weighted=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_rows_that_stay_add_up_alike_in_any_two_passes(n_samples, offset, spread, weighted, seed):
+def test_rows_that_stay_add_up_alike_in_any_two_passes(
+    n_samples, offset, spread, weighted, seed
+):
     rng = np.random.default_rng(seed)
     y = offset + spread * rng.standard_cauchy((n_samples, 2))
     weights = 10.0 ** rng.uniform(-6, 6, n_samples) if weighted else None
     data = ArrayDataset(rng.standard_normal((n_samples, 1)), y, weights, chunk_rows=512)
     moments = inspection.inspect(data, engine=ENGINE)
     spec = replace(
-        passes.statistics_spec(data, draw_feature_map(Gaussian(1.0), n_features=1, n_components=8)),
+        passes.statistics_spec(
+            data, draw_feature_map(Gaussian(1.0), n_features=1, n_components=8)
+        ),
         target_offset=inspection.target_offset_from(moments),
     )
     right = np.column_stack([y - spec.target_offset, np.ones(n_samples)])
     weighed = right if weights is None else weights[:, np.newaxis] * right
     tiles = [slice(start, start + 100) for start in range(0, n_samples, 100)]
     of_tiles = (
-        np.stack([weighed[tile].sum(axis=0), (right[tile] * weighed[tile]).sum(axis=0)]) for tile in tiles
+        np.stack([weighed[tile].sum(axis=0), (right[tile] * weighed[tile]).sum(axis=0)])
+        for tile in tiles
     )
     sums = reduce(operator.add, map(ExactSum.of, of_tiles))
     inspection.check_same_rows(moments, sums, spec)
@@ -215,13 +274,18 @@ def test_without_targets_the_sums_are_those_of_the_features_alone(dataset):
     assert_array_equal(alone.ZtZ(), beside_y.ZtZ())
     assert_array_equal(alone.Zt1(), beside_y.Zt1())
     assert alone.Zty().shape == (8, 0)
-    other = passes.accumulate(draw_dataset(50, seed=1).without_targets(), feature_map, engine=ENGINE)
+    other = passes.accumulate(
+        draw_dataset(50, seed=1).without_targets(), feature_map, engine=ENGINE
+    )
     assert (alone + other) - other == alone
     assert RidgeStatistics.from_arrays(*alone.to_arrays()).digest() == alone.digest()
     with refuses(StatisticsError, "do not belong together"):
         _ = alone + beside_y
-    damaged = replace(dataset, y=np.full(dataset.n_samples, np.nan))  # it is not looked at
-    assert passes.accumulate(damaged, feature_map, engine=ENGINE, spec=alone.spec) == alone
+    # it is not looked at
+    damaged = replace(dataset, y=np.full(dataset.n_samples, np.nan))
+    assert (
+        passes.accumulate(damaged, feature_map, engine=ENGINE, spec=alone.spec) == alone
+    )
 
 
 def test_training_without_targets_is_refused_wherever_it_begins(dataset):
@@ -246,13 +310,17 @@ def test_few_rows_are_summed_on_a_finer_grid_in_blocks_that_it_holds():
     assert passes.fraction_bits_for(2**13) > passes.fraction_bits_for(2**13 + 1)
     dataset = draw_dataset(20_000)
     feature_map = draw_feature_map(Gaussian(3.0), n_features=3, n_components=8)
-    spec = passes.statistics_spec(dataset, feature_map, fraction_bits=passes.fraction_bits_for(100))
-    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=spec)  # rows beyond one limb
+    spec = passes.statistics_spec(
+        dataset, feature_map, fraction_bits=passes.fraction_bits_for(100)
+    )
+    # rows beyond one limb
+    statistics = passes.accumulate(dataset, feature_map, engine=ENGINE, spec=spec)
     Z = feature_map.transform(dataset.X)
     assert_allclose(statistics.ZtZ(), Z.T @ Z, rtol=0, atol=1e-12 * len(Z))
 
 
-# -- the plan of a job ---------------------------------------------------------------------------------
+# -- the plan of a job
+# ---------------------------------------------------------------------------------
 
 
 def test_a_fit_that_memory_does_not_hold_is_refused_before_data_are_read(monkeypatch):
@@ -260,7 +328,9 @@ def test_a_fit_that_memory_does_not_hold_is_refused_before_data_are_read(monkeyp
         def read(self, block):
             pytest.fail("data were read")
 
-    monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 600 * 2**20)
+    monkeypatch.setattr(
+        "rff_dist.numerics.machine.available_memory", lambda: 600 * 2**20
+    )
     dataset = Unread(np.zeros((1000, 2)), np.zeros(1000))
     with refuses(PlanError, "GiB", "600.0 MiB"):
         fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=16_384)
@@ -270,10 +340,11 @@ def test_a_cluster_without_workers_yet_can_be_planned_for(dataset):
     class Waiting(SerialEngine):
         n_workers = 0
 
-    assert check_plan(dataset, 32, Sums(), engine=Waiting()).n_workers == 1
+    assert plan_on_engine(dataset, 32, Sums(), engine=Waiting()).n_workers == 1
 
 
-# -- solve and refit -----------------------------------------------------------------------------------
+# -- solve and refit
+# -----------------------------------------------------------------------------------
 
 
 def test_refitting_without_change_changes_no_bit(model):
@@ -284,7 +355,8 @@ def test_refitting_without_change_changes_no_bit(model):
     assert_array_equal(other.intercept, [0.0])
 
 
-# -- choice of the map -----------------------------------------------------------------------------------
+# -- choice of the map
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -297,16 +369,22 @@ def test_refitting_without_change_changes_no_bit(model):
         (Gaussian(0.1), 33, "phases"),  # cosines and sines need an even number
     ],
 )
-def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(kernel, n_components, expected):
+def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(
+    kernel, n_components, expected
+):
     far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    described = KernelFeatures(kernel=kernel, n_components=n_components, design="iid", map="auto")
+    described = KernelFeatures(
+        kernel=kernel, n_components=n_components, design="iid", map="auto"
+    )
     features = draw.draw(draw.Inputs(far_apart), described)
     assert features.spec.map == expected
 
 
 def test_map_auto_looks_at_standardized_rows():
     dataset = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    standardizer = inspection.standardizer_from(inspection.inspect(dataset, engine=ENGINE))
+    standardizer = inspection.standardizer_from(
+        inspection.inspect(dataset, engine=ENGINE)
+    )
     for applied, expected in ((None, "phases"), (standardizer, "pairs")):
         chosen = draw.choose_map(draw.Inputs(dataset, applied), Cauchy(0.3), 32)
         assert chosen == expected

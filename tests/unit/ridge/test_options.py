@@ -1,4 +1,6 @@
-"""Options of a fit that cannot be are refused when they are put together, before anything is read."""
+"""Options of a fit that cannot be are refused when they are put together, before
+anything is read.
+"""
 
 import pytest
 
@@ -25,7 +27,6 @@ PCG = {"solver": "pcg"}
         (PCG | {"alpha": 0.0}, ["alpha", "0.0"]),
         (PCG | {"alpha": "cv-1se"}, ["alpha", "'cv-1se'"]),
         (PCG | {"alpha": 1.0, "n_components": (32, 64)}, ["n_components"]),
-        (PCG | {"alpha": 1.0, "conformal": True}, ["conformal"]),
     ],
     ids=str,
 )

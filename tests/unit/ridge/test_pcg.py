@@ -1,4 +1,6 @@
-"""Conjugate gradients against the direct solution of scikit-learn on explicit features."""
+"""Conjugate gradients against the direct solution of scikit-learn on explicit
+features.
+"""
 
 import numpy as np
 import pytest
@@ -6,19 +8,26 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import LinAlgWarning, svd
 from sklearn.linear_model import Ridge
 
-from rff_dist import Gaussian, Linear, Matern, Nystrom, RFFRidge, SerialEngine, load_model, save_model
+from rff_dist import (
+    Gaussian,
+    Linear,
+    Matern,
+    Nystrom,
+    RFFRidge,
+    SerialEngine,
+)
 from rff_dist.data.columns import MemoryColumn
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import PlanError, StatisticsError
+from rff_dist.errors import PlanError, SolveError, StatisticsError
 from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.fitting import plan
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
 from rff_dist.fitting.prepare import prepare
 from rff_dist.living.new_rows import check_updatable
-from rff_dist.numerics.conjugate_gradients import Stop
+from rff_dist.numerics.conjugate_gradients import Stop, nystrom_preconditioner
 from rff_dist.numerics.solution import SolveStatus
 from rff_dist.ridge import pcg
 from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
@@ -38,22 +47,39 @@ def draw_rows(n_samples, n_features, n_targets=1, *, weighted=False, seed=0):
 
 PROBLEMS = {
     "smooth": (draw_rows(1500, 3), Gaussian(length_scale=2.0), 400, "fourier"),
-    "slow decay": (draw_rows(1500, 8, seed=1), Matern(nu=1.5, length_scale=4.0), 400, "fourier"),
-    "rough": (draw_rows(1000, 2, seed=2), Matern(nu=0.5, length_scale=1.0), 600, "fourier"),
+    "slow decay": (
+        draw_rows(1500, 8, seed=1),
+        Matern(nu=1.5, length_scale=4.0),
+        400,
+        "fourier",
+    ),
+    "rough": (
+        draw_rows(1000, 2, seed=2),
+        Matern(nu=0.5, length_scale=1.0),
+        600,
+        "fourier",
+    ),
     "weights and targets": (
         draw_rows(1200, 4, 3, weighted=True, seed=3),
         Gaussian(length_scale=3.0),
         400,
         "fourier",
     ),
-    "nystrom": (draw_rows(1200, 4, seed=4), Matern(nu=1.5, length_scale=2.0), 300, Nystrom()),
+    "nystrom": (
+        draw_rows(1200, 4, seed=4),
+        Matern(nu=1.5, length_scale=2.0),
+        300,
+        Nystrom(),
+    ),
     "without a bound": (draw_rows(500, 6), Linear(), 6, "fourier"),
 }
 
 
 def prepared_map(dataset, kernel, n_components, features="fourier"):
     prepared = prepare(dataset, standardize=True, engine=ENGINE)
-    described = KernelFeatures(kernel=kernel, n_components=n_components, features=features)
+    described = KernelFeatures(
+        kernel=kernel, n_components=n_components, features=features
+    )
     return prepared, prepared.draw(described, seed=0)
 
 
@@ -69,20 +95,30 @@ def direct(dataset, feature_map, alpha, *, fit_intercept=True):
 
 
 def fitted_values(dataset, feature_map, alphas):
-    """Return Z and the closed form's predictions less their mean, for each alpha, by one SVD."""
-    Z, y = feature_map.transform(dataset.X), dataset.y
-    roots = np.sqrt(np.ones(len(Z)) if dataset.sample_weight is None else dataset.sample_weight)[
-        :, np.newaxis
+    """Return Z and the closed form's predictions less their mean, for each alpha, by
+    one SVD.
+    """
+    Z = feature_map.transform(dataset.X)
+    y = dataset.y
+    roots = np.sqrt(
+        np.ones(len(Z)) if dataset.sample_weight is None else dataset.sample_weight
+    )[:, np.newaxis]
+    centred = [
+        values - np.average(values, axis=0, weights=roots[:, 0] ** 2)
+        for values in (Z, y)
     ]
-    centred = [values - np.average(values, axis=0, weights=roots[:, 0] ** 2) for values in (Z, y)]
     left, singular, right = svd(roots * centred[0], full_matrices=False)
     along = left.T @ (roots * centred[1])
-    shrunk = [(singular / (singular**2 + alpha))[:, np.newaxis] * along for alpha in alphas]
+    shrunk = [
+        (singular / (singular**2 + alpha))[:, np.newaxis] * along for alpha in alphas
+    ]
     return Z, [centred[0] @ (right.T @ one) for one in shrunk]
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_predictions_are_those_of_the_direct_solution_within_a_millionth_in_sixty_steps(name):
+def test_predictions_are_those_of_the_direct_solution_within_a_millionth_in_sixty_steps(
+    name,
+):
     dataset, prepared, feature_map = problem(name)
     weights = dataset.sample_weight
     Z, references = fitted_values(dataset, feature_map, ALPHAS)
@@ -90,23 +126,19 @@ def test_predictions_are_those_of_the_direct_solution_within_a_millionth_in_sixt
         found = solve_pcg(prepared, feature_map, alpha=alpha, fit_intercept=True)
         predicted = Z @ found.solution.coefficients + found.solution.intercept
         squares = np.average((dataset.y - predicted) ** 2, axis=0, weights=weights)
-        sums = found.solution.residual_sum_of_squares / (len(Z) if weights is None else weights.sum())
+        sums = found.solution.residual_sum_of_squares / (
+            len(Z) if weights is None else weights.sum()
+        )
         # the solution's own error is within 1e-6 of the targets' deviations
         assert_allclose(sums, squares, rtol=1e-4)
         predicted -= np.average(dataset.y, axis=0, weights=weights)
-        error = np.sqrt(np.mean((predicted - expected) ** 2, axis=0)) / expected.std(axis=0)
+        error = np.sqrt(np.mean((predicted - expected) ** 2, axis=0)) / expected.std(
+            axis=0
+        )
         assert error.max() < 1e-6, (alpha, error)
         assert found.iterated.n_products <= 60, alpha
         assert found.iterated.stop is Stop.TOLERANCE
         assert found.solution.status is SolveStatus.OK
-
-
-def test_without_an_intercept_nothing_is_centred():
-    dataset, prepared, feature_map = problem("smooth")
-    found = solve_pcg(prepared, feature_map, alpha=1.0, fit_intercept=False)
-    Z, reference = direct(dataset, feature_map, 1.0, fit_intercept=False)
-    assert_array_equal(found.solution.intercept, 0.0)
-    assert_allclose(Z @ found.solution.coefficients[:, 0], reference.predict(Z).ravel(), atol=1e-6 * 5)
 
 
 def test_a_constant_target_is_its_mean():
@@ -131,38 +163,57 @@ def test_an_end_by_the_number_of_passes_says_how_far_it_came(monkeypatch):
     Z = feature_map.transform(dataset.X)
     error = Z @ (found.solution.coefficients[:, 0] - reference.coef_.ravel())
     measured = error.std() / dataset.y.std()
-    assert measured < found.relative_error < 30 * measured  # an estimate on the safe side
+    # an estimate on the safe side
+    assert measured < found.relative_error < 30 * measured
 
 
 def test_an_alpha_below_rounding_ends_by_rounding_and_says_so():
     _, prepared, feature_map = problem("smooth")
-    with pytest.warns(LinAlgWarning, match="deviations of y from those of the exact solution"):
+    with pytest.warns(
+        LinAlgWarning, match="deviations of y from those of the exact solution"
+    ):
         found = solve_pcg(prepared, feature_map, alpha=1e-13, fit_intercept=True)
     assert found.solution.status is SolveStatus.ILL_CONDITIONED
 
 
-FOLDS = {"by hash": HashFolds(4), "of groups": GroupFolds(4), "forward in time": TimeFolds(4)}
+FOLDS = {
+    "by hash": HashFolds(4),
+    "of groups": GroupFolds(4),
+    "forward in time": TimeFolds(4),
+}
 
 
 @pytest.mark.parametrize("cut", FOLDS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_alphas_are_validated_on_held_out_rows_as_by_fits_without_them(cut, weighted):
-    folds, alphas = FOLDS[cut], np.logspace(-2, 3, 6)
+    folds = FOLDS[cut]
+    alphas = np.logspace(-2, 3, 6)
     rows = draw_rows(1200, 3, 2, weighted=weighted)
     groups = np.arange(1200) // 30
     dataset = GroupedDataset(rows, MemoryColumn(groups))
     prepared, feature_map = prepared_map(dataset, Gaussian(length_scale=2.0), 200)
-    found = validate_alphas(prepared, feature_map, folds, alphas=alphas[::-1], fit_intercept=True)
+    found = validate_alphas(
+        prepared, feature_map, folds, alphas=alphas[::-1], fit_intercept=True
+    )
     trained, held_out = folds.splits[-1]
     fold = folds.assign(0, 1200, n_samples=1200, groups=groups)
-    train, test = np.isin(fold, trained), fold == held_out
-    Z, weights = feature_map.transform(rows.X), np.ones(1200) if not weighted else rows.sample_weight
+    train = np.isin(fold, trained)
+    test = fold == held_out
+    Z = feature_map.transform(rows.X)
+    weights = np.ones(1200) if not weighted else rows.sample_weight
     for alpha, errors, solution in zip(
-        alphas, found.table.errors[0, 0], found.solutions.transpose(1, 0, 2), strict=True
+        alphas,
+        found.table.errors[0, 0],
+        found.solutions.transpose(1, 0, 2),
+        strict=True,
     ):
-        reference = Ridge(alpha).fit(Z[train], rows.y[train], sample_weight=weights[train])
+        reference = Ridge(alpha).fit(
+            Z[train], rows.y[train], sample_weight=weights[train]
+        )
         squares = np.square(reference.predict(Z[test]) - rows.y[test])
-        assert_allclose(errors, np.average(squares, axis=0, weights=weights[test]), rtol=1e-3)
+        assert_allclose(
+            errors, np.average(squares, axis=0, weights=weights[test]), rtol=1e-3
+        )
         assert_allclose(Z @ solution, Z @ reference.coef_.T, atol=2e-3 * rows.y.std())
 
 
@@ -179,8 +230,39 @@ def test_an_alpha_that_is_chosen_is_solved_for_on_all_rows():
     estimate = model.model_.card["estimate"]
     assert estimate["by"] == "cv"
     assert estimate["rmse"][1] == pytest.approx(1.0, rel=0.2)
-    given = RFFRidge(solver="pcg", alpha=[1e-9, 0.1, 1e4], **FITTED).fit(rows.X, y[:, 0])
+    given = RFFRidge(solver="pcg", alpha=[1e-9, 0.1, 1e4], **FITTED).fit(
+        rows.X, y[:, 0]
+    )
     assert given.alpha_ == 0.1
+
+
+# rounding may end the steps at the small alpha that so smooth a function is given
+@pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sketch_of_as_many_columns_as_components_does_not_enlarge_rounding(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(1500, 5))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=1500)
+    options = {
+        "kernel": "gaussian",
+        "length_scale": "median",
+        "n_components": 300,
+        "features": "nystrom",
+        "random_state": seed,
+    }
+    model = RFFRidge(solver="pcg", alpha="cv", **options).fit(X, y)
+    direct = RFFRidge(solver="direct", alpha=model.alpha_, **options).fit(X, y)
+    assert model.model_.card["solver"]["rank"] == 300
+    difference = model.predict(X) - direct.predict(X)
+    assert np.sqrt(np.mean(difference**2)) < 1e-6 * y.std()
+
+
+@pytest.mark.parametrize("n_columns", [30, 60])
+def test_a_sketch_of_an_indefinite_matrix_is_refused(n_columns):
+    signs = random_signs(60, 0, n_columns)
+    matrix = np.diag([-1.0] * 20 + [1.0] * 40)
+    with refuses(SolveError, "1e-05"):  # ten times the rounding error
+        nystrom_preconditioner(signs, matrix @ signs, rounding=1e-6)
 
 
 def test_a_split_without_rows_to_validate_on_is_refused():
@@ -189,25 +271,23 @@ def test_a_split_without_rows_to_validate_on_is_refused():
         GroupedDataset(rows, MemoryColumn(np.zeros(60, int))), Gaussian(), 16
     )
     with refuses(StatisticsError, "no row with a weight is held out"):
-        validate_alphas(prepared, feature_map, PredefinedFolds(2), alphas=[1.0], fit_intercept=True)
+        validate_alphas(
+            prepared, feature_map, PredefinedFolds(2), alphas=[1.0], fit_intercept=True
+        )
 
 
-FITTED = {"kernel": Gaussian(length_scale=2.0), "n_components": 64, "features": "fourier", "random_state": 0}
+FITTED = {
+    "kernel": Gaussian(length_scale=2.0),
+    "n_components": 64,
+    "features": "fourier",
+    "random_state": 0,
+}
 
 
 @pytest.fixture(scope="module")
 def fitted():
     rows = draw_rows(400, 3, 2)
     return rows, RFFRidge(alpha=0.1, solver="pcg", **FITTED).fit(rows.X, rows.y)
-
-
-def test_a_model_by_conjugate_gradients_predicts_as_the_direct_one(fitted, tmp_path):
-    rows, model = fitted
-    direct = RFFRidge(alpha=0.1, solver="direct", **FITTED).fit(rows.X, rows.y)
-    assert_allclose(model.predict(rows.X), direct.predict(rows.X), atol=1e-6 * rows.y.std())
-    assert model.model_.card["solver"]["method"] == "pcg"
-    save_model(model, tmp_path / "model")
-    assert_array_equal(load_model(tmp_path / "model").predict(rows.X), model.predict(rows.X))
 
 
 def test_what_needs_statistics_says_why_there_are_none(fitted):
@@ -226,7 +306,9 @@ def plan_of(n_samples, n_components, *, memory=None, n_folds=1, **options):
     sizes = Sizes(n_samples=n_samples, n_features=8, n_targets=1, chunk_rows=16_384)
     options = RidgeOptions(**{"alpha": 1.0, "features": "fourier", **options})
     sums = Sums.of(options, n_folds)
-    return choose_solver(PlannedFit(sizes, n_components, Machines(memory_limit=memory), sums), options)
+    return choose_solver(
+        PlannedFit(sizes, n_components, Machines(memory_limit=memory), sums), options
+    )
 
 
 def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_them():
@@ -236,8 +318,9 @@ def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_the
     assert "times as long as Z'Z" in far_dearer.reason
     assert plan_of(100_000, 65_536, solver="direct").solver == "direct"
     assert plan_of(100_000, 65_536, alpha="gcv").solver == "direct"
-    assert plan_of(100_000, 65_536, alpha="auto", n_folds=5).reason.startswith("folds choose alpha")
-    assert plan_of(100_000, 65_536, conformal=True, n_folds=5).reason.startswith("`conformal` is True")
+    assert plan_of(100_000, 65_536, alpha="auto", n_folds=5).reason.startswith(
+        "folds choose alpha"
+    )
     short = plan_of(100_000, 16_384, memory=4 * 2**30)
     assert short.solver == "pcg"
     assert "memory does not hold" in short.reason
@@ -258,4 +341,5 @@ def test_columns_of_signs_depend_on_their_numbers_alone():
     signs = random_signs(100, 0, 8)
     assert_array_equal(signs[:, 3:5], random_signs(100, 3, 5))
     assert_allclose(np.linalg.norm(signs, axis=0), 1.0)
-    assert abs(signs.sum(axis=0)).max() < 0.5 * np.sqrt(100)  # about as many of each sign
+    # about as many of each sign
+    assert abs(signs.sum(axis=0)).max() < 0.5 * np.sqrt(100)

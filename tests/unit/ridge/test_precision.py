@@ -1,6 +1,6 @@
-"""Features of 15 bits: sums without rounding, and a warning if coefficients are large enough to see it."""
-
-from __future__ import annotations
+"""Features of 15 bits: sums without rounding, and a warning if coefficients are large
+enough to see it.
+"""
 
 import warnings
 
@@ -21,7 +21,9 @@ NOISE = 0.1 * RNG.standard_normal(400)
 @pytest.mark.parametrize("map_name", ["pairs", "phases"])
 def test_both_precisions_are_the_same_features_but_for_rounding(map_name):
     standard, high = (
-        draw_feature_map("gaussian", n_features=4, n_components=64, map=map_name, precision=one)
+        draw_feature_map(
+            "gaussian", n_features=4, n_components=64, map=map_name, precision=one
+        )
         for one in ("standard", "high")
     )
     assert standard.digest() != high.digest()
@@ -39,7 +41,9 @@ def test_features_that_are_no_cosines_have_high_precision(kernel):
 def test_weights_do_not_enter_sums_without_a_grid():
     feature_map = draw_feature_map("gaussian", n_features=4, n_components=8)
     plain = write_dataset("memory://precision-plain", X, Y)
-    weighted = write_dataset("memory://precision-weighted", X, Y, sample_weight=RNG.uniform(0.1, 1.0, 400))
+    weighted = write_dataset(
+        "memory://precision-weighted", X, Y, sample_weight=RNG.uniform(0.1, 1.0, 400)
+    )
     spec = accumulate(plain, feature_map).spec
     assert spec.fixed_point
     assert not accumulate(weighted, feature_map).spec.fixed_point
@@ -51,13 +55,18 @@ def test_weights_do_not_enter_sums_without_a_grid():
     ("alpha", "precision", "noise", "warned"),
     [
         (1e-9, "standard", 1.0, True),
-        (1e-9, "standard", 0.1, True),  # predictions move little, but the error of the rows is small too
+        # predictions move little, but the error of the rows is small too
+        (1e-9, "standard", 0.1, True),
         (1e-9, "high", 1.0, False),
         (1e-2, "standard", 1.0, False),
     ],
 )
-def test_coefficients_that_see_the_rounding_are_warned_of(alpha, precision, noise, warned):
-    model = plain_ridge(n_components=512, alpha=alpha, precision=precision, random_state=0)
+def test_coefficients_that_see_the_rounding_are_warned_of(
+    alpha, precision, noise, warned
+):
+    model = plain_ridge(
+        n_components=512, alpha=alpha, precision=precision, random_state=0
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, Y + noise * NOISE)
@@ -77,4 +86,8 @@ def test_auto_makes_features_again_in_float32_where_rounding_shows(alpha):
 
 
 def test_auto_keeps_rounded_features_where_rounding_does_not_show():
-    assert plain_ridge(n_components=512, alpha=1e-2).fit(X, Y + NOISE).feature_map_.fixed_point
+    assert (
+        plain_ridge(n_components=512, alpha=1e-2)
+        .fit(X, Y + NOISE)
+        .feature_map_.fixed_point
+    )

@@ -22,38 +22,54 @@ from tests.ridge_problems import draw_dataset
 ENGINE = SerialEngine(n_threads=1)
 
 
-# -- evaluate ------------------------------------------------------------------------------------------
+# -- evaluate
+# --------------------------------------------------------------------------------------
 
 
 def judged(n_samples, *, weighted):
-    """Return rows of two targets, what a model of other rows predicts, and its errors."""
+    """Return rows of two targets, what a model of other rows predicts, and its
+    errors.
+    """
     model, _ = fit_ridge(
-        draw_dataset(300, n_targets=2), Gaussian(), engine=ENGINE, n_components=32, alpha=0.1
+        draw_dataset(300, n_targets=2),
+        Gaussian(),
+        engine=ENGINE,
+        n_components=32,
+        alpha=0.1,
     )
     test = draw_dataset(n_samples, n_targets=2, weighted=weighted, seed=1)
     predicted = prediction.predict_in_memory(test, model, engine=ENGINE)["predictions"]
     return test, predicted, prediction.evaluate(test, model, engine=ENGINE)
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("weighted", [False, True])
 def test_errors_are_those_of_scikit_learn(weighted):
     test, predicted, errors = judged(20_000, weighted=weighted)
     options = {"multioutput": "raw_values", "sample_weight": test.sample_weight}
     assert errors.n_samples == 20_000
-    assert_allclose(errors.mean_squared_error, mean_squared_error(test.y, predicted, **options), rtol=1e-12)
-    assert_allclose(errors.mean_absolute_error, mean_absolute_error(test.y, predicted, **options), rtol=1e-12)
+    assert_allclose(
+        errors.mean_squared_error,
+        mean_squared_error(test.y, predicted, **options),
+        rtol=1e-12,
+    )
+    assert_allclose(
+        errors.mean_absolute_error,
+        mean_absolute_error(test.y, predicted, **options),
+        rtol=1e-12,
+    )
     assert_allclose(errors.r2, r2_score(test.y, predicted, **options), rtol=1e-10)
     assert_allclose(errors.largest, np.abs(test.y - predicted).max(axis=0), rtol=1e-12)
     bias = np.average(test.y - predicted, axis=0, weights=test.sample_weight)
     assert_allclose(errors.bias, bias, rtol=1e-10)
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("weighted", [False, True])
 def test_the_standard_error_of_the_rmse_is_that_of_the_bootstrap(weighted):
     test, predicted, errors = judged(2_000, weighted=weighted)
     squares = (test.y - predicted) ** 2
     weights = np.ones(2_000) if test.sample_weight is None else test.sample_weight
-    rng, repeats = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    repeats = []
     for _ in range(1_000):
         at = rng.integers(0, 2_000, 2_000)
         repeats.append(np.sqrt(np.average(squares[at], axis=0, weights=weights[at])))
@@ -66,8 +82,12 @@ def test_the_standard_error_of_the_rmse_is_that_of_the_bootstrap(weighted):
 
 
 def test_a_standard_error_of_one_row_or_of_errors_beyond_its_range_is_unknown():
-    huge = evaluation.errors_of(np.array([[1e80], [0.0]]), np.ones(2), np.zeros((2, 1)), np.zeros(1))
-    one = evaluation.errors_of(np.ones((1, 1)), np.ones(1), np.zeros((1, 1)), np.zeros(1))
+    huge = evaluation.errors_of(
+        np.array([[1e80], [0.0]]), np.ones(2), np.zeros((2, 1)), np.zeros(1)
+    )
+    one = evaluation.errors_of(
+        np.ones((1, 1)), np.ones(1), np.zeros((1, 1)), np.zeros(1)
+    )
     for errors in (huge, one, huge + one, one + huge):
         assert errors.mean_squared_error > 0
         assert errors.rmse_standard_error.shape == (1,)
@@ -76,8 +96,11 @@ def test_a_standard_error_of_one_row_or_of_errors_beyond_its_range_is_unknown():
 
 
 def test_errors_of_groups_are_those_of_their_rows_unless_there_are_many():
-    model, _ = fit_ridge(draw_dataset(300), Gaussian(), engine=ENGINE, n_components=32, alpha=0.1)
-    test, n_rows = draw_dataset(5_000, weighted=True, seed=1), 5_000
+    model, _ = fit_ridge(
+        draw_dataset(300), Gaussian(), engine=ENGINE, n_components=32, alpha=0.1
+    )
+    test = draw_dataset(5_000, weighted=True, seed=1)
+    n_rows = 5_000
 
     def judged(groups):
         grouped = labelled.GroupedDataset(test, columns.MemoryColumn(groups))
@@ -92,19 +115,24 @@ def test_errors_of_groups_are_those_of_their_rows_unless_there_are_many():
         alone = prediction.evaluate(own, model, engine=ENGINE)
         for key, value in alone.to_dict().items():
             assert_allclose(errors.to_dict()[key], value, rtol=1e-9, err_msg=key)
-    assert judged(np.arange(n_rows) % evaluation.MOST_GROUPS).groups.keys() == {*map(str, range(50))}
+    assert judged(np.arange(n_rows) % evaluation.MOST_GROUPS).groups.keys() == {
+        *map(str, range(50))
+    }
     assert judged(np.arange(n_rows) * 51 // n_rows).groups is None
     assert prediction.evaluate_by_group(test, model, engine=ENGINE).groups == {}
 
 
 def test_evaluation_needs_the_models_columns_and_targets(dataset, model):
     with refuses(DataError, "2 features", "3 features"):
-        prediction.evaluate(ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE)
+        prediction.evaluate(
+            ArrayDataset(dataset.X[:, :2], dataset.y), model, engine=ENGINE
+        )
     with refuses(DataError, "0 targets", "1"):
         prediction.evaluate(ArrayDataset(dataset.X), model, engine=ENGINE)
 
 
-# -- predict -------------------------------------------------------------------------------------------
+# -- predict
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_targets", [None, 2], ids=["vector", "two columns"])
@@ -112,7 +140,9 @@ def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets)
     data = draw_dataset(40_000, n_targets=n_targets)
     model, _ = fit_ridge(data, Gaussian(), engine=ENGINE, n_components=16, alpha=0.1)
     url = tmp_path / "predictions.zarr"
-    assert prediction.predict(data, model, url, engine=SerialEngine(2), std=True) == 40_000
+    assert (
+        prediction.predict(data, model, url, engine=SerialEngine(2), std=True) == 40_000
+    )
     written = zarr.open_group(url, mode="r")
     found = prediction.predict_in_memory(data, model, std=True, engine=ENGINE)
     assert list(found) == ["predictions", "standard_deviations"]
@@ -122,21 +152,23 @@ def test_predictions_in_zarr_are_those_in_memory_to_the_bit(tmp_path, n_targets)
         prediction.predict(data, model, url, engine=ENGINE)
     assert prediction.predict(data, model, url, engine=ENGINE, overwrite=True) == 40_000
     written = zarr.open_group(url, mode="r")["predictions"][:]
-    assert_array_equal(written, prediction.predict_in_memory(data, model, engine=ENGINE)["predictions"])
+    assert_array_equal(
+        written, prediction.predict_in_memory(data, model, engine=ENGINE)["predictions"]
+    )
 
 
 def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):
     X = np.ones((20_000, 3))
     X[19_999, 1] = np.nan
     with refuses(DataError, "row 19_999", "column 1"):
-        prediction.predict(ArrayDataset(X), model, tmp_path / "out.zarr", engine=ENGINE)
+        prediction.predict(ArrayDataset(X), model, "out.zarr", engine=ENGINE)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_predictions_are_not_written_into_their_input(tmp_path, dataset, model):
-    stored = write_dataset(tmp_path / "data.zarr", dataset.X, dataset.y)
+def test_predictions_are_not_written_into_their_input(dataset, model):
+    stored = write_dataset("data.zarr", dataset.X, dataset.y)
     with pytest.raises(StorageError):
-        prediction.predict(stored, model, tmp_path / "data.zarr", engine=ENGINE, overwrite=True)
+        prediction.predict(stored, model, "data.zarr", engine=ENGINE, overwrite=True)
     assert_array_equal(stored.read(Block(0, 0, 300)).X, dataset.X)
 
 

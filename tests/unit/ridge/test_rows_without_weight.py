@@ -1,11 +1,15 @@
-"""Rows of weight 0, scales, masks, repeated and constant columns: they change nothing, or are refused."""
+"""Rows of weight 0, scales, masks, repeated and constant columns: they change nothing,
+or are refused.
+"""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import (
     RFFPCA,
@@ -73,12 +77,15 @@ def test_a_row_of_weight_zero_is_as_good_as_left_out(kernel, features, outlier, 
     if isinstance(expected, str):
         assert found == expected
     else:
-        # other rounding of the same sums, at alpha = 0.1 and kernels of at most a few thousand
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+        # other rounding of the same sums, at alpha = 0.1 and kernels of at most a few
+        # thousand
+        assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def ridge(**options):
-    options = {"n_components": 32, "alpha": 0.1, "features": "fourier"} | SPACE | options
+    options = (
+        {"n_components": 32, "alpha": 0.1, "features": "fourier"} | SPACE | options
+    )
 
     def predict(X, weights):
         y = np.sin(X[:, 0]) + X[:, 1]
@@ -87,24 +94,37 @@ def ridge(**options):
     return predict
 
 
-def classifier(X, weights):
+def classifier(X, weights, **options):
     labels = (X[:, 0] > 1.0).astype(int)
-    model = RFFClassifier("gaussian", **SPACE, n_components=32, alpha=0.1, standardize="rank")
-    return model.set_params(sample_weight_kind="frequency").fit(X, labels, weights).decision_function(NEW)
+    model = RFFClassifier(
+        "gaussian",
+        **SPACE | options,
+        n_components=32,
+        alpha=0.1,
+        standardize="rank",
+        sample_weight_kind="frequency",
+    )
+    return model.fit(X, labels, weights).decision_function(NEW)
 
 
 def inertia(X, weights):
-    model = RFFKMeans(2, kernel="gaussian", **SPACE, n_components=32, standardize="rank")
+    model = RFFKMeans(
+        2, kernel="gaussian", **SPACE, n_components=32, standardize="rank"
+    )
     return model.fit(X, sample_weight=weights).inertia_
 
 
 def exact_inertia(X, weights):
-    model = KernelKMeans(2, kernel="gaussian", length_scale=1.0, random_state=0, standardize="rank")
+    model = KernelKMeans(
+        2, kernel="gaussian", length_scale=1.0, random_state=0, standardize="rank"
+    )
     return model.fit(X, sample_weight=weights).inertia_
 
 
 def ratios(X, weights):
-    model = RFFPCA(2, kernel="gaussian", **SPACE, n_random_features=32, standardize="rank")
+    model = RFFPCA(
+        2, kernel="gaussian", **SPACE, n_random_features=32, standardize="rank"
+    )
     return model.fit(X, sample_weight=weights).explained_variance_ratio_
 
 
@@ -113,6 +133,8 @@ FITS = {
     "ridge by ranks": ridge(standardize="rank", sample_weight_kind="frequency"),
     "ridge of heavy tails": ridge(standardize="auto", sample_weight_kind="frequency"),
     "classifier": classifier,
+    "logistic": partial(classifier, loss="logistic", tol=1e-15),
+    "hinge": partial(classifier, loss="squared_hinge", tol=1e-15),
     "clusters": inertia,
     "exact clusters": exact_inertia,
     "components": ratios,
@@ -124,8 +146,11 @@ FITS = {
 def test_a_row_of_weight_three_counts_as_three(fit):
     rows = np.exp(3.0 * X) if fit is FITS["ridge of heavy tails"] else X
     repeated = np.repeat(rows, WHOLE, axis=0)
-    found, expected = fit(rows, WHOLE.astype(float)), fit(repeated, np.ones(len(repeated)))
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    found = fit(rows, WHOLE.astype(float))
+    expected = fit(repeated, np.ones(len(repeated)))
+    # iterations end within their tolerance of scores of this size
+    size = np.abs(expected).max()
+    assert_allclose(found, expected, rtol=1e-8, atol=1e-9 * size)
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1e-40, 1e40, 1e100])
@@ -134,10 +159,19 @@ def test_a_scale_of_the_inputs_changes_nothing(standardize, scale):
     tails = np.exp(30.0 * RNG.normal(size=400))
     X = np.column_stack([tails, RNG.normal(size=400)])
     y = np.log(tails) / 30.0 + X[:, 1]
-    options = {"n_components": 64, "alpha": 0.1, "length_scale": 1.0, "standardize": standardize}
+    options = {
+        "n_components": 64,
+        "alpha": 0.1,
+        "length_scale": 1.0,
+        "standardize": standardize,
+    }
 
     def score(scale):
-        return RFFRidge("gaussian", random_state=0, **options).fit(X * scale, y).score(X * scale, y)
+        return (
+            RFFRidge("gaussian", random_state=0, **options)
+            .fit(X * scale, y)
+            .score(X * scale, y)
+        )
 
     # powers of ten round the inputs
     assert score(scale) == pytest.approx(score(1.0), abs=1e-6)
@@ -145,21 +179,26 @@ def test_a_scale_of_the_inputs_changes_nothing(standardize, scale):
 
 def test_a_constant_column_changes_nothing():
     wide = np.column_stack([X, np.full(len(X), 7.0)])
-    model = RFFRidge(Additive(1.0, order_1=1.0, order_2=0.0, dense=0.0), standardize=True, **SMALL)
+    model = RFFRidge(
+        Additive(1.0, order_1=1.0, order_2=0.0, dense=0.0), standardize=True, **SMALL
+    )
     gaussian = RFFRidge("gaussian", length_scale=1.0, features="nystrom", **SMALL)
     narrow = gaussian.fit(X, Y).predict(X)
-    np.testing.assert_allclose(gaussian.fit(wide, Y).predict(wide), narrow, rtol=1e-9, atol=1e-9)
+    assert_allclose(gaussian.fit(wide, Y).predict(wide), narrow, rtol=1e-9, atol=1e-9)
     assert np.isfinite(model.fit(wide, Y).predict(wide)).all()
 
 
 def test_a_first_row_that_weighs_next_to_nothing_hides_no_variation():
-    rows, weights = X.copy(), np.ones(len(X))
-    rows[0, 0], weights[0] = 1e11, 1e-25
+    rows = X.copy()
+    weights = np.ones(len(X))
+    rows[0, 0] = 1e11
+    weights[0] = 1e-25
     found = inspection.inspect(ArrayDataset(rows, Y, weights), engine=SerialEngine(1))
-    np.testing.assert_allclose(found.standard_deviations[:2], X[1:].std(axis=0), rtol=1e-3)
+    assert_allclose(found.standard_deviations[:2], X[1:].std(axis=0), rtol=1e-3)
 
 
-# -- masks -----------------------------------------------------------------------------------------
+# -- masks
+# --------------------------------------------------------------------------------------
 
 
 def masked(values):
@@ -168,7 +207,9 @@ def masked(values):
     return np.ma.masked_array(values, mask)
 
 
-MX, MY, MW = masked(X), masked(Y), masked(np.ones(len(X)))
+MX = masked(X)
+MY = masked(Y)
+MW = masked(np.ones(len(X)))
 MODEL = RFFRidge("gaussian", **SMALL, length_scale=1.0).fit(X, Y)
 CLASSIFIER = RFFClassifier("gaussian", **SMALL, length_scale=1.0).fit(X, LABELS)
 CLUSTERS = RFFKMeans(2, kernel="gaussian", **SPACE, n_components=16).fit(X)
@@ -176,7 +217,9 @@ MASKED = {
     "ridge, X": lambda: RFFRidge(**SMALL).fit(MX, Y),
     "ridge, y": lambda: RFFRidge(**SMALL).fit(X, MY),
     "ridge, weights": lambda: RFFRidge(**SMALL).fit(X, Y, MW),
-    "ridge, partial": lambda: RFFRidge("gaussian", **SMALL, length_scale=1.0).fit(X, Y).partial_fit(MX, Y),
+    "ridge, partial": lambda: (
+        RFFRidge("gaussian", **SMALL, length_scale=1.0).fit(X, Y).partial_fit(MX, Y)
+    ),
     "ridge, predict": lambda: MODEL.predict(MX),
     "ridge, score": lambda: MODEL.score(X, MY),
     "ridge, score by weights": lambda: MODEL.score(X, Y, sample_weight=MW),
@@ -187,7 +230,9 @@ MASKED = {
     "clusters, weights": lambda: RFFKMeans(2).fit(X, sample_weight=MW),
     "clusters, predict": lambda: CLUSTERS.predict(MX),
     "exact clusters": lambda: KernelKMeans(2).fit(MX),
-    "exact clusters of a Gram": lambda: KernelKMeans(2, kernel="precomputed").fit(masked(X @ X.T)),
+    "exact clusters of a Gram": (
+        lambda: KernelKMeans(2, kernel="precomputed").fit(masked(X @ X.T))
+    ),
     "components": lambda: RFFPCA(2).fit(MX),
     "sampler": lambda: RFFSampler(n_components=16).fit(MX),
     "kernel": lambda: Gaussian(1.0)(MX),
@@ -195,7 +240,9 @@ MASKED = {
     "length scales, X": lambda: tune_length_scales("gaussian", MX, Y),
     "length scales, y": lambda: tune_length_scales("gaussian", X, MY),
     "kernels": lambda: tune_kernels(["gaussian", "laplacian"], MX, Y),
-    "features": lambda: draw_feature_map("gaussian", n_features=2, n_components=8).transform(MX),
+    "features": (
+        lambda: draw_feature_map("gaussian", n_features=2, n_components=8).transform(MX)
+    ),
     "data": lambda: write_dataset("memory://masked", MX, Y),
     "data, y": lambda: write_dataset("memory://masked", X, MY),
 }
@@ -209,24 +256,39 @@ def test_masked_values_are_refused(use):
 
 def test_a_masked_array_without_masked_values_is_an_array():
     whole = np.ma.masked_array(X, np.zeros(X.shape, bool))
-    np.testing.assert_array_equal(
-        RFFRidge(**SMALL).fit(whole, Y).predict(X), RFFRidge(**SMALL).fit(X, Y).predict(X)
+    assert_array_equal(
+        RFFRidge(**SMALL).fit(whole, Y).predict(X),
+        RFFRidge(**SMALL).fit(X, Y).predict(X),
     )
 
 
-# -- what no right answer is sensible for -------------------------------------------------------------
+# -- what no right answer is sensible for
+# -------------------------------------------------------------
 
 COUNTS = {"sample_weight_kind": "frequency", **SMALL}
 PLAIN = {"standardize": False, **SMALL}
 MANY = PLAIN | {"n_components": 256, "features": "fourier"}
 REFUSED = {
-    "tiny y": (lambda: RFFRidge(**SMALL).fit(X, Y * 1e-161), "y, column 0"),
-    "tiny X": (lambda: RFFRidge(**SMALL).fit(X * [1e-162, 1.0], Y), "X, column 0"),
-    "below float32": (lambda: RFFRidge("linear", **PLAIN).fit(X * 1e-50, Y), "column 0"),
-    "far beyond float32's digits": (lambda: RFFRidge("linear", **PLAIN).fit(X + 1e9, Y), "column 0"),
-    "too many counts": (lambda: RFFRidge(**COUNTS).fit(X, Y, np.full(len(X), 1e17)), "6e+18"),
-    "an overflow of features": (lambda: RFFRidge(Polynomial(20), **MANY).fit(X * 1e18, Y), "standardise"),
-    "an overflow of squares": (lambda: RFFRidge(Polynomial(9), **MANY).fit(X * 1e30, Y), "standardise"),
+    "below float32": (
+        lambda: RFFRidge("linear", **PLAIN).fit(X * 1e-50, Y),
+        "column 0",
+    ),
+    "far beyond float32's digits": (
+        lambda: RFFRidge("linear", **PLAIN).fit(X + 1e9, Y),
+        "column 0",
+    ),
+    "too many counts": (
+        lambda: RFFRidge(**COUNTS).fit(X, Y, np.full(len(X), 1e17)),
+        "6e+18",
+    ),
+    "an overflow of features": (
+        lambda: RFFRidge(Polynomial(20), **MANY).fit(X * 1e18, Y),
+        "standardise",
+    ),
+    "an overflow of squares": (
+        lambda: RFFRidge(Polynomial(9), **MANY).fit(X * 1e30, Y),
+        "standardise",
+    ),
 }
 
 
@@ -242,7 +304,9 @@ def test_a_min_kernel_with_fewer_components_than_columns_is_refused():
         RFFRidge(Min(), **SMALL).fit(wide, wide[:, 39])
 
 
-@pytest.mark.parametrize("kernel", [Gaussian(1.0), Additive(1.0), Min(0.0, 1.0), Polynomial(2)], ids=str)
+@pytest.mark.parametrize(
+    "kernel", [Gaussian(1.0), Additive(1.0), Min(0.0, 1.0), Polynomial(2)], ids=str
+)
 def test_no_rows_have_a_gram_without_rows(kernel):
     assert kernel(np.empty((0, 2))).shape == (0, 0)
     assert kernel(np.empty((0, 2)), X).shape == (0, len(X))
@@ -256,4 +320,6 @@ def test_angles_that_float32_loses_are_warned_of():
 
 def test_components_of_equal_rows_are_refused_before_eigenvalues_of_rounding_errors():
     with refuses(DataError, "same features"):
-        RFFPCA(2, kernel="gaussian", **SPACE, n_random_features=256).fit(np.ones((50, 2)))
+        RFFPCA(2, kernel="gaussian", **SPACE, n_random_features=256).fit(
+            np.ones((50, 2))
+        )

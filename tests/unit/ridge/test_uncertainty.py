@@ -1,4 +1,6 @@
-"""Predictive standard deviations against dense Bayesian linear regression, and on data from the model."""
+"""Predictive standard deviations against dense Bayesian linear regression, and on data
+from the model.
+"""
 
 import logging
 import pickle
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import norm
+from sklearn.base import clone
 
 from rff_dist import Gaussian, Matern, SerialEngine, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
@@ -23,21 +26,33 @@ ALPHA = 0.3
 def problem(n_samples=400, *, n_targets=1, noise=0.2, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2, 2, (n_samples, 3)) + 5
-    signal = np.column_stack([np.sin((k + 1) * X[:, 0]) + X[:, 1] for k in range(n_targets)])
-    y = 10 + signal + noise * (1 + np.arange(n_targets)) * rng.standard_normal(signal.shape)
+    signal = np.column_stack(
+        [np.sin((k + 1) * X[:, 0]) + X[:, 1] for k in range(n_targets)]
+    )
+    y = (
+        10
+        + signal
+        + noise * (1 + np.arange(n_targets)) * rng.standard_normal(signal.shape)
+    )
     return X, y[:, 0] if n_targets == 1 else y
 
 
 def ridge(**parameters):
-    given = {"n_components": 60, "alpha": ALPHA, "random_state": 0, "engine": SerialEngine(n_threads=1)}
+    given = {
+        "n_components": 60,
+        "alpha": ALPHA,
+        "random_state": 0,
+        "engine": SerialEngine(n_threads=1),
+    }
     return plain_ridge(Gaussian(1.0), **(given | parameters))
 
 
 def dense_std(Z, y, Z_new, *, fit_intercept, weights=None, alpha=ALPHA):
-    """Return the standard deviations from the posterior of (b, w), σ² from y's covariance by least squares.
+    """Return the standard deviations from the posterior of (b, w), σ² from y's
+    covariance by least squares.
 
-    y ~ N(b, σ²·C), C = W⁻¹ + ZZ'/alpha: the noise variance is that of the generalised residual.
-    """
+    y ~ N(b, σ²·C), C = W⁻¹ + ZZ'/alpha: the noise variance is that of the generalised
+    residual."""
     weights = np.ones(len(Z)) if weights is None else weights
     inverse = np.linalg.inv(np.diag(1 / weights) + Z @ Z.T / alpha)
     ones = np.full(len(Z), float(fit_intercept))
@@ -45,27 +60,36 @@ def dense_std(Z, y, Z_new, *, fit_intercept, weights=None, alpha=ALPHA):
     if fit_intercept:
         Y = Y - (ones @ inverse @ Y) / (ones @ inverse @ ones)
     noise = np.einsum("it,ij,jt->t", Y, inverse, Y) / (len(Z) - int(fit_intercept))
-    design, new = (np.column_stack([np.ones(len(z)), z])[:, int(not fit_intercept) :] for z in (Z, Z_new))
+    design, new = (
+        np.column_stack([np.ones(len(z)), z])[:, int(not fit_intercept) :]
+        for z in (Z, Z_new)
+    )
     penalty = np.full(design.shape[1], alpha)
     if fit_intercept:
         penalty[0] = 0.0
-    covariance = np.linalg.inv(design.T @ (weights[:, np.newaxis] * design) + np.diag(penalty))
+    covariance = np.linalg.inv(
+        design.T @ (weights[:, np.newaxis] * design) + np.diag(penalty)
+    )
     spread = np.einsum("ij,jk,ik->i", new, covariance, new)
     std = np.sqrt(np.outer(1 + spread, noise))
     return std[:, 0] if y.ndim == 1 else std
 
 
 @pytest.mark.parametrize("features", ["fourier", "nystrom"])
-@pytest.mark.parametrize(("n_targets", "n_components"), [(1, 60), (3, 60), (1, 600)])  # a tile, and several
+# a tile, and several
+@pytest.mark.parametrize(("n_targets", "n_components"), [(1, 60), (3, 60), (1, 600)])
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_standard_deviations_are_those_of_dense_bayesian_linear_regression(
     fit_intercept, n_targets, n_components, features
 ):
     X, y = problem(900 if n_components == 600 else 400, n_targets=n_targets)
     X_new = np.vstack([X[:40], X[:300] + 3.0])
-    model = ridge(features=features, fit_intercept=fit_intercept, n_components=n_components).fit(X, y)
+    model = ridge(
+        features=features, fit_intercept=fit_intercept, n_components=n_components
+    ).fit(X, y)
     mean, std = model.predict(X_new, return_std=True)
-    Z, Z_new = model.feature_map_.transform(X), model.feature_map_.transform(X_new)
+    Z = model.feature_map_.transform(X)
+    Z_new = model.feature_map_.transform(X_new)
     assert_array_equal(mean, model.predict(X_new))
     assert std.shape == mean.shape
     assert_allclose(std, dense_std(Z, y, Z_new, fit_intercept=fit_intercept), rtol=1e-8)
@@ -77,30 +101,30 @@ def test_weights_that_are_precisions_scale_each_rows_noise(fit_intercept):
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
     model = ridge(fit_intercept=fit_intercept).fit(X, y, sample_weight=weights)
     Z = model.feature_map_.transform(X)
-    # dense_std's new observation has the weight 1, ours their mean: weights and alpha over it
+    # dense_std's new observation has the weight 1, ours their mean: weights and alpha
+    # over it
     mean = weights.mean()
     expected = dense_std(
-        Z, y, Z, fit_intercept=fit_intercept, weights=weights / mean, alpha=model.alpha_ / mean
+        Z,
+        y,
+        Z,
+        fit_intercept=fit_intercept,
+        weights=weights / mean,
+        alpha=model.alpha_ / mean,
     )
     assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
 
 
-def test_whole_weights_are_repeated_rows():
+def test_a_model_without_statistics_refuses():
     X, y = problem()
-    weights = np.random.default_rng(1).integers(0, 4, len(X)).astype(float)
-    model = ridge(sample_weight_kind="frequency").fit(X, y, sample_weight=weights)
-    Z, times = model.feature_map_.transform(X), weights.astype(int)
-    expected = dense_std(Z.repeat(times, axis=0), y.repeat(times), Z, fit_intercept=True)
-    assert_allclose(model.predict(X, return_std=True)[1], expected, rtol=1e-8)
-
-
-def test_a_model_without_statistics_refuses(tmp_path):
-    X, y = problem()
-    save_model(ridge().fit(X, y), tmp_path / "model", statistics=False)
-    loaded = load_model(tmp_path / "model")
+    save_model(ridge().fit(X, y), "model", statistics=False)
+    loaded = load_model("model")
     loaded.predict(X)
     assert not hasattr(loaded, "statistics_")
-    for ask in (lambda: loaded.predict(X, return_std=True), lambda: loaded.partial_fit(X, y)):
+    for ask in (
+        lambda: loaded.predict(X, return_std=True),
+        lambda: loaded.partial_fit(X, y),
+    ):
         with refuses(StatisticsError, "statistics=True"):
             ask()
 
@@ -130,11 +154,16 @@ def test_a_singular_system_without_a_penalty_is_refused():
 
 def test_without_a_penalty_it_is_the_prediction_interval_of_least_squares():
     X, y = problem()
-    std = plain_ridge("linear", n_components=3, alpha=0.0).fit(X, y).predict(X, return_std=True)[1]
+    std = (
+        plain_ridge("linear", n_components=3, alpha=0.0)
+        .fit(X, y)
+        .predict(X, return_std=True)[1]
+    )
     design = np.column_stack([np.ones(len(X)), X])
     hat = design @ np.linalg.pinv(design)
     noise = np.square(y - hat @ y).sum() / (len(X) - 1)
-    assert_allclose(std, np.sqrt(noise * (1 + np.diagonal(hat))), rtol=1e-5)  # X is rounded to float32
+    # X is rounded to float32
+    assert_allclose(std, np.sqrt(noise * (1 + np.diagonal(hat))), rtol=1e-5)
 
 
 def test_a_residual_below_its_rounding_error_is_logged(caplog):
@@ -150,10 +179,11 @@ def test_a_residual_below_its_rounding_error_is_logged(caplog):
     assert (std < 1e-4).all()
 
 
-# -- calibration ---------------------------------------------------------------------------------------
+# -- calibration
+# --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["no weights", "weights"])
+@pytest.mark.parametrize("weighted", [False, True])
 def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(weighted):
     X, y = problem(1500, n_targets=2)
     weights = np.random.default_rng(2).uniform(0, 2, 1000) if weighted else None
@@ -167,12 +197,20 @@ def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(wei
 
     nlpd = -average(norm.logpdf(y[500:], mean, std))
     assert_allclose(found.nlpd, nlpd, rtol=1e-12)
-    assert_allclose(found.standardized_nlpd, nlpd - np.log(y[:500].std(axis=0)), rtol=1e-11)
-    assert_allclose(found.mean_squared_score, average(((y[500:] - mean) / std) ** 2), rtol=1e-12)
+    assert_allclose(
+        found.standardized_nlpd, nlpd - np.log(y[:500].std(axis=0)), rtol=1e-11
+    )
+    assert_allclose(
+        found.mean_squared_score, average(((y[500:] - mean) / std) ** 2), rtol=1e-12
+    )
     assert_allclose(found.mean_standard_deviation, average(std), rtol=1e-12)
-    for level, coverage, width in zip(LEVELS, found.coverage, found.mean_widths, strict=True):
+    for level, coverage, width in zip(
+        LEVELS, found.coverage, found.mean_widths, strict=True
+    ):
         lower, upper = norm.interval(level, mean, std)
-        assert_allclose(coverage, average((y[500:] >= lower) & (y[500:] <= upper)), rtol=1e-12)
+        assert_allclose(
+            coverage, average((y[500:] >= lower) & (y[500:] <= upper)), rtol=1e-12
+        )
         assert_allclose(width, average(upper - lower), rtol=1e-12)
     plain = prediction.evaluate(test, model.model_, engine=model.engine)
     assert_array_equal(found.errors.mean_squared_error, plain.mean_squared_error)
@@ -180,42 +218,60 @@ def test_calibration_is_that_of_scipys_normal_distribution_and_direct_counts(wei
 
 @pytest.mark.parametrize("n_targets", [1, 2])
 @pytest.mark.parametrize("features", ["fourier", "nystrom"])
-def test_one_row_has_the_deviation_and_interval_that_it_has_among_others(features, n_targets):
+def test_one_row_has_the_deviation_and_interval_that_it_has_among_others(
+    features, n_targets
+):
     X, y = problem(n_targets=n_targets)
-    alphas = {1: ALPHA, 2: np.geomspace(1e-6, 1e4, 41)}[n_targets]  # chosen for each target: two triangles
-    model = ridge(features=features, alpha=alphas, alpha_per_target=n_targets == 2).fit(X, y)
+    # chosen for each target: two triangles
+    alphas = {1: ALPHA, 2: np.geomspace(1e-6, 1e4, 41)}[n_targets]
+    model = ridge(features=features, alpha=alphas, alpha_per_target=n_targets == 2).fit(
+        X, y
+    )
     assert len(np.unique(model.alpha_)) == n_targets
     mean, std = model.predict(X[:20], return_std=True)
     lower, upper = model.predict_interval(X[:20])
     for row in (0, 7, 19):
         one_mean, one_std = model.predict(X[row : row + 1], return_std=True)
         ends = model.predict_interval(X[row : row + 1])
-        # a single column is solved in another order than many: below the features' rounding of 6e-8
+        # a single column is solved in another order than many: below the features'
+        # rounding of 6e-8
         assert_allclose(one_mean[0], mean[row], rtol=1e-12)
         assert_allclose(one_std[0], std[row], rtol=1e-10)
         assert_allclose([end[0] for end in ends], [lower[row], upper[row]], rtol=1e-10)
 
 
-def test_intervals_of_a_model_with_as_many_degrees_of_freedom_as_rows_warn_that_they_may_be_narrow(tmp_path):
+def test_intervals_of_a_model_with_as_many_degrees_of_freedom_as_rows_warn_that_they_may_be_narrow():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (150, 3))
     y = np.sin(2 * X).sum(axis=1)  # without noise, so that each of few rows is followed
-    given = {"alpha": [1e-4, 1e3], "features": "nystrom", "n_components": 120, "random_state": 0}
+    given = {
+        "alpha": [1e-4, 1e3],
+        "features": "nystrom",
+        "n_components": 120,
+        "random_state": 0,
+    }
     with pytest.warns(UserWarning, match="the smallest that was tried"):
         followed = plain_ridge(Matern(2.0), **given).fit(X, y)
     table = followed.selection_
     share = table["cv_leverages"][:, 0, table["cv_alphas"] == followed.alpha_].mean()
     assert share > 0.7
-    save_model(followed, tmp_path / "model")
-    for model in (followed, load_model(tmp_path / "model")):
+    # no warning, which is an error here, from held-out errors
+    followed.predict_interval(X[:5])
+    normal = with_normal_intervals(followed)
+    save_model(normal, "model")
+    for model in (normal, load_model("model")):
         with pytest.warns(UserWarning, match=f"{share:.0%}"):
             model.predict_interval(X[:5])
-    # no warning, which is an error here, from held-out errors, or if there are many more rows
-    with pytest.warns(UserWarning, match="the smallest that was tried"):
-        calibrated = plain_ridge(Matern(2.0), conformal=True, **given).fit(X, y)
-    calibrated.predict_interval(X[:5])
+    # nor if there are many more rows
     X, y = problem()
-    ridge(alpha="cv").fit(X, y).predict_interval(X[:5])
+    with_normal_intervals(ridge(alpha="cv").fit(X, y)).predict_interval(X[:5])
+
+
+def with_normal_intervals(model):
+    """Return the estimator without held-out errors, as after a merge."""
+    normal = clone(model)
+    normal._keep(model.model_.with_intervals(None, ""))
+    return normal
 
 
 def test_the_triangle_is_made_once_stays_with_the_model_and_is_not_pickled(monkeypatch):
@@ -232,7 +288,9 @@ def test_the_triangle_is_made_once_stays_with_the_model_and_is_not_pickled(monke
     more = ridge().fit(X, y).partial_fit(X, y)
     assert (more.predict(X[:3], return_std=True)[1] < expected[1]).all()
     model.partial_fit(X, y)
-    assert_array_equal(model.predict(X[:3], return_std=True), more.predict(X[:3], return_std=True))
+    assert_array_equal(
+        model.predict(X[:3], return_std=True), more.predict(X[:3], return_std=True)
+    )
 
 
 def test_threads_that_ask_one_model_get_the_same_bits():
@@ -240,7 +298,9 @@ def test_threads_that_ask_one_model_get_the_same_bits():
     expected = ridge().fit(X, y).predict(X[:1], return_std=True)
     model = ridge().fit(X, y)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: model.predict(X[:1], return_std=True), range(40)))
+        found = list(
+            pool.map(lambda _: model.predict(X[:1], return_std=True), range(40))
+        )
     for one in found:
         assert_array_equal(one, expected)
 
@@ -261,6 +321,8 @@ def test_calibrations_of_different_models_do_not_add_up():
     parts = []
     for factor in (1.0, 2.0):
         model = ridge().fit(X, factor * y)
-        parts.append(prediction.calibrate(ArrayDataset(X, y), model.model_, engine=model.engine))
+        parts.append(
+            prediction.calibrate(ArrayDataset(X, y), model.model_, engine=model.engine)
+        )
     with refuses(StatisticsError, "different models"):
         parts[0] + parts[1]

@@ -1,4 +1,6 @@
-"""Updates of a model: the bits of one pass over all rows, whatever was appended, refused or taken back."""
+"""Updates of a model: the bits of one pass over all rows, whatever was appended,
+refused or taken back.
+"""
 
 import functools
 import itertools
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from scipy import stats
 
 from rff_dist import Gaussian, HashFolds, Linear, SerialEngine, TimeFolds
@@ -24,7 +27,7 @@ from rff_dist.living.gate import hold_out, judge
 from rff_dist.living.new_rows import NewRows, Refusal, find_new_rows, refuse
 from rff_dist.numerics.machine import using_threads
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.fit import refit
+from rff_dist.ridge.refit import refit
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
@@ -40,22 +43,35 @@ N_ROWS = 26_000
 def arrays():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((N_ROWS, 3))
-    y = np.column_stack([np.sin(X[:, 0]), X.sum(axis=1)]) + 0.1 * rng.standard_normal((N_ROWS, 2))
-    frequencies, precisions = rng.integers(1, 4, N_ROWS).astype(float), rng.random(N_ROWS)
-    frequencies[0], precisions[0] = 3.0, 1.0  # the first rows fix the weights' grid
+    y = np.column_stack([np.sin(X[:, 0]), X.sum(axis=1)]) + 0.1 * rng.standard_normal(
+        (N_ROWS, 2)
+    )
+    frequencies = rng.integers(1, 4, N_ROWS).astype(float)
+    precisions = rng.random(N_ROWS)
+    # the first rows fix the weights' grid
+    frequencies[0] = 3.0
+    precisions[0] = 1.0
     return X, y, frequencies, precisions
 
 
 def first_rows(n_samples, *, chunk_rows=1000, weights=None, y=None):
     X, targets, *weighted = arrays()
     targets = targets if y is None else y
-    sample_weight = None if weights is None else weighted[weights == "precision"][:n_samples]
-    return ArrayDataset(X[:n_samples], targets[:n_samples], sample_weight, chunk_rows=chunk_rows)
+    sample_weight = (
+        None if weights is None else weighted[weights == "precision"][:n_samples]
+    )
+    return ArrayDataset(
+        X[:n_samples], targets[:n_samples], sample_weight, chunk_rows=chunk_rows
+    )
 
 
 def at_once(model, dataset):
-    """Return the statistics of one pass over all rows, with a model's features and grids."""
-    return passes.accumulate(dataset, model.feature_map, engine=ENGINE, spec=model.statistics.spec)
+    """Return the statistics of one pass over all rows, with a model's features and
+    grids.
+    """
+    return passes.accumulate(
+        dataset, model.feature_map, engine=ENGINE, spec=model.statistics.spec
+    )
 
 
 def with_rows(model, dataset, rows):
@@ -68,18 +84,27 @@ def with_rows(model, dataset, rows):
 def assert_same(found, model, dataset):
     expected = at_once(model, dataset)
     assert found.statistics == expected
-    assert found.statistics.digest() == found.card["statistics_digest"] == expected.digest()
+    assert (
+        found.statistics.digest()
+        == found.card["statistics_digest"]
+        == expected.digest()
+    )
     assert found.statistics.n_tiles == expected.n_tiles
 
 
-# -- update == all at once -----------------------------------------------------------------------------
+# -- update == all at once
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("folds", [None, HashFolds(3, seed=1), "held in"])
 @settings(max_examples=15)
 @given(
     first=st.integers(1, 12_000),
-    appended=st.lists(st.sampled_from([1, 999, 1000, 5000]) | st.integers(1, 6000), min_size=1, max_size=3),
+    appended=st.lists(
+        st.sampled_from([1, 999, 1000, 5000]) | st.integers(1, 6000),
+        min_size=1,
+        max_size=3,
+    ),
     chunk_rows=st.sampled_from([1, 7, 100, 1000, 8192, 50_000]),
     small_blocks=st.booleans(),
     weights=st.sampled_from([None, "frequency", "precision"]),
@@ -109,17 +134,21 @@ def test_updates_one_after_another_have_the_bits_of_one_pass(
 
 @settings(max_examples=20)
 @given(
-    ends=st.lists(st.integers(1, 20_000), min_size=2, max_size=5, unique=True).map(sorted),
+    ends=st.lists(st.integers(1, 20_000), min_size=2, max_size=5, unique=True).map(
+        sorted
+    ),
     refused=st.sets(st.integers(1, 4)),
     backfilled=st.booleans(),
 )
-def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces(ends, refused, backfilled):
+def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces(
+    ends, refused, backfilled
+):
     model = begun = fit(first_rows(ends[0]))
     refusals = []
     for i, (_, stop) in enumerate(itertools.pairwise(ends), start=1):
         dataset = first_rows(stop)
         rows = find_new_rows(model, dataset, refusals=refusals)
-        assert rows.n_samples > 0
+        assert rows.n_new > 0
         if i in refused:
             refusals += refuse(dataset, rows, "bad")
         else:
@@ -127,18 +156,23 @@ def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces
     if backfilled:
         dataset = first_rows(ends[-1])
         rows = find_new_rows(model, dataset, refusals=refusals, backfill=0)
-        if rows.n_samples:
+        if rows.n_new:
             model = with_rows(model, dataset, rows)
         assert_same(model, begun, dataset)
-    # an independent oracle: each block of rows that the model saw, without those left out, is summed alone
-    dataset, out = first_rows(model.card.get("n_seen", ends[0])), model.card.get("left_out", [])
+    # an independent oracle: each block of rows that the model saw, without those left
+    # out, is summed alone
+    dataset = first_rows(model.card.get("n_seen", ends[0]))
+    out = model.card.get("left_out", [])
     state = Accumulation(begun.feature_map, begun.statistics.spec)
     kept = np.ones(dataset.n_samples, bool)
     for start, stop in out:
         kept[start:stop] = False
     parts = []
     for block in inspection.blocks_of(dataset, max_rows=state.spec.limb_rows):
-        edges = np.flatnonzero(np.diff(np.r_[False, kept[block.start : block.stop], False])) + block.start
+        edges = (
+            np.flatnonzero(np.diff(np.r_[False, kept[block.start : block.stop], False]))
+            + block.start
+        )
         with using_threads(1):
             parts += [
                 accumulate_rows(dataset.read(Block(0, int(a), int(b))), state)
@@ -153,7 +187,9 @@ def test_a_copy_in_other_chunks_is_cut_as_the_copy_is_and_the_old_rows_as_they_w
     assert_same(update_model(model, again, engine=ENGINE), model, again)
 
 
-@pytest.mark.parametrize("folds", [None, HashFolds(3), hold_in(HashFolds(3), 20_000, 100)])
+@pytest.mark.parametrize(
+    "folds", [None, HashFolds(3), hold_in(HashFolds(3), 20_000, 100)]
+)
 def test_only_the_last_block_and_the_new_rows_are_read_again(folds):
     read = []
 
@@ -184,17 +220,19 @@ def test_features_with_centres_and_without_bounds_are_updated_too():
         found = update_model(model, dataset, engine=ENGINE)
         assert_same(found, model, dataset)
         assert found.one_dimensional
-        how = {name: options.get(name, usual) for name, usual in (("alpha", 0.1), ("fit_intercept", True))}
+        how = {
+            name: options.get(name, usual)
+            for name, usual in (("alpha", 0.1), ("fit_intercept", True))
+        }
         assert found.digest() == refit(model, at_once(model, dataset), **how).digest()
 
 
 def test_a_cross_validated_model_keeps_its_alpha():
-    model = fit(first_rows(2000), alpha="cv", cv=3, conformal=True)
+    model = fit(first_rows(2000), alpha="cv", cv=3)
     found = update_model(model, first_rows(2600), engine=ENGINE)
     assert found.statistics == by_folds_at_once(model, first_rows(2600))
     assert found.alpha == model.alpha
     assert (found.card["alpha_given"], found.card["chosen_by"]) == ("cv", "cv")
-    assert found.held_out == model.held_out
     again = update_model(found, first_rows(2700), engine=ENGINE)
     assert again.alpha == model.alpha
 
@@ -218,13 +256,20 @@ def test_what_was_summed_by_folds_that_move_is_summed_anew(folds):
 def test_alpha_is_chosen_again_from_the_values_that_were_given():
     alphas = [1e-4, 1e-2, 1.0]
     model = fit(first_rows(300), alpha="gcv", alphas=alphas)
-    found = update_model(update_model(model, first_rows(400), engine=ENGINE), first_rows(3000), engine=ENGINE)
-    expected = solve(at_once(model, first_rows(3000)), Penalty(alpha="gcv", alphas=alphas))
+    found = update_model(
+        update_model(model, first_rows(400), engine=ENGINE),
+        first_rows(3000),
+        engine=ENGINE,
+    )
+    expected = solve(
+        at_once(model, first_rows(3000)), Penalty(alpha="gcv", alphas=alphas)
+    )
     assert found.alpha == expected.solution.alpha[0]
     assert found.card["alphas"] == alphas
 
 
-# -- which rows are new --------------------------------------------------------------------------------
+# -- which rows are new
+# --------------------------------------------------------------------------------
 
 
 def test_nothing_new_is_an_answer():
@@ -249,7 +294,9 @@ def test_other_rows_at_the_beginning_are_refused():
 def test_refused_rows_are_passed_over_unless_they_are_others_now():
     model = fit(first_rows(500))
     refusals = refuse(first_rows(600), find_new_rows(model, first_rows(600)), "bad")
-    assert find_new_rows(model, first_rows(600), refusals=refusals) == NewRows(500, 600, (), ((500, 600),))
+    assert find_new_rows(model, first_rows(600), refusals=refusals) == NewRows(
+        500, 600, (), ((500, 600),)
+    )
     later = find_new_rows(model, first_rows(700), refusals=refusals)
     assert (later.ranges, later.left_out) == (((600, 700),), ((500, 600),))
     X, y, *_ = arrays()
@@ -261,7 +308,9 @@ def test_refused_rows_are_passed_over_unless_they_are_others_now():
 
 def test_a_backfill_takes_what_was_left_out_from_a_row_on():
     model = with_rows(
-        fit(first_rows(500)), first_rows(800), NewRows(500, 800, ((600, 700),), ((500, 600), (700, 800)))
+        fit(first_rows(500)),
+        first_rows(800),
+        NewRows(500, 800, ((600, 700),), ((500, 600), (700, 800))),
     )
     refusal = Refusal(800, 900, 900, first_rows(900).prefix_fingerprint(900), "bad", "")
     for backfill, expected in (
@@ -270,9 +319,11 @@ def test_a_backfill_takes_what_was_left_out_from_a_row_on():
         (550, ((550, 600), (700, 950))),
         (850, ((850, 950),)),
     ):
-        rows = find_new_rows(model, first_rows(950), refusals=[refusal], backfill=backfill)
+        rows = find_new_rows(
+            model, first_rows(950), refusals=[refusal], backfill=backfill
+        )
         assert rows.ranges == expected
-        assert rows.n_samples + sum(b - a for a, b in rows.left_out) == 350
+        assert rows.n_new + sum(b - a for a, b in rows.left_out) == 350
 
 
 @pytest.mark.parametrize("what", ["statistics", "which rows", "classifier"])
@@ -285,12 +336,22 @@ def test_what_cannot_be_updated_is_refused_by_name(what):
         model = fit_labels(
             ArrayDataset(X),
             MemoryColumn(X[:, 0] > 0),
-            RidgeOptions(kernel=Gaussian(), length_scale=None, features="fourier", n_components=8, alpha=0.1),
+            RidgeOptions(
+                kernel=Gaussian(),
+                length_scale=None,
+                features="fourier",
+                n_components=8,
+                alpha=0.1,
+            ),
             classification.LossOptions(),
             engine=ENGINE,
         )
     else:
-        card = {name: value for name, value in model.card.items() if name != "prefix_fingerprint"}
+        card = {
+            name: value
+            for name, value in model.card.items()
+            if name != "prefix_fingerprint"
+        }
         model = update.replace(model, card=card)
     with refuses(StatisticsError, "cannot be updated", what):
         find_new_rows(model, first_rows(400))
@@ -313,27 +374,53 @@ def test_new_rows_without_weight_are_refused():
         update_model(model, ArrayDataset(X[:310], y[:310], weighted), engine=ENGINE)
 
 
-# -- progressive validation and the gate ---------------------------------------------------------------
+# -- progressive validation and the gate
+# ---------------------------------------------------------------
 
 
 def nothing_new(model):
-    n_samples = model.card["n_seen"] if "n_seen" in model.card else model.card["n_samples"]
-    return NewRows(n_samples, n_samples, (), tuple(tuple(one) for one in model.card.get("left_out", ())))
+    n_samples = (
+        model.card["n_seen"] if "n_seen" in model.card else model.card["n_samples"]
+    )
+    return NewRows(
+        n_samples,
+        n_samples,
+        (),
+        tuple(tuple(one) for one in model.card.get("left_out", ())),
+    )
 
 
 def test_new_rows_are_scored_before_they_are_added():
-    model, dataset = fit(first_rows(3000)), first_rows(3700)
-    batch = update.score_new_rows(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
+    model = fit(first_rows(3000))
+    dataset = first_rows(3700)
+    batch = update.score_new_rows(
+        model, dataset, find_new_rows(model, dataset), engine=ENGINE
+    )
     X, y, *_ = arrays()
-    expected = prediction.evaluate(ArrayDataset(X[3000:3700], y[3000:3700]), model, engine=ENGINE)
+    expected = prediction.evaluate(
+        ArrayDataset(X[3000:3700], y[3000:3700]), model, engine=ENGINE
+    )
     errors = batch.errors
     assert errors.n_samples == 700
-    np.testing.assert_allclose(errors.mean_squared_error, expected.mean_squared_error, rtol=1e-12)
-    np.testing.assert_allclose(errors.mean_absolute_error, expected.mean_absolute_error, rtol=1e-12)
+    assert_allclose(errors.mean_squared_error, expected.mean_squared_error, rtol=1e-12)
+    assert_allclose(
+        errors.mean_absolute_error, expected.mean_absolute_error, rtol=1e-12
+    )
+
+
+def test_new_rows_that_all_have_weight_0_are_refused_before_they_are_compared():
+    X, y, frequencies, _ = arrays()
+    weights = np.where(np.arange(3200) < 3000, frequencies[:3200], 0.0)
+    model = fit(ArrayDataset(X[:3000], y[:3000], weights[:3000]))
+    dataset = ArrayDataset(X[:3200], y[:3200], weights)
+    rows = find_new_rows(model, dataset)
+    with refuses(DataError, "200"):
+        update.score_new_rows(model, dataset, rows, engine=ENGINE)
 
 
 def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
-    model, dataset = fit(first_rows(1000)), first_rows(1400)
+    model = fit(first_rows(1000))
+    dataset = first_rows(1400)
     challenger = update_model(model, dataset, engine=ENGINE)
     gate = judged(model, challenger, dataset)
     X, y, *_ = arrays()
@@ -342,10 +429,15 @@ def test_the_gate_compares_models_that_have_not_seen_the_held_out_rows():
         Z = np.column_stack([model.feature_map.transform(X), np.ones(len(X))])
         penalty = np.diag([0.1] * 8 + [0.0])
         weights = np.linalg.solve(Z[kept].T @ Z[kept] + penalty, Z[kept].T @ y[kept])
-        expected.append(np.sqrt(((Z[800:1000] @ weights - y[800:1000]) ** 2).mean(axis=0)))
-    # coefficients of an ill-conditioned system: float64 leaves nine digits of the errors
-    np.testing.assert_allclose([gate.champion, gate.challenger], expected, rtol=1e-7)
-    assert gate.ratio == pytest.approx((expected[1] ** 2 / expected[0] ** 2).max(), rel=1e-6)
+        expected.append(
+            np.sqrt(((Z[800:1000] @ weights - y[800:1000]) ** 2).mean(axis=0))
+        )
+    # coefficients of an ill-conditioned system: float64 leaves nine digits of the
+    # errors
+    assert_allclose([gate.champion, gate.challenger], expected, rtol=1e-7)
+    assert gate.ratio == pytest.approx(
+        (expected[1] ** 2 / expected[0] ** 2).max(), rel=1e-6
+    )
     assert "newest 200 rows" in gate.reason
 
 
@@ -357,16 +449,24 @@ def judged(model, challenger, dataset, **options):
 
 def test_the_gate_allows_for_what_chance_may_add():
     """The standard error of the paired differences, against NumPy's."""
-    model, dataset = fit(first_rows(1000)), first_rows(1400)
+    model = fit(first_rows(1000))
+    dataset = first_rows(1400)
     worse = refit(model, model.statistics, alpha=30.0)
     gate = judged(model, worse, dataset, test=first_rows(300))
     X, y, *_ = arrays()
     old, new = (
-        (y[:300] - prediction.predict_in_memory(ArrayDataset(X[:300]), one, engine=ENGINE)["predictions"])
+        (
+            y[:300]
+            - prediction.predict_in_memory(ArrayDataset(X[:300]), one, engine=ENGINE)[
+                "predictions"
+            ]
+        )
         ** 2
         for one in (model, worse)
     )
-    rise = (new - old).mean(axis=0) - stats.norm.ppf(0.995) * (new - old).std(axis=0) / np.sqrt(300)
+    rise = (new - old).mean(axis=0) - stats.norm.ppf(0.995) * (new - old).std(
+        axis=0
+    ) / np.sqrt(300)
     expected = 1 + (rise / old.mean(axis=0)).max()
     assert gate.at_least == pytest.approx(expected, rel=1e-3)  # 1e-6 of the variance
     assert gate.at_least < gate.ratio
@@ -375,20 +475,29 @@ def test_the_gate_allows_for_what_chance_may_add():
 def test_test_data_are_held_out_where_there_are_some():
     X, y, *_ = arrays()
     test = ArrayDataset(X[5000:5500], y[5000:5500])
-    model, dataset = fit(first_rows(1000)), first_rows(1400)
+    model = fit(first_rows(1000))
+    dataset = first_rows(1400)
     challenger = update_model(model, dataset, engine=ENGINE)
     gate = judged(model, challenger, dataset, test=test)
     for one, rmse in ((model, gate.champion), (challenger, gate.challenger)):
         errors = prediction.evaluate(test, one, engine=ENGINE)
-        np.testing.assert_allclose(rmse, np.sqrt(errors.mean_squared_error), rtol=1e-12)
+        assert_allclose(rmse, np.sqrt(errors.mean_squared_error), rtol=1e-12)
     assert "500 rows of test data" in gate.reason
     with refuses(DataError, "2"):
-        hold_out(model, dataset, nothing_new(model), engine=ENGINE, test=ArrayDataset(X[:10], y[:10, 0]))
+        hold_out(
+            model,
+            dataset,
+            nothing_new(model),
+            engine=ENGINE,
+            test=ArrayDataset(X[:10], y[:10, 0]),
+        )
 
 
 def test_held_out_rows_are_the_newest_that_the_model_holds():
     model = with_rows(
-        fit(first_rows(500)), first_rows(800), NewRows(500, 800, ((600, 700),), ((500, 600), (700, 800)))
+        fit(first_rows(500)),
+        first_rows(800),
+        NewRows(500, 800, ((600, 700),), ((500, 600), (700, 800))),
     )
     held_out = hold_out(model, first_rows(900), nothing_new(model), engine=ENGINE)
     newest = first_rows(900).take([*range(480, 500), *range(600, 700)])
@@ -415,7 +524,11 @@ def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
     X = arrays()[0]
     dataset = ArrayDataset(X[:1400], X[:1400, 0])
     model = fit(
-        ArrayDataset(X[:1000], X[:1000, 0]), kernel=Linear(), length_scale=None, n_components=4, alpha=1e-8
+        ArrayDataset(X[:1000], X[:1000, 0]),
+        kernel=Linear(),
+        length_scale=None,
+        n_components=4,
+        alpha=1e-8,
     )
     worse = refit(model, model.statistics, alpha=1e-3)
     gate = judged(model, worse, dataset)
@@ -425,9 +538,12 @@ def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
 
 def test_rows_between_one_row_updates_are_held_out():
     n_samples = 30
-    model = fit(first_rows(n_samples), precision="high")  # in fixed point nothing is rounded
+    # in fixed point nothing is rounded
+    model = fit(first_rows(n_samples), precision="high")
     odd, even = (tuple((i, i + 1) for i in range(first, 60, 2)) for first in (31, 30))
     model = with_rows(model, first_rows(60), NewRows(n_samples, 60, odd, even))
-    whole = update.replace(model, statistics=update.replace(model.statistics, n_tiles=1))
+    whole = update.replace(
+        model, statistics=update.replace(model.statistics, n_tiles=1)
+    )
     held_out = hold_out(whole, first_rows(60), nothing_new(whole), engine=ENGINE)
     assert judge(whole, held_out, engine=ENGINE).ratio == 1.0

@@ -1,6 +1,6 @@
-"""A model that follows the versions of its data: the bits of a fresh pass, whatever became of the rows."""
-
-from __future__ import annotations
+"""A model that follows the versions of its data: the bits of a fresh pass, whatever
+became of the rows.
+"""
 
 import tempfile
 from datetime import UTC, datetime
@@ -12,7 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rff_dist import HashFolds, append_dataset, delete_rows, open_dataset, replace_rows, write_dataset
+from rff_dist import (
+    HashFolds,
+    append_dataset,
+    delete_rows,
+    open_dataset,
+    replace_rows,
+    write_dataset,
+)
 from rff_dist.data.blocks import Block
 from rff_dist.living.differences import find_differences
 from rff_dist.living.gate import hold_out
@@ -22,7 +29,7 @@ from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import expire, roll_back
-from rff_dist.workbench.jobs.refresh import find_lacking
+from rff_dist.workbench.jobs.refusals import find_lacking
 from tests.living_data import (
     BLOCK,
     CHUNK,
@@ -40,21 +47,27 @@ pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
 class Versions(RuleBasedStateMachine):
-    """Append, correct, delete and roll back in any order; now and then the model follows.
+    """Append, correct, delete and roll back in any order; now and then the model
+    follows.
 
-    With "high" precision features have no fixed point, and their products are rounded tile by tile.
-    """
+    With "high" precision features have no fixed point, and their products are rounded
+    tile by tile."""
 
     @initialize(precision=st.sampled_from(["standard", "high"]))
     def begin(self, precision):
         self.patched = pytest.MonkeyPatch()
         make_small(self.patched)
         self.folder = tempfile.TemporaryDirectory()
-        self.url, self.seed = f"{self.folder.name}/data", 1
-        dataset = write_dataset(self.url, *draw(1500, 0), chunk_rows=CHUNK, versioned=True)
+        self.url = f"{self.folder.name}/data"
+        self.seed = 1
+        dataset = write_dataset(
+            self.url, *draw(1500, 0), chunk_rows=CHUNK, versioned=True
+        )
         self.model = self.begun = fit(dataset, precision=precision)
-        self.version, self.window = dataset.version, None
-        self.loads = {self.version: np.zeros(1500, int)}  # for each version, the load of each row
+        self.version = dataset.version
+        self.window = None
+        # for each version, the load of each row
+        self.loads = {self.version: np.zeros(1500, int)}
 
     def teardown(self):
         if hasattr(self, "folder"):
@@ -70,29 +83,41 @@ class Versions(RuleBasedStateMachine):
         return len(self.loads[self.version])
 
     def changed(self, version, loads):
-        self.version, self.loads[version] = version, loads
+        self.version = version
+        self.loads[version] = loads
 
     @rule(n=st.sampled_from([1, 60, 128, 512, 700]))
     def append(self, n):
         loads = self.loads[self.version]
-        self.changed(append_dataset(self.url, *self.rows(n)).version, [*loads, *[max(loads) + 1] * n])
+        self.changed(
+            append_dataset(self.url, *self.rows(n)).version,
+            [*loads, *[max(loads) + 1] * n],
+        )
 
     @rule(data=st.data())
     def correct(self, data):
         n = self.n_samples
-        which = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=6, unique=True))
+        which = data.draw(
+            st.lists(st.integers(0, n - 1), min_size=1, max_size=6, unique=True)
+        )
         loads = self.loads[self.version]
-        self.changed(replace_rows(self.url, which, *self.rows(len(which))).version, loads)
+        self.changed(
+            replace_rows(self.url, which, *self.rows(len(which))).version, loads
+        )
 
     @rule(data=st.data(), keep_order=st.booleans())
     def delete(self, data, keep_order):
         n = self.n_samples
-        which = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=40, unique=True))
+        which = data.draw(
+            st.lists(st.integers(0, n - 1), min_size=1, max_size=40, unique=True)
+        )
         if len(which) < n:
             loads = self.loads[self.version]
             # the last rows take these places, and belong to the loads of the places
             left = np.delete(loads, which) if keep_order else loads[: n - len(which)]
-            self.changed(delete_rows(self.url, which, keep_order=keep_order).version, left)
+            self.changed(
+                delete_rows(self.url, which, keep_order=keep_order).version, left
+            )
 
     @rule(data=st.data())
     def go_back(self, data):
@@ -120,22 +145,31 @@ class Versions(RuleBasedStateMachine):
         dataset = open_dataset(self.url)
         before = open_dataset(self.url, version=self.model.card["data_version"])
         rows = find_new_rows(self.model, dataset)
-        old, new = (set(map(bytes, one.read(Block(0, 0, one.n_samples)).X)) for one in (before, dataset))
-        twice = rows.n_samples - len(new - old)
+        old, new = (
+            set(map(bytes, one.read(Block(0, 0, one.n_samples)).X))
+            for one in (before, dataset)
+        )
+        twice = rows.n_new - len(new - old)
         assert rows.n_gone - len(old - new) == twice
-        # a row that moved behind the former last one counts as gone and new: rows there are not compared
+        # a row that moved behind the former last one counts as gone and new: rows there
+        # are not compared
         assert 0 <= twice <= max(0, dataset.n_samples - before.n_samples)
 
 
 steps = settings(
-    max_examples=6, stateful_step_count=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=6,
+    stateful_step_count=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 Versions.TestCase.settings = steps
 TestVersions = Versions.TestCase
 
 
 class ManyVersions(Versions):
-    """A case that few examples find: a window of one row, whose columns no longer vary."""
+    """A case that few examples find: a window of one row, whose columns no longer
+    vary.
+    """
 
 
 ManyVersions.TestCase.settings = settings(steps, max_examples=100)
@@ -148,13 +182,18 @@ def test_only_tiles_with_changed_rows_are_summed_again(url, precision, monkeypat
     begun = model.card["data_version"]
     replace_rows(url, [5, 70, 3000], *draw(3, 1))
     delete_rows(url, [3999])
-    summed = watch_sums(monkeypatch, lambda dataset, ranges, _: (dataset.version, sorted(ranges)))
+    summed = watch_sums(
+        monkeypatch, lambda dataset, ranges, _: (dataset.version, sorted(ranges))
+    )
     dataset = open_dataset(url)
     found = update_model(model, dataset, engine=ENGINE)
     assert_follows(found, model, dataset)
     tail = 4000 // BLOCK * BLOCK
     pieces = [(0, 128), (2944, 3008)]
-    assert summed == [(begun, [*pieces, (tail, 4000)]), (dataset.version, [*pieces, (tail, 3999)])]
+    assert summed == [
+        (begun, [*pieces, (tail, 4000)]),
+        (dataset.version, [*pieces, (tail, 3999)]),
+    ]
 
 
 def bytes_read():
@@ -162,16 +201,26 @@ def bytes_read():
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
 
 
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the kernel does not count")
-def test_chunks_that_differ_are_read_once_in_either_version_and_no_others(tmp_path, monkeypatch):
+@pytest.mark.skipif(
+    not Path("/proc/self/io").exists(), reason="the kernel does not count"
+)
+def test_chunks_that_differ_are_read_once_in_either_version_and_no_others(
+    tmp_path, monkeypatch
+):
     monkeypatch.undo()
-    rows, n, url = 2**16, 12, tmp_path / "d"  # chunks of 1.5 MiB, far above what else is read
+    # chunks of 1.5 MiB, far above what else is read
+    rows = 2**16
+    n = 12
+    url = tmp_path / "d"
     chunk = rows * 8 * 3
-    dataset = write_dataset(url, *draw(n * rows - 5, 0), chunk_rows=rows, versioned=True)
+    dataset = write_dataset(
+        url, *draw(n * rows - 5, 0), chunk_rows=rows, versioned=True
+    )
     model = fit(dataset, alpha="gcv")
 
     def chunks_read():
-        before, dataset = bytes_read(), open_dataset(url)
+        before = bytes_read()
+        dataset = open_dataset(url)
         found = update_model(model, dataset, engine=ENGINE)
         assert found.card["data_version"] == dataset.version
         return (bytes_read() - before) / chunk
@@ -186,19 +235,23 @@ def test_chunks_that_differ_are_read_once_in_either_version_and_no_others(tmp_pa
 
 
 def test_held_out_rows_between_scattered_corrections_fill_whole_blocks(url, begun):
-    model, n = begun, open_dataset(url).n_samples
+    model = begun
+    n = open_dataset(url).n_samples
     changed = np.arange(0, n, 3)
     replace_rows(url, changed, *draw(len(changed), 1))
     dataset = open_dataset(url)
     found = hold_out(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
     shared = np.setdiff1d(np.arange(n), changed)
     newest = dataset.take(shared[-(len(shared) // 5) :])
-    Z, sums = model.feature_map.transform(newest.X), found.sums
+    Z = model.feature_map.transform(newest.X)
+    sums = found.sums
     assert len(found.blocks) == -(-len(Z) // BLOCK)
     assert sums.n_samples == len(Z)
     # features are rounded to 15 bits
     np.testing.assert_allclose(sums.ZtZ(), Z.T @ Z, rtol=1e-6, atol=1e-6 * len(Z))
-    np.testing.assert_allclose(sums.Zty(), Z.T @ newest.y[:, 0], rtol=1e-6, atol=1e-6 * len(Z))
+    np.testing.assert_allclose(
+        sums.Zty(), Z.T @ newest.y[:, 0], rtol=1e-6, atol=1e-6 * len(Z)
+    )
 
 
 def test_sums_by_hash_folds_follow_too(url):
@@ -208,7 +261,9 @@ def test_sums_by_hash_folds_follow_too(url):
     delete_rows(url, [17])
     found = update_model(model, open_dataset(url), engine=ENGINE)
     member = Accumulation(model.feature_map, model.statistics.spec)
-    (parts,) = passes.accumulate_folds(open_dataset(url), [member], folds=HashFolds(3), engine=ENGINE)
+    (parts,) = passes.accumulate_folds(
+        open_dataset(url), [member], folds=HashFolds(3), engine=ENGINE
+    )
     assert found.statistics == parts.total()
 
 
@@ -221,52 +276,66 @@ def test_a_version_that_has_expired_leaves_the_comparison_by_fingerprints(url, b
 
 
 class TestARun:
-    def test_publishes_what_corrections_and_deletions_make(self, url, tmp_path, begun):
+    def test_publishes_what_corrections_and_deletions_make(self, url, begun):
         replace_rows(url, range(40), *draw(40, 1))
         delete_rows(url, [100, 200])
-        found = refresh(tmp_path / "model", url)
+        found = refresh("model", url)
         facts = ("decision", "n_new", "n_replaced", "n_gone")
         assert [found[name] for name in facts] == ["published", 40, 40, 42]
-        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
-        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
+        assert_follows(read_model("model"), begun, open_dataset(url))
+        assert refresh("model", url)["decision"] == "nothing new"
         delete_rows(url, [100, 200])  # nothing is scored
-        found = refresh(tmp_path / "model", url)
-        assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 0, 2)
+        found = refresh("model", url)
+        assert (found["decision"], found["n_new"], found["n_gone"]) == (
+            "published",
+            0,
+            2,
+        )
         assert "drift" not in found
         delete_rows(url, [0], keep_order=True)  # rows that only moved are held out too
         append_dataset(url, *draw(300, 5))
-        found = refresh(tmp_path / "model", url)
-        assert (found["decision"], found["n_new"], found["n_gone"]) == ("published", 300, 1)
-        assert found["held_out"]["held_out"] == "the newest 799 rows of the current model, left out of both"
-        assert_follows(read_model(tmp_path / "model"), begun, open_dataset(url))
+        found = refresh("model", url)
+        assert (found["decision"], found["n_new"], found["n_gone"]) == (
+            "published",
+            300,
+            1,
+        )
+        assert (
+            found["held_out"]["held_out"]
+            == "the newest 799 rows of the current model, left out of both"
+        )
+        assert_follows(read_model("model"), begun, open_dataset(url))
 
-    def test_keeps_the_champion_of_bad_corrections_and_remembers_them(self, url, tmp_path, begun):
+    def test_keeps_the_champion_of_bad_corrections_and_remembers_them(self, url, begun):
         X, y = draw(1500, 1)
         version = open_dataset(url).version
         replace_rows(url, range(1500), X, 20 * y[::-1])
-        found = refresh(tmp_path / "model", url)
+        found = refresh("model", url)
         assert found["decision"] == "kept"
-        assert read_model(tmp_path / "model").digest() == begun.digest()
-        [refusal] = find_lacking(parse_location(tmp_path / "model"))
+        assert read_model("model").digest() == begun.digest()
+        [refusal] = find_lacking(parse_location("model"))
         assert (refusal.start, refusal.stop, refusal.n_changed) == (0, 1500, 1500)
-        assert (refusal.reason, refusal.data_version) == (found["reason"], open_dataset(url).version)
+        assert (refusal.reason, refusal.data_version) == (
+            found["reason"],
+            open_dataset(url).version,
+        )
         roll_back(parse_location(url), version)
-        assert refresh(tmp_path / "model", url)["decision"] == "nothing new"
+        assert refresh("model", url)["decision"] == "nothing new"
         append_dataset(url, *draw(300, 2))
-        assert refresh(tmp_path / "model", url)["decision"] == "published"
-        assert find_lacking(parse_location(tmp_path / "model")) == []
+        assert refresh("model", url)["decision"] == "published"
+        assert find_lacking(parse_location("model")) == []
 
     @pytest.mark.usefixtures("begun")
-    def test_keeps_refused_rows_out_when_other_rows_are_corrected(self, url, tmp_path):
+    def test_keeps_refused_rows_out_when_other_rows_are_corrected(self, url):
         X, y = draw(1000, 1)
         append_dataset(url, X, 20 * y[::-1])
-        assert refresh(tmp_path / "model", url)["decision"] == "kept"
+        assert refresh("model", url)["decision"] == "kept"
         replace_rows(url, [5], *draw(1, 2))
         append_dataset(url, *draw(300, 3))
-        found = refresh(tmp_path / "model", url)
+        found = refresh("model", url)
         assert (found["decision"], found["n_replaced"]) == ("published", 1)
         assert (found["new"], found["left_out"]) == ([[5000, 5300]], [[4000, 5000]])
         replace_rows(url, range(4000, 5000), *draw(1000, 4))
-        mended = refresh(tmp_path / "model", url)
+        mended = refresh("model", url)
         assert (mended["decision"], mended["left_out"]) == ("published", [])
-        assert find_lacking(parse_location(tmp_path / "model")) == []
+        assert find_lacking(parse_location("model")) == []

@@ -1,7 +1,10 @@
-"""Rows without weight change nothing; numbers too large or small for the sums are refused in words."""
+"""Rows without weight change nothing; numbers too large or small for the sums are
+refused in words.
+"""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from rff_dist import Gaussian, RFFRidge, SerialEngine, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
@@ -9,7 +12,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.length_scales import MedianDistances
 from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import passes
 from tests.plain import fit_ridge, plain_ridge
 from tests.refusals import refuses
 
@@ -27,51 +30,59 @@ def problem():
     return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(3000)
 
 
-def test_a_first_row_without_weight_does_not_spoil_the_standardisation(problem):
-    X, y = problem
-    weight = np.ones(len(X))
-    X[0], weight[0] = 1e9, 0.0
-    found = inspection.standardizer_from(inspection.inspect(ArrayDataset(X, y, weight), engine=ENGINE))
-    np.testing.assert_allclose(found.mean, X[1:].mean(axis=0), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(found.scale, X[1:].std(axis=0), rtol=1e-12)
-
-
 def test_the_median_heuristic_names_the_row_of_a_nan(problem):
     X, y = problem
     weight = np.ones(len(X))
     weight[:1000] = 0.0
     X[2500, 1] = np.nan
     with refuses(DataError, "row 2_500"):
-        median_distance(ArrayDataset(X[:3000], y, np.where(np.arange(3000) == 2500, 1.0, 0.0)))
+        median_distance(
+            ArrayDataset(X[:3000], y, np.where(np.arange(3000) == 2500, 1.0, 0.0))
+        )
 
 
 def scaled(model, factor):
-    """Return parameters that mean the same with weights that are `factor` times as large."""
+    """Return parameters that mean the same with weights that are `factor` times as
+    large.
+    """
     given = model.get("alpha", "auto")
-    return model if isinstance(given, str) else {**model, "alpha": np.multiply(given, factor)}
+    return (
+        model
+        if isinstance(given, str)
+        else {**model, "alpha": np.multiply(given, factor)}
+    )
 
 
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize(
-    "choice", [{"alpha": "gcv"}, {"alpha": "evidence"}, {"cv": 5}, {"alpha": [0.01, 0.1, 1.0, 10.0]}], ids=str
+    "choice",
+    [
+        {"alpha": "gcv"},
+        {"alpha": "evidence"},
+        {"cv": 5},
+        {"alpha": [0.01, 0.1, 1.0, 10.0]},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("factor", [1e-100, 1 / 3000, 1e5, 1e100])
 def test_a_factor_on_all_weights_changes_nothing_but_alpha(problem, choice, factor):
     X, y = (part[:400] for part in problem)
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
     plain, more = (
-        plain_ridge(n_components=40, length_scale=1.0, random_state=0, **scaled(choice, c)).fit(
-            X, y, weights * c
-        )
+        plain_ridge(
+            n_components=40, length_scale=1.0, random_state=0, **scaled(choice, c)
+        ).fit(X, y, weights * c)
         for c in (1.0, factor)
     )
     # refined by Brent's method to 1e-3 of log alpha, whose path rounding may bend
-    np.testing.assert_allclose(more.alpha_, plain.alpha_ * factor, rtol=2e-3)
+    assert_allclose(more.alpha_, plain.alpha_ * factor, rtol=2e-3)
     if "scores" in plain.selection_:
         found = [np.nanmin(model.selection_["scores"]) for model in (more, plain)]
-        np.testing.assert_allclose(*found, rtol=1e-4)
-    for one, two in zip(more.predict(X, return_std=True), plain.predict(X, return_std=True), strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+        assert_allclose(*found, rtol=1e-4)
+    for one, two in zip(
+        more.predict(X, return_std=True), plain.predict(X, return_std=True), strict=True
+    ):
+        assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["precision", "frequency"])
@@ -81,7 +92,8 @@ def test_rows_without_weight_are_no_observations_and_others_are_as_many_as_they_
 ):
     X, y = (part[:400] for part in problem)
     weights = np.random.default_rng(1).integers(0, 3, len(X)).astype(float)
-    counting, repeated = np.flatnonzero(weights), np.arange(400).repeat(weights.astype(int))
+    counting = np.flatnonzero(weights)
+    repeated = np.arange(400).repeat(weights.astype(int))
     others = (counting, weights[counting]) if kind == "precision" else (repeated, None)
     found = []
     for rows, own in ((np.arange(400), weights), others):
@@ -90,41 +102,52 @@ def test_rows_without_weight_are_no_observations_and_others_are_as_many_as_they_
             n_components=60, alpha=criterion, sample_weight_kind=kind,
         )  # fmt: skip
         found.append(model)
-    np.testing.assert_allclose(found[0].alpha, found[1].alpha, rtol=1e-6)
+    assert_allclose(found[0].alpha, found[1].alpha, rtol=1e-6)
     deviations = [
         predict_rows_with_std(
             Rows(Block(0, 0, 20), X[:20]),
-            predictive_model(model.linear, model.statistics, alpha=model.alpha, fit_intercept=True),
+            predictive_model(
+                model.linear, model.statistics, alpha=model.alpha, fit_intercept=True
+            ),
         )
         for model in found
     ]
-    np.testing.assert_allclose(deviations[0], deviations[1], rtol=1e-7)
+    assert_allclose(deviations[0], deviations[1], rtol=1e-7)
 
 
 def test_weights_beyond_the_sums_digits_are_warned_of(problem):
     X, y = problem
     weights = np.full(len(X), 1e-12)
     weights[0] = 1.0
-    with pytest.warns(UserWarning, match=r"sample weights go from 1e-12 to 1: .* fewer than three digits"):
+    with pytest.warns(
+        UserWarning,
+        match=r"sample weights go from 1e-12 to 1: .* fewer than three digits",
+    ):
         RFFRidge(n_components=16, alpha=1e-9).fit(X, y, weights)
 
 
 @pytest.mark.parametrize("smallest", [0.0, 1e-9])
 def test_ordinary_weights_and_none_are_not_warned_of(problem, smallest):
     X, y = problem
-    plain_ridge(n_components=16, alpha=1.0).fit(X, y, np.geomspace(1e-9, 1.0, len(X)) * (y > 0) + smallest)
+    plain_ridge(n_components=16, alpha=1.0).fit(
+        X, y, np.geomspace(1e-9, 1.0, len(X)) * (y > 0) + smallest
+    )
 
 
 @pytest.mark.parametrize("weight", [1e-300, 1e300])
 def test_weights_beyond_float64s_reach_are_refused(problem, weight):
     X, y = problem
-    with pytest.raises(DataError, match=r"sample weights are up to|not finite|overflows"):
+    with pytest.raises(
+        DataError, match=r"sample weights are up to|not finite|overflows"
+    ):
         plain_ridge(n_components=16).fit(X, y, sample_weight=np.full(len(X), weight))
 
 
 def test_fractions_repeat_no_row(problem):
     X, y = problem
-    model = plain_ridge(n_components=16, alpha=1.0, random_state=0, sample_weight_kind="frequency")
+    model = plain_ridge(
+        n_components=16, alpha=1.0, random_state=0, sample_weight_kind="frequency"
+    )
     model.fit(X, y, sample_weight=np.full(len(X), 2.0))
     with refuses(DataError, "sample_weight", "0.5", "row 0"):
         model.partial_fit(X, y, sample_weight=np.full(len(X), 0.5))
@@ -133,8 +156,12 @@ def test_fractions_repeat_no_row(problem):
 
 
 @pytest.mark.parametrize(("column", "name"), [(0, "X, column 1"), (1, "y, column 0")])
-@pytest.mark.parametrize(("factor", "problem_"), [(1e-200, "varies so little"), (1e200, "overflows float64")])
-def test_columns_that_float64_cannot_square_are_named(problem, column, name, factor, problem_):
+@pytest.mark.parametrize(
+    ("factor", "problem_"), [(1e-200, "varies so little"), (1e200, "overflows float64")]
+)
+def test_columns_that_float64_cannot_square_are_named(
+    problem, column, name, factor, problem_
+):
     X, y = problem
     if column == 0:
         X[:, 1] *= factor
@@ -147,12 +174,16 @@ def test_columns_that_float64_cannot_square_are_named(problem, column, name, fac
 def test_a_large_mean_without_standardisation_is_warned_of(problem):
     X, y = problem
     with pytest.warns(UserWarning, match="column 2 of X has mean 1e"):
-        plain_ridge(n_components=16, standardize=False).fit(X + np.array([0.0, 0.0, 1e6]), y)
+        plain_ridge(n_components=16, standardize=False).fit(
+            X + np.array([0.0, 0.0, 1e6]), y
+        )
 
 
 def test_a_failing_solve_keeps_the_rows_that_were_added(problem):
     X, y = problem
-    model = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(X[:2000], y[:2000])
+    model = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(
+        X[:2000], y[:2000]
+    )
     model.partial_fit(X[2000:], y[2000:])
     model.alpha = "none"
     with pytest.raises(InvalidParameterError):

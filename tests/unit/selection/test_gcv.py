@@ -1,4 +1,6 @@
-"""GCV against brute force, the choice of alpha, and the trap of Grams summed in float32."""
+"""GCV against brute force, the choice of alpha, and the trap of Grams summed in
+float32.
+"""
 
 import numpy as np
 import pytest
@@ -20,29 +22,41 @@ def dense_gcv(Z, Y, alpha):
 
 
 def dense_log_evidence(Z, y, alpha):
-    """Log density of y under N(0, σ²·(ZZ'/alpha + I)) at its best σ²: Rasmussen & Williams 2006, eq. 2.30."""
+    """Log density of y under N(0, σ²·(ZZ'/alpha + I)) at its best σ²: Rasmussen &
+    Williams 2006, eq. 2.30.
+    """
     covariance = Z @ Z.T / alpha + np.eye(len(Z))
     variance = y @ np.linalg.solve(covariance, y) / len(y)
-    return -0.5 * (len(y) * (np.log(2 * np.pi * variance) + 1) + np.linalg.slogdet(covariance)[1])
+    return -0.5 * (
+        len(y) * (np.log(2 * np.pi * variance) + 1) + np.linalg.slogdet(covariance)[1]
+    )
 
 
 def test_log_evidences_are_dense_densities_up_to_a_constant():
     Z, Y = draw_problem(n_samples=60)
     alphas = np.geomspace(1e-3, 1e5, 9)
     found = decompose(normal_equations(Z, Y, fit_intercept=False)).log_evidences(alphas)
-    oracle = np.array([[dense_log_evidence(Z, y, alpha) for y in Y.T] for alpha in alphas])
-    np.testing.assert_allclose(found - found[0], oracle - oracle[0], rtol=1e-8, atol=1e-8)
+    oracle = np.array(
+        [[dense_log_evidence(Z, y, alpha) for y in Y.T] for alpha in alphas]
+    )
+    np.testing.assert_allclose(
+        found - found[0], oracle - oracle[0], rtol=1e-8, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("criterion", ["gcv", "evidence"])
 def test_chosen_alpha_is_the_best_of_the_dense_criterion_on_a_fine_grid(criterion):
     Z, Y = draw_problem(n_samples=60)
     by_gcv = criterion == "gcv"
-    selection = select_alpha(decompose(normal_equations(Z, Y, fit_intercept=by_gcv)), criterion=criterion)
+    selection = select_alpha(
+        decompose(normal_equations(Z, Y, fit_intercept=by_gcv)), criterion=criterion
+    )
     fine = np.geomspace(selection.alphas[0], selection.alphas[-1], 2_000)
     if by_gcv:
         dense = [(dense_gcv(Z, Y, alpha) / Y.var(axis=0)).mean() for alpha in fine]
-        np.testing.assert_allclose(selection.score, dense_gcv(Z, Y, selection.alpha), rtol=1e-8)
+        np.testing.assert_allclose(
+            selection.score, dense_gcv(Z, Y, selection.alpha), rtol=1e-8
+        )
     else:
         dense = [-sum(dense_log_evidence(Z, y, alpha) for y in Y.T) for alpha in fine]
     assert (selection.criterion, selection.at_end) == (criterion, None)
@@ -60,8 +74,14 @@ def test_a_minimum_at_the_end_of_the_grid_is_stated():
     Z, Y = draw_problem(n_targets=1)
     spectrum = decompose(normal_equations(Z, Y))
     inside = select_alpha(spectrum).alpha
-    assert select_alpha(spectrum, np.geomspace(inside * 10, inside * 1e3, 5)).at_end == "lower"
-    assert select_alpha(spectrum, np.geomspace(inside / 1e3, inside / 10, 5)).at_end == "upper"
+    assert (
+        select_alpha(spectrum, np.geomspace(inside * 10, inside * 1e3, 5)).at_end
+        == "lower"
+    )
+    assert (
+        select_alpha(spectrum, np.geomspace(inside / 1e3, inside / 10, 5)).at_end
+        == "upper"
+    )
     assert select_alpha(spectrum, [inside / 10, inside, inside * 10]).at_end is None
 
 
@@ -75,9 +95,12 @@ def test_default_alphas_reach_from_the_floor_to_100_times_the_largest_eigenvalue
 
 def test_scores_that_rounding_cannot_tell_apart_go_to_the_larger_alpha():
     Z, _ = draw_problem()
-    spectrum = decompose(normal_equations(Z, Z[:, :1]))  # no noise: every small alpha interpolates
+    # no noise: every small alpha interpolates
+    spectrum = decompose(normal_equations(Z, Z[:, :1]))
     selection = select_alpha(spectrum)
-    relative = selection.scores[:, 0] * spectrum.n_samples / spectrum.total_sum_of_squares[0]
+    relative = (
+        selection.scores[:, 0] * spectrum.n_samples / spectrum.total_sum_of_squares[0]
+    )
     tied = selection.alphas[relative <= relative.min() + 1e-10]
     assert len(tied) > 1
     assert selection.alpha == tied[-1]
@@ -88,7 +111,9 @@ def test_a_residual_that_float64_cannot_resolve_does_not_score_better_than_its_r
     spectrum = decompose(normal_equations(Z, Z[:, :1] * 1e3))
     alphas = default_alphas(spectrum)
     least = spectrum.rss_error_bound(alphas) / spectrum.n_samples
-    assert (spectrum.residual_sum_of_squares(alphas) < spectrum.rss_error_bound(alphas)).any()
+    assert (
+        spectrum.residual_sum_of_squares(alphas) < spectrum.rss_error_bound(alphas)
+    ).any()
     assert (generalized_cross_validation(spectrum, alphas) >= least).all()
 
 
@@ -112,7 +137,9 @@ def test_constant_targets_have_no_say_and_do_no_harm(criterion):
 
 
 def test_constant_features_do_no_harm():
-    selection = select_alpha(decompose(normal_equations(np.ones((9, 4)), np.arange(9.0)[:, np.newaxis])))
+    selection = select_alpha(
+        decompose(normal_equations(np.ones((9, 4)), np.arange(9.0)[:, np.newaxis]))
+    )
     assert selection.alpha == 1.0
     assert np.isfinite(selection.score).all()
 
@@ -131,8 +158,12 @@ def test_bad_grids_are_refused(alphas):
 )
 def test_scores_are_never_nan_nor_negative(seed, n_samples, n_components, log_noise):
     rng = np.random.default_rng(seed)
-    Z = rng.normal(size=(n_samples, n_components)) * 10.0 ** rng.uniform(-6, 2, n_components)
-    Y = Z @ rng.normal(size=(n_components, 2)) + 10.0**log_noise * rng.normal(size=(n_samples, 2))
+    Z = rng.normal(size=(n_samples, n_components)) * 10.0 ** rng.uniform(
+        -6, 2, n_components
+    )
+    Y = Z @ rng.normal(size=(n_components, 2)) + 10.0**log_noise * rng.normal(
+        size=(n_samples, 2)
+    )
     spectrum = decompose(normal_equations(Z, Y))
     selection = select_alpha(spectrum)
     assert not np.isnan(selection.scores).any()

@@ -1,7 +1,8 @@
-"""Sums of Z'Z in parts have the bits of one pass, and fits use them if workers have little memory."""
+"""Sums of Z'Z in parts have the bits of one pass, and fits use them if workers have
+little memory.
+"""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from tests.plain import fit_ridge
 from tests.refusals import refuses
 
 RNG = np.random.default_rng(5)
-ROWS = ArrayDataset(RNG.normal(size=(700, 3)).astype(np.float32), RNG.normal(size=(700, 2)))
+ROWS = ArrayDataset(
+    RNG.normal(size=(700, 3)).astype(np.float32), RNG.normal(size=(700, 2))
+)
 
 
 @given(n_components=st.integers(1, 20_000), n_parts=st.integers(1, 70))
@@ -37,15 +40,20 @@ def test_each_output_tile_is_in_one_part_and_parts_are_alike(n_components, n_par
         assert all(start < part.size for start in starts)
 
 
-@pytest.mark.parametrize("precision", ["standard", "high"])  # in fixed point, and on a grid
+# in fixed point, and on a grid
+@pytest.mark.parametrize("precision", ["standard", "high"])
 @pytest.mark.parametrize(("n_components", "n_parts"), [(300, 3), (1200, 5)])
 def test_sums_in_parts_have_the_bits_of_one_pass(precision, n_components, n_parts):
-    feature_map = draw_feature_map("gaussian", n_features=3, n_components=n_components, precision=precision)
+    feature_map = draw_feature_map(
+        "gaussian", n_features=3, n_components=n_components, precision=precision
+    )
     whole = accumulate(ROWS, feature_map)
     assert accumulate(ROWS, feature_map, n_parts=n_parts).digest() == whole.digest()
     member = Accumulation(feature_map, statistics_spec(ROWS, feature_map))
     folds = HashFolds(3)
-    (apart,) = accumulate_folds(ROWS, [member], folds=folds, engine=SerialEngine(), n_parts=n_parts)
+    (apart,) = accumulate_folds(
+        ROWS, [member], folds=folds, engine=SerialEngine(), n_parts=n_parts
+    )
     (at_once,) = accumulate_folds(ROWS, [member], folds=folds, engine=SerialEngine())
     assert apart == at_once
 
@@ -54,7 +62,7 @@ def test_rows_that_change_between_parts_are_noticed():
     class Changing(ArrayDataset):
         n_read = 0
 
-        def read(self, block: Any) -> Any:
+        def read(self, block):
             rows = super().read(block)
             self.n_read += 1
             assert rows.y is not None
@@ -68,22 +76,25 @@ def test_rows_that_change_between_parts_are_noticed():
 
 
 class SmallWorkers(SerialEngine):
-    """A serial engine for which plans assume a client and workers with little memory."""
+    """A serial engine for which plans assume a client and workers with little
+    memory.
+    """
 
     memory = 0
 
     @property
-    def in_process(self) -> bool:
+    def in_process(self):
         return False
 
     @property
-    def worker_memory(self) -> int:
+    def worker_memory(self):
         return self.memory
 
 
 @pytest.mark.parametrize("alpha", [1e-3, "cv"])
 def test_fit_whose_sums_no_worker_holds_is_the_same_model(alpha):
-    rows, n_components = ArrayDataset(ROWS.X, ROWS.y[:, 0]), 1024
+    rows = ArrayDataset(ROWS.X, ROWS.y[:, 0])
+    n_components = 1024
     machines = Machines(separate_client=True, client_memory_limit=2**40)
     n_folds = 1 if alpha == 1e-3 else 5
     job = PlannedFit(Sizes.of(rows), n_components, machines, Sums(n_folds=n_folds))
@@ -91,14 +102,19 @@ def test_fit_whose_sums_no_worker_holds_is_the_same_model(alpha):
     engine = SmallWorkers(n_threads=1)
     engine.memory = whole.worker_bytes - whole.statistics_bytes // 4
     machines = replace(machines, memory_limit=engine.memory)
-    plan = plan_fit(replace(job, machines=machines, sums=Sums(n_folds=n_folds, in_parts=True)))
+    plan = plan_fit(
+        replace(job, machines=machines, sums=Sums(n_folds=n_folds, in_parts=True))
+    )
     assert plan.n_parts > 1
     assert plan.bytes_read > whole.bytes_read
     passes = []
     engine.observers = (passes.append,)
-    options: dict[str, Any] = {"n_components": n_components, "alpha": alpha}
+    options = {"n_components": n_components, "alpha": alpha}
     model, _ = fit_ridge(rows, Gaussian(), engine=engine, **options)
     expected, _ = fit_ridge(rows, Gaussian(), engine=SerialEngine(), **options)
     assert model.statistics.digest() == expected.statistics.digest()
     np.testing.assert_array_equal(model.coefficients, expected.coefficients)
-    assert sum(getattr(event, "label", "") == "accumulate" for event in passes) > plan.n_parts
+    assert (
+        sum(getattr(event, "label", "") == "accumulate" for event in passes)
+        > plan.n_parts
+    )

@@ -1,6 +1,6 @@
-"""Ranks from a sample of rows map columns to a normal distribution; which columns they map."""
-
-from __future__ import annotations
+"""Ranks from a sample of rows map columns to a normal distribution; which columns they
+map.
+"""
 
 import itertools
 
@@ -23,11 +23,14 @@ from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
-CELL = 2 * 3.7 / N_CELLS  # width of a cell for scores of 4,096 rows: interpolation errs by less
+# width of a cell for scores of 4,096 rows: interpolation errs by less
+CELL = 2 * 3.7 / N_CELLS
 
 
 def tailed(n_samples, seed=0):
-    """Columns: t with 1.5 degrees of freedom, normal, rare 0/1, log-normal of sigma 2."""
+    """Columns: t with 1.5 degrees of freedom, normal, rare 0/1, log-normal of sigma
+    2.
+    """
     rng = np.random.default_rng(seed)
     rare = rng.random(n_samples) < 0.002
     return np.column_stack(
@@ -49,11 +52,14 @@ def standardizer_of(X, standardize, weights=None, engine=ENGINE, chunk_rows=8192
 def test_scores_of_few_rows_are_those_of_scikit_learn():
     X = tailed(3_000)
     ours = standardizer_of(X, "rank")(X)[:, [0, 1, 3]]
-    transformer = QuantileTransformer(n_quantiles=3_000, output_distribution="normal", subsample=None)
+    transformer = QuantileTransformer(
+        n_quantiles=3_000, output_distribution="normal", subsample=None
+    )
     theirs = transformer.fit_transform(X[:, [0, 1, 3]])
     # beyond, the two differ: the rank of the smallest value is ½ here and 0 there
     inner = np.abs(theirs) < 2.5
-    # ranks differ by half a row, 2e-4 over the normal density at 2.5, 0.018; and interpolation
+    # ranks differ by half a row, 2e-4 over the normal density at 2.5, 0.018; and
+    # interpolation
     assert_allclose(ours[inner], theirs[inner], rtol=0, atol=0.01 + CELL)
 
 
@@ -76,7 +82,9 @@ def test_values_beyond_those_seen_are_clipped_and_what_is_not_finite_stays():
     assert_array_equal(found[:2], standardizer(np.array([[X.min()], [X.max()]]))[:, 0])
     assert found[2] == np.inf
     assert np.isnan(found[3])
-    model = RFFRidge(n_components=16, alpha=1.0, standardize="rank", random_state=0).fit(X, X[:, 0])
+    model = RFFRidge(
+        n_components=16, alpha=1.0, standardize="rank", random_state=0
+    ).fit(X, X[:, 0])
     with refuses(ValueError, "infinity"):
         model.predict([[np.inf]])
 
@@ -84,7 +92,8 @@ def test_values_beyond_those_seen_are_clipped_and_what_is_not_finite_stays():
 @given(st.permutations(range(6)), st.integers(0, 2**32))
 def test_samples_add_up_to_the_same_in_any_order(order, seed):
     rng = np.random.default_rng(seed)
-    X, weights = rng.standard_normal((9_001, 2)), rng.integers(0, 2, 9_001).astype(np.float64)
+    X = rng.standard_normal((9_001, 2))
+    weights = rng.integers(0, 2, 9_001).astype(np.float64)
     edges = [0, 1, 700, 701, 5_003, 8_000, 9_001]
     columns = np.array([1])
     parts = [
@@ -102,20 +111,27 @@ def test_samples_add_up_to_the_same_in_any_order(order, seed):
 
 
 def test_the_sample_is_as_good_as_random():
-    """Its row numbers are uniform, also modulo small numbers: orders in the data do not matter."""
+    """Its row numbers are uniform, also modulo small numbers: orders in the data do not
+    matter.
+    """
     n_samples = 200_000
-    rows = Rows(Block(0, 0, n_samples), np.arange(n_samples, dtype=np.float64)[:, np.newaxis])
+    rows = Rows(
+        Block(0, 0, n_samples), np.arange(n_samples, dtype=np.float64)[:, np.newaxis]
+    )
     chosen = np.sort(sample_columns(rows, np.array([0])).values[:, 0])
     uniform = (np.arange(4_096) + 0.5) / 4_096
     assert np.abs(chosen / n_samples - uniform).max() < 2 / 64  # Kolmogorov, as above
     for modulus in (2, 3, 4, 8):
         counts = np.bincount(chosen.astype(int) % modulus, minlength=modulus)
         expected = 4_096 / modulus
-        assert np.square(counts - expected).sum() / expected < modulus + 6 * np.sqrt(2 * modulus)
+        assert np.square(counts - expected).sum() / expected < modulus + 6 * np.sqrt(
+            2 * modulus
+        )
 
 
 def test_rows_without_weight_change_nothing_and_no_one_looks_at_y():
-    X, weights = tailed(6_000), np.ones(6_000)
+    X = tailed(6_000)
+    weights = np.ones(6_000)
     weights[::3] = 0
     wild = X.copy()
     wild[::3] *= 1e3
@@ -149,7 +165,9 @@ def test_auto_is_true_for_ordinary_columns(law):
 def test_a_fit_of_heavy_tails_reports_its_columns():
     X = tailed(3_000)
     y = np.tanh(X[:, 0]) + np.log(X[:, 3])
-    model = plain_ridge(n_components=64, alpha=1e-3, random_state=0).fit(X[:2_000], y[:2_000])
+    model = plain_ridge(n_components=64, alpha=1e-3, random_state=0).fit(
+        X[:2_000], y[:2_000]
+    )
     assert model.mapped_columns_ == (0, 3)
     assert model.model_.card["mapped_columns"] == [0, 3]
     # by means and deviations log-normal columns of sigma 2 are a spike at 0: R² 0.3

@@ -1,6 +1,6 @@
-"""Sufficient statistics: equal to float64 products, exact under + and -, refused when they do not add up."""
-
-from __future__ import annotations
+"""Sufficient statistics: equal to float64 products, exact under + and -, refused when
+they do not add up.
+"""
 
 import functools
 import math
@@ -11,13 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import StatisticsError
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.specs import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec, trace_of
+from rff_dist.statistics.specs import (
+    FINE_FRACTION_BITS,
+    FRACTION_BITS,
+    StatisticsSpec,
+    trace_of,
+)
 from tests.refusals import refuses
 from tests.small_statistics import (
     LIMB_ROWS,
@@ -30,7 +36,8 @@ from tests.small_statistics import (
 )
 from tests.strategies import row_sets
 
-EXACT = 1e-12  # the statistics round features' products once; NumPy's Z'Z rounds about as much
+# the statistics round features' products once; NumPy's Z'Z rounds about as much
+EXACT = 1e-12
 SEVERAL_TILES = 1_030  # three strips of output tiles, the last one 6 wide
 
 
@@ -45,13 +52,17 @@ class TestAgainstFloat64:
     @pytest.mark.parametrize("map_name", ["pairs", "phases"])
     @pytest.mark.parametrize("weights", [0, 4], ids=["plain", "weighted"])
     @pytest.mark.parametrize("n_components", [2, 12, 40, 512, 514, SEVERAL_TILES])
-    def test_all_sums_are_those_of_the_explicit_features(self, n_components, weights, map_name):
-        features, rows = feature_map(n_components, map_name), random_rows(200, weights=weights)
+    def test_all_sums_are_those_of_the_explicit_features(
+        self, n_components, weights, map_name
+    ):
+        features = feature_map(n_components, map_name)
+        rows = random_rows(200, weights=weights)
         offset = (100.0, -3.0)
         rows = replace(rows, y=rows.y + offset)
         state = accumulation(features, weight_exponent=2, target_offset=offset)
         statistics = accumulate_rows(rows, state)
-        Z, w = features.transform(rows.X), rows.sample_weight
+        Z = features.transform(rows.X)
+        w = rows.sample_weight
         w = np.ones(200) if w is None else w
         assert statistics.n_samples == 200
         assert_close(statistics.ZtZ(), Z.T @ (Z * w[:, None]))
@@ -60,17 +71,20 @@ class TestAgainstFloat64:
         assert_close(statistics.Zt1(), Z.T @ w)
         assert_close(statistics.target_means(), np.average(rows.y, axis=0, weights=w))
         assert statistics.sum_of_weights == pytest.approx(w.sum(), rel=1e-15)
-        np.testing.assert_array_equal(statistics.ZtZ(), statistics.ZtZ().T)
+        assert_array_equal(statistics.ZtZ(), statistics.ZtZ().T)
 
     def test_a_vector_of_targets_gives_a_vector_and_a_number(self):
-        features, rows = feature_map(), random_rows(50, 1)
+        features = feature_map()
+        rows = random_rows(50, 1)
         statistics = accumulate_rows(
             rows, accumulation(features, 1, one_dimensional=True, target_offset=(0.5,))
         )
         assert statistics.Zty().shape == (12,)
         assert_close(statistics.Zty(), features.transform(rows.X).T @ rows.y[:, 0])
         assert isinstance(statistics.yty(), float)
-        assert statistics.yty() == pytest.approx(float(rows.y[:, 0] @ rows.y[:, 0]), rel=EXACT)
+        assert statistics.yty() == pytest.approx(
+            float(rows.y[:, 0] @ rows.y[:, 0]), rel=EXACT
+        )
         assert statistics.normal_equations().moments.shape == (12, 1)
 
 
@@ -81,7 +95,8 @@ class TestLaws:
     )
     def test_forgetting_rows_leaves_no_trace(self, some, others):
         state = accumulation(feature_map())
-        s, t = accumulate_rows(some, state), accumulate_rows(others, state)
+        s = accumulate_rows(some, state)
+        t = accumulate_rows(others, state)
         assert (s + t) - t == s
         assert ((s + t) - t).digest() == s.digest()
         assert s - s == RidgeStatistics.empty(state.spec)
@@ -95,15 +110,23 @@ class TestLaws:
         assert (s.digest(), t.digest()) == before
 
 
-def integers(statistics: RidgeStatistics) -> list[int]:
+def integers(statistics):
     """Read the Gram as Python's integers, as the class's docstring defines them."""
-    high = [0] * len(statistics.low) if statistics.high is None else statistics.high.tolist()
-    return [low + h * 2**62 for low, h in zip(statistics.low.tolist(), high, strict=True)]
+    high = (
+        [0] * len(statistics.low)
+        if statistics.high is None
+        else statistics.high.tolist()
+    )
+    return [
+        low + h * 2**62 for low, h in zip(statistics.low.tolist(), high, strict=True)
+    ]
 
 
 @st.composite
-def grams(draw: st.DrawFn, sizes: tuple[int, ...] = (LIMB_ROWS,)) -> tuple[list[int], int]:
-    """Return a Gram and the number of its rows: a row adds at most 1, which is 2**39 on the grid."""
+def grams(draw, sizes=(LIMB_ROWS,)):
+    """Return a Gram and the number of its rows: a row adds at most 1, which is 2**39 on
+    the grid.
+    """
     n_samples = draw(st.sampled_from(sizes))
     most = n_samples * 2**39
     return draw(st.lists(st.integers(-most, most), min_size=4, max_size=4)), n_samples
@@ -115,37 +138,56 @@ class TestTwoLimbs:
         st.lists(grams((1, LIMB_ROWS - 1, LIMB_ROWS)), min_size=1, max_size=9),
         st.randoms(use_true_random=False),
     )
-    def test_sums_beyond_one_limb_are_those_of_big_integers(self, sizes_and_grams, random):
+    def test_sums_beyond_one_limb_are_those_of_big_integers(
+        self, sizes_and_grams, random
+    ):
         terms = [by_hand(*one) for one in sizes_and_grams]
         random.shuffle(terms)
         total = functools.reduce(add, terms)
-        assert integers(total) == [sum(column) for column in zip(*map(integers, terms), strict=True)]
+        assert integers(total) == [
+            sum(column) for column in zip(*map(integers, terms), strict=True)
+        ]
         assert (total.high is None) == (total.n_samples <= LIMB_ROWS)
         if total.high is not None:
             assert ((total.low >= 0) & (total.low < 2**62)).all()
         for term in terms[1:]:
             total -= term
-        assert (total, total.high, total.digest()) == (terms[0], None, terms[0].digest())
+        assert (total, total.high, total.digest()) == (
+            terms[0],
+            None,
+            terms[0].digest(),
+        )
 
     @pytest.mark.parametrize("n_blocks", [1, 2, 3, 5])
     def test_rows_added_in_place_give_the_bits_of_sums(self, n_blocks):
-        # 2**13 rows fill one limb of the fine grid; a column of ones fills it to the last bit
+        # 2**13 rows fill one limb of the fine grid; a column of ones fills it to the
+        # last bit
         state = accumulation(feature_map(), fraction_bits=FINE_FRACTION_BITS)
-        blocks = [random_rows(state.spec.limb_rows // 2 * (1 + i % 2), seed=i) for i in range(n_blocks)]
+        blocks = [
+            random_rows(state.spec.limb_rows // 2 * (1 + i % 2), seed=i)
+            for i in range(n_blocks)
+        ]
         total = None
         for rows in blocks:
             total = accumulate_rows(rows, state, total)
-        expected = functools.reduce(add, [accumulate_rows(rows, state) for rows in blocks])
+        expected = functools.reduce(
+            add, [accumulate_rows(rows, state) for rows in blocks]
+        )
         assert total == expected
         assert total.digest() == expected.digest()
-        assert (total.n_tiles, total.high is None) == (expected.n_tiles, expected.high is None)
+        assert (total.n_tiles, total.high is None) == (
+            expected.n_tiles,
+            expected.high is None,
+        )
 
     def test_two_limbs_are_read_in_the_right_place(self):
         total = by_hand([2**62, -(2**62), -(2**62), 2**61], LIMB_ROWS)
         for _ in range(3):
             total += total
-        expected = np.array([[2.0**62, -(2.0**62)], [-(2.0**62), 2.0**61]]) * 8 / 2.0**39
-        np.testing.assert_array_equal(total.ZtZ(), expected)
+        expected = (
+            np.array([[2.0**62, -(2.0**62)], [-(2.0**62), 2.0**61]]) * 8 / 2.0**39
+        )
+        assert_array_equal(total.ZtZ(), expected)
         assert trace_of(total) == expected[0, 0] + expected[1, 1]
 
 
@@ -166,16 +208,19 @@ class TestRefusals:
     )
     def test_statistics_of_different_things_are_refused_by_field(self, change, field):
         spec = accumulation(feature_map()).spec
-        left, right = RidgeStatistics.empty(spec), RidgeStatistics.empty(replace(spec, **change))
+        left = RidgeStatistics.empty(spec)
+        right = RidgeStatistics.empty(replace(spec, **change))
         for combine in (RidgeStatistics.__add__, RidgeStatistics.__sub__):
             with refuses(StatisticsError, *field) as refusal:
                 combine(left, right)
-            assert str(refusal.value).count(" and ") <= 1 + 1  # no field that is equal, and the advice
+            # no field that is equal, and the advice
+            assert str(refusal.value).count(" and ") <= 1 + 1
         assert left != right
 
     def test_forgetting_more_rows_than_held_is_refused(self):
         state = accumulation(feature_map())
-        few, many = accumulate_rows(random_rows(5), state), accumulate_rows(random_rows(6), state)
+        few = accumulate_rows(random_rows(5), state)
+        many = accumulate_rows(random_rows(6), state)
         with refuses(StatisticsError, "6 rows", "5"):
             few - many
 
@@ -190,7 +235,7 @@ class TestRefusals:
 
 class TestCompleteness:
     @pytest.fixture
-    def state(self) -> Accumulation:
+    def state(self):
         return accumulation(feature_map(514))
 
     def test_a_gram_that_lacks_a_row_which_was_counted_is_found(self, state):
@@ -213,14 +258,23 @@ class TestNormalEquations:
     @pytest.mark.parametrize("offset", [(), (3.0, -4.0)])
     @pytest.mark.parametrize("weights", [0, 4], ids=["plain", "weighted"])
     @pytest.mark.parametrize("n_components", [12, SEVERAL_TILES])
-    def test_they_are_numpys_centred_or_plain_products(self, n_components, weights, offset, fit_intercept):
-        features, rows = feature_map(n_components), random_rows(400, weights=weights)
-        statistics = accumulate_rows(rows, accumulation(features, weight_exponent=2, target_offset=offset))
+    def test_they_are_numpys_centred_or_plain_products(
+        self, n_components, weights, offset, fit_intercept
+    ):
+        features = feature_map(n_components)
+        rows = random_rows(400, weights=weights)
+        statistics = accumulate_rows(
+            rows, accumulation(features, weight_exponent=2, target_offset=offset)
+        )
         equations = statistics.normal_equations(fit_intercept=fit_intercept)
-        Z, y = features.transform(rows.X), rows.y
+        Z = features.transform(rows.X)
+        y = rows.y
         w = np.ones(400) if rows.sample_weight is None else rows.sample_weight
-        z_mean, y_mean = (fit_intercept * np.average(one, axis=0, weights=w) for one in (Z, y))
-        Z, y = Z - z_mean, y - y_mean
+        z_mean, y_mean = (
+            fit_intercept * np.average(one, axis=0, weights=w) for one in (Z, y)
+        )
+        Z = Z - z_mean
+        y = y - y_mean
         assert_close(equations.gram, Z.T @ (Z * w[:, None]))
         assert_close(equations.moments, Z.T @ (y * w[:, None]))
         assert_close(equations.total_sum_of_squares, (y**2 * w[:, None]).sum(axis=0))
@@ -230,17 +284,30 @@ class TestNormalEquations:
 
     @pytest.mark.parametrize("fit_intercept", [True, False])
     @pytest.mark.parametrize("n_components", [12, SEVERAL_TILES])
-    def test_without_those_of_some_rows_they_are_those_of_the_others(self, n_components, fit_intercept):
-        features, rows = feature_map(n_components), random_rows(400, weights=4)
+    def test_without_those_of_some_rows_they_are_those_of_the_others(
+        self, n_components, fit_intercept
+    ):
+        features = feature_map(n_components)
+        rows = random_rows(400, weights=4)
         rows.y[:150] += 2.0  # groups whose means differ
         state = accumulation(features, weight_exponent=2, target_offset=(1.0, -1.0))
         some, others = (
-            accumulate_rows(part(rows, index), state).normal_equations(fit_intercept=fit_intercept)
+            accumulate_rows(part(rows, index), state).normal_equations(
+                fit_intercept=fit_intercept
+            )
             for index in (slice(0, 150), slice(150, 400))
         )
-        whole = accumulate_rows(rows, state).normal_equations(fit_intercept=fit_intercept)
+        whole = accumulate_rows(rows, state).normal_equations(
+            fit_intercept=fit_intercept
+        )
         left = whole.without(some)
-        for name in ("gram", "moments", "total_sum_of_squares", "feature_means", "target_means"):
+        for name in (
+            "gram",
+            "moments",
+            "total_sum_of_squares",
+            "feature_means",
+            "target_means",
+        ):
             assert_close(getattr(left, name), getattr(others, name))
         assert (left.n_samples, left.fit_intercept) == (250, fit_intercept)
         assert left.sum_of_weights == pytest.approx(others.sum_of_weights)
@@ -250,56 +317,81 @@ class TestNormalEquations:
         noise = rows.y
         far = replace(rows, y=np.round(noise, 3) + 1e9)
         offset = tuple(far.y.mean(axis=0))
-        equations = accumulate_rows(far, accumulation(feature_map(), target_offset=offset)).normal_equations()
+        equations = accumulate_rows(
+            far, accumulation(feature_map(), target_offset=offset)
+        ).normal_equations()
         centred = far.y - far.y.mean(axis=0)  # exact to 1e-7, half a last place of 1e9
         Z = feature_map().transform(rows.X)
-        np.testing.assert_allclose(equations.total_sum_of_squares, (centred**2).sum(axis=0), rtol=1e-9)
-        np.testing.assert_allclose(equations.moments, (Z - Z.mean(axis=0)).T @ centred, atol=1e-6)
+        assert_allclose(
+            equations.total_sum_of_squares, (centred**2).sum(axis=0), rtol=1e-9
+        )
+        assert_allclose(equations.moments, (Z - Z.mean(axis=0)).T @ centred, atol=1e-6)
         true_means = [math.fsum(column) / 500 for column in far.y.T]
-        np.testing.assert_allclose(equations.target_means, true_means, rtol=1e-15)
+        assert_allclose(equations.target_means, true_means, rtol=1e-15)
 
     def test_a_constant_target_has_no_sum_of_squares(self):
         rows = replace(random_rows(300), y=np.full((300, 2), 7.3))
         state = accumulation(feature_map(), target_offset=(7.3, 7.3))
         equations = accumulate_rows(rows, state).normal_equations()
-        np.testing.assert_array_equal(equations.total_sum_of_squares, 0.0)
-        np.testing.assert_array_equal(equations.moments, 0.0)
+        assert_array_equal(equations.total_sum_of_squares, 0.0)
+        assert_array_equal(equations.moments, 0.0)
 
 
 class TestObservations:
     def test_weights_that_repeat_rows_count_as_observations(self):
         rows = replace(random_rows(10), sample_weight=np.arange(10.0))
-        for frequency_weights, expected in ((True, 45), (False, 9)):  # the first row's weight is 0
-            state = accumulation(feature_map(), weight_exponent=4, frequency_weights=frequency_weights)
+        # the first row's weight is 0
+        for frequency_weights, expected in ((True, 45), (False, 9)):
+            state = accumulation(
+                feature_map(), weight_exponent=4, frequency_weights=frequency_weights
+            )
             for fit_intercept in (True, False):
-                equations = accumulate_rows(rows, state).normal_equations(fit_intercept=fit_intercept)
+                equations = accumulate_rows(rows, state).normal_equations(
+                    fit_intercept=fit_intercept
+                )
                 assert equations.n_samples == expected
                 assert equations.sum_of_weights == 45
 
     @pytest.mark.parametrize("frequency_weights", [True, False])
-    def test_rows_without_weight_leave_all_but_the_count_of_rows_as_it_is(self, frequency_weights):
-        state = accumulation(feature_map(), weight_exponent=2, frequency_weights=frequency_weights)
+    def test_rows_without_weight_leave_all_but_the_count_of_rows_as_it_is(
+        self, frequency_weights
+    ):
+        state = accumulation(
+            feature_map(), weight_exponent=2, frequency_weights=frequency_weights
+        )
         weighted = replace(random_rows(40), sample_weight=np.arange(40.0) % 4)
         counts = weighted.sample_weight > 0
-        whole, alone = accumulate_rows(weighted, state), accumulate_rows(part(weighted, counts), state)
+        whole = accumulate_rows(weighted, state)
+        alone = accumulate_rows(part(weighted, counts), state)
         assert (whole.n_samples, alone.n_samples) == (40, 30)
-        assert whole.n_observations == alone.n_observations == (60 if frequency_weights else 30)
+        assert (
+            whole.n_observations
+            == alone.n_observations
+            == (60 if frequency_weights else 30)
+        )
 
     def test_observations_add_up_and_are_forgotten_exactly(self):
         state = accumulation(feature_map(), weight_exponent=2)
         parts = [
-            accumulate_rows(replace(random_rows(20, seed=seed), sample_weight=np.arange(20.0) % 3), state)
+            accumulate_rows(
+                replace(random_rows(20, seed=seed), sample_weight=np.arange(20.0) % 3),
+                state,
+            )
             for seed in range(2)
         ]
         together = parts[0] + parts[1]
-        assert together.n_observations == sum(part.n_observations for part in parts) == 26
+        assert (
+            together.n_observations == sum(part.n_observations for part in parts) == 26
+        )
         assert together - parts[1] == parts[0]
         assert replace(together, n_observations=25) != together
         assert replace(together, n_observations=25).digest() != together.digest()
 
     def test_weights_of_classes_repeat_no_row(self):
         own = np.array([2.0, 0.0, 1.0, 3.0])
-        rows = replace(random_rows(4), sample_weight=own * [0.5, 2.0, 0.5, 0.0], own_weight=own)
+        rows = replace(
+            random_rows(4), sample_weight=own * [0.5, 2.0, 0.5, 0.0], own_weight=own
+        )
         state = accumulation(feature_map(), frequency_weights=True)
         assert accumulate_rows(rows, state).n_observations == 3
 
@@ -307,23 +399,29 @@ class TestObservations:
 class TestGrid:
     @pytest.mark.parametrize("fraction_bits", [20, FRACTION_BITS, FINE_FRACTION_BITS])
     def test_the_gram_is_off_by_no_more_than_it_says(self, fraction_bits):
-        features, rows = feature_map(200), random_rows(1_000)
-        statistics = accumulate_rows(rows, accumulation(features, fraction_bits=fraction_bits))
+        features = feature_map(200)
+        rows = random_rows(1_000)
+        statistics = accumulate_rows(
+            rows, accumulation(features, fraction_bits=fraction_bits)
+        )
         equations = statistics.normal_equations(fit_intercept=False)
         Z = features.transform(rows.X)
         error = np.linalg.norm(equations.gram - Z.T @ Z, 2)
         float64 = 1e-14 * np.linalg.norm(Z.T @ Z, 2)
         assert error <= equations.gram_error + float64
-        if fraction_bits == 20:  # the grid is coarse, so the bound must not be much larger than the error
+        # the grid is coarse, so the bound must not be much larger than the error
+        if fraction_bits == 20:
             assert error > equations.gram_error / 10
 
     def test_a_block_may_fill_one_limb(self):
         """With phases, x = 0 and b = 0 all entries are 1: the largest possible sums."""
         ones = FourierFeatureMap(np.zeros((1, 2), np.float32), np.zeros(2, np.float32))
         n = 2**13
-        spec = StatisticsSpec(2, 1, ones.digest(), ((2, 1.0),), fraction_bits=FINE_FRACTION_BITS)
+        spec = StatisticsSpec(
+            2, 1, ones.digest(), ((2, 1.0),), fraction_bits=FINE_FRACTION_BITS
+        )
         rows = Rows(Block(0, 0, n), np.zeros((n, 1)), np.ones((n, 1)))
         statistics = accumulate_rows(rows, Accumulation(ones, spec))
         assert integers(statistics) == [2**62] * 4
         assert integers(statistics + statistics) == [2**63] * 4
-        np.testing.assert_array_equal((statistics + statistics).ZtZ(), 2.0 * n)
+        assert_array_equal((statistics + statistics).ZtZ(), 2.0 * n)

@@ -1,7 +1,5 @@
 """Statistics as they are stored, and the order of their output tiles."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -14,11 +12,17 @@ from rff_dist.statistics.accumulate import accumulate_rows
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.specs import TileLayout
 from tests.refusals import refuses
-from tests.small_statistics import LIMB_ROWS, accumulation, by_hand, feature_map, random_rows
+from tests.small_statistics import (
+    LIMB_ROWS,
+    accumulation,
+    by_hand,
+    feature_map,
+    random_rows,
+)
 
 
 class TestStoring:
-    def stored(self, n_components: int = 514):
+    def stored(self, n_components=514):
         state = accumulation(feature_map(n_components), target_offset=(1.0, 0.1))
         statistics = accumulate_rows(random_rows(60), state)
         metadata, arrays = statistics.to_arrays()
@@ -39,16 +43,27 @@ class TestStoring:
         assert arrays["gram_high"].shape == (3,)
         assert RidgeStatistics.from_arrays(metadata, arrays) == total
         with refuses(StatisticsError, "digest"):
-            RidgeStatistics.from_arrays(metadata, {**arrays, "gram_high": arrays["gram_high"] + 1})
+            RidgeStatistics.from_arrays(
+                metadata, {**arrays, "gram_high": arrays["gram_high"] + 1}
+            )
 
     def test_the_digest_has_not_changed(self):
-        """Frozen on purpose: a new value means that stored statistics can no longer be read."""
+        """Frozen on purpose: a new value means that stored statistics can no longer be
+        read.
+        """
         total = by_hand([2**62, 7, 7, 2**61], LIMB_ROWS)
         assert total.digest()[:16] == "a7bf3e6dc6c45bf5"
         assert (total + total).digest()[:16] == "a9a7deacf00a91ac"
 
     @pytest.mark.parametrize(
-        "name", ["gram_low", "cross_digits", "cross_lowest", "targets_digits", "targets_lowest"]
+        "name",
+        [
+            "gram_low",
+            "cross_digits",
+            "cross_lowest",
+            "targets_digits",
+            "targets_lowest",
+        ],
     )
     def test_one_changed_number_is_found(self, name):
         _, metadata, arrays = self.stored()
@@ -60,7 +75,12 @@ class TestStoring:
 
     @pytest.mark.parametrize(
         "change",
-        [{"n_samples": 61}, {"digest": "0" * 64}, {"scales": [[24, 0.5]]}, {"target_offset": [1.0, 0.2]}],
+        [
+            {"n_samples": 61},
+            {"digest": "0" * 64},
+            {"scales": [[24, 0.5]]},
+            {"target_offset": [1.0, 0.2]},
+        ],
         ids=str,
     )
     def test_changed_metadata_is_found(self, change):
@@ -93,7 +113,9 @@ class TestTileLayout:
         assert counts.max() == 1
 
     @given(st.integers(1, 9_000), st.sampled_from([512, 1024, 2048, 4096]))
-    def test_regions_hold_each_tile_once_and_are_counted_without_a_list(self, n_components, most):
+    def test_regions_hold_each_tile_once_and_are_counted_without_a_list(
+        self, n_components, most
+    ):
         layout = TileLayout(n_components)
         assert layout.count_regions(most) == len(layout.regions(most))
         held = []

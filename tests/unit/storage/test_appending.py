@@ -1,7 +1,5 @@
 """Appending: readers see the old rows or all rows, whatever happens in between."""
 
-from __future__ import annotations
-
 import contextvars
 import itertools
 
@@ -11,6 +9,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import (
@@ -59,11 +58,14 @@ class TestAppendedRows:
     def test_are_what_writing_all_at_once_gives(
         self, tmp_path_factory, cuts, chunk_rows, dtype, one_dimensional
     ):
-        n, url = sum(cuts), tmp_path_factory.mktemp("appended") / "data.zarr"
+        n = sum(cuts)
+        url = tmp_path_factory.mktemp("appended") / "data.zarr"
         X, y = make_rows(n, dtype=dtype)
         y = y if one_dimensional else np.column_stack([y, -y])
-        weight, groups = np.arange(n) / 2, np.array([f"group {i % 3}" * (i % 5) for i in range(n)], object)
-        start, stops = 0, np.cumsum(cuts).tolist()
+        weight = np.arange(n) / 2
+        groups = np.array([f"group {i % 3}" * (i % 5) for i in range(n)], object)
+        start = 0
+        stops = np.cumsum(cuts).tolist()
         for i, stop in enumerate(stops):
             rows = slice(start, stop)
             parts = {"sample_weight": weight[rows], "groups": groups[rows]}
@@ -74,25 +76,26 @@ class TestAppendedRows:
                 assert (found.n_before, found.n_after) == (start, stop)
             start = stop
         read = read_all(url, sample_weight="sample_weight")
-        np.testing.assert_array_equal(read.X, X)
-        np.testing.assert_array_equal(read.y, y if y.ndim == 2 else y[:, np.newaxis])
-        np.testing.assert_array_equal(read.sample_weight, weight)
+        assert_array_equal(read.X, X)
+        assert_array_equal(read.y, y if y.ndim == 2 else y[:, np.newaxis])
+        assert_array_equal(read.sample_weight, weight)
         stored = open_column(url, "groups").read(Block(0, 0, n))
         assert stored.tolist() == groups.tolist()
 
-    def test_come_in_batches_of_any_length(self, tmp_path):
+    def test_come_in_batches_of_any_length(self):
         X, y = make_rows(57)
-        write(tmp_path / "d", X[:5], y[:5], chunk_rows=4)
+        write("d", X[:5], y[:5], chunk_rows=4)
         batches = ((X[a:b], y[a:b]) for a, b in itertools.pairwise([5, 6, 6, 20, 57]))
-        assert append_dataset(tmp_path / "d", batches).n_after == 57
-        np.testing.assert_array_equal(read_all(tmp_path / "d").X, X)
+        assert append_dataset("d", batches).n_after == 57
+        assert_array_equal(read_all("d").X, X)
 
-    def test_change_the_fingerprint_and_not_that_of_the_first_rows(self, tmp_path):
+    def test_change_the_fingerprint_and_not_that_of_the_first_rows(self):
         X, y = make_rows(20)
-        before = write(tmp_path / "d", X[:9], y[:9], chunk_rows=4)
-        fingerprint, prefix = before.fingerprint(), before.prefix_fingerprint(9)
-        append_dataset(tmp_path / "d", X[9:], y[9:])
-        after = open_dataset(tmp_path / "d")
+        before = write("d", X[:9], y[:9], chunk_rows=4)
+        fingerprint = before.fingerprint()
+        prefix = before.prefix_fingerprint(9)
+        append_dataset("d", X[9:], y[9:])
+        after = open_dataset("d")
         assert after.fingerprint() != fingerprint
         assert after.prefix_fingerprint(9) == prefix == before.prefix_fingerprint(9)
 
@@ -101,38 +104,59 @@ class TestAppendedRows:
         for value in (1.0, 2.0):
             write(tmp_path / str(value), np.zeros((5, 1)))
             append_dataset(tmp_path / str(value), np.full((3, 1), value))
-            digests.append(open_dataset(tmp_path / str(value)).attributes["rff_dist"]["sha256"])
+            digests.append(
+                open_dataset(tmp_path / str(value)).attributes["rff_dist"]["sha256"]
+            )
         assert digests[0] != digests[1]
 
 
 class TestSources:
     def test_of_a_dataset_with_ids_bring_theirs(self, tmp_path):
         (tmp_path / "t.csv").write_text("key,a,y\nk0,1,2\nk1,3,4\n")
-        ingest(tmp_path / "t.csv", tmp_path / "data", target="y", id="key")
-        append_dataset(tmp_path / "data", [[5.0]], [6.0], ids=["k2"])
-        replace_rows(tmp_path / "data", [0], [[7.0]], [8.0], ids=["new"])
-        assert open_column(tmp_path / "data", "id").take([0, 1, 2]).tolist() == ["new", "k1", "k2"]
-        X, y, _ = open_dataset(tmp_path / "data").take([0, 1, 2])
+        ingest("t.csv", "data", target="y", id="key")
+        append_dataset("data", [[5.0]], [6.0], ids=["k2"])
+        replace_rows("data", [0], [[7.0]], [8.0], ids=["new"])
+        assert open_column("data", "id").take([0, 1, 2]).tolist() == [
+            "new",
+            "k1",
+            "k2",
+        ]
+        X, y, _ = open_dataset("data").take([0, 1, 2])
         assert X[:, 0].tolist() == [7.0, 3.0, 5.0]
         assert y[:, 0].tolist() == [8.0, 4.0, 6.0]
         with pytest.raises(DataError, match="has X, y, id; expected the same arrays"):
-            append_dataset(tmp_path / "data", [[5.0]], [6.0])
+            append_dataset("data", [[5.0]], [6.0])
 
 
 class TestRefusals:
     @pytest.fixture
     def url(self, tmp_path):
-        write(tmp_path / "refuse", *make_rows(6), feature_names=["a", "b"], chunk_rows=4)
+        write("refuse", *make_rows(6), feature_names=["a", "b"], chunk_rows=4)
         return tmp_path / "refuse"
 
     @pytest.mark.parametrize(
         ("arrays", "message"),
         [
-            ((np.zeros((2, 3), "f4"), np.zeros(2)), r"X has shape \(2, 3\); expected \(2, 2\)"),
-            ((np.zeros((2, 2)), np.zeros(2)), "X is float64, but array 'X' of .*refuse holds float32"),
-            ((np.zeros((2, 2), "f4"), ["a", "b"]), "y is text, but array 'y' of .*refuse holds float64"),
-            ((np.zeros((2, 2), "f4"), np.zeros((2, 1))), r"y has shape \(2, 1\); expected \(2,\)"),
-            ((np.zeros((2, 2), "f4"),), "new rows have the arrays X, and .*refuse has X, y"),
+            (
+                (np.zeros((2, 3), "f4"), np.zeros(2)),
+                r"X has shape \(2, 3\); expected \(2, 2\)",
+            ),
+            (
+                (np.zeros((2, 2)), np.zeros(2)),
+                "X is float64, but array 'X' of .*refuse holds float32",
+            ),
+            (
+                (np.zeros((2, 2), "f4"), ["a", "b"]),
+                "y is text, but array 'y' of .*refuse holds float64",
+            ),
+            (
+                (np.zeros((2, 2), "f4"), np.zeros((2, 1))),
+                r"y has shape \(2, 1\); expected \(2,\)",
+            ),
+            (
+                (np.zeros((2, 2), "f4"),),
+                "new rows have the arrays X, and .*refuse has X, y",
+            ),
         ],
     )
     def test_other_arrays_are_named_and_nothing_changes(self, url, arrays, message):
@@ -144,7 +168,9 @@ class TestRefusals:
     def test_other_column_names_are_named(self, url):
         pandas = pytest.importorskip("pandas")
         X, y = make_rows(3)
-        with pytest.raises(DataError, match=r"'b' where .* has 'a'; expected the columns 'a', 'b'"):
+        with pytest.raises(
+            DataError, match=r"'b' where .* has 'a'; expected the columns 'a', 'b'"
+        ):
             append_dataset(url, pandas.DataFrame(X, columns=["b", "a"]), y)
         append_dataset(url, pandas.DataFrame(X, columns=["a", "b"]), y)
         assert open_dataset(url).n_samples == 9
@@ -165,7 +191,9 @@ class TestRefusals:
     def test_a_commit_of_another_program_is_noticed(self, url):
         def batches():
             yield make_rows(2)
-            repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(url)))
+            repository = icechunk.Repository.open(
+                icechunk.local_filesystem_storage(str(url))
+            )
             session = repository.writable_session("main")
             zarr.open_group(session.store, mode="r+").attrs["note"] = "changed"
             session.commit("by hand")
@@ -175,10 +203,12 @@ class TestRefusals:
         dataset = open_dataset(url)
         assert (dataset.n_samples, dataset.attributes["note"]) == (6, "changed")
 
-    def test_a_plain_dataset_says_what_makes_it_versioned(self, tmp_path):
-        write_dataset(tmp_path / "plain", *make_rows(6))
-        with pytest.raises(StorageError, match=r"plain Zarr.*`rff-dist data convert .*plain`"):
-            append_dataset(tmp_path / "plain", *make_rows(2))
+    def test_a_plain_dataset_says_what_makes_it_versioned(self):
+        write_dataset("plain", *make_rows(6))
+        with pytest.raises(
+            StorageError, match=r"plain Zarr.*`rff-dist data convert .*plain`"
+        ):
+            append_dataset("plain", *make_rows(2))
 
     def test_a_newer_format_is_refused(self, url):
         with changing(parse_location(url)) as change:
@@ -190,9 +220,9 @@ class TestRefusals:
 
     def test_a_damaged_last_chunk_is_not_written_over(self, tmp_path):
         X, y = make_rows(1500)
-        write(tmp_path / "d", X, y, chunk_rows=1000)
+        write("d", X, y, chunk_rows=1000)
         for chunk in (tmp_path / "d" / "chunks").iterdir():
             chunk.write_bytes(flipped(chunk.read_bytes(), 24))
         with pytest.raises(IntegrityError):
-            append_dataset(tmp_path / "d", *make_rows(2))
-        assert len(read_history(parse_location(tmp_path / "d"))) == 1
+            append_dataset("d", *make_rows(2))
+        assert len(read_history(parse_location("d"))) == 1

@@ -1,7 +1,10 @@
-"""Labels and groups of every type come back as they were given; other values are refused with their row."""
+"""Labels and groups of every type come back as they were given; other values are
+refused with their row.
+"""
 
 import json
 import pickle
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -17,14 +20,17 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.columns import TEXT
 from rff_dist.errors import DataError, StorageError
 from rff_dist.storage.columns import as_column, column_of, open_column
-from rff_dist.storage.datasets import dataset_from_arrays, list_arrays, open_dataset
+from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 from rff_dist.storage.writing import write_dataset
 
 WORDS = ["setosa", "é", "", "a longer word", "setosa", "日本", "b"]
 
 VALUES = {
     **{name: np.arange(7).astype(name) for name in ("int8", "int16", "int32", "int64")},
-    **{name: np.arange(7)[::-1].astype(name) for name in ("uint8", "uint16", "uint32", "uint64")},
+    **{
+        name: np.arange(7)[::-1].astype(name)
+        for name in ("uint8", "uint16", "uint32", "uint64")
+    },
     "extreme integers": np.array([-(2**63), 2**63 - 1, 0, 1, 2, 3, 4]),
     "largest uint64": np.array([2**64 - 1, 0, 1, 2, 3, 4, 5], np.uint64),
     "bool": np.arange(7) % 2 == 0,
@@ -40,12 +46,14 @@ def read_all(column):
     return column.read(Block(0, 0, column.n_samples))
 
 
-def stored(tmp_path, values, zarr_format=3, **options):
-    group = zarr.create_group(tmp_path / "group.zarr", overwrite=True, zarr_format=zarr_format)
+def stored(values, zarr_format=3, place="group.zarr", **options):
+    group = zarr.create_group(place, overwrite=True, zarr_format=zarr_format)
     dtype = TEXT if values.dtype == object else values.dtype
-    array = group.create_array("y", shape=values.shape, dtype=dtype, chunks=(3,), **options)
+    array = group.create_array(
+        "y", shape=values.shape, dtype=dtype, chunks=(3,), **options
+    )
     array[:] = values
-    return tmp_path / "group.zarr"
+    return Path(place)
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -53,32 +61,51 @@ class TestRoundTrips:
     def test_values_in_memory_come_back(self, name):
         column = as_column(VALUES[name])
         assert read_all(column).tolist() == VALUES[name].tolist()
-        assert column.take(np.array([5, 0, 5])).tolist() == VALUES[name][[5, 0, 5]].tolist()
+        assert (
+            column.take(np.array([5, 0, 5])).tolist()
+            == VALUES[name][[5, 0, 5]].tolist()
+        )
         assert column.read(Block(0, 2, 4)).tolist() == VALUES[name][2:4].tolist()
         assert column.n_samples == 7
 
     @pytest.mark.parametrize("zarr_format", [2, 3])
-    def test_stored_values_come_back(self, tmp_path, name, zarr_format):
+    def test_stored_values_come_back(self, name, zarr_format):
         values = VALUES[name]
-        column = open_column(stored(tmp_path, values, zarr_format=zarr_format), "y", missing_chunks="fill")
+        column = open_column(
+            stored(values, zarr_format=zarr_format),
+            "y",
+            missing_chunks="fill",
+        )
         assert read_all(column).tolist() == values.tolist()
         assert column.take(np.array([5, 0, 5])).tolist() == values[[5, 0, 5]].tolist()
-        assert column.dtype.kind == ("T" if values.dtype == object else values.dtype.kind)
+        assert column.dtype.kind == (
+            "T" if values.dtype == object else values.dtype.kind
+        )
         assert column.dtype.kind == "T" or column.dtype.isnative
 
     def test_written_as_y_and_as_groups_they_come_back(self, name):
         url = "memory://columns-round-trip"
-        write_dataset(url, np.ones((7, 2)), VALUES[name], groups=VALUES[name], chunk_rows=3, overwrite=True)
+        write_dataset(
+            url,
+            np.ones((7, 2)),
+            VALUES[name],
+            groups=VALUES[name],
+            chunk_rows=3,
+            overwrite=True,
+        )
         assert read_all(open_column(url, "y")).tolist() == VALUES[name].tolist()
         assert read_all(open_column(url, "groups")).tolist() == VALUES[name].tolist()
 
-    def test_pickled_they_come_back(self, tmp_path, name):
+    def test_pickled_they_come_back(self, name):
         in_memory = as_column(VALUES[name])
-        on_disk = open_column(stored(tmp_path, VALUES[name]), "y", missing_chunks="fill")
+        on_disk = open_column(stored(VALUES[name]), "y", missing_chunks="fill")
         for column in (in_memory, on_disk):
             again = pickle.loads(pickle.dumps(column))
             assert read_all(again).tolist() == VALUES[name].tolist()
             assert again.fingerprint() == column.fingerprint()
+        other = stored(np.roll(VALUES[name], 1), place="other")
+        filled = open_column(other, "y", missing_chunks="fill")
+        assert filled.fingerprint() != on_disk.fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -130,16 +157,28 @@ def test_numbers_and_booleans_in_objects_become_numbers(values, dtype):
         (pd.Series([True, None], dtype="boolean"), r"y is missing in row 1"),
         (polars.Series(["a", None]), r"y is missing in row 1"),
         (pa.array([1, None]), r"y is missing \(NaN\) in row 1"),
-        (np.array(["a", np.nan], np.dtypes.StringDType(na_object=np.nan)), r"y is missing in row 1"),
+        (
+            np.array(["a", np.nan], np.dtypes.StringDType(na_object=np.nan)),
+            r"y is missing in row 1",
+        ),
         (["a", 1], r"y is '1', a int, in row 1; expected labels of one type"),
         (np.array([1, True], object), r"y is 'True', a bool, in row 1"),
         (np.array([True, 1], object), r"y is '1', a int, in row 1"),
-        (np.array(["2020-01-01"], "M8[D]"), r"dtype datetime64\[D\].*Format times as text"),
+        (
+            np.array(["2020-01-01"], "M8[D]"),
+            r"dtype datetime64\[D\].*Format times as text",
+        ),
         ([1j], r"y has dtype complex128; expected labels"),
         ([b"a"], r"Decode the bytes to text"),
         ([2**70], r"integers beyond 64 bits"),
-        (["a", "b\ud83d"], r"y is 'b\\ud83d' in row 1, which holds half of a surrogate pair"),
-        (np.array(["\udc00", "b"]), r"y is '\\udc00' in row 0, which holds half of a surrogate pair"),
+        (
+            ["a", "b\ud83d"],
+            r"y is 'b\\ud83d' in row 1, which holds half of a surrogate pair",
+        ),
+        (
+            np.array(["\udc00", "b"]),
+            r"y is '\\udc00' in row 0, which holds half of a surrogate pair",
+        ),
         (np.ones(2, np.longdouble), r"y has dtype"),
     ],
 )
@@ -152,24 +191,31 @@ def utf32(**configuration):
     return {"data_type": {"name": "fixed_length_utf32", "configuration": configuration}}
 
 
-BYTES = {"codecs": [{"name": "bytes", "configuration": {"endian": "little"}}], "fill_value": ""}
+BYTES = {
+    "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    "fill_value": "",
+}
 
 
 class TestStored:
-    def test_a_fraction_or_nan_is_refused_where_it_is_read(self, tmp_path):
-        url = stored(tmp_path, np.array([1.0, 2.0, 3.0, 4.0, 2.5, np.nan]))
+    def test_a_fraction_or_nan_is_refused_where_it_is_read(self):
+        url = stored(np.array([1.0, 2.0, 3.0, 4.0, 2.5, np.nan]))
         column = open_column(url, "y")
         assert column.read(Block(0, 0, 3)).tolist() == [1, 2, 3]
-        with pytest.raises(DataError, match=r"array 'y' of .* is 2\.5, no whole number .* in row 4"):
+        with pytest.raises(
+            DataError, match=r"array 'y' of .* is 2\.5, no whole number .* in row 4"
+        ):
             column.read(Block(1, 3, 6))
         with pytest.raises(DataError, match=r"missing \(NaN\) in row 5"):
             column.take(np.array([0, 5]))
 
     @pytest.mark.parametrize("name", ["int64", "variable-width text"])
-    def test_a_missing_chunk_is_an_error_unless_it_is_to_be_filled(self, tmp_path, name):
-        url = stored(tmp_path, VALUES[name], config={"write_empty_chunks": True})
+    def test_a_missing_chunk_is_an_error_unless_it_is_to_be_filled(self, name):
+        url = stored(VALUES[name], config={"write_empty_chunks": True})
         (url / "y" / "c" / "1").unlink()
-        with pytest.raises(StorageError, match=r"array 'y' of .*, rows 3:6 \(chunk 1\): .* is missing"):
+        with pytest.raises(
+            StorageError, match=r"array 'y' of .*, rows 3:6 \(chunk 1\): .* is missing"
+        ):
             read_all(open_column(url, "y"))
         filled = read_all(open_column(url, "y", missing_chunks="fill"))
         assert filled[3:6].tolist() == ([0] * 3 if name == "int64" else [""] * 3)
@@ -184,27 +230,33 @@ class TestStored:
             ({"data_type": "int64"}, "vlen-utf8"),
         ],
     )
-    def test_hostile_metadata_are_refused_before_the_array_is_opened(self, tmp_path, change, message):
-        url = stored(tmp_path, VALUES["variable-width text"])
+    def test_hostile_metadata_are_refused_before_the_array_is_opened(
+        self, change, message
+    ):
+        url = stored(VALUES["variable-width text"])
         metadata = url / "y" / "zarr.json"
         metadata.write_text(json.dumps(json.loads(metadata.read_text()) | change))
         with pytest.raises(StorageError, match=message):
             open_column(url, "y")
 
-    def test_a_matrix_is_refused(self, tmp_path):
-        write_dataset(tmp_path / "d.zarr", np.ones((4, 2)))
-        with pytest.raises(StorageError, match=r"shape \(4, 2\); expected one value a row"):
-            open_column(tmp_path / "d.zarr", "X")
+    def test_a_matrix_is_refused(self):
+        write_dataset("d.zarr", np.ones((4, 2)))
+        with pytest.raises(
+            StorageError, match=r"shape \(4, 2\); expected one value a row"
+        ):
+            open_column("d.zarr", "X")
 
     def test_text_is_refused_as_a_target_and_says_what_it_is_for(self, tmp_path):
         url = tmp_path / "d.zarr"
         assert write_dataset(url, np.ones((7, 2)), WORDS).n_targets == 0
-        with pytest.raises(StorageError, match=r"holds labels \(text\).*Train a classifier.*y=None"):
+        with pytest.raises(
+            StorageError, match=r"holds labels \(text\).*Train a classifier.*y=None"
+        ):
             open_dataset(url)
         assert read_all(column_of(open_dataset(url, y=None), "y")).tolist() == WORDS
 
-    def test_an_array_handed_over_open_opens_again_elsewhere(self, tmp_path):
-        url = stored(tmp_path, VALUES["variable-width text"])
+    def test_an_array_handed_over_open_opens_again_elsewhere(self):
+        url = stored(VALUES["variable-width text"])
         column = as_column(zarr.open_group(url, mode="r")["y"])
         assert read_all(pickle.loads(pickle.dumps(column))).tolist() == WORDS
 
@@ -214,25 +266,21 @@ class TestStored:
         with pytest.raises(StorageError, match="cannot be sent to another process"):
             pickle.dumps(as_column(group["y"]))
 
-    def test_the_fingerprint_follows_the_values(self, tmp_path):
-        first = open_column(stored(tmp_path, np.array(["ab", "c"], TEXT)), "y").fingerprint()
-        again = open_column(stored(tmp_path, np.array(["ab", "c"], TEXT)), "y").fingerprint()
-        other = open_column(stored(tmp_path, np.array(["a", "bc"], TEXT)), "y").fingerprint()
-        assert first == again != other
-
-    def test_text_is_listed_with_its_checksum(self, tmp_path):
-        write_dataset(tmp_path / "d.zarr", np.ones((7, 1)), WORDS)
-        _, found = list_arrays(tmp_path / "d.zarr")
-        assert found["y"].checksum == "crc32c"
-        assert found["y"].dtype == TEXT
-
 
 def test_without_targets_the_same_rows_travel_without_y(tmp_path):
     url = tmp_path / "d.zarr"
-    dataset = write_dataset(url, np.arange(6.0).reshape(3, 2), np.ones(3), sample_weight=np.arange(3.0))
+    dataset = write_dataset(
+        url, np.arange(6.0).reshape(3, 2), np.ones(3), sample_weight=np.arange(3.0)
+    )
     arrays = zarr.open_group(url, mode="r")
-    for source in (dataset, dataset_from_arrays(arrays["X"], arrays["y"], arrays["sample_weight"])):
-        for rows in (source.without_targets(), pickle.loads(pickle.dumps(source.without_targets()))):
+    for source in (
+        dataset,
+        dataset_from_arrays(arrays["X"], arrays["y"], arrays["sample_weight"]),
+    ):
+        for rows in (
+            source.without_targets(),
+            pickle.loads(pickle.dumps(source.without_targets())),
+        ):
             read = rows.read(Block(0, 0, 3))
             assert rows.n_targets == 0
             assert read.y is None

@@ -10,6 +10,7 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from zarr.codecs import Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore
 
@@ -25,8 +26,9 @@ from rff_dist.errors import (
 )
 from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
 from rff_dist.storage.writing import choose_chunk_rows, write_dataset
-from rff_dist.text import redact
 from tests.bits import flipped
+from tests.refusals import refuses
+from tests.tables import all_rows
 
 LAYOUTS = {"v2": (2, None), "v3": (3, None), "sharded": (3, 20)}
 
@@ -40,14 +42,21 @@ def foreign(path, *, layout="v3", n_samples=50, chunk=10, fill=0.0, X=None, **ar
         chunks = (chunk, *value.shape[1:])
         shards = None if shard is None else (shard, *value.shape[1:])
         array = group.create_array(
-            name, shape=value.shape, dtype=value.dtype, chunks=chunks, shards=shards, fill_value=fill
+            name,
+            shape=value.shape,
+            dtype=value.dtype,
+            chunks=chunks,
+            shards=shards,
+            fill_value=fill,
         )
         array[...] = value
     return values
 
 
 def chunk_file(path, layout, i, array="X"):
-    return path / array / {"v2": f"{i}.0", "v3": f"c/{i}/0", "sharded": f"c/{i}/0"}[layout]
+    return (
+        path / array / {"v2": f"{i}.0", "v3": f"c/{i}/0", "sharded": f"c/{i}/0"}[layout]
+    )
 
 
 @settings(max_examples=20)
@@ -61,26 +70,42 @@ def chunk_file(path, layout, i, array="X"):
     scheme=st.sampled_from(["file", "memory"]),
 )
 def test_what_is_written_is_read_back_block_by_block(
-    tmp_path_factory, n_samples, n_features, n_targets, chunk_rows, rows_per_block, dtype, scheme
+    tmp_path_factory,
+    n_samples,
+    n_features,
+    n_targets,
+    chunk_rows,
+    rows_per_block,
+    dtype,
+    scheme,
 ):
     rng = np.random.default_rng(n_samples)
     X = (rng.standard_normal((n_samples, n_features)) * 50).astype(dtype)
     y = rng.standard_normal((n_samples, n_targets)) if n_targets else None
     name = uuid.uuid4().hex
-    url = f"memory://{name}" if scheme == "memory" else tmp_path_factory.getbasetemp() / name
+    url = (
+        f"memory://{name}"
+        if scheme == "memory"
+        else tmp_path_factory.getbasetemp() / name
+    )
     dataset = write_dataset(url, X, y, chunk_rows=chunk_rows)
-    assert (dataset.n_samples, dataset.n_features, dataset.n_targets) == (n_samples, n_features, n_targets)
+    assert (dataset.n_samples, dataset.n_features, dataset.n_targets) == (
+        n_samples,
+        n_features,
+        n_targets,
+    )
     assert dataset.dtype == X.dtype
     assert dataset.chunk_rows == chunk_rows
     parts = [
-        dataset.read(block) for block in cut_blocks(n_samples, chunk_rows, rows_per_block=rows_per_block)
+        dataset.read(block)
+        for block in cut_blocks(n_samples, chunk_rows, rows_per_block=rows_per_block)
     ]
     for part in parts:
-        np.testing.assert_array_equal(part.X, X[part.block.start : part.block.stop])
+        assert_array_equal(part.X, X[part.block.start : part.block.stop])
         if y is None:
             assert part.y is None
         else:
-            np.testing.assert_array_equal(part.y, y[part.block.start : part.block.stop])
+            assert_array_equal(part.y, y[part.block.start : part.block.stop])
     assert sum(len(part.X) for part in parts) == n_samples
 
 
@@ -89,89 +114,98 @@ def test_what_is_written_is_read_back_block_by_block(
 def test_batches_of_any_length_make_the_dataset_that_arrays_make(lengths, chunk_rows):
     n_samples = sum(lengths)
     X = np.random.default_rng(0).standard_normal((n_samples, 2))
-    y, weight = X[:, 0] * 2, np.arange(n_samples) + 1.0
+    y = X[:, 0] * 2
+    weight = np.arange(n_samples) + 1.0
     stops = np.cumsum([0, 0, *lengths])
     batches = ((X[a:b], y[a:b], weight[a:b]) for a, b in itertools.pairwise(stops))
-    from_batches = write_dataset(f"memory://{uuid.uuid4().hex}", batches, chunk_rows=chunk_rows)
+    from_batches = write_dataset(
+        f"memory://{uuid.uuid4().hex}", batches, chunk_rows=chunk_rows
+    )
     from_arrays = write_dataset(
-        f"memory://{uuid.uuid4().hex}", X, y, sample_weight=weight, chunk_rows=chunk_rows
+        f"memory://{uuid.uuid4().hex}",
+        X,
+        y,
+        sample_weight=weight,
+        chunk_rows=chunk_rows,
     )
     assert from_batches.fingerprint() == from_arrays.fingerprint()
     rows = from_batches.read(Block(0, 0, n_samples))
-    np.testing.assert_array_equal(rows.X, X)
-    np.testing.assert_array_equal(rows.y, y[:, np.newaxis])
-    np.testing.assert_array_equal(rows.sample_weight, weight)
+    assert_array_equal(rows.X, X)
+    assert_array_equal(rows.y, y[:, np.newaxis])
+    assert_array_equal(rows.sample_weight, weight)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 class TestForeignData:
-    def test_reads_what_others_wrote(self, tmp_path, layout):
-        X = foreign(tmp_path / "a", layout=layout, y=np.arange(50))
-        dataset = open_dataset(tmp_path / "a")
+    def test_reads_what_others_wrote(self, layout):
+        X = foreign("a", layout=layout, y=np.arange(50))
+        dataset = open_dataset("a")
         rows = dataset.read(Block(0, 5, 37))
-        np.testing.assert_array_equal(rows.X, X[5:37])
-        np.testing.assert_array_equal(rows.y, np.arange(5.0, 37.0)[:, np.newaxis])
+        assert_array_equal(rows.X, X[5:37])
+        assert_array_equal(rows.y, np.arange(5.0, 37.0)[:, np.newaxis])
         assert rows.y.dtype == np.float64
         assert dataset.chunk_rows == (20 if layout == "sharded" else 10)
 
-    def test_takes_single_rows_in_the_order_asked(self, tmp_path, layout):
-        X = foreign(tmp_path / "a", layout=layout, y=np.arange(100.0).reshape(50, 2))
-        sample = open_dataset(tmp_path / "a").take([49, 0, 12, 12, 3])
-        np.testing.assert_array_equal(sample.X, X[[49, 0, 12, 12, 3]])
-        np.testing.assert_array_equal(sample.y, np.arange(100.0).reshape(50, 2)[[49, 0, 12, 12, 3]])
-
     @pytest.mark.faults("F8")
-    def test_a_missing_chunk_is_an_error_that_names_array_and_rows(self, tmp_path, layout):
-        foreign(tmp_path / "a", layout=layout)
+    def test_a_missing_chunk_is_an_error_that_names_array_and_rows(
+        self, tmp_path, layout
+    ):
+        foreign("a", layout=layout)
         chunk_file(tmp_path / "a", layout, 1).unlink()
-        dataset = open_dataset(tmp_path / "a")
+        dataset = open_dataset("a")
         rows = "20:40" if layout == "sharded" else "10:20"
-        message = rf"array 'X' of .*a, rows {rows} \(chunk 1\): the chunk is missing.*missing_chunks=\"fill\""
+        message = (
+            rf"array 'X' of .*a, rows {rows} \(chunk 1\): the chunk is"
+            r" missing.*missing_chunks=\"fill\""
+        )
         with pytest.raises(StorageError, match=message):
-            dataset.read(Block(0, 0, 50))
+            all_rows(dataset)
         with pytest.raises(StorageError, match=message):
             dataset.take([0, 45, 25, 15])
 
     def test_a_missing_chunk_reads_as_fill_value_when_asked(self, tmp_path, layout):
-        X = foreign(tmp_path / "a", layout=layout)
+        X = foreign("a", layout=layout)
         chunk_file(tmp_path / "a", layout, 1).unlink()
         start, stop = (20, 40) if layout == "sharded" else (10, 20)
         X[start:stop] = 0
-        dataset = pickle.loads(pickle.dumps(open_dataset(tmp_path / "a", missing_chunks="fill")))
-        np.testing.assert_array_equal(dataset.read(Block(0, 0, 50)).X, X)
+        dataset = pickle.loads(pickle.dumps(open_dataset("a", missing_chunks="fill")))
+        assert_array_equal(all_rows(dataset).X, X)
 
     @pytest.mark.parametrize("keep", [0, 3, 40])
     def test_a_truncated_chunk_is_an_integrity_error(self, tmp_path, layout, keep):
-        foreign(tmp_path / "a", layout=layout)
+        foreign("a", layout=layout)
         file = chunk_file(tmp_path / "a", layout, 2)
         file.write_bytes(file.read_bytes()[:keep])
         with pytest.raises(
-            IntegrityError, match=r"array 'X' of .* \(chunk 2\): the stored bytes are damaged"
+            IntegrityError,
+            match=r"array 'X' of .* \(chunk 2\): the stored bytes are damaged",
         ):
-            open_dataset(tmp_path / "a").read(Block(0, 0, 50))
+            all_rows(open_dataset("a"))
 
 
 @pytest.mark.faults("F9")
 def test_every_flipped_bit_of_our_own_data_is_noticed(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((64, 2)).astype(np.float32)
-    dataset = write_dataset(tmp_path / "a", X, X[:, 0], chunk_rows=16)
+    dataset = write_dataset("a", X, X[:, 0], chunk_rows=16)
     for array, chunk in (("X", "c/2/0"), ("y", "c/2")):
         file = tmp_path / "a" / array / chunk
         content = file.read_bytes()
         for bit in rng.choice(8 * len(content), 60, replace=False).tolist():
             file.write_bytes(flipped(content, bit))
-            with pytest.raises(IntegrityError, match=rf"array '{array}' of .*, rows 32:48 \(chunk 2\)"):
-                dataset.read(Block(0, 0, 64))
+            with pytest.raises(
+                IntegrityError, match=rf"array '{array}' of .*, rows 32:48 \(chunk 2\)"
+            ):
+                all_rows(dataset)
         file.write_bytes(content)
-    np.testing.assert_array_equal(dataset.read(Block(0, 0, 64)).X, X)
+    assert_array_equal(all_rows(dataset).X, X)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
-def test_everything_that_is_written_has_a_checksum_and_no_chunk_is_left_out(tmp_path, dtype):
+def test_everything_that_is_written_has_a_checksum_and_no_chunk_is_left_out(dtype):
     X = np.zeros((40, 2), dtype=dtype)
-    write_dataset(tmp_path / "a", X, np.zeros(40), sample_weight=np.ones(40), chunk_rows=10)
-    group = zarr.open_group(tmp_path / "a", mode="r")
+    write_dataset("a", X, np.zeros(40), sample_weight=np.ones(40), chunk_rows=10)
+    group = zarr.open_group("a", mode="r")
     for name in ("X", "y", "sample_weight"):
         assert group[name].compressors == (Crc32cCodec(),)
         assert group[name].nchunks_initialized == 4
@@ -186,7 +220,9 @@ class TestBadStores:
             open_dataset(url, **options)
 
     def test_missing_path(self, tmp_path):
-        self.refused(tmp_path / "no" / "a.zarr", "nothing is there; .*no does not exist either")
+        self.refused(
+            tmp_path / "no" / "a.zarr", "nothing is there; .*no does not exist either"
+        )
 
     def test_file(self, tmp_path):
         (tmp_path / "a.csv").write_text("1,2\n")
@@ -198,41 +234,64 @@ class TestBadStores:
     @pytest.mark.parametrize(
         ("arrays", "options", "message"),
         [
-            ({"inputs": np.ones((50, 2))}, {"x": "Z"}, "no array 'Z'; it holds the arrays 'X', 'inputs'"),
+            (
+                {"inputs": np.ones((50, 2))},
+                {"x": "Z"},
+                "no array 'Z'; it holds the arrays 'X', 'inputs'",
+            ),
             ({}, {"y": "price"}, "no array 'price'"),
             (
                 {"X": np.ones(50)},
                 {},
-                r"array 'X' .*expected 2 axes \(n_samples, n_features\)\. .*_samples, 1\)",
+                (
+                    r"array 'X' .*expected 2 axes \(n_samples, n_features\)\."
+                    r" .*_samples, 1\)"
+                ),
             ),
             ({"X": np.ones((50, 2, 2))}, {}, "array 'X' .*expected 2 axes .*Flatten"),
             ({"y": np.ones(49)}, {}, "has 50 rows and array 'y' of .* 49"),
         ],
     )
     def test_other_arrays(self, tmp_path, arrays, options, message):
-        foreign(tmp_path / "a", **arrays)
+        foreign("a", **arrays)
         self.refused(tmp_path / "a", message, **options)
 
     def test_an_array_instead_of_its_group(self, tmp_path):
-        foreign(tmp_path / "a")
-        assert open_dataset(tmp_path / "a").n_targets == 0
+        foreign("a")
+        assert open_dataset("a").n_targets == 0
         self.refused(tmp_path / "a" / "X", r"is a Zarr array; .* with x='X'")
 
     @pytest.mark.parametrize("zarr_format", [2, 3])
     @pytest.mark.parametrize(
-        "dtype", ["datetime64[s]", "timedelta64[ms]", "U5", "S3", "complex64", [("a", "f4"), ("b", "f4")]]
+        "dtype",
+        [
+            "datetime64[s]",
+            "timedelta64[ms]",
+            "U5",
+            "S3",
+            "complex64",
+            [("a", "f4"), ("b", "f4")],
+        ],
     )
     @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
     def test_dtype_that_is_no_number(self, tmp_path, dtype, zarr_format):
-        group = zarr.create_group(tmp_path / "a", zarr_format=zarr_format)
+        group = zarr.create_group("a", zarr_format=zarr_format)
         group.create_array("X", shape=(4, 2), dtype=np.dtype(dtype), chunks=(2, 2))
-        self.refused(tmp_path / "a", "array 'X' of .*: dtype .*; expected integers or floats")
+        self.refused(
+            tmp_path / "a", "array 'X' of .*: dtype .*; expected integers or floats"
+        )
 
     def test_pickled_objects_are_refused_unread(self, tmp_path):
         folder = tmp_path / "a" / "X"
         folder.mkdir(parents=True)
         (tmp_path / "a" / ".zgroup").write_text('{"zarr_format": 2}')
-        metadata = {"zarr_format": 2, "shape": [4, 2], "chunks": [4, 2], "dtype": "<f8", "order": "C"}
+        metadata = {
+            "zarr_format": 2,
+            "shape": [4, 2],
+            "chunks": [4, 2],
+            "dtype": "<f8",
+            "order": "C",
+        }
         metadata |= {"fill_value": 0, "compressor": None, "filters": [{"id": "pickle"}]}
         (folder / ".zarray").write_text(json.dumps(metadata))
         self.refused(tmp_path / "a", "codec pickle, which decodes to Python objects")
@@ -240,7 +299,10 @@ class TestBadStores:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"shape": [10**18, 3]}, "claims 1_000_000_000_000_000_000 rows; expected at most"),
+            (
+                {"shape": [10**18, 3]},
+                "claims 1_000_000_000_000_000_000 rows; expected at most",
+            ),
             ({"shape": [10, 10**15]}, "pieces of .* GiB"),
             ({"shape": [-1, 3]}, r"cannot be read .*\[-1, 3\]"),
             ({"shape": "many"}, "cannot be read .*many"),
@@ -248,25 +310,35 @@ class TestBadStores:
             ({"chunk": [10**12, 3]}, "pieces of .* GiB"),
             ({"chunk": [10]}, "cannot be read .*`shape`"),
             ({"chunk_grid": {"name": "rectilinear"}}, "cannot be read .*chunk grid"),
-            ({"codecs": [{"name": "numcodecs.pickle"}]}, r"numcodecs\.pickle, which decodes"),
+            (
+                {"codecs": [{"name": "numcodecs.pickle"}]},
+                r"numcodecs\.pickle, which decodes",
+            ),
             ({"codecs": [{"name": "no_such_codec"}]}, "cannot be read .*no_such_codec"),
             ({"zarr_format": 4}, "Zarr format 4"),
             ({"chunk_grid": []}, "metadata that cannot be read"),
         ],
     )
     def test_hostile_metadata(self, tmp_path, change, message):
-        foreign(tmp_path / "a")
+        foreign("a")
         file = tmp_path / "a" / "X" / "zarr.json"
         metadata = json.loads(file.read_text())
         if "chunk" in change:
-            change = {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": change["chunk"]}}}
+            change = {
+                "chunk_grid": {
+                    "name": "regular",
+                    "configuration": {"chunk_shape": change["chunk"]},
+                }
+            }
         file.write_text(json.dumps(metadata | change))
         self.refused(tmp_path / "a", message)
 
     @pytest.mark.parametrize("name", ["zarr.json", "X/zarr.json"])
-    @pytest.mark.parametrize("content", ["[" * 200_000, "[1]", '{"a":' * 100_000, "", "\0\xff"])
+    @pytest.mark.parametrize(
+        "content", ["[" * 200_000, "[1]", '{"a":' * 100_000, "", "\0\xff"]
+    )
     def test_metadata_that_are_not_json(self, tmp_path, name, content):
-        foreign(tmp_path / "a")
+        foreign("a")
         (tmp_path / "a" / name).write_text(content)
         self.refused(tmp_path / "a", "metadata|cannot be opened as a Zarr group")
 
@@ -277,8 +349,14 @@ class TestBadStores:
             ("ftp://host/a", "unknown scheme ftp://"),
             ("simplecache::file:///etc", "chained URLs"),
             ("zip://a::s3://bucket", "chained URLs"),
-            ("s3://key:secret@bucket/a", r"credentials do not belong in a URL: s3://\*\*\*@bucket/a"),
-            ("https://host/a?X-Amz-Signature=secret", r"credentials .*https://host/a\?\*\*\*"),
+            (
+                "s3://key:secret@bucket/a",
+                r"credentials do not belong in a URL: s3://\*\*\*@bucket/a",
+            ),
+            (
+                "https://host/a?X-Amz-Signature=secret",
+                r"credentials .*https://host/a\?\*\*\*",
+            ),
             ("file://host/a", "names the host 'host'"),
             ("memory://", "names nothing"),
             ("memory://never-written", "not in this process"),
@@ -305,40 +383,31 @@ class TestBadStores:
         ],
     )
     def test_attributes(self, tmp_path, name, value, message):
-        foreign(tmp_path / "a")
-        zarr.open_group(tmp_path / "a").attrs[name] = value
+        foreign("a")
+        zarr.open_group("a").attrs[name] = value
         self.refused(tmp_path / "a", message)
 
 
-def test_a_store_that_refuses_is_not_called_damaged(tmp_path, monkeypatch):
-    foreign(tmp_path / "a")
-    dataset = open_dataset(tmp_path / "a")
+def test_a_store_that_refuses_is_not_called_damaged(monkeypatch):
+    foreign("a")
+    dataset = open_dataset("a")
 
     async def refuse(self, key, prototype, byte_range=None):
         raise PermissionError(13, "Permission denied", key)
 
     monkeypatch.setattr(LocalStore, "get", refuse)
-    with pytest.raises(StorageError, match=r"rows 10:20 .*cannot be read: PermissionError") as caught:
+    with pytest.raises(
+        StorageError, match=r"rows 10:20 .*cannot be read: PermissionError"
+    ) as caught:
         dataset.read(Block(0, 10, 40))
     assert not isinstance(caught.value, IntegrityError)
-    with pytest.raises(StorageError, match=r"a cannot be read \(zarr\.json: PermissionError"):
-        open_dataset(tmp_path / "a")
-
-
-def test_redact_hides_what_must_not_be_logged():
-    assert redact("s3://user:pass@bucket/a?token=1#f") == "s3://***@bucket/a?***"
-    assert redact("/data/a?b@c") == "/data/a?b@c"
+    with pytest.raises(
+        StorageError, match=r"a cannot be read \(zarr\.json: PermissionError"
+    ):
+        open_dataset("a")
 
 
 class TestMovingBetweenProcesses:
-    def test_a_dataset_pickles_as_its_url_and_options(self, tmp_path):
-        dataset = write_dataset(tmp_path / "a", np.ones((2000, 2)), np.ones(2000), feature_names=["a", "b"])
-        content = pickle.dumps(dataset)
-        assert len(content) < 400
-        other = pickle.loads(content)
-        assert other.feature_names == ("a", "b")
-        assert other.fingerprint() == dataset.fingerprint()
-
     def test_a_dataset_opens_in_another_process_and_folder_unless_it_is_in_memory(
         self, tmp_path, monkeypatch, project_root
     ):
@@ -346,22 +415,20 @@ class TestMovingBetweenProcesses:
         stays = pickle.dumps(write_dataset("memory://stays", np.ones((20, 2))))
         assert pickle.loads(stays).n_samples == 20
         content = pickle.dumps(write_dataset("a", np.ones((2000, 2)))) + stays
-        script = "import pickle, sys; [print(pickle.load(sys.stdin.buffer).n_samples) for _ in range(2)]"
+        script = (
+            "import pickle, sys; [print(pickle.load(sys.stdin.buffer).n_samples) for _"
+            " in range(2)]"
+        )
         run = subprocess.run(
-            [sys.executable, "-c", script], input=content, capture_output=True, cwd=project_root
+            [sys.executable, "-c", script],
+            input=content,
+            capture_output=True,
+            cwd=project_root,
         )
         assert run.stdout == b"2000\n"
-        assert b"StorageError: memory://stays lives in the memory of process" in run.stderr
-
-    @pytest.mark.parametrize("memory_y", [False, True])
-    def test_open_arrays_in_local_stores_move(self, tmp_path, memory_y):
-        X = foreign(tmp_path / "a", y=np.arange(50.0))
-        y = np.arange(50) if memory_y else zarr.open_array(tmp_path / "a" / "y", mode="r")
-        dataset = dataset_from_arrays(zarr.open_array(tmp_path / "a" / "X", mode="r"), y)
-        other = pickle.loads(pickle.dumps(dataset))
-        assert other.fingerprint() == dataset.fingerprint()
-        np.testing.assert_array_equal(other.read(Block(0, 7, 9)).X, X[7:9])
-        np.testing.assert_array_equal(other.take([3, 1]).y, [[3.0], [1.0]])
+        assert (
+            b"StorageError: memory://stays lives in the memory of process" in run.stderr
+        )
 
     def test_open_arrays_in_memory_say_that_they_cannot_move(self):
         X = zarr.create_array(MemoryStore(), shape=(20, 2), dtype="f8", chunks=(5, 2))
@@ -369,11 +436,11 @@ class TestMovingBetweenProcesses:
             pickle.dumps(dataset_from_arrays(X))
 
 
-def test_a_group_object_opens_like_its_url(tmp_path):
-    foreign(tmp_path / "a", y=np.ones(50))
-    group = zarr.open_group(tmp_path / "a", mode="r")
+def test_a_group_object_opens_like_its_url():
+    foreign("a", y=np.ones(50))
+    group = zarr.open_group("a", mode="r")
     dataset = open_dataset(group)
-    assert dataset.fingerprint() == open_dataset(tmp_path / "a").fingerprint()
+    assert dataset.fingerprint() == open_dataset("a").fingerprint()
     assert pickle.loads(pickle.dumps(dataset)).n_targets == 1
 
 
@@ -385,10 +452,10 @@ def test_a_group_object_opens_like_its_url(tmp_path):
         (np.array(["a"] * 50), "dtype"),
     ],
 )
-def test_open_arrays_are_checked(tmp_path, y, message):
-    foreign(tmp_path / "a")
+def test_open_arrays_are_checked(y, message):
+    foreign("a")
     with pytest.raises((StorageError, DataError), match=message):
-        dataset_from_arrays(zarr.open_array(tmp_path / "a" / "X", mode="r"), y)
+        dataset_from_arrays(zarr.open_array("a/X", mode="r"), y)
 
 
 class TestFingerprint:
@@ -397,40 +464,38 @@ class TestFingerprint:
     def test_changes_with_any_value_that_is_written(self, row, array):
         X = np.random.default_rng(0).standard_normal((300, 2))
         parts = {"X": X.copy(), "y": X[:, 0].copy()}
-        first = write_dataset("memory://before", *parts.values(), chunk_rows=10, overwrite=True)
+        first = write_dataset(
+            "memory://before", *parts.values(), chunk_rows=10, overwrite=True
+        )
         parts[array][row] += 1e-9
-        second = write_dataset("memory://after", *parts.values(), chunk_rows=10, overwrite=True)
+        second = write_dataset(
+            "memory://after", *parts.values(), chunk_rows=10, overwrite=True
+        )
         assert first.fingerprint() != second.fingerprint()
-
-    def test_changes_with_appended_rows_of_foreign_data(self, tmp_path):
-        foreign(tmp_path / "a", n_samples=50)
-        foreign(tmp_path / "b", n_samples=60)
-        assert open_dataset(tmp_path / "a").fingerprint() != open_dataset(tmp_path / "b").fingerprint()
 
 
 class TestWriting:
     X = np.arange(12.0).reshape(6, 2)
 
-    def test_an_output_that_exists_is_kept(self, tmp_path):
-        write_dataset(tmp_path / "a", self.X)
-        with pytest.raises(OutputExistsError, match="overwrite=True"):
-            write_dataset(tmp_path / "a", self.X + 1)
-        assert open_dataset(tmp_path / "a").read(Block(0, 0, 1)).X[0, 0] == 0
-        write_dataset(tmp_path / "a", self.X + 1, overwrite=True)
-        assert open_dataset(tmp_path / "a").read(Block(0, 0, 1)).X[0, 0] == 1
-        assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    def test_an_output_that_exists_is_kept_unless_it_is_to_be_overwritten(self):
+        first = write_dataset("a", self.X).fingerprint()
+        with refuses(OutputExistsError, "overwrite"):
+            write_dataset("a", self.X + 1)
+        assert open_dataset("a").fingerprint() == first
+        write_dataset("a", self.X + 1, overwrite=True)
+        assert open_dataset("a").fingerprint() != first
 
     def test_overwriting_removes_nothing_but_zarr(self, tmp_path):
         (tmp_path / "thesis").mkdir()
         (tmp_path / "thesis" / "chapter.tex").write_text("…")
         with pytest.raises(StorageError, match="is not replaced"):
-            write_dataset(tmp_path / "thesis", self.X, overwrite=True)
+            write_dataset("thesis", self.X, overwrite=True)
         assert (tmp_path / "thesis" / "chapter.tex").exists()
 
-    def test_an_output_inside_a_dataset_is_refused(self, tmp_path):
-        write_dataset(tmp_path / "a", self.X)
+    def test_an_output_inside_a_dataset_is_refused(self):
+        write_dataset("a", self.X)
         with pytest.raises(StorageError, match="lies inside the Zarr data"):
-            write_dataset(tmp_path / "a" / "b", self.X)
+            write_dataset("a/b", self.X)
 
     @pytest.mark.parametrize("scheme", ["file", "memory"])
     def test_a_batch_that_fails_leaves_what_was_there(self, tmp_path, scheme):
@@ -449,9 +514,18 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("batches", "message"),
         [
-            ([np.ones((3, 2)), np.ones((3, 3))], r"batch at row 3: X has shape \(3, 3\); expected \(3, 2\)"),
-            ([np.ones((3, 2)), (np.ones((3, 2)), np.ones(3))], "a batch of 2 arrays after batches of 1"),
-            ([np.ones((3, 2), dtype=np.int32), np.ones((3, 2))], "X is float64, but array 'X' holds int32"),
+            (
+                [np.ones((3, 2)), np.ones((3, 3))],
+                r"batch at row 3: X has shape \(3, 3\); expected \(3, 2\)",
+            ),
+            (
+                [np.ones((3, 2)), (np.ones((3, 2)), np.ones(3))],
+                "a batch of 2 arrays after batches of 1",
+            ),
+            (
+                [np.ones((3, 2), dtype=np.int32), np.ones((3, 2))],
+                "X is float64, but array 'X' holds int32",
+            ),
             ([(np.ones((3, 2)), np.ones(2))], r"y has shape \(2,\); expected \(3,\)"),
             ([np.ones(3)], "expected 2 axes"),
             ([np.array([["a"]])], "dtype <U1"),
@@ -460,18 +534,12 @@ class TestWriting:
     )
     def test_batches_that_do_not_belong_together(self, tmp_path, batches, message):
         with pytest.raises(DataError, match=message):
-            write_dataset(tmp_path / "a", iter(batches))
+            write_dataset("a", iter(batches))
         assert list(tmp_path.iterdir()) == []
 
-    def test_names_are_counted(self, tmp_path):
+    def test_names_are_counted(self):
         with pytest.raises(DataError, match="`feature_names` has 1 names; expected 2"):
-            write_dataset(tmp_path / "b", self.X, feature_names=["a"])
-
-    def test_weights_come_back_where_they_are_named(self, tmp_path):
-        weight = np.arange(6.0)
-        written = write_dataset(tmp_path / "a", self.X, self.X[:, 0], sample_weight=weight)
-        np.testing.assert_array_equal(written.read(Block(0, 1, 3)).sample_weight, [1.0, 2.0])
-        assert open_dataset(tmp_path / "a").read(Block(0, 1, 3)).sample_weight is None
+            write_dataset("b", self.X, feature_names=["a"])
 
 
 @given(st.integers(1, 10**7), st.none() | st.integers(1, 10**12))
@@ -487,8 +555,14 @@ class TestArrayDataset:
         ("arguments", "message"),
         [
             ((np.ones(3),), "2 axes"),
-            ((np.ones((3, 2)), np.ones(2)), r"inconsistent numbers of samples: \[3, 2\] \(X, y\)"),
-            ((np.ones((3, 2)), None, np.ones(2)), r"samples: \[3, 2\] \(X, sample_weight\)"),
+            (
+                (np.ones((3, 2)), np.ones(2)),
+                r"inconsistent numbers of samples: \[3, 2\] \(X, y\)",
+            ),
+            (
+                (np.ones((3, 2)), None, np.ones(2)),
+                r"samples: \[3, 2\] \(X, sample_weight\)",
+            ),
             ((np.ones((3, 2), dtype=complex),), "dtype complex128"),
         ],
     )
@@ -498,23 +572,25 @@ class TestArrayDataset:
 
 
 @pytest.mark.parametrize("indices", [[50], [-1], [0.5], [[0]]])
-def test_rows_that_do_not_exist_are_refused(tmp_path, indices):
-    foreign(tmp_path / "a")
+def test_rows_that_do_not_exist_are_refused(indices):
+    foreign("a")
     with pytest.raises(InvalidParameterError, match="`indices`"):
-        open_dataset(tmp_path / "a").take(indices)
+        open_dataset("a").take(indices)
 
 
-def test_blocks_of_another_dataset_are_refused(tmp_path):
-    foreign(tmp_path / "a")
+def test_blocks_of_another_dataset_are_refused():
+    foreign("a")
     with pytest.raises(StorageError, match="rows 40:60"):
-        open_dataset(tmp_path / "a").read(Block(0, 40, 60))
+        open_dataset("a").read(Block(0, 40, 60))
 
 
 @pytest.mark.faults("F10")
-def test_a_value_that_is_not_finite_is_named_by_row_column_and_chunk(tmp_path):
+def test_a_value_that_is_not_finite_is_named_by_row_column_and_chunk():
     X = np.zeros((50, 3))
     X[41, 2] = np.nan
-    dataset = write_dataset(tmp_path / "a", X, chunk_rows=8)
+    dataset = write_dataset("a", X, chunk_rows=8)
     rows = dataset.read(Block(1, 24, 50))
-    with pytest.raises(DataError, match=r"Input X contains NaN: row 41, column 2 \(chunk 5\)"):
+    with pytest.raises(
+        DataError, match=r"Input X contains NaN: row 41, column 2 \(chunk 5\)"
+    ):
         check_finite(rows, rows.X)

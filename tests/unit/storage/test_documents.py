@@ -98,7 +98,8 @@ def test_a_request_whose_answer_was_lost_is_told_from_anothers(monkeypatch):
     obstore = pytest.importorskip("obstore", reason="needs the extra s3")
     from obstore.exceptions import AlreadyExistsError
 
-    store, put = object_store(), obstore.put
+    store = object_store()
+    put = obstore.put
 
     def put_and_lose_the_answer(*arguments, **options):
         put(*arguments, **options)
@@ -110,7 +111,9 @@ def test_a_request_whose_answer_was_lost_is_told_from_anothers(monkeypatch):
     assert not create(store, b"yours")
 
 
-def test_a_lock_that_nobody_releases_is_not_waited_for_without_end(tmp_path, monkeypatch):
+def test_a_lock_that_nobody_releases_is_not_waited_for_without_end(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(documents, "_PATIENCE_S", 0.1)
     (tmp_path / "a").mkdir()
     with (
@@ -142,6 +145,8 @@ def test_a_store_that_is_away_is_named(monkeypatch):
     monkeypatch.setattr(obstore, "put", refuse)
     monkeypatch.setattr(obstore, "get", refuse)
     for call in (lambda: create(store, b"1"), lambda: read(store)):
-        with pytest.raises(StorageError, match=r"here cannot be .* PermissionError: 403") as caught:
+        with pytest.raises(
+            StorageError, match=r"here cannot be .* PermissionError: 403"
+        ) as caught:
             call()
         assert "secret" not in str(caught.value)

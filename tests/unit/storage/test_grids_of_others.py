@@ -1,4 +1,6 @@
-"""Grids as other programs write them: values are those that xarray shows, and marked cells are missing."""
+"""Grids as other programs write them: values are those that xarray shows, and marked
+cells are missing.
+"""
 
 import logging
 
@@ -7,17 +9,19 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from numpy.testing import assert_allclose, assert_array_equal
 from xarray.backends.zarr import FillValueCoder
 
 from rff_dist import RFFClassifier, RFFRidge
 from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.grids import open_columns, read_columns
 from tests.tables import all_rows
 
 rng = np.random.default_rng(0)
 SHORTS = rng.integers(0, 1_000, (60, 50)).astype("i2")
-SHORTS[0, :10], SHORTS[1, :10] = -1, -2
-BYTES, FLOATS = (SHORTS % 200).astype("u1"), SHORTS.astype("f4") / 7
+SHORTS[0, :10] = -1
+SHORTS[1, :10] = -2
+BYTES = (SHORTS % 200).astype("u1")
+FLOATS = SHORTS.astype("f4") / 7
 PACKED = {"scale_factor": 0.01, "add_offset": 5.0}
 #: Attributes, stored values, and options of the array.
 STORED = {
@@ -47,25 +51,33 @@ def write(place, variables, v=3, **options):
     group = zarr.create_group(place, zarr_format=v)
     for name, (attributes, values) in variables.items():
         named = {"dimension_names": ("row", "col")} if v == 3 else {}
-        attributes = attributes | ({} if named else {"_ARRAY_DIMENSIONS": ["row", "col"]})
+        attributes = attributes | (
+            {} if named else {"_ARRAY_DIMENSIONS": ["row", "col"]}
+        )
         how = {"chunks": (20, 25), **options}
         group.create_array(name, data=values, attributes=attributes, **named, **how)
     return place
 
 
-@pytest.mark.parametrize(("attributes", "values", "options"), STORED.values(), ids=STORED)
+@pytest.mark.parametrize(
+    ("attributes", "values", "options"), STORED.values(), ids=STORED
+)
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
-def test_values_are_those_that_xarray_shows(tmp_path, attributes, values, options):
-    place = write(tmp_path / "grid", {"a": (attributes, values)}, **options)
-    shown = xr.open_zarr(place, consolidated=False, decode_timedelta=False)["a"].values.astype(float)
+def test_values_are_those_that_xarray_shows(attributes, values, options):
+    place = write("grid", {"a": (attributes, values)}, **options)
+    shown = xr.open_zarr(place, consolidated=False, decode_timedelta=False)[
+        "a"
+    ].values.astype(float)
     dataset = open_dataset(place, x=["a"], y=None)
     found = np.full(shown.shape, np.nan)
     for number in np.flatnonzero(dataset.cells_of):
         piece = found[dataset.grid.region(number)]
         rows = dataset.edges[number : number + 2]
-        here = np.isin(np.arange(piece.size), dataset._read_piece(number)[4]).reshape(piece.shape)
+        here = np.isin(np.arange(piece.size), dataset._read_piece(number)[4]).reshape(
+            piece.shape
+        )
         piece[here] = all_rows(dataset).X[slice(*rows), 0]
-    np.testing.assert_array_equal(found, shown)
+    assert_array_equal(found, shown)
 
 
 SEA = np.zeros((60, 50), bool)
@@ -91,7 +103,13 @@ MARKED = {
 }
 
 
-HOW = {"kernel": "gaussian", "length_scale": 1.0, "features": "fourier", "n_components": 32, "alpha": 0.1}
+HOW = {
+    "kernel": "gaussian",
+    "length_scale": 1.0,
+    "features": "fourier",
+    "n_components": 32,
+    "alpha": 0.1,
+}
 HOW |= {"random_state": 0}
 LAND = pd.DataFrame({"a": A[~SEA], "b": B[~SEA]}, dtype="f4")
 
@@ -103,68 +121,57 @@ def expected():
 
 @pytest.mark.parametrize(("attributes", "options"), MARKED.values(), ids=MARKED)
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
-def test_marked_cells_are_neither_trained_on_nor_predicted(tmp_path, caplog, expected, attributes, options):
+def test_marked_cells_are_neither_trained_on_nor_predicted(
+    caplog, expected, attributes, options
+):
     names = {"a": A, "b": B, "y": Y, "kind": Y > 1}
-    marked = {name: (attributes, np.where(SEA, NODATA, of).astype("f4")) for name, of in names.items()}
-    place = write(tmp_path / "grid", marked, **options)
+    marked = {
+        name: (attributes, np.where(SEA, NODATA, of).astype("f4"))
+        for name, of in names.items()
+    }
+    place = write("grid", marked, **options)
     stored = open_dataset(place, x=["a", "b"], y="y")
     shown = xr.open_zarr(place, consolidated=False)
     inputs = shown[["a", "b"]]
     for model in (RFFRidge(**HOW).fit(stored), RFFRidge(**HOW).fit(inputs, shown["y"])):
         assert model.score(stored) > 0.9
         found = model.predict(inputs).values
-        np.testing.assert_array_equal(np.isnan(found), SEA)
-        np.testing.assert_allclose(found[~SEA], expected, atol=1e-5)
+        assert_array_equal(np.isnan(found), SEA)
+        assert_allclose(found[~SEA], expected, atol=1e-5)
     classes = RFFClassifier(**HOW).fit(inputs, shown["kind"])
     assert classes.classes_.tolist() == [0, 1]
-    np.testing.assert_array_equal(classes.predict(inputs).isnull(), SEA)
-    warned = [record.args for record in caplog.records if record.levelno == logging.WARNING]
+    assert_array_equal(classes.predict(inputs).isnull(), SEA)
+    warned = [
+        record.args for record in caplog.records if record.levelno == logging.WARNING
+    ]
     assert bool(warned) == ("fill_value" in options and "v" not in options)
     assert all(NODATA in arguments for arguments in warned)
 
 
-def test_zeros_are_values_unless_something_marks_them(tmp_path):
+def test_zeros_are_values_unless_something_marks_them():
     counts = {"missing": 0, "missing_values": 0, "fill": 0}
-    zeros = {"a": (counts, np.where(SEA, 0, A)), "marked": ({"nodata": 0}, np.where(SEA, 0, A))}
-    place = write(tmp_path / "grid", zeros)
+    zeros = {
+        "a": (counts, np.where(SEA, 0, A)),
+        "marked": ({"nodata": 0}, np.where(SEA, 0, A)),
+    }
+    place = write("grid", zeros)
     assert open_dataset(place, x=["a"], y=None).n_samples == SEA.size
     assert open_dataset(place, x=["marked"], y=None).n_samples == (~SEA).sum()
 
 
-def test_packed_values_that_xarray_shows_are_compared_with_their_marks(tmp_path):
+def test_packed_values_that_xarray_shows_are_compared_with_their_marks():
     values = np.where(SEA, -9999, SHORTS).astype("i2")
-    place = write(tmp_path / "grid", {"a": ({"nodata": -9999, **PACKED}, values)})
-    stored, shown = open_dataset(place, x=["a"], y=None), xr.open_zarr(place, consolidated=False)
+    place = write("grid", {"a": ({"nodata": -9999, **PACKED}, values)})
+    stored = open_dataset(place, x=["a"], y=None)
+    shown = xr.open_zarr(place, consolidated=False)
     in_memory = open_dataset(shown, x=["a"], y=None)
-    np.testing.assert_array_equal(all_rows(stored).X, values[~SEA][:, None] * 0.01 + 5.0)
+    assert_array_equal(all_rows(stored).X, values[~SEA][:, None] * 0.01 + 5.0)
     assert in_memory.n_samples == stored.n_samples
 
 
-def test_columns_of_a_table_are_those_that_xarray_shows(tmp_path):
-    table = xr.Dataset(
-        {
-            "packed": ("obs", np.where(np.arange(90) < 9, np.nan, np.arange(90) / 4)),
-            "when": ("obs", pd.date_range("2020-02-27", periods=90, unit="ns")),
-            "name": ("obs", [f"s{i % 3}" for i in range(90)]),
-            "site": ("obs", np.arange(90).astype("i2")),
-        }
-    )
-    packed = {"scale_factor": 0.25, "dtype": "i2", "_FillValue": -1}
-    table.to_zarr(tmp_path / "t.zarr", consolidated=False, encoding={"packed": packed})
-    zarr.open_group(tmp_path / "t.zarr").create_array(
-        "filled", data=np.arange(90), fill_value=7, chunks=(30,)
-    )
-    columns = open_columns(tmp_path / "t.zarr")
-    parts = [*read_columns(columns, n_rows=50)]
-    read = {name: np.concatenate([part[name] for part in parts]) for name in columns}
-    for name in table:
-        np.testing.assert_array_equal(read[name].astype(table[name].dtype), table[name].values)
-    assert np.flatnonzero(np.isnan(read["filled"])).tolist() == [7]
-
-
-def test_marks_of_plain_rows_are_named(tmp_path, caplog):
-    group = zarr.create_group(tmp_path / "rows")
+def test_marks_of_plain_rows_are_named(caplog):
+    group = zarr.create_group("rows")
     for name, attributes in (("X", {"missing_value": -999}), ("y", {})):
         group.create_array(name, data=np.ones((4, 1)), attributes=attributes)
-    open_dataset(tmp_path / "rows")
+    open_dataset("rows")
     assert [record.args[1] for record in caplog.records] == [[-999.0]]

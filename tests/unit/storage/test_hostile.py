@@ -1,6 +1,6 @@
-"""Hostile files: they run no code, claim no memory, and name nothing outside their folder."""
-
-from __future__ import annotations
+"""Hostile files: they run no code, claim no memory, and name nothing outside their
+folder.
+"""
 
 import bz2
 import contextlib
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from rff_dist.data.decoding import SIZES
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
-from rff_dist.storage import documents, repositories
+from rff_dist.storage import commit, locations, repositories
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import read_record, write_record
 from tools import flips
@@ -46,13 +46,23 @@ def test_a_gzip_bomb_of_either_format_is_refused_within_100_mb(tmp_path):
     zeros = gzip.compress(bytes(300_000_000))
     assert len(zeros) < 300_000
     for zarr_format in (2, 3):
-        codec = zarr.codecs.GzipCodec() if zarr_format == 3 else __import__("numcodecs").GZip()
+        codec = (
+            zarr.codecs.GzipCodec()
+            if zarr_format == 3
+            else __import__("numcodecs").GZip()
+        )
         group = zarr.create_group(tmp_path / f"v{zarr_format}", zarr_format=zarr_format)
-        array = group.create_array("X", shape=(20, 3), chunks=(5, 3), dtype="f8", compressors=[codec])
+        array = group.create_array(
+            "X", shape=(20, 3), chunks=(5, 3), dtype="f8", compressors=[codec]
+        )
         array[:] = np.ones((20, 3))
-        (tmp_path / f"v{zarr_format}/X" / ("c/0/0" if zarr_format == 3 else "0.0")).write_bytes(zeros)
-    command = [sys.executable, "-c", BOMB, str(tmp_path / "v2"), str(tmp_path / "v3")]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        (
+            tmp_path / f"v{zarr_format}/X" / ("c/0/0" if zarr_format == 3 else "0.0")
+        ).write_bytes(zeros)
+    command = [sys.executable, "-c", BOMB, "v2", "v3"]
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert len(told) == 2
     for line in told:
         kilobytes, _, message = line.partition(" ")
@@ -64,35 +74,46 @@ def test_a_gzip_bomb_of_either_format_is_refused_within_100_mb(tmp_path):
 @pytest.mark.parametrize("codec", ["gzip", "zlib", "bz2", "lzma"])
 def test_streams_are_counted_up_to_the_limit(codec):
     make = {"gzip": gzip, "zlib": zlib, "bz2": bz2, "lzma": lzma}[codec].compress
-    content, limit = make(bytes(3_000_000)), 1_000
-    assert SIZES[codec](content, 5_000_000) in (3_000_000, 0)  # 0: it cannot be that large
+    content = make(bytes(3_000_000))
+    limit = 1_000
+    # 0: it cannot be that large
+    assert SIZES[codec](content, 5_000_000) in (3_000_000, 0)
     assert SIZES[codec](content, limit) > limit
-    assert SIZES[codec](content[:-20], limit) > limit or codec == "bz2"  # a block is decoded when it is whole
-    assert SIZES[codec](make(b"ab") + make(bytes(2_000_000)), limit) > limit or codec == "zlib"
+    # a block is decoded when it is whole
+    assert SIZES[codec](content[:-20], limit) > limit or codec == "bz2"
+    assert (
+        SIZES[codec](make(b"ab") + make(bytes(2_000_000)), limit) > limit
+        or codec == "zlib"
+    )
 
 
 @pytest.mark.parametrize("compressor", ["blosc", "zstd", "lz4"])
 def test_headers_say_what_is_decoded(compressor):
     numcodecs = pytest.importorskip("numcodecs")
-    codec = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "lz4": numcodecs.LZ4}[compressor]()
+    codec = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "lz4": numcodecs.LZ4}[
+        compressor
+    ]()
     for n in (10, 200, 300, 70_000, 3_000_000):
         content = bytes(codec.encode(np.arange(n, dtype=np.uint8)))
         assert SIZES[compressor](content, 1) in (n, 0) if len(content) < 18 else n
 
 
 def test_a_model_that_claims_more_than_it_has_takes_no_memory(tmp_path):
-    write_record(tmp_path / "m", kind="test", metadata={}, arrays={"a": np.ones(1000)})
-    [header] = (tmp_path / "m").glob("generation-*/a/zarr.json")
+    write_record("m", kind="test", metadata={}, arrays={"a": np.ones(1000)})
+    header = tmp_path / "m/a/zarr.json"
     claim = 2**34
     header.write_text(header.read_text().replace("1000", str(claim // 8)))
-    document = json.loads((tmp_path / "m" / "model.json").read_text())
-    document["arrays"]["a"]["shape"] = [claim // 8]
-    for name in ("sha256", "format"):
-        document.pop(name)
-    (tmp_path / "m" / "model.json").write_bytes(documents.sign_document(document, kind="record", version=1))
+    document = json.loads((tmp_path / "m/zarr.json").read_text())
+    manifest = document["attributes"]["rff_dist"]
+    manifest["arrays"]["a"]["metadata"] = locations.json_digest(
+        json.loads(header.read_text())
+    )
+    (tmp_path / "m/zarr.json").write_bytes(
+        commit.sign_group(document, {"rff_dist": manifest})
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises((IntegrityError, StorageError), match=r"claims|pieces of"):
-        read_record(tmp_path / "m")
+        read_record("m")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
@@ -126,30 +147,51 @@ print(found)
 """
     folder = subjects["plain"].folder.parent
     found = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert found.stdout.splitlines() == ["[]", "['pickle.find_class']"]
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 def places(value, at=()):
     yield at
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield from places(inner, (*at, key))
 
 
 @pytest.mark.parametrize("name", ["plain", "model", "models/m", "predictions"])
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_documents_with_anything_in_them_are_read_or_refused(subjects, name, data):
-    """Any value of a JSON document is replaced, and the document signed again, as an attacker could."""
+    """Any value of a JSON document is replaced, and the document signed again, as an
+    attacker could.
+    """
     subject = subjects[name]
     path = data.draw(st.sampled_from(sorted(subject.folder.rglob("*.json"))))
     before = path.read_bytes()
@@ -163,10 +205,15 @@ def test_documents_with_anything_in_them_are_read_or_refused(subjects, name, dat
         inner[at[-1]] = value
     else:
         document = value
-    if isinstance(document, dict) and str(document.get("format", "")).startswith("rff_dist "):
+    if isinstance(document, dict) and str(document.get("format", "")).startswith(
+        "rff_dist "
+    ):
         document.pop("sha256", None)
         with contextlib.suppress(ValueError):  # NaN
-            document["sha256"] = documents._digest(document)
+            document["sha256"] = locations.json_digest(document)
+    with contextlib.suppress(Exception):  # it is no group of ours any more
+        attributes = {"rff_dist": document["attributes"]["rff_dist"]}
+        document = json.loads(commit.sign_group(document, attributes))
     repositories.open_pinned.cache_clear()
     path.write_text(json.dumps(document))
     try:
@@ -176,7 +223,10 @@ def test_documents_with_anything_in_them_are_read_or_refused(subjects, name, dat
         path.write_bytes(before)
 
 
-@given(st.text(max_size=40) | st.from_regex(r"[a-z0-9+]{0,6}:{0,2}/{0,3}[\x00-\x7f]{0,20}", fullmatch=True))
+@given(
+    st.text(max_size=40)
+    | st.from_regex(r"[a-z0-9+]{0,6}:{0,2}/{0,3}[\x00-\x7f]{0,20}", fullmatch=True)
+)
 def test_urls_are_read_or_refused(text):
     try:
         location = parse_location(text)

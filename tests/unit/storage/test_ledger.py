@@ -1,10 +1,11 @@
-"""Kept sums come back as they were put, or are reported as damaged; never other sums."""
+"""Kept sums come back as they were put, or are reported as damaged; never other
+sums.
+"""
 
 import logging
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,28 +23,30 @@ from rff_dist.statistics.gram_products import GramProduct
 from rff_dist.statistics.passes import accumulate, accumulate_folds, statistics_spec
 from rff_dist.storage import documents
 from rff_dist.storage import ledger as ledger_module
-from rff_dist.storage.ledger import FileLedger, ledger_place, open_ledger
+from rff_dist.storage.ledger import ledger_place, open_ledger
 from rff_dist.storage.locations import parse_location
 
 NAME = "0123456789" * 4
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> FileLedger:
-    return open_ledger(parse_location(tmp_path / ".model.ledger"))
+def ledger():
+    return open_ledger(parse_location(".model.ledger"))
 
 
-def files(ledger: FileLedger) -> list[Path]:
+def files(ledger):
     return sorted(Path(ledger.location.path).glob("*.sums"))
 
 
-def sums_of_rows() -> Any:
+def sums_of_rows():
     rng = np.random.default_rng(0)
     dataset = ArrayDataset(rng.standard_normal((300, 2)), rng.standard_normal(300))
     features = draw_feature_map("gaussian", n_features=2, n_components=16)
     member = Accumulation(features, statistics_spec(dataset, features))
     whole = accumulate(dataset, features)
-    folds = accumulate_folds(dataset, [member, member], folds=HashFolds(3), engine=SerialEngine(1))
+    folds = accumulate_folds(
+        dataset, [member, member], folds=HashFolds(3), engine=SerialEngine(1)
+    )
     return whole, folds
 
 
@@ -71,7 +74,7 @@ SUMS = sums_of_rows()
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_sums_come_back_as_they_were(ledger: FileLedger, value: Any) -> None:
+def test_sums_come_back_as_they_were(ledger, value):
     ledger.put(NAME, range(3, 7), value)
     found = ledger.find(NAME, range(3, 7))
     assert found is not None
@@ -80,7 +83,9 @@ def test_sums_come_back_as_they_were(ledger: FileLedger, value: Any) -> None:
     assert ledger.spans(NAME) == [range(3, 7)]
 
 
-def test_arrays_come_back_in_their_dtype_and_shape_and_can_be_added_to(ledger: FileLedger) -> None:
+def test_arrays_come_back_in_their_dtype_and_shape_and_can_be_added_to(
+    ledger,
+):
     arrays = [
         np.zeros((0, 3)),
         np.array(2.5),
@@ -95,15 +100,22 @@ def test_arrays_come_back_in_their_dtype_and_shape_and_can_be_added_to(ledger: F
         one += 1
 
 
-def test_sums_of_more_blocks_take_the_place_of_those_of_fewer(ledger: FileLedger) -> None:
+def test_sums_of_more_blocks_take_the_place_of_those_of_fewer(
+    ledger,
+):
     other = NAME[::-1]
-    for name, span in ((NAME, range(3)), (NAME, range(5, 6)), (other, range(2)), (NAME, range(5))):
+    for name, span in (
+        (NAME, range(3)),
+        (NAME, range(5, 6)),
+        (other, range(2)),
+        (NAME, range(5)),
+    ):
         ledger.put(name, span, 1)
     assert sorted(ledger.spans(NAME), key=str) == [range(5), range(5, 6)]
     assert ledger.spans(other) == [range(2)]
 
 
-def test_nothing_is_kept_of_what_is_made_of_other_things(ledger: FileLedger) -> None:
+def test_nothing_is_kept_of_what_is_made_of_other_things(ledger):
     for value in (object(), {1, 2}, np.array(["text"]), {"a": 1}, np.array([None])):
         assert ledger.seconds(value) == np.inf
         ledger.put(NAME, range(1), value)
@@ -115,8 +127,8 @@ WHOLE = SUMS[0]
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_flipped_bit_or_a_missing_end_is_told_and_never_read(tmp_path: Path, data: st.DataObject) -> None:
-    ledger = open_ledger(parse_location(tmp_path / ".model.ledger"))
+def test_a_flipped_bit_or_a_missing_end_is_told_and_never_read(data):
+    ledger = open_ledger(parse_location(".model.ledger"))
     ledger.put(NAME, range(1), WHOLE)
     [path] = files(ledger)
     content = bytearray(path.read_bytes())
@@ -129,7 +141,7 @@ def test_a_flipped_bit_or_a_missing_end_is_told_and_never_read(tmp_path: Path, d
     assert ledger.find(NAME, range(1)) is None
 
 
-def test_sums_in_the_place_of_others_are_not_read(ledger: FileLedger) -> None:
+def test_sums_in_the_place_of_others_are_not_read(ledger):
     for span in (range(1), range(1, 2)):
         ledger.put(NAME, span, WHOLE)
     first, second = files(ledger)
@@ -138,7 +150,7 @@ def test_sums_in_the_place_of_others_are_not_read(ledger: FileLedger) -> None:
     assert ledger.find(NAME, range(1)) is None
 
 
-def test_damaged_sums_are_logged(ledger: FileLedger, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_sums_are_logged(ledger, caplog):
     ledger.put(NAME, range(1), WHOLE)
     [path] = files(ledger)
     path.write_bytes(path.read_bytes()[:-1])
@@ -149,9 +161,15 @@ def test_damaged_sums_are_logged(ledger: FileLedger, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize(
-    "name", ["os:system", "rff_dist.storage.ledger:open_ledger", "subprocess:Popen", "rff_dist.nope:X"]
+    "name",
+    [
+        "os:system",
+        "rff_dist.storage.ledger:open_ledger",
+        "subprocess:Popen",
+        "rff_dist.nope:X",
+    ],
 )
-def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger: FileLedger, name: str) -> None:
+def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger, name):
     key = f"{NAME}-0-1.sums"
     parts = ledger_module._to_parts(key, {"class": name, "members": {}}, [])
     path = Path(ledger.location.path, key)
@@ -159,7 +177,9 @@ def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger: FileLedge
     assert ledger.find(NAME, range(1)) is None
 
 
-def test_a_file_that_claims_more_than_it_holds_takes_no_memory(ledger: FileLedger) -> None:
+def test_a_file_that_claims_more_than_it_holds_takes_no_memory(
+    ledger,
+):
     parts = ledger_module._to_parts(f"{NAME}-0-1.sums", {"array": 0}, [np.zeros(4)])
     version = ledger_module.FORMAT_VERSION
     document = documents.parse_document(
@@ -174,10 +194,8 @@ def test_a_file_that_claims_more_than_it_holds_takes_no_memory(ledger: FileLedge
     assert ledger.find(NAME, range(1)) is None
 
 
-def test_a_folder_that_a_worker_does_not_share_is_left_alone(
-    ledger: FileLedger, caplog: pytest.LogCaptureFixture
-) -> None:
-    elsewhere: FileLedger = pickle.loads(pickle.dumps(ledger))
+def test_a_folder_that_a_worker_does_not_share_is_left_alone(ledger, caplog):
+    elsewhere = pickle.loads(pickle.dumps(ledger))
     ledger.drop()
     with caplog.at_level(logging.WARNING):
         elsewhere.put(NAME, range(1), 1)
@@ -187,8 +205,10 @@ def test_a_folder_that_a_worker_does_not_share_is_left_alone(
 
 
 def test_a_full_disk_ends_keeping_and_not_the_job(
-    ledger: FileLedger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ledger,
+    caplog,
+    monkeypatch,
+):
     monkeypatch.setattr(ledger_module, "_SHARE_OF_FREE", 0.0)
     with caplog.at_level(logging.WARNING):
         ledger.put(NAME, range(1), WHOLE)
@@ -197,7 +217,7 @@ def test_a_full_disk_ends_keeping_and_not_the_job(
     assert caplog.text.count("a quarter of the free disk") == 1
     monkeypatch.undo()
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("rff_dist.storage.locations.write_bytes", full)
@@ -207,12 +227,12 @@ def test_a_full_disk_ends_keeping_and_not_the_job(
     assert ledger.is_empty()
 
 
-def test_a_ledger_without_sums_leaves_nothing_behind(ledger: FileLedger) -> None:
+def test_a_ledger_without_sums_leaves_nothing_behind(ledger):
     ledger.leave()
     assert not os.path.lexists(ledger.location.path)
 
 
-def test_a_ledger_with_sums_stays_until_it_is_dropped(ledger: FileLedger) -> None:
+def test_a_ledger_with_sums_stays_until_it_is_dropped(ledger):
     ledger.put(NAME, range(1), WHOLE)
     ledger.leave()
     again = open_ledger(ledger.location)
@@ -231,6 +251,6 @@ def test_a_ledger_with_sums_stays_until_it_is_dropped(ledger: FileLedger) -> Non
         ("memory://model", None),
     ],
 )
-def test_a_ledger_is_beside_its_output(output: str, expected: str | None) -> None:
+def test_a_ledger_is_beside_its_output(output, expected):
     found = ledger_place(parse_location(output))
     assert (None if found is None else found.url) == expected

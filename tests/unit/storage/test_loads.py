@@ -26,7 +26,10 @@ MONDAY = datetime(2026, 11, 23, 2, tzinfo=UTC)
 
 def nightly(n_nights, *, rows=10):
     """Loads of so many nights, the last one on Monday."""
-    return [Load((i + 1) * rows, MONDAY - timedelta(days=n_nights - 1 - i)) for i in range(n_nights)]
+    return [
+        Load((i + 1) * rows, MONDAY - timedelta(days=n_nights - 1 - i))
+        for i in range(n_nights)
+    ]
 
 
 OF_LOADS = {"1": 90, "3": 70, "10": 0, "99": 0, "all": 0}
@@ -39,10 +42,13 @@ def test_a_window_begins_with_a_load(window, first_row):
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "0", "0d", "-3", "3w", "nand", "d", "3 d", "1e9d", "ALL", "999999999", "٣"]
+    "bad",
+    ["", "0", "0d", "-3", "3w", "nand", "d", "3 d", "1e9d", "ALL", "999999999", "٣"],
 )
 def test_what_is_no_window_is_refused(bad):
-    with pytest.raises(InvalidParameterError, match="expected a number of loads, such as 12, of days"):
+    with pytest.raises(
+        InvalidParameterError, match="expected a number of loads, such as 12, of days"
+    ):
         Window.parse(bad)
 
 
@@ -78,23 +84,31 @@ def test_a_window_beyond_what_is_remembered_is_refused(monkeypatch):
 def test_deleted_rows_leave_the_others_in_their_loads(sizes, data, keep_order):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     gone = data.draw(
-        st.sets(st.integers(0, len(labels) - 1), min_size=1).filter(lambda x: len(x) < len(labels))
+        st.sets(st.integers(0, len(labels) - 1), min_size=1).filter(
+            lambda x: len(x) < len(labels)
+        )
     )
     loads = [Load(int(stop), None) for stop in np.cumsum(sizes)]
     found = without_deleted(loads, np.array(sorted(gone)), keep_order=keep_order)
-    left = np.delete(labels, sorted(gone)) if keep_order else labels[: len(labels) - len(gone)]
-    assert [one.stop for one in found] == np.cumsum(np.unique(left, return_counts=True)[1]).tolist()
+    left = (
+        np.delete(labels, sorted(gone))
+        if keep_order
+        else labels[: len(labels) - len(gone)]
+    )
+    assert [one.stop for one in found] == np.cumsum(
+        np.unique(left, return_counts=True)[1]
+    ).tolist()
 
 
-def test_each_append_is_a_load_and_an_empty_one_is_none(tmp_path):
+def test_each_append_is_a_load_and_an_empty_one_is_none():
     rng = np.random.default_rng(0)
-    write_dataset(tmp_path / "d", rng.random((100, 2)), versioned=True)
+    write_dataset("d", rng.random((100, 2)), versioned=True)
     before = datetime.now(UTC)
-    append_dataset(tmp_path / "d", rng.random((20, 2)))
-    append_dataset(tmp_path / "d", rng.random((0, 2)))
-    loads = read_loads(open_dataset(tmp_path / "d").attributes["rff_dist"], 120)
+    append_dataset("d", rng.random((20, 2)))
+    append_dataset("d", rng.random((0, 2)))
+    loads = read_loads(open_dataset("d").attributes["rff_dist"], 120)
     assert [one.stop for one in loads] == [100, 120]
     assert abs(loads[-1].written - before) < timedelta(minutes=10)
     assert with_load(loads, 120) == loads
-    plain = write_dataset(tmp_path / "plain", rng.random((30, 2)))
+    plain = write_dataset("plain", rng.random((30, 2)))
     assert read_loads(plain.attributes["rff_dist"], 30) == [Load(30, None)]

@@ -1,4 +1,6 @@
-"""One run at a time holds a folder, whoever else tries; elsewhere the one that publishes first wins."""
+"""One run at a time holds a folder, whoever else tries; elsewhere the one that
+publishes first wins.
+"""
 
 import contextlib
 import contextvars
@@ -7,10 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,28 +25,27 @@ from tests.versions import publish
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
-    return str(tmp_path / "new" / "model")
+def place(tmp_path):
+    return str(tmp_path / "new/model")
 
 
 @pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.s3)])
-def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def stored(request, tmp_path):
     """Return a place that has no lock."""
     if request.param == "memory":
         return f"memory://{tmp_path.name}/model"
-    url: str = request.getfixturevalue("server").url(f"{tmp_path.name}/model")
-    return url
+    return request.getfixturevalue("server").url(f"{tmp_path.name}/model")
 
 
-def as_another_run(action: Callable[..., Any], *given: Any) -> Any:
+def as_another_run(action, *given):
     """Call in a context that holds nothing."""
     return contextvars.Context().run(action, *given)
 
 
-def try_to_hold(place: str) -> Any:
+def try_to_hold(place):
     """Return what another run gets: the place, or the error."""
 
-    def once() -> Any:
+    def once():
         try:
             with hold(place, holder="a rival"):
                 return "held"
@@ -56,11 +55,12 @@ def try_to_hold(place: str) -> Any:
     return as_another_run(once)
 
 
-def lock_of(place: str | Path) -> Path:
+def lock_of(place):
     return Path(place).with_name(f".{Path(place).name}.lock")
 
 
-# -- one writer at a time ------------------------------------------------------------------------------
+# -- one writer at a time
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.faults("F16")
@@ -84,14 +84,19 @@ def test_a_lease_ends_with_its_context_also_after_an_error(place):
 
 
 def test_who_gets_a_local_lease_removes_what_killed_writers_left(tmp_path):
-    for name in (".model.partial-0123", ".model.rows-0123", ".model2.partial-0123", ".model.run-0123"):
+    for name in (
+        ".model.partial-0123",
+        ".model.rows-0123",
+        ".model2.partial-0123",
+        ".model.run-0123",
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("half")
-    with hold(tmp_path / "model", holder="one"):
+    with hold("model", holder="one"):
         left = {path.name for path in tmp_path.iterdir()}
     assert left == {".model.lock", ".model2.partial-0123", ".model.run-0123"}
     (tmp_path / ".data.partial-0123").mkdir()
-    write_dataset(tmp_path / "data", np.zeros((3, 1)))
+    write_dataset("data", np.zeros((3, 1)))
     assert not (tmp_path / ".data.partial-0123").exists()
 
 
@@ -112,10 +117,11 @@ def test_other_locations_are_free(place):
 def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file/model cannot be locked"):
-        hold(tmp_path / "file" / "model", holder="one").__enter__()
+        hold("file/model", holder="one").__enter__()
 
 
-# -- holders that died -----------------------------------------------------------------------------------
+# -- holders that died
+# -----------------------------------------------------------------------------------
 
 
 HOLDER = """
@@ -145,25 +151,34 @@ def test_the_lease_of_a_killed_process_is_free_at_once_whatever_clocks_say(tmp_p
 
 
 def test_a_lock_that_somebody_removed_holds_no_more(tmp_path):
-    location = parse_location(tmp_path / "model")
+    location = parse_location("model")
     with hold(location, holder="one"):
         check_held(location)
         lock_of(tmp_path / "model").unlink()
-        assert try_to_hold(str(tmp_path / "model")) == "held"
+        assert try_to_hold("model") == "held"
         with pytest.raises(OutputBusyError, match="may no longer write"):
             check_held(location)
 
 
-# -- places without locks ----------------------------------------------------------------------------------
+# -- places without locks
+# ----------------------------------------------------------------------------------
 
 
-def write(place: str, i: int) -> None:
-    write_record(place, kind="test", metadata={"i": i}, arrays={"a": np.full(3, i)}, overwrite=True)
+def write(place, i):
+    write_record(
+        place,
+        kind="test",
+        metadata={"i": i},
+        arrays={"a": np.full(3, i)},
+        overwrite=True,
+    )
 
 
 @pytest.mark.faults("F16")
-@pytest.mark.parametrize("before", [False, True], ids=["nothing there", "a model there"])
-def test_of_two_runs_the_one_that_publishes_first_wins_and_the_other_is_told(stored, before):
+@pytest.mark.parametrize("before", [False, True])
+def test_of_two_runs_the_one_that_publishes_first_wins_and_the_other_is_told(
+    stored, before
+):
     if before:
         write(stored, 0)
     with hold(stored, holder="one"):
@@ -190,19 +205,25 @@ def test_a_version_published_meanwhile_stays_the_current_one(stored):
     assert publish(stored, 3).number == 2  # of the refused one nothing is left
 
 
-# -- whatever the order ----------------------------------------------------------------------------------
+# -- whatever the order
+# ----------------------------------------------------------------------------------
 
 
 def test_of_many_that_take_and_release_a_lock_one_holds_it_at_a_time(tmp_path):
-    """Each release removes the file, so another file may be locked at the same moment."""
-    now, most, in_total = 0, 0, 0
+    """Each release removes the file, so another file may be locked at the same
+    moment.
+    """
+    now = 0
+    most = 0
+    in_total = 0
 
-    def run(_: int) -> None:
+    def run(_):
         nonlocal now, most, in_total
         for _ in range(200):
-            place = output_places._locked(parse_location(tmp_path / "model"), "one")
+            place = output_places._locked(parse_location("model"), "one")
             with contextlib.suppress(OutputBusyError), place:
-                now, in_total = now + 1, in_total + 1
+                now = now + 1
+                in_total = in_total + 1
                 most = max(most, now)
                 time.sleep(0)
                 now -= 1

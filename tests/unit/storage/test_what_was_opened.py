@@ -1,6 +1,6 @@
-"""A pass reads the rows that were opened, or ends with an error; and xarray opens what is written."""
-
-from __future__ import annotations
+"""A pass reads the rows that were opened, or ends with an error; and xarray opens what
+is written.
+"""
 
 import os
 import pickle
@@ -23,7 +23,9 @@ ENGINE = SerialEngine(1)
 
 
 def fit(dataset):
-    return fit_ridge(dataset, Gaussian(), engine=ENGINE, n_components=16, alpha=1.0, length_scale=1.0)[0]
+    return fit_ridge(
+        dataset, Gaussian(), engine=ENGINE, n_components=16, alpha=1.0, length_scale=1.0
+    )[0]
 
 
 @pytest.fixture
@@ -37,7 +39,11 @@ def overwrite(url, X, y):
 
 
 def touch_a_chunk(url, X, y):
-    path = next(path for path in (url / "X").rglob("*") if path.is_file() and path.name != "zarr.json")
+    path = next(
+        path
+        for path in (url / "X").rglob("*")
+        if path.is_file() and path.name != "zarr.json"
+    )
     path.write_bytes(path.read_bytes())
     os.utime(path, ns=(1, 1))
 
@@ -61,30 +67,35 @@ class TestPlainZarrThatIsChangedMeanwhile:
             fit(dataset)
 
     def test_gives_no_predictions(self, tmp_path, rows):
-        dataset = write_dataset(tmp_path / "d", *rows, chunk_rows=8)
+        dataset = write_dataset("d", *rows, chunk_rows=8)
         model = fit(dataset)
         overwrite(tmp_path / "d", *rows)
         with pytest.raises(ConflictError, match="was changed while it was read"):
-            prediction.predict(dataset, model, tmp_path / "out", engine=ENGINE)
+            prediction.predict(dataset, model, "out", engine=ENGINE)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
 
 
 def test_data_and_predictions_open_in_xarray(tmp_path, rows):
     X, y = rows
-    write_dataset(tmp_path / "plain", X, np.column_stack([y, y]), sample_weight=y**2)
-    write_dataset(tmp_path / "versioned", X, y, versioned=True)
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(tmp_path / "versioned")))
+    write_dataset("plain", X, np.column_stack([y, y]), sample_weight=y**2)
+    write_dataset("versioned", X, y, versioned=True)
+    repository = icechunk.Repository.open(
+        icechunk.local_filesystem_storage("versioned")
+    )
     places = {
         "plain": (tmp_path / "plain", {"sample": 40, "feature": 3, "target": 2}),
-        "versioned": (repository.readonly_session("main").store, {"sample": 40, "feature": 3}),
+        "versioned": (
+            repository.readonly_session("main").store,
+            {"sample": 40, "feature": 3},
+        ),
     }
     for store, sizes in places.values():
         with xarray.open_zarr(store, consolidated=False, chunks=None) as opened:
             assert dict(opened.sizes) == sizes
             np.testing.assert_array_equal(opened["X"].values, X)
     kind = np.dtype([("predictions", float, 2), ("lower", float, 2)])
-    output = create_output(tmp_path / "out", Layout(40, 40, dtype=kind))
+    output = create_output("out", Layout(40, 40, dtype=kind))
     output.write(Block(0, 0, 40), np.zeros(40, kind))
     output.finish()
-    with xarray.open_zarr(tmp_path / "out", consolidated=False, chunks=None) as opened:
+    with xarray.open_zarr("out", consolidated=False, chunks=None) as opened:
         assert dict(opened.sizes) == {"sample": 40, "target": 2}

@@ -1,7 +1,5 @@
 """Datasets, and models of them, that follow a Delta table, commit by commit."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -15,9 +13,22 @@ import pyarrow as pa
 import pytest
 
 from rff_dist import open_dataset
-from rff_dist.errors import DataError, InvalidParameterError, MissingDependencyError, StorageError
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    MissingDependencyError,
+    StorageError,
+)
 from rff_dist.storage.corrections import delete_rows
-from tests.lake_tables import FEED, FIRST, DeltaTable, LakeContract, as_arrow, draw, follow
+from tests.lake_tables import (
+    FEED,
+    FIRST,
+    DeltaTable,
+    LakeContract,
+    as_arrow,
+    draw,
+    follow,
+)
 from tests.lake_tables import data as data  # fixtures
 from tests.lake_tables import table as table
 from tests.refusals import refuses
@@ -44,7 +55,9 @@ def test_model_follows_a_table_without_a_feed_too(tmp_path, monkeypatch, make):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.faults("F17")
-def test_model_that_followed_a_thousand_commits_has_the_bits_of_one_full_pass(tmp_path, monkeypatch, make):
+def test_model_that_followed_a_thousand_commits_has_the_bits_of_one_full_pass(
+    tmp_path, monkeypatch, make
+):
     follow(make, tmp_path, monkeypatch, 1000, 10_000)
 
 
@@ -59,20 +72,27 @@ def test_rows_that_went_and_came_back_or_were_copied_change_nothing(table, data)
     table.commit("insert", rows)
     deltalake.DeltaTable(table.url).restore(0)
     done = ingest_more(table.url, data)
-    assert (done.n_after, done.n_replaced, done.n_deleted, done.table["version"]) == (300, 0, 0, 3)
+    assert (done.n_after, done.n_replaced, done.n_deleted, done.table["version"]) == (
+        300,
+        0,
+        0,
+        3,
+    )
     assert ingest_more(table.url, data).skipped == (table.url,)
     deltalake.DeltaTable(table.url).optimize.compact()
     assert ingest_more(table.url, data).n_after == 300
     table.assert_held(data)
 
 
-def test_rows_read_are_in_proportion_to_what_changed(tmp_path):
-    """Of a table of 10 MB, the changes of 20 rows: the system counts the bytes of this process."""
+def test_rows_read_are_in_proportion_to_what_changed():
+    """Of a table of 10 MB, the changes of 20 rows: the system counts the bytes of this
+    process.
+    """
     values = np.random.default_rng(0).standard_normal((50_000, 25))
     columns = {f"x{i}": values[:, i] for i in range(25)} | {"key": np.arange(50_000)}
-    deltalake.write_deltalake(tmp_path / "t", pa.table(columns), configuration=FEED)
-    ingest_more(tmp_path / "t", tmp_path / "data.zarr", target="x0", id="key", chunk_rows=1024)
-    table = deltalake.DeltaTable(tmp_path / "t")
+    deltalake.write_deltalake("t", pa.table(columns), configuration=FEED)
+    ingest_more("t", "data.zarr", target="x0", id="key", chunk_rows=1024)
+    table = deltalake.DeltaTable("t")
     table.update(updates={"x1": "0.5"}, predicate="key < 10")
     table.delete("key >= 49990")
 
@@ -80,18 +100,26 @@ def test_rows_read_are_in_proportion_to_what_changed(tmp_path):
         return int(Path("/proc/self/io").read_text().split()[1])
 
     before = n_read()
-    assert ingest_more(tmp_path / "t", tmp_path / "data.zarr").n_replaced == 10
+    assert ingest_more("t", "data.zarr").n_replaced == 10
     assert n_read() - before < values.nbytes / 5
 
 
 @pytest.mark.s3
-def test_a_table_in_an_object_store_is_followed_by_what_the_environment_names(server, caplog, monkeypatch):
-    table, data = DeltaTable(server.url("prices"), 300), server.url("prices.zarr")
+def test_a_table_in_an_object_store_is_followed_by_what_the_environment_names(
+    server, caplog, monkeypatch
+):
+    table = DeltaTable(server.url("prices"), 300)
+    data = server.url("prices.zarr")
     with caplog.at_level(logging.DEBUG):
         ingest_more(table.url, data, target="price", id="key", chunk_rows=128)
         table.commit_a_night()
         done = ingest_more(table.url, data)
-        assert (done.n_after, done.n_replaced, done.n_deleted, done.table["version"]) == (303, 3, 2, 2)
+        assert (
+            done.n_after,
+            done.n_replaced,
+            done.n_deleted,
+            done.table["version"],
+        ) == (303, 3, 2, 2)
         table.assert_held(data)
         assert ingest_more(table.url, data).skipped == (table.url,)
         table.commit("insert", table.add(5))
@@ -105,7 +133,8 @@ def test_a_table_in_an_object_store_is_followed_by_what_the_environment_names(se
         assert secret not in caplog.text + str(refused.value)
 
 
-# -- what is refused, or said ----------------------------------------------------------------------
+# -- what is refused, or said
+# ----------------------------------------------------------------------
 
 
 def test_columns_that_change_are_named_and_left_out_or_refused(table, data, caplog):
@@ -124,22 +153,32 @@ def test_columns_that_change_are_named_and_left_out_or_refused(table, data, capl
     assert unchanged(data, version)
 
 
-def test_wider_numbers_are_taken_if_they_keep_their_digits(tmp_path, caplog):
+def test_wider_numbers_are_taken_if_they_keep_their_digits(caplog):
     keys = pa.array([1, 2, 3], pa.int64())
-    narrow = {"key": keys, "a": pa.array([1, 2, 3], pa.int32()), "price": pa.array([1.0, 2.0, 3.0])}
-    deltalake.write_deltalake(tmp_path / "t", pa.table(narrow), configuration=FEED)
-    ingest_more(tmp_path / "t", tmp_path / "data.zarr", target="price", id="key")
+    narrow = {
+        "key": keys,
+        "a": pa.array([1, 2, 3], pa.int32()),
+        "price": pa.array([1.0, 2.0, 3.0]),
+    }
+    deltalake.write_deltalake("t", pa.table(narrow), configuration=FEED)
+    ingest_more("t", "data.zarr", target="price", id="key")
     wide = pa.table(narrow | {"a": pa.array([1.5, 2.0, 3.0])})
-    deltalake.write_deltalake(tmp_path / "t", wide, mode="overwrite", schema_mode="overwrite")
-    assert ingest_more(tmp_path / "t", tmp_path / "data.zarr").n_replaced == 1
+    deltalake.write_deltalake("t", wide, mode="overwrite", schema_mode="overwrite")
+    assert ingest_more("t", "data.zarr").n_replaced == 1
     assert "'a' is double, was int32" in caplog.text
-    assert open_dataset(tmp_path / "data.zarr").take(range(3)).X.ravel().tolist() == [1.5, 2.0, 3.0]
+    assert open_dataset("data.zarr").take(range(3)).X.ravel().tolist() == [
+        1.5,
+        2.0,
+        3.0,
+    ]
 
 
 def test_vacuumed_changes_are_refused_until_the_table_is_ingested_again(table, data):
     version = open_dataset(data).version
     table.commit("update", table.update())
-    deltalake.DeltaTable(table.url).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    deltalake.DeltaTable(table.url).vacuum(
+        0, dry_run=False, enforce_retention_duration=False
+    )
     shutil.rmtree(Path(table.url) / "_change_data")
     with refuses(StorageError, table.url, "version 1", "vacuumed", "`overwrite`"):
         ingest_more(table.url, data)
@@ -148,8 +187,8 @@ def test_vacuumed_changes_are_refused_until_the_table_is_ingested_again(table, d
     table.assert_held(data)
 
 
-def test_a_table_that_was_rolled_back_behind_the_dataset_is_refused(table, data, tmp_path):
-    backup = shutil.copytree(table.url, tmp_path / "backup")
+def test_a_table_that_was_rolled_back_behind_the_dataset_is_refused(table, data):
+    backup = shutil.copytree(table.url, "backup")
     table.commit("insert", table.add(5))
     ingest_more(table.url, data)
     shutil.rmtree(table.url)
@@ -162,13 +201,13 @@ def test_a_table_that_was_rolled_back_behind_the_dataset_is_refused(table, data,
         ingest_more(table.url, data)
 
 
-def test_a_table_stands_alone_and_data_of_other_sources_follow_none(table, tmp_path):
-    (tmp_path / "t.csv").write_text("a,price\n1,2\n3,4\n")
+def test_a_table_stands_alone_and_data_of_other_sources_follow_none(table):
+    Path("t.csv").write_text("a,price\n1,2\n3,4\n")
     with refuses(StorageError, table.url, "alone"):
-        ingest([table.url, tmp_path / "t.csv"], tmp_path / "out")
-    ingest(tmp_path / "t.csv", tmp_path / "data.zarr", target="price")
+        ingest([table.url, "t.csv"], "out")
+    ingest("t.csv", "data.zarr", target="price")
     with refuses(DataError, table.url, "other sources"):
-        ingest_more(table.url, tmp_path / "data.zarr")
+        ingest_more(table.url, "data.zarr")
 
 
 def test_keys_that_name_several_rows_are_refused_when_they_change(table, data):
@@ -186,7 +225,9 @@ def test_keys_that_are_missing_or_of_another_type_are_refused(table, data):
     table.write(rows.set_column(0, "key", pa.array([None], pa.int64())))
     with refuses(DataError, table.url, "key"):
         ingest_more(table.url, data)
-    table.write(rows.set_column(0, "key", pa.array(["a"])), "overwrite", schema_mode="overwrite")
+    table.write(
+        rows.set_column(0, "key", pa.array(["a"])), "overwrite", schema_mode="overwrite"
+    )
     with refuses(DataError, table.url):
         ingest_more(table.url, data)
 
@@ -206,35 +247,52 @@ def test_no_row_may_be_left(table, data):
         ingest_more(table.url, data)
 
 
-def test_rows_with_missing_values_are_dropped_and_come_when_they_are_whole(tmp_path):
+def test_rows_with_missing_values_are_dropped_and_come_when_they_are_whole():
     def write(values, mode="overwrite"):
-        rows = pa.table({"key": [1, 2, 3], "a": pa.array(values, "float64"), "price": [1.0, 2.0, 3.0]})
-        deltalake.write_deltalake(tmp_path / "t", rows, mode=mode, configuration=FEED)
-        return ingest_more(tmp_path / "t", tmp_path / "data.zarr", target="price", id="key", on_nan="drop")
+        rows = pa.table(
+            {
+                "key": [1, 2, 3],
+                "a": pa.array(values, "float64"),
+                "price": [1.0, 2.0, 3.0],
+            }
+        )
+        deltalake.write_deltalake("t", rows, mode=mode, configuration=FEED)
+        return ingest_more(
+            "t",
+            "data.zarr",
+            target="price",
+            id="key",
+            on_nan="drop",
+        )
 
     assert write([1, None, 3], "error").n_after == 2
     done = write([None, 5, 3])
     assert (done.n_after, done.n_deleted, done.n_replaced) == (2, 1, 0)
-    found = open_dataset(tmp_path / "data.zarr").take(range(2))
-    assert sorted(zip(found.X.ravel().tolist(), found.y.ravel().tolist(), strict=True)) == [(3, 3), (5, 2)]
-    deltalake.DeltaTable(tmp_path / "t").delete("key = 1")
-    assert ingest_more(tmp_path / "t", tmp_path / "data.zarr").n_after == 2
+    found = open_dataset("data.zarr").take(range(2))
+    assert sorted(
+        zip(found.X.ravel().tolist(), found.y.ravel().tolist(), strict=True)
+    ) == [(3, 3), (5, 2)]
+    deltalake.DeltaTable("t").delete("key = 1")
+    assert ingest_more("t", "data.zarr").n_after == 2
 
 
-def test_without_the_package_it_is_named(table, tmp_path, monkeypatch):
+def test_without_the_package_it_is_named(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with refuses(MissingDependencyError, "deltalake"):
-        ingest(table.url, tmp_path / "out", target="price")
+        ingest(table.url, "out", target="price")
 
 
-# -- tables as others write them ----------------------------------------------------------------------
+# -- tables as others write them
+# ----------------------------------------------------------------------
 
 
 def test_partitions_are_columns_and_versions_are_read_in_the_order_of_files(tmp_path):
     rows = as_arrow(draw(range(FIRST, FIRST + 50), 0))
-    deltalake.write_deltalake(tmp_path / "t", rows, partition_by=["kind"])
-    found = [ingest(tmp_path / "t", tmp_path / name, target="price", id="key") for name in ("1", "2")]
-    assert [*found[0].feature_names] == ["a", "b", "kind=x", "kind=y", "kind=z"]
+    deltalake.write_deltalake("t", rows, partition_by=["kind"])
+    found = [
+        ingest("t", tmp_path / name, target="price", id="key") for name in ("1", "2")
+    ]
+    assert [*found[0].feature_names] == ["a", "b", "kind"]
     assert found[0].fingerprint() == found[1].fingerprint()
 
 
@@ -242,30 +300,55 @@ Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&
 
 
 def deletion_vector(rows):
-    """Delta's protocol, "Deletion Vector Format": one bitmap with one array of 16-bit numbers, as Z85."""
-    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16) + struct.pack(f"<{len(rows)}H", *rows)
+    """Delta's protocol, "Deletion Vector Format": one bitmap with one array of 16-bit
+    numbers, as Z85.
+    """
+    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16) + struct.pack(
+        f"<{len(rows)}H", *rows
+    )
     body = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
     padded = body + bytes(-len(body) % 4)
     words = (int.from_bytes(padded[i : i + 4], "big") for i in range(0, len(padded), 4))
-    text = "".join(Z85[word // 85**power % 85] for word in words for power in (4, 3, 2, 1, 0))
+    text = "".join(
+        Z85[word // 85**power % 85] for word in words for power in (4, 3, 2, 1, 0)
+    )
     sizes = {"sizeInBytes": len(body), "cardinality": len(rows)}
     return {"storageType": "i", "pathOrInlineDv": text, **sizes}
 
 
-def test_rows_that_deletion_vectors_delete_are_gone(tmp_path):
+def test_rows_that_deletion_vectors_delete_are_gone():
     """As Spark deletes rows; deltalake does not write these."""
     rows = pa.table({"key": range(10), "a": np.arange(10.0), "price": np.arange(10.0)})
-    url, how = tmp_path / "t", {"delta.enableDeletionVectors": "true"}
+    url = Path("t")
+    how = {"delta.enableDeletionVectors": "true"}
     deltalake.write_deltalake(url, rows, configuration=how)
     log = url / "_delta_log"
-    actions = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    actions = [
+        json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()
+    ]
     add = next(action["add"] for action in actions if "add" in action)
-    ingest(url, tmp_path / "before.zarr", target="price", id="key")
-    removed = {"path": add["path"], "dataChange": True, "deletionTimestamp": add["modificationTime"]}
-    commit = [{"remove": removed}, {"add": {**add, "deletionVector": deletion_vector([3, 4])}}]
+    ingest(url, "before.zarr", target="price", id="key")
+    removed = {
+        "path": add["path"],
+        "dataChange": True,
+        "deletionTimestamp": add["modificationTime"],
+    }
+    commit = [
+        {"remove": removed},
+        {"add": {**add, "deletionVector": deletion_vector([3, 4])}},
+    ]
     (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, commit)))
-    assert ingest_more(url, tmp_path / "before.zarr").n_deleted == 2
-    ingest(url, tmp_path / "after.zarr", target="price", id="key")
+    assert ingest_more(url, "before.zarr").n_deleted == 2
+    ingest(url, "after.zarr", target="price", id="key")
     for name in ("before", "after"):
-        dataset = open_dataset(tmp_path / f"{name}.zarr")
-        assert sorted(dataset.take(range(8)).X.ravel().tolist()) == [0, 1, 2, 5, 6, 7, 8, 9]
+        dataset = open_dataset(f"{name}.zarr")
+        assert sorted(dataset.take(range(8)).X.ravel().tolist()) == [
+            0,
+            1,
+            2,
+            5,
+            6,
+            7,
+            8,
+            9,
+        ]

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist.data.blocks import Block
-from rff_dist.errors import DataError
-from rff_dist.storage.writing import Writing
+from rff_dist.storage.writing import WriteOptions
 from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
-from tests.refusals import refuses
 
 
 def some(X):
@@ -14,7 +13,7 @@ def some(X):
 
 def generate(url, n_samples=20_000, function=some, **changes):
     options = {"n_features": 3, "noise": 0.25, "seed": 11, "overwrite": True} | changes
-    how = Writing(options.pop("chunk_rows", None), options.pop("overwrite"))
+    how = WriteOptions(options.pop("chunk_rows", None), options.pop("overwrite"))
     rows = generate_dataset(url, function, RandomRows(n_samples, **options), how)
     return rows, rows.read(Block(0, 0, n_samples))
 
@@ -31,13 +30,15 @@ def test_the_best_possible_error_is_the_one_stated():
 def test_inputs_are_independent_standard_normals():
     _, rows = generate("memory://g")
     moments = np.cov(rows.X, rowvar=False)
-    np.testing.assert_allclose(moments, np.eye(3), atol=5 * np.sqrt(2 / 20_000))
-    np.testing.assert_allclose(rows.X.mean(axis=0), 0, atol=5 / np.sqrt(20_000))
+    assert_allclose(moments, np.eye(3), atol=5 * np.sqrt(2 / 20_000))
+    assert_allclose(rows.X.mean(axis=0), 0, atol=5 / np.sqrt(20_000))
     assert len(np.unique(rows.X[:, 0])) > 19_900
 
 
 def test_noise_does_not_repeat_the_inputs():
-    _, rows = generate("memory://g", function=lambda X: 0 * X, n_features=1, noise=1.0, seed=3)
+    _, rows = generate(
+        "memory://g", function=lambda X: 0 * X[:, 0], n_features=1, noise=1.0, seed=3
+    )
     assert abs(np.corrcoef(rows.X[:, 0], rows.y[:, 0])[0, 1]) < 5 / np.sqrt(20_000)
 
 
@@ -45,8 +46,8 @@ def test_rows_depend_on_the_seed_and_their_number_alone():
     _, long = generate("memory://long")
     _, short = generate("memory://short", n_samples=9_001, chunk_rows=77)
     _, other = generate("memory://other", n_samples=9_001, seed=12)
-    np.testing.assert_array_equal(short.X, long.X[:9_001])
-    np.testing.assert_array_equal(short.y, long.y[:9_001])
+    assert_array_equal(short.X, long.X[:9_001])
+    assert_array_equal(short.y, long.y[:9_001])
     assert not np.any(np.all(other.X == short.X, axis=1))
 
 
@@ -55,19 +56,11 @@ def test_a_later_first_row_gives_the_rows_that_follow(first_row):
     _, long = generate("memory://long")
     _, later = generate("memory://later", n_samples=9_001, first_row=first_row)
     own = slice(first_row, first_row + 9_001)
-    np.testing.assert_array_equal(later.X, long.X[own])
+    assert_array_equal(later.X, long.X[own])
     # the function's own product rounds by the rows that it gets at a time
-    np.testing.assert_allclose(later.y, long.y[own], rtol=0, atol=1e-14)
+    assert_allclose(later.y, long.y[own], rtol=0, atol=1e-14)
 
 
 def test_without_noise_y_is_the_function():
     _, rows = generate("memory://g", noise=0.0)
-    np.testing.assert_array_equal(rows.y[:, 0], some(rows.X.astype(np.float64)))
-
-
-@pytest.mark.parametrize("function", [lambda X: X[:-1], lambda X: X[:, 0] / 0, lambda X: X[..., None]])
-@pytest.mark.filterwarnings("ignore:divide by zero")
-def test_functions_that_do_not_give_a_row_for_each_row_are_refused(tmp_path, function):
-    with refuses(DataError, "function"):
-        generate_dataset(tmp_path / "g", function, RandomRows(100, 2, noise=1.0, seed=0))
-    assert list(tmp_path.iterdir()) == []
+    assert_array_equal(rows.y[:, 0], some(rows.X.astype(np.float64)))

@@ -1,20 +1,24 @@
-"""Ingesting again and again: only what is new is added, columns by their names, all or nothing."""
-
-from __future__ import annotations
+"""Ingesting again and again: only what is new is added, columns by their names, all or
+nothing.
+"""
 
 import contextlib
 import logging
 import os
 import sqlite3
 from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import sqlalchemy
 import xlsxwriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from pyarrow import parquet
 
 from rff_dist.errors import (
     DataError,
@@ -31,7 +35,7 @@ from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.tables import is_table
 from rff_dist.workbench.tables import queries
 from rff_dist.workbench.tables.corrections import correct, read_rows_to_change
-from rff_dist.workbench.tables.ingest import Ingested
+from rff_dist.workbench.tables.existing import IngestResult
 from rff_dist.workbench.tables.queries import Query
 from tests.refusals import refuses
 from tests.tables import all_rows, ingest, ingest_more, save
@@ -49,46 +53,74 @@ def read_all(url):
     return np.column_stack([rows.X, rows.y])
 
 
-def rows_of(found: Ingested):
+def rows_of(found):
     return found.n_before, found.n_after
 
 
 @settings(max_examples=4, deadline=None)
-@given(cuts=st.tuples(st.integers(1, 40), st.integers(0, 40), st.integers(1, 40)), kinds=st.data())
+@given(
+    cuts=st.tuples(st.integers(1, 40), st.integers(0, 40), st.integers(1, 40)),
+    kinds=st.data(),
+)
 def test_files_one_after_the_other_are_the_table_at_once(tmp_path_factory, cuts, kinds):
     folder = tmp_path_factory.mktemp("files")
-    frame, start = make_frame(sum(cuts)), 0
+    frame = make_frame(sum(cuts))
+    start = 0
     for i, n_rows in enumerate(cuts):
         part = frame[start : start + n_rows]
-        columns = kinds.draw(st.permutations(["a", "b", "price"])) if i else ["a", "b", "price"]
-        suffix = kinds.draw(st.sampled_from([".csv", ".parquet"])) if n_rows else ".parquet"
-        save(part[columns].assign(**({"note": "text"} if i else {})), folder / f"{i}{suffix}")
+        columns = (
+            kinds.draw(st.permutations(["a", "b", "price"]))
+            if i
+            else ["a", "b", "price"]
+        )
+        suffix = (
+            kinds.draw(st.sampled_from([".csv", ".parquet"])) if n_rows else ".parquet"
+        )
+        save(
+            part[columns].assign(**({"note": "text"} if i else {})),
+            folder / f"{i}{suffix}",
+        )
         start += n_rows
         # The pattern names the old files too.
-        found = ingest_more(folder / "*.[cp]*", folder / "data.zarr", target="price", chunk_rows=16)
+        found = ingest_more(
+            folder / "*.[cp]*", folder / "data.zarr", target="price", chunk_rows=16
+        )
         assert (found.n_after, len(found.ingested), len(found.skipped)) == (start, 1, i)
-    np.testing.assert_array_equal(read_all(folder / "data.zarr"), frame.to_numpy())
+    assert_array_equal(read_all(folder / "data.zarr"), frame.to_numpy())
 
 
 class TestASecondRun:
     @pytest.fixture
     def folder(self, tmp_path):
-        save(make_frame(30), tmp_path / "1.csv")
-        save(make_frame(20, seed=1), tmp_path / "2.parquet")
-        ingest([tmp_path / "1.csv", tmp_path / "2.parquet"], tmp_path / "data.zarr", target="price")
+        save(make_frame(30), "1.csv")
+        save(make_frame(20, seed=1), "2.parquet")
+        ingest(
+            ["1.csv", "2.parquet"],
+            "data.zarr",
+            target="price",
+        )
         return tmp_path
 
     def test_does_nothing_and_says_so(self, folder):
         before = open_dataset(folder / "data.zarr")
-        found = ingest_more([folder / "1.csv", folder / "2.parquet"], folder / "data.zarr")
-        assert found == Ingested(50, 50, (), (str(folder / "1.csv"), str(folder / "2.parquet")), 0)
+        found = ingest_more(
+            [folder / "1.csv", folder / "2.parquet"], folder / "data.zarr"
+        )
+        assert found == IngestResult(
+            50, 50, (), (str(folder / "1.csv"), str(folder / "2.parquet")), 0
+        )
         after = open_dataset(folder / "data.zarr")
-        assert (after.fingerprint(), after.attributes) == (before.fingerprint(), before.attributes)
+        assert (after.fingerprint(), after.attributes) == (
+            before.fingerprint(),
+            before.attributes,
+        )
 
     def test_skips_the_same_bytes_of_another_name_or_time(self, folder):
         (folder / "copy.csv").write_bytes((folder / "1.csv").read_bytes())
         os.utime(folder / "1.csv", (0, 0))
-        found = ingest_more([folder / "copy.csv", folder / "1.csv"], folder / "data.zarr")
+        found = ingest_more(
+            [folder / "copy.csv", folder / "1.csv"], folder / "data.zarr"
+        )
         assert (rows_of(found), len(found.skipped)) == ((50, 50), 2)
 
     def test_adds_a_file_whose_content_is_new(self, folder):
@@ -107,15 +139,26 @@ class TestASecondRun:
             ingest_more(folder / "1.csv", folder / "data.zarr")
 
     def test_finds_no_file_yet_and_does_nothing(self, folder):
-        assert rows_of(ingest_more(folder / "new-*.csv", folder / "data.zarr")) == (50, 50)
+        assert rows_of(ingest_more(folder / "new-*.csv", folder / "data.zarr")) == (
+            50,
+            50,
+        )
         with refuses(StorageError, "there is no file at"):
             ingest(folder / "new-*.csv", folder / "other.zarr")
 
-    def test_of_a_dataset_that_is_not_there_does_not_guess_what_it_is_to_hold(self, folder):
-        with refuses(InvalidParameterError, "no dataset at", "dta.zarr to append to; to create it"):
+    def test_of_a_dataset_that_is_not_there_does_not_guess_what_it_is_to_hold(
+        self, folder
+    ):
+        with refuses(
+            InvalidParameterError,
+            "no dataset at",
+            "dta.zarr to append to; to create it",
+        ):
             ingest_more(folder / "1.csv", folder / "dta.zarr")
         assert not (folder / "dta.zarr").exists()
-        assert rows_of(ingest_more(folder / "1.csv", folder / "inputs", columns=["a", "b"])) == (0, 30)
+        assert rows_of(
+            ingest_more(folder / "1.csv", folder / "inputs", columns=["a", "b"])
+        ) == (0, 30)
 
     @pytest.mark.faults("F12")
     def test_adds_all_files_or_none(self, folder):
@@ -125,124 +168,185 @@ class TestASecondRun:
         with refuses(DataError, "4", "1", "'b'"):
             ingest_more([folder / "3.csv", folder / "4.csv"], folder / "data.zarr")
         assert open_dataset(folder / "data.zarr").fingerprint() == before
-        found = ingest_more([folder / "3.csv", folder / "4.csv"], folder / "data.zarr", on_nan="drop")
+        found = ingest_more(
+            [folder / "3.csv", folder / "4.csv"], folder / "data.zarr", on_nan="drop"
+        )
         assert (rows_of(found), found.dropped_rows) == ((50, 55), 5)
         assert open_dataset(folder / "data.zarr").attributes["dropped_rows"] == 5
 
 
 class TestColumns:
-    def test_weights_and_groups_are_found_again_by_name(self, tmp_path):
+    def test_weights_and_groups_are_found_again_by_name(self):
         for i in range(2):
             frame = make_frame(4, seed=i).assign(w=float(i), site=[f"site {i}"] * 4)
-            save(frame[sorted(frame.columns, reverse=bool(i))], tmp_path / f"{i}.csv")
-        ingest(tmp_path / "0.csv", tmp_path / "d", target="price", weight="w", groups="site")
-        ingest_more(tmp_path / "1.csv", tmp_path / "d")
-        dataset = open_dataset(tmp_path / "d", sample_weight="sample_weight")
+            save(frame[sorted(frame.columns, reverse=bool(i))], f"{i}.csv")
+        ingest(
+            "0.csv",
+            "d",
+            target="price",
+            weight="w",
+            groups="site",
+        )
+        ingest_more("1.csv", "d")
+        dataset = open_dataset("d", sample_weight="sample_weight")
         assert all_rows(dataset).sample_weight.tolist() == [0] * 4 + [1] * 4
-        assert open_column(tmp_path / "d", "groups").take([0, 7]).tolist() == ["site 0", "site 1"]
+        assert open_column("d", "groups").take([0, 7]).tolist() == [
+            "site 0",
+            "site 1",
+        ]
 
-    def test_labels_stay_text(self, tmp_path):
+    def test_labels_stay_text(self):
         for i in range(2):
-            save(make_frame(3).assign(price=["low", "high", f"{i}"]), tmp_path / f"{i}.csv")
-        ingest(tmp_path / "0.csv", tmp_path / "d", target="price")
-        save(make_frame(3, seed=9), tmp_path / "9.csv")
+            save(
+                make_frame(3).assign(price=["low", "high", f"{i}"]),
+                f"{i}.csv",
+            )
+        ingest("0.csv", "d", target="price")
+        save(make_frame(3, seed=9), "9.csv")
         with refuses(DataError, "float64", "text"):
-            ingest_more(tmp_path / "9.csv", tmp_path / "d")
-        ingest_more(tmp_path / "1.csv", tmp_path / "d")
-        assert open_column(tmp_path / "d", "y").take([2, 5]).tolist() == ["0", "1"]
+            ingest_more("9.csv", "d")
+        ingest_more("1.csv", "d")
+        assert open_column("d", "y").take([2, 5]).tolist() == ["0", "1"]
 
     @pytest.mark.parametrize(
         ("change", "options", "error", "named"),
         [
-            ({"b": None}, {}, InvalidParameterError, ["`columns`: 2.csv has no column 'b'"]),
-            ({"price": None}, {}, InvalidParameterError, ["`target`: 2.csv has no column 'price'"]),
+            (
+                {"b": None},
+                {},
+                InvalidParameterError,
+                ["`columns`: 2.csv has no column 'b'"],
+            ),
+            (
+                {"price": None},
+                {},
+                InvalidParameterError,
+                ["`target`: 2.csv has no column 'price'"],
+            ),
             ({"b": "x"}, {}, DataError, ["2.csv", "row 1", "'b'", "'x'"]),
-            ({}, {"target": "a"}, InvalidParameterError, ["target", "['a'", "['price'"]),
-            ({}, {"columns": ["b", "a"]}, InvalidParameterError, ["columns", "['b', 'a'"]),
-            ({}, {"dtype": "float32"}, InvalidParameterError, ["dtype", "'float32'", "float64"]),
+            (
+                {},
+                {"target": "a"},
+                InvalidParameterError,
+                ["target", "['a'", "['price'"],
+            ),
+            (
+                {},
+                {"columns": ["b", "a"]},
+                InvalidParameterError,
+                ["columns", "['b', 'a'"],
+            ),
+            (
+                {},
+                {"dtype": "float32"},
+                InvalidParameterError,
+                ["dtype", "'float32'", "float64"],
+            ),
         ],
     )
-    def test_others_are_refused_by_name(self, tmp_path, change, options, error, named):
-        ingest(save(make_frame(6), tmp_path / "1.csv"), tmp_path / "d", target="price")
+    def test_others_are_refused_by_name(self, change, options, error, named):
+        ingest(save(make_frame(6), "1.csv"), "d", target="price")
         frame = make_frame(3, seed=1).assign(**change)
-        save(frame.dropna(axis="columns"), tmp_path / "2.csv")
+        save(frame.dropna(axis="columns"), "2.csv")
         with refuses(error, *named):
-            ingest_more(tmp_path / "2.csv", tmp_path / "d", **options)
-        assert open_dataset(tmp_path / "d").n_samples == 6
+            ingest_more("2.csv", "d", **options)
+        assert open_dataset("d").n_samples == 6
 
-    def test_are_rounded_to_the_datasets_dtype_on_request_only(self, tmp_path):
-        ingest(save(make_frame(6), tmp_path / "1.csv"), tmp_path / "d", target="price", dtype="float32")
-        save(make_frame(3, seed=1), tmp_path / "2.csv")
+    def test_are_rounded_to_the_datasets_dtype_on_request_only(self):
+        ingest(
+            save(make_frame(6), "1.csv"),
+            "d",
+            target="price",
+            dtype="float32",
+        )
+        save(make_frame(3, seed=1), "2.csv")
         with refuses(DataError, 'dtype="float32'):
-            ingest_more(tmp_path / "2.csv", tmp_path / "d")
-        assert rows_of(ingest_more(tmp_path / "2.csv", tmp_path / "d", dtype="float32")) == (6, 9)
+            ingest_more("2.csv", "d")
+        assert rows_of(ingest_more("2.csv", "d", dtype="float32")) == (6, 9)
 
-    def test_of_an_unnamed_dataset_are_to_be_named(self, tmp_path):
-        write_dataset(tmp_path / "d", np.zeros((4, 2)), np.zeros(4), versioned=True)
-        path = save(make_frame(3), tmp_path / "1.csv")
+    def test_of_an_unnamed_dataset_are_to_be_named(self):
+        write_dataset("d", np.zeros((4, 2)), np.zeros(4), versioned=True)
+        path = save(make_frame(3), "1.csv")
         with refuses(InvalidParameterError, "no names of columns"):
-            ingest_more(path, tmp_path / "d")
+            ingest_more(path, "d")
         with refuses(InvalidParameterError, "no names of targets"):
-            ingest_more(path, tmp_path / "d", columns=["a", "b"])
-        found = ingest_more(path, tmp_path / "d", columns=["a", "b"], target="price")
+            ingest_more(path, "d", columns=["a", "b"])
+        found = ingest_more(path, "d", columns=["a", "b"], target="price")
         assert rows_of(found) == (4, 7)
 
-    def test_an_npz_file_joins_by_its_arrays(self, tmp_path):
+    def test_an_npz_file_joins_by_its_arrays(self):
         for i in range(2):
-            np.savez(tmp_path / f"{i}.npz", X=np.full((3, 2), i), y=np.arange(3.0))
-        ingest(tmp_path / "0.npz", tmp_path / "d")
-        assert rows_of(ingest_more(tmp_path / "1.npz", tmp_path / "d")) == (3, 6)
-        np.savez(tmp_path / "wide.npz", X=np.zeros((3, 5)), y=np.arange(3.0))
-        with refuses(DataError, "shape (3, 5"):
-            ingest_more(tmp_path / "wide.npz", tmp_path / "d")
+            arrays = {"X": np.arange(6.0).reshape(3, 2) + i, "y": np.arange(3.0)}
+            np.savez(f"{i}.npz", **arrays)
+        ingest("0.npz", "d", target="y")
+        assert rows_of(ingest_more("1.npz", "d")) == (3, 6)
+        np.savez("narrow.npz", X=np.zeros((3, 1)), y=np.arange(3.0))
+        with refuses(InvalidParameterError, "'1'"):
+            ingest_more("narrow.npz", "d")
 
 
 class TestCorrections:
     @pytest.fixture
-    def data(self, tmp_path):
-        lines = [f"{key};{town};{area};{i},5" for i, (key, town, area) in enumerate(self.ROWS)]
-        (tmp_path / "t.csv").write_text("\n".join(["key;town;area;price", *lines]))
-        ingest(tmp_path / "t.csv", tmp_path / "d", target="price", id="key", impute="mean")
-        return tmp_path / "d"
+    def data(self):
+        lines = [
+            f"{key};{town};{area};{i},5"
+            for i, (key, town, area) in enumerate(self.ROWS)
+        ]
+        Path("t.csv").write_text("\n".join(["key;town;area;price", *lines]))
+        ingest("t.csv", "d", target="price", id="key", impute="mean")
+        return Path("d")
 
-    ROWS = (("a", "Ulm", "1,0"), ("b", "Bonn", ""), ("c", "Ulm", "3,0"), ("d", "Bonn", "5,0"))
+    ROWS = (
+        ("a", "Ulm", "1,0"),
+        ("b", "Bonn", ""),
+        ("c", "Ulm", "3,0"),
+        ("d", "Bonn", "5,0"),
+    )
 
-    def test_of_rows_named_by_their_ids_are_encoded_as_the_dataset_is(self, data, tmp_path):
-        (tmp_path / "new.csv").write_text("town;area;key;price\nUlm;;d;9,5\nBonn;7,0;a;8,5\n")
-        correct(tmp_path / "new.csv", data, by="key")
+    def test_of_rows_named_by_their_ids_are_encoded_as_the_dataset_is(self, data):
+        Path("new.csv").write_text("town;area;key;price\nUlm;;d;9,5\nBonn;7,0;a;8,5\n")
+        correct("new.csv", data, by="key")
         X, y, _ = open_dataset(data).take(np.arange(4))
-        assert open_dataset(data).feature_names == ("town=Ulm", "area")
+        assert open_dataset(data).feature_names == ("town", "area")
         # The mean that fills in is the first rows', (1 + 3 + 5) / 3.
-        np.testing.assert_array_equal(X, [[0, 7], [0, 3], [1, 3], [1, 3]])
-        np.testing.assert_array_equal(y[:, 0], [8.5, 1.5, 2.5, 9.5])
-        assert open_column(data, "id").take(np.arange(4)).tolist() == ["a", "b", "c", "d"]
+        assert_array_equal(X, [[0, 7], [0, 3], [1, 3], [1, 3]])
+        assert_array_equal(y[:, 0], [8.5, 1.5, 2.5, 9.5])
+        assert open_column(data, "id").take(np.arange(4)).tolist() == [
+            "a",
+            "b",
+            "c",
+            "d",
+        ]
 
-    def test_rows_to_delete_are_named_by_their_ids(self, data, tmp_path):
-        (tmp_path / "gone.csv").write_text("key\nc\na\n")
-        with editing(parse_location(data)) as dataset:
-            assert read_rows_to_change(tmp_path / "gone.csv", dataset, "key").tolist() == [0, 2]
+    def test_an_empty_value_names_no_row(self, data):
+        Path("gone.jsonl").write_text('{"row": 1}\n{"row": null}\n')
+        with (
+            editing(parse_location(data)) as dataset,
+            refuses(DataError, "empty values", "'row'"),
+        ):
+            read_rows_to_change("gone.jsonl", dataset, None)
 
-    def test_an_archive_of_arrays_has_no_columns_to_find_rows_by(self, data, tmp_path):
-        np.savez(tmp_path / "new.npz", X=np.ones((1, 2)))
-        with refuses(DataError, "new.npz", "holds arrays"):
-            correct(tmp_path / "new.npz", data, by="key")
-        with editing(parse_location(data)) as dataset, refuses(DataError, "new.npz", "holds arrays"):
-            read_rows_to_change(tmp_path / "new.npz", dataset, None)
-
-    def test_an_empty_value_names_no_row(self, data, tmp_path):
-        (tmp_path / "gone.jsonl").write_text('{"row": 1}\n{"row": null}\n')
-        with editing(parse_location(data)) as dataset, refuses(DataError, "empty values", "'row'"):
-            read_rows_to_change(tmp_path / "gone.jsonl", dataset, None)
+    @pytest.mark.parametrize(
+        "value", [np.nan, np.inf, 1.5, -1.0, 4.0, "1", date(2024, 2, 29)]
+    )
+    def test_a_value_that_is_no_row_number_is_refused(self, data, value):
+        parquet.write_table(pa.table({"row": [value]}), "gone.parquet")
+        with (
+            editing(parse_location(data)) as dataset,
+            refuses(DataError, "is no row of", "0 to 3"),
+        ):
+            read_rows_to_change("gone.parquet", dataset, None)
 
 
 def test_each_sheet_of_a_workbook_is_a_source(tmp_path):
-    with xlsxwriter.Workbook(tmp_path / "t.xlsx") as book:
+    with xlsxwriter.Workbook("t.xlsx") as book:
         for name, values in {"May": [1.5, 2], "June": [3, 4.5]}.items():
             book.add_worksheet(name).write_column(0, 0, ["a", *values])
-    may, june = f"{tmp_path / 't.xlsx'}#May", f"{tmp_path / 't.xlsx'}#June"
-    assert rows_of(ingest_more([may], tmp_path / "d", columns=["a"])) == (0, 2)
-    assert rows_of(ingest_more([may, june], tmp_path / "d")) == (2, 4)
-    assert all_rows(open_dataset(tmp_path / "d")).X[:, 0].tolist() == [1.5, 2, 3, 4.5]
+    may = f"{tmp_path / 't.xlsx'}#May"
+    june = f"{tmp_path / 't.xlsx'}#June"
+    assert rows_of(ingest_more([may], "d", columns=["a"])) == (0, 2)
+    assert rows_of(ingest_more([may, june], "d")) == (2, 4)
+    assert all_rows(open_dataset("d")).X[:, 0].tolist() == [1.5, 2, 3, 4.5]
     assert is_table(june)
 
 
@@ -252,8 +356,11 @@ LATE_TEXT = "SELECT a, CASE WHEN id > 2000 THEN 'q' ELSE price END AS price FROM
 class TestQueries:
     @pytest.fixture
     def database(self, tmp_path, monkeypatch):
-        database = sqlite3.connect(tmp_path / "shop.db")
-        database.execute("CREATE TABLE sales (id INTEGER PRIMARY KEY, a REAL, b INTEGER, price REAL, t TEXT)")
+        database = sqlite3.connect("shop.db")
+        database.execute(
+            "CREATE TABLE sales (id INTEGER PRIMARY KEY, a REAL, b INTEGER, price REAL,"
+            " t TEXT)"
+        )
         self.sell(database, make_frame(2500).to_numpy())
         monkeypatch.setenv("RFF_DIST_SQL", f"sqlite:///{tmp_path / 'shop.db'}")
         yield database
@@ -261,54 +368,82 @@ class TestQueries:
 
     def sell(self, database, rows):
         text = "INSERT INTO sales (a, b, price, t) VALUES (?, ?, ?, 'x')"
-        database.executemany(text, [(a, round(100 * b), price) for a, b, price in rows.tolist()])
+        database.executemany(
+            text, [(a, round(100 * b), price) for a, b, price in rows.tolist()]
+        )
         database.commit()
 
-    def test_rows_are_streamed_and_columns_found_by_name(self, database, tmp_path):
-        ingest(Query("SELECT b, price, a FROM sales ORDER BY id"), tmp_path / "d", target="price")
-        expected = np.array(database.execute("SELECT b, a, price FROM sales ORDER BY id").fetchall())
-        np.testing.assert_array_equal(read_all(tmp_path / "d"), expected)
-        assert open_dataset(tmp_path / "d").feature_names == ("b", "a")
-        twice = ingest(Query("SELECT a, b, a, price FROM sales"), tmp_path / "e", target="price")
+    def test_rows_are_streamed_and_columns_found_by_name(self, database):
+        ingest(
+            Query("SELECT b, price, a FROM sales ORDER BY id"),
+            "d",
+            target="price",
+        )
+        expected = np.array(
+            database.execute("SELECT b, a, price FROM sales ORDER BY id").fetchall()
+        )
+        assert_array_equal(read_all("d"), expected)
+        assert open_dataset("d").feature_names == ("b", "a")
+        twice = ingest(Query("SELECT a, b, a, price FROM sales"), "e", target="price")
         assert twice.feature_names == ("a", "b", "a.2")
 
-    def test_the_same_rows_are_not_added_again(self, database, tmp_path):
+    def test_the_same_rows_are_not_added_again(self, database):
         query = Query("SELECT a, price FROM sales ORDER BY id")
-        assert rows_of(ingest_more(query, tmp_path / "d", target="price")) == (0, 2500)
-        before = open_dataset(tmp_path / "d").fingerprint()
-        again = ingest_more(query, tmp_path / "d")
+        assert rows_of(ingest_more(query, "d", target="price")) == (0, 2500)
+        before = open_dataset("d").fingerprint()
+        again = ingest_more(query, "d")
         assert (rows_of(again), again.skipped) == ((2500, 2500), (query.name,))
-        assert open_dataset(tmp_path / "d").fingerprint() == before
+        assert open_dataset("d").fingerprint() == before
 
-    def test_only_new_rows_are_asked_for_with_n_ingested(self, database, tmp_path):
-        query = Query("SELECT a, price FROM sales ORDER BY id LIMIT 99999 OFFSET :n_ingested")
-        sizes = [rows_of(ingest_more(query, tmp_path / "d", target="price", on_nan="drop"))]
+    def test_only_new_rows_are_asked_for_with_n_ingested(self, database):
+        query = Query(
+            "SELECT a, price FROM sales ORDER BY id LIMIT 99999 OFFSET :n_ingested"
+        )
+        sizes = [rows_of(ingest_more(query, "d", target="price", on_nan="drop"))]
         self.sell(database, np.zeros((3, 3)))
-        sizes.append(rows_of(ingest_more(query, tmp_path / "d", on_nan="drop")))
+        sizes.append(rows_of(ingest_more(query, "d", on_nan="drop")))
         database.execute("INSERT INTO sales (a, price) VALUES (NULL, 1), (7, 8)")
         database.commit()
         # A dropped row was read; the same values as before are new rows.
-        sizes.append(rows_of(ingest_more(query, tmp_path / "d", on_nan="drop")))
+        sizes.append(rows_of(ingest_more(query, "d", on_nan="drop")))
         self.sell(database, np.zeros((3, 3)))
-        sizes.append(rows_of(ingest_more(query, tmp_path / "d", on_nan="drop")))
-        sizes.append(rows_of(ingest_more(query, tmp_path / "d", on_nan="drop")))
-        assert sizes == [(0, 2500), (2500, 2503), (2503, 2504), (2504, 2507), (2507, 2507)]
+        sizes.append(rows_of(ingest_more(query, "d", on_nan="drop")))
+        sizes.append(rows_of(ingest_more(query, "d", on_nan="drop")))
+        assert sizes == [
+            (0, 2500),
+            (2500, 2503),
+            (2503, 2504),
+            (2504, 2507),
+            (2507, 2507),
+        ]
 
     @pytest.mark.parametrize(
         ("sql", "error", "named"),
         [
             ("SELECT nope FROM sales", StorageError, ["no such column: nope"]),
-            ("SELECT a, price FROM sales WHERE id < 0", DataError, ["the query: no rows"]),
-            ("SELECT x'00' AS t, price FROM sales", DataError, ["not numbers", "'t' (binary"]),
+            (
+                "SELECT a, price FROM sales WHERE id < 0",
+                DataError,
+                ["the query: no rows"],
+            ),
+            (
+                "SELECT x'00' AS t, price FROM sales",
+                DataError,
+                ["not numbers", "'t' (binary"],
+            ),
             ("SELECT a, NULL AS price FROM sales", DataError, ["row 1", "'price'"]),
             (LATE_TEXT, DataError, ["'price'", "'q'", "row 2_001"]),
-            ("SELECT a, price FROM sales WHERE t = ':x'", StorageError, ["a colon in its text"]),
+            (
+                "SELECT a, price FROM sales WHERE t = ':x'",
+                StorageError,
+                ["a colon in its text"],
+            ),
         ],
     )
-    def test_bad_ones_are_refused(self, database, tmp_path, sql, error, named):
+    def test_bad_ones_are_refused(self, database, sql, error, named):
         with refuses(error, *named):
-            ingest(Query(sql), tmp_path / "d", target="price")
-        assert not (tmp_path / "d").exists()
+            ingest(Query(sql), "d", target="price")
+        assert not Path("d").exists()
 
     @pytest.mark.parametrize(
         ("url", "bound"),
@@ -319,7 +454,7 @@ class TestQueries:
             ("sqlite:///file.db", {}),
         ],
     )
-    def test_a_database_that_does_not_answer_is_given_up(self, tmp_path, monkeypatch, url, bound):
+    def test_a_database_that_does_not_answer_is_given_up(self, monkeypatch, url, bound):
         asked = []
 
         def create_engine(url, **options):
@@ -328,7 +463,7 @@ class TestQueries:
 
         monkeypatch.setattr(sqlalchemy, "create_engine", create_engine)
         with pytest.raises(MissingDependencyError):
-            ingest_more(Query("SELECT 1", url), tmp_path / "d", target="y")
+            ingest_more(Query("SELECT 1", url), "d", target="y")
         assert asked == [bound]
 
     @pytest.mark.parametrize(
@@ -341,25 +476,37 @@ class TestQueries:
             "me:geheim@host",
         ],
     )
-    def test_passwords_are_in_no_error_log_or_attribute(self, tmp_path, url, caplog):
+    def test_passwords_are_in_no_error_log_or_attribute(self, url, caplog):
         import traceback
 
         caplog.set_level(logging.DEBUG)
-        with pytest.raises((StorageError, InvalidParameterError, ImportError)) as caught:
-            ingest(Query("SELECT 1 AS a", url), tmp_path / "d")
+        with pytest.raises(
+            (StorageError, InvalidParameterError, ImportError)
+        ) as caught:
+            ingest(Query("SELECT 1 AS a", url), "d")
         text = "".join(traceback.format_exception(caught.value)).replace(url, "")
         shown = str(caught.value) + caplog.text + repr(Query("SELECT 1", url))
         assert "geheim" not in shown.replace("/no/folder/geheim.db", "")
         assert "geheim" not in text.replace("/no/folder/geheim.db", "")
 
     def test_dates_and_flags_of_drivers_are_read(self):
-        """psycopg gives a DATE column as datetime.date and a boolean one as bool, which sqlite3 does not."""
-        day, moment = date(2020, 2, 1), datetime(2020, 2, 1, 6)
+        """psycopg gives a DATE column as datetime.date and a boolean one as bool, which
+        sqlite3 does not.
+        """
+        day = date(2020, 2, 1)
+        moment = datetime(2020, 2, 1, 6)
         zone = datetime(2020, 2, 1, 6, tzinfo=timezone(timedelta(hours=2)))
-        columns = {"day": [day, None], "mixed": [day, moment], "zone": [zone, None], "flag": [True, None]}
+        columns = {
+            "day": [day, None],
+            "mixed": [day, moment],
+            "zone": [zone, None],
+            "flag": [True, None],
+        }
         rows = [*zip(*columns.values(), strict=True)]
         # what SQLAlchemy gives of a driver's cursor
-        result = SimpleNamespace(keys=lambda: list(columns), partitions=lambda _: iter([rows]))
+        result = SimpleNamespace(
+            keys=lambda: list(columns), partitions=lambda _: iter([rows])
+        )
         table = queries._as_table(result, contextlib.nullcontext)
         (batch,) = table.batches({field.name: field.type for field in table.schema})
         midnight = datetime(2020, 2, 1)
@@ -370,18 +517,23 @@ class TestQueries:
             "flag": [True, None],
         }
 
-    def test_a_dataset_and_its_messages_do_not_hold_the_query(self, database, tmp_path, caplog):
+    def test_a_dataset_and_its_messages_do_not_hold_the_query(self, database, caplog):
         """Queries have customers' names in them; datasets are handed on."""
         caplog.set_level(logging.DEBUG)
-        query = Query("SELECT a, price FROM sales WHERE t <> 'geheim' ORDER BY id LIMIT 9 OFFSET :n_ingested")
-        found = ingest_more(query, tmp_path / "d", target="price")
-        files = [path for path in (tmp_path / "d").rglob("*") if path.is_file()]
+        query = Query(
+            "SELECT a, price FROM sales WHERE t <> 'geheim' ORDER BY id LIMIT 9 OFFSET"
+            " :n_ingested"
+        )
+        found = ingest_more(query, "d", target="price")
+        files = [path for path in Path("d").rglob("*") if path.is_file()]
         assert len(files) > 3
         for path in files:
             content = path.read_bytes()
-            assert not any(word in content for word in (b"SELECT", b"sales", b"geheim", b"shop.db"))
+            assert not any(
+                word in content for word in (b"SELECT", b"sales", b"geheim", b"shop.db")
+            )
         with refuses(StorageError, "no such column: nope") as caught:
-            ingest(Query("SELECT nope FROM sales WHERE t = 'geheim'"), tmp_path / "e")
+            ingest(Query("SELECT nope FROM sales WHERE t = 'geheim'"), "e")
         said = f"{caplog.text}{caught.value}{found}"
         assert not any(word in said for word in ("SELECT", "geheim"))
 
@@ -390,25 +542,25 @@ class TestQueries:
             pass
 
         orig = PostgresError(
-            "column \"geheim\" of 'geheim' does not exist\nLINE 1: SELECT x FROM t WHERE y = 12345\n   ^"
+            "column \"geheim\" of 'geheim' does not exist\nLINE 1: SELECT x FROM t"
+            " WHERE y = 12345\n   ^"
         )
         error = sqlalchemy.exc.ProgrammingError("SELECT 12345", {"a": 12345}, orig)
-        explained = queries._explained(error, sqlalchemy.make_url("sqlite://"), "SELECT x WHERE z = 'geheim'")
+        explained = queries._explained(
+            error, sqlalchemy.make_url("sqlite://"), "SELECT x WHERE z = 'geheim'"
+        )
         assert explained == "PostgresError: column \"***\" of '***' does not exist"
 
-    def test_a_query_and_a_database_are_read_from_where_nobody_else_looks(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("QUERY", " SELECT 1\n")
-        (tmp_path / "q.sql").write_text("SELECT 2\n")
-        given = ("env:QUERY", f"file:{tmp_path / 'q.sql'}", "SELECT 3", "sqlite:///file.db")
-        found = [queries.read_secret(one, "`sql`") for one in given]
-        assert found == ["SELECT 1", "SELECT 2", "SELECT 3", "sqlite:///file.db"]
-
-    def test_a_place_without_a_query_or_a_database_is_said(self, tmp_path, monkeypatch):
+    def test_a_query_is_read_from_a_file_where_nobody_else_looks(self, monkeypatch):
+        Path("q.sql").write_text("SELECT 2\n")
+        given = ("file:q.sql", "SELECT 3")
+        assert [*map(queries.read_text, given)] == ["SELECT 2", "SELECT 3"]
+        Path("q.sql").write_text(" ")
         monkeypatch.delenv("RFF_DIST_SQL", raising=False)
-        for call, *named in (
-            (lambda: queries.read_secret("env:NO_SUCH_NAME", "`sql`"), "`sql`", "NO_SUCH_NAME is empty"),
-            (lambda: queries.read_secret("file:no/such", "`sql`"), "no/such", "FileNotFoundError"),
-            (lambda: ingest(Query("SELECT 1"), tmp_path / "d"), "environment variable RFF_DIST_SQL"),
+        for call, named in (
+            (lambda: queries.read_text("file:no/such"), "no/such"),
+            (lambda: queries.read_text("file:q.sql"), "q.sql"),
+            (lambda: ingest(Query("SELECT 1"), "d"), "RFF_DIST_SQL"),
         ):
-            with refuses(InvalidParameterError, *named):
+            with refuses(InvalidParameterError, named):
                 call()

@@ -1,4 +1,8 @@
-"""Rows that are appended night after night: what is unlike those before is said, and no id counts twice."""
+"""Rows that are appended night after night: what is unlike those before is said, and no
+id counts twice.
+"""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +10,8 @@ import pytest
 from rff_dist import append_dataset, open_dataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.fields import build
-from rff_dist.recipes.recipes import encode_table, recipe_of
+from rff_dist.recipes.frames import encode_table
+from rff_dist.recipes.recipes import recipe_of
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.jobs import ingest as ingest_job
 from rff_dist.workbench.jobs import steps
@@ -20,26 +25,43 @@ pandas = pytest.importorskip("pandas")
 
 
 def night(n_rows=60, start=0, **columns):
-    x, area = np.random.default_rng(0).uniform(size=(2, 1000))[:, start : start + n_rows]
+    x, area = np.random.default_rng(0).uniform(size=(2, 1000))[
+        :, start : start + n_rows
+    ]
     frame = pandas.DataFrame(
-        {"order": np.arange(start, start + n_rows) + 100, "x": x, "area": 10 + 10 * area}
+        {
+            "order": np.arange(start, start + n_rows) + 100,
+            "x": x,
+            "area": 10 + 10 * area,
+        }
     )
-    frame["city"], frame["day"], frame["site"] = np.resize(["Ulm", "Rom", "Bonn"], n_rows), "2024-01-01", "A"
+    frame["city"] = np.resize(["Ulm", "Rom", "Bonn"], n_rows)
+    frame["day"] = "2024-01-01"
+    frame["site"] = "A"
     frame["y"] = 2 * frame["x"]
     return frame.assign(**columns)
 
 
 @pytest.fixture(params=["csv", "parquet"])
 def first(request, tmp_path):
-    path = save(night(), tmp_path / f"first.{request.param}")
-    ingest(path, tmp_path / "d", target="y", id="order")
+    path = save(night(), f"first.{request.param}")
+    ingest(path, "d", target="y", id="order")
     return tmp_path, request.param
 
 
 UNLIKE = {
-    "a level": ({"city": ["Paris"] * 4 + ["Ulm"] * 6}, ("city", "unseen level", 4, "Paris")),
-    "a date": ({"day": "2024-01-02"}, ("day", "varies now, and is left out", 10, "2024-01-02")),
-    "a text": ({"site": ["B"] * 3 + ["A"] * 7}, ("site", "varies now, and is left out", 3, "B")),
+    "a level": (
+        {"city": ["Paris"] * 4 + ["Ulm"] * 6},
+        ("city", "unseen level", 4, "Paris"),
+    ),
+    "a date": (
+        {"day": "2024-01-02"},
+        ("day", "varies now, and is left out", 10, "2024-01-02"),
+    ),
+    "a text": (
+        {"site": ["B"] * 3 + ["A"] * 7},
+        ("site", "varies now, and is left out", 3, "B"),
+    ),
     "a unit": ({"area": 1500.0}, ("area", "out of range", 10, "1500")),
     "a target": ({"y": [-9.0] + [1.0] * 9}, ("y", "out of range", 1, "-9")),
     "a column": ({"more": 1}, ("more", "new column, left out", 0, None)),
@@ -53,10 +75,18 @@ def test_what_is_unlike_the_rows_before_is_in_every_result(first, name):
     columns, expected = UNLIKE[name]
     save(night(10, 500, **columns), folder / f"next.{suffix}")
     job = build(
-        Ingest, {"sources": [str(folder / f"next.{suffix}")], "data": str(folder / "d"), "append": True}
+        Ingest,
+        {
+            "sources": [str(folder / f"next.{suffix}")],
+            "data": str(folder / "d"),
+            "append": True,
+        },
     )
     record = ingest_job.append(job, steps.in_this_process())
-    found = [(one["column"], one["what"], one["n_rows"], *one["examples"][:1]) for one in record["unlike"]]
+    found = [
+        (one["column"], one["what"], one["n_rows"], *one["examples"][:1])
+        for one in record["unlike"]
+    ]
     assert found == ([] if expected is None else [expected[: 4 if expected[3] else 3]])
     document = appended_document(record)
     assert (expected is not None) == any(
@@ -65,18 +95,24 @@ def test_what_is_unlike_the_rows_before_is_in_every_result(first, name):
     assert to_rich(document)
 
 
-def test_a_column_that_never_missed_values_and_the_next_night(tmp_path):
-    ingest(save(night(), tmp_path / "1.csv"), tmp_path / "d", target="y", impute="median", drop=["order"])
+def test_a_column_that_never_missed_values_and_the_next_night():
+    ingest(
+        save(night(), "1.csv"),
+        "d",
+        target="y",
+        impute="median",
+        drop=["order"],
+    )
     later = night(10, 500, x=[np.nan] * 5 + [0.5] * 5, city="Paris")
-    found = ingest_more(save(later, tmp_path / "2.csv"), tmp_path / "d", impute="median")
+    found = ingest_more(save(later, "2.csv"), "d", impute="median")
     assert [(one["column"], one["what"], one["n_rows"]) for one in found.unlike] == [
         ("x", "missing", 5),
         ("city", "unseen level", 10),
     ]
     # a range grows with the rows, so that a night is compared with all nights before
-    save(night(10, 600, area=30.0), tmp_path / "3.csv")
-    save(night(10, 700, area=30.0), tmp_path / "4.csv")
-    found = [ingest_more(tmp_path / f"{i}.csv", tmp_path / "d").unlike for i in (3, 4)]
+    save(night(10, 600, area=30.0), "3.csv")
+    save(night(10, 700, area=30.0), "4.csv")
+    found = [ingest_more(f"{i}.csv", "d").unlike for i in (3, 4)]
     assert [[one["column"] for one in unlike] for unlike in found] == [["area"], []]
 
 
@@ -93,7 +129,9 @@ class TestIds:
 
     def test_of_rows_with_other_values_are_refused_or_replaced(self, first):
         folder, suffix = first
-        corrected = pandas.concat([night()[55:].assign(y=9.0), night(3, 500), night()[:2].assign(y=8.0)])
+        corrected = pandas.concat(
+            [night()[55:].assign(y=9.0), night(3, 500), night()[:2].assign(y=8.0)]
+        )
         path = save(corrected, folder / f"first.{suffix}")
         before = open_dataset(folder / "d").version
         with refuses(DataError, 100, "'y'", "8.0", "replace_ids", "data correct"):
@@ -101,16 +139,28 @@ class TestIds:
         assert open_dataset(folder / "d").version == before
         found = ingest_more(path, folder / "d", replace_ids=True)
         assert (found.n_replaced, found.n_after, found.n_known) == (7, 63, 0)
-        y, ids = all_rows(open_dataset(folder / "d")).y[:, 0], open_column(folder / "d", "id")
-        assert sorted(ids.take(np.flatnonzero(y == 9)).tolist()) == [155, 156, 157, 158, 159]
+        y = all_rows(open_dataset(folder / "d")).y[:, 0]
+        ids = open_column(folder / "d", "id")
+        assert sorted(ids.take(np.flatnonzero(y == 9)).tolist()) == [
+            155,
+            156,
+            157,
+            158,
+            159,
+        ]
         assert ids.take(np.flatnonzero(y == 8)).tolist() == [100, 101]
         assert len(set(ids.take(np.arange(63)).tolist())) == 63
 
     def test_that_come_twice_in_one_load_count_once_or_are_refused(self, first):
         folder, suffix = first
-        save(pandas.concat([night(4, 500), night(2, 500)]).sort_values("order"), folder / f"2.{suffix}")
+        save(
+            pandas.concat([night(4, 500), night(2, 500)]).sort_values("order"),
+            folder / f"2.{suffix}",
+        )
         assert ingest_more(folder / f"2.{suffix}", folder / "d").n_after == 64
-        save(pandas.concat([night(2, 600), night(1, 600, y=5.0)]), folder / f"3.{suffix}")
+        save(
+            pandas.concat([night(2, 600), night(1, 600, y=5.0)]), folder / f"3.{suffix}"
+        )
         with refuses(DataError, 700):
             ingest_more(folder / f"3.{suffix}", folder / "d")
         with refuses(DataError, "'order'", 700):
@@ -123,25 +173,27 @@ class TestIds:
         assert append_dataset(folder / "d", X, y, ids=[100, 101]).n_rows == 0
         with refuses(DataError, 100, "'y'", "replace_ids"):
             append_dataset(folder / "d", X, y + 1, ids=[100, 999])
-        changed = append_dataset(folder / "d", X, y + 1, ids=[100, 999], replace_ids=True)
+        changed = append_dataset(
+            folder / "d", X, y + 1, ids=[100, 999], replace_ids=True
+        )
         assert (changed.n_rows, changed.n_after) == (1, 61)
 
 
-def test_a_file_of_a_known_name_with_other_contents_is_refused_without_ids(tmp_path):
-    ingest(save(night(), tmp_path / "1.csv"), tmp_path / "d", target="y", drop=["order"])
-    save(night(40), tmp_path / "1.csv")
+def test_a_file_of_a_known_name_with_other_contents_is_refused_without_ids():
+    ingest(save(night(), "1.csv"), "d", target="y", drop=["order"])
+    save(night(40), "1.csv")
     with refuses(DataError, "1.csv", 60, "data correct"):
-        ingest_more(tmp_path / "1.csv", tmp_path / "d")
+        ingest_more("1.csv", "d")
     # as advised
-    (tmp_path / "1.csv").rename(tmp_path / "2.csv")
-    assert ingest_more(tmp_path / "2.csv", tmp_path / "d").n_after == 100
+    Path("1.csv").rename("2.csv")
+    assert ingest_more("2.csv", "d").n_after == 100
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"impute": "mean"},
-        {"categories": "target"},
+        {"categories": ["x"]},
         {"dates": ["year"]},
         {"keep_index": True},
         {"drop": ["area"]},
@@ -153,49 +205,56 @@ def test_a_file_of_a_known_name_with_other_contents_is_refused_without_ids(tmp_p
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_an_option_that_the_rows_were_made_without_is_refused_by_name(tmp_path, options):
+def test_an_option_that_the_rows_were_made_without_is_refused_by_name(options):
     made = {"target": "y", "drop": ["order"], "impute": "median"}
-    ingest(save(night(), tmp_path / "1.csv"), tmp_path / "d", **made)
-    save(night(10, 500), tmp_path / "2.csv")
+    ingest(save(night(), "1.csv"), "d", **made)
+    save(night(10, 500), "2.csv")
     (name,) = options
     with refuses(InvalidParameterError, name, "overwrite"):
-        ingest_more(tmp_path / "2.csv", tmp_path / "d", **options)
+        ingest_more("2.csv", "d", **options)
     # the options of the first night may be given each night
-    assert ingest_more(tmp_path / "2.csv", tmp_path / "d", **made).n_after == 70
+    assert ingest_more("2.csv", "d", **made).n_after == 70
 
 
-def test_a_recipe_of_other_rows_says_which_texts_it_does_not_know(tmp_path, caplog):
-    dataset = ingest(save(night(), tmp_path / "1.csv"), tmp_path / "d", target="y", drop=["order"])
+def test_a_recipe_of_other_rows_says_which_texts_it_does_not_know(caplog):
+    dataset = ingest(save(night(), "1.csv"), "d", target="y", drop=["order"])
 
-    save(night(10, 500, city="Paris"), tmp_path / "2.csv")
-    ingest(tmp_path / "2.csv", tmp_path / "e", recipe=recipe_of(dataset.attributes))
+    save(night(10, 500, city="Paris"), "2.csv")
+    ingest("2.csv", "e", recipe=recipe_of(dataset.attributes))
     assert "'city'" in caplog.text
     assert "Paris" in caplog.text
 
 
-def test_advice_about_a_missing_value_can_be_followed(tmp_path):
-    ingest(save(night(), tmp_path / "1.csv"), tmp_path / "d", target="y", drop=["order"])
-    path = save(night(10, 500, area=[np.nan] + [12.0] * 9), tmp_path / "2.csv")
+def test_advice_about_a_missing_value_can_be_followed():
+    ingest(save(night(), "1.csv"), "d", target="y", drop=["order"])
+    path = save(night(10, 500, area=[np.nan] + [12.0] * 9), "2.csv")
     with refuses(DataError, "'area'", 1, "on_nan") as caught:
-        ingest_more(path, tmp_path / "d")
+        ingest_more(path, "d")
     assert "impute" not in str(caught.value)
-    assert ingest_more(path, tmp_path / "d", on_nan="drop").n_after == 69
+    assert ingest_more(path, "d", on_nan="drop").n_after == 69
     with refuses(DataError, "'area'", 1, 'impute="median"', "on_nan"):
-        ingest(path, tmp_path / "e", target="y", drop=["order"])
-    assert ingest(path, tmp_path / "e", target="y", drop=["order"], impute="median").n_samples == 10
-    empty = save(night(10, 500, area=np.nan), tmp_path / "3.csv")
+        ingest(path, "e", target="y", drop=["order"])
+    assert (
+        ingest(path, "e", target="y", drop=["order"], impute="median").n_samples == 10
+    )
+    empty = save(night(10, 500, area=np.nan), "3.csv")
     with refuses(DataError, "'area'", "drop"):
-        ingest(empty, tmp_path / "f", target="y")
-    assert ingest(empty, tmp_path / "f", target="y", drop=["order", "area"]).n_samples == 10
+        ingest(empty, "f", target="y")
+    assert ingest(empty, "f", target="y", drop=["order", "area"]).n_samples == 10
 
 
-def test_booleans_may_be_texts_later(tmp_path):
+def test_booleans_may_be_texts_later():
     flags = {"area": [True, False] * 30}
-    dataset = ingest(save(night(**flags), tmp_path / "1.csv"), tmp_path / "d", target="y", drop=["order"])
+    dataset = ingest(
+        save(night(**flags), "1.csv"),
+        "d",
+        target="y",
+        drop=["order"],
+    )
     later = night(2, 500, area=["true", "FALSE"])
-    path = save(later, tmp_path / "2.parquet")
+    path = save(later, "2.parquet")
     found = encode_table(recipe_of(dataset.attributes), later)
     assert found[:, dataset.feature_names.index("area")].tolist() == [1, 0]
-    assert ingest_more(path, tmp_path / "d").n_after == 62
+    assert ingest_more(path, "d").n_after == 62
     with refuses(DataError, "'area'", 1, "yes"):
         encode_table(recipe_of(dataset.attributes), night(2, 500, area=["yes", "no"]))

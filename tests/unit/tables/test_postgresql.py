@@ -4,6 +4,7 @@ import logging
 import resource
 import time
 import traceback
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,9 @@ from tests.refusals import refuses
 from tests.tables import ingest, ingest_more
 
 psycopg = pytest.importorskip("psycopg")
-pytestmark = pytest.mark.skipif(not postgres_server.find_programs(), reason="PostgreSQL is not installed")
+pytestmark = pytest.mark.skipif(
+    not postgres_server.find_programs(), reason="PostgreSQL is not installed"
+)
 N = 1500  # SQLAlchemy reads 1,000 rows at a time
 
 COLUMNS = {
@@ -46,18 +49,23 @@ def server():
         with psycopg.connect(f"postgresql://{place}") as connection:
             connection.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
             columns = ", ".join(f"{text} AS {name}" for name, text in COLUMNS.items())
-            connection.execute(f"CREATE TABLE sale AS SELECT i, {columns} FROM generate_series(1, {N}) AS i")
+            connection.execute(
+                f"CREATE TABLE sale AS SELECT i, {columns} FROM generate_series(1, {N})"
+                " AS i"
+            )
         yield place
 
 
 def read(sql, url):
     with run_query(Query(sql, url), n_ingested=0) as table:
         return pa.Table.from_batches(
-            table.batches(dict(zip(table.schema.names, table.schema.types, strict=True)))
+            table.batches(
+                dict(zip(table.schema.names, table.schema.types, strict=True))
+            )
         )
 
 
-def test_values_and_types_are_those_of_the_table(server, tmp_path):
+def test_values_and_types_are_those_of_the_table(server):
     table = read("SELECT * FROM sale ORDER BY i -- all", f"postgresql://{server}")
     kinds = {name: str(table.schema.field(name).type) for name in table.column_names}
     for kind, names in {
@@ -68,29 +76,43 @@ def test_values_and_types_are_those_of_the_table(server, tmp_path):
         assert {kinds.pop(name) for name in names.split()} == {kind}
     assert {kinds.pop(name) for name in ("day", "moment", "zoned")} == {"timestamp[us]"}
     assert set(kinds.values()) == {"string"}
-    query = Query("SELECT * FROM sale WHERE i <> 7 ORDER BY i", f"postgresql://{server}")
-    dataset = ingest(query, tmp_path / "d", target="exact", impute="median")
-    np.testing.assert_array_equal(dataset.read(Block(0, 0, 3)).y[:, 0], [0.125, 0.25, 0.375])
+    query = Query(
+        "SELECT * FROM sale WHERE i <> 7 ORDER BY i", f"postgresql://{server}"
+    )
+    dataset = ingest(query, "d", target="exact", impute="median")
+    np.testing.assert_array_equal(
+        dataset.read(Block(0, 0, 3)).y[:, 0], [0.125, 0.25, 0.375]
+    )
 
 
-def test_new_rows_alone_are_asked_for(server, tmp_path):
-    sql = r"SELECT i::float AS x, '1\:2' AS t FROM sale WHERE i % 5 <> 0 ORDER BY i LIMIT 900"
+def test_new_rows_alone_are_asked_for(server):
+    sql = (
+        r"SELECT i::float AS x, '1\:2' AS t FROM sale WHERE i % 5 <> 0 ORDER BY i"
+        r" LIMIT 900"
+    )
     query = Query(f"{sql} OFFSET :n_ingested", f"postgresql://{server}")
-    sizes = [ingest_more(query, tmp_path / "d", columns=["x"]).n_after for _ in range(3)]
+    sizes = [ingest_more(query, "d", columns=["x"]).n_after for _ in range(3)]
     assert sizes == [900, 1200, 1200]
     expected = [i for i in range(1, N + 1) if i % 5]
-    np.testing.assert_array_equal(open_dataset(tmp_path / "d").read(Block(0, 0, 1200)).X[:, 0], expected)
+    np.testing.assert_array_equal(
+        open_dataset("d").read(Block(0, 0, 1200)).X[:, 0], expected
+    )
 
 
 def test_rows_stream_and_a_reader_that_stops_ends_the_query(server):
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.monotonic()
     with run_query(
-        Query("SELECT generate_series(1, 1000000000000) AS x", f"postgresql://{server}"), n_ingested=0
+        Query(
+            "SELECT generate_series(1, 1000000000000) AS x", f"postgresql://{server}"
+        ),
+        n_ingested=0,
     ) as table:
         batches = table.batches({"x": pa.float64()})
         assert sum(len(next(batches)) for _ in range(3)) == 3000
     assert time.monotonic() - start < 60
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 2**10  # KiB
+    # KiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 2**10
 
 
 @pytest.mark.parametrize(
@@ -102,18 +124,24 @@ def test_rows_stream_and_a_reader_that_stops_ends_the_query(server):
         ("array[1, 2]", "binary"),
     ],
 )
-def test_what_is_no_number_text_or_date_is_refused(server, tmp_path, value, named):
+def test_what_is_no_number_text_or_date_is_refused(server, value, named):
     with refuses((DataError, StorageError), named):
         ingest(
-            Query(f"SELECT i, {value} AS v FROM sale", f"postgresql://{server}"), tmp_path / "d", target="i"
+            Query(f"SELECT i, {value} AS v FROM sale", f"postgresql://{server}"),
+            "d",
+            target="i",
         )
-    assert not (tmp_path / "d").exists()
+    assert not Path("d").exists()
 
 
 @pytest.mark.parametrize(
     ("sql", "error", "named"),
     [
-        ("SELECT nope FROM sale WHERE town = 'geheim'", StorageError, ['column "nope" does not exist']),
+        (
+            "SELECT nope FROM sale WHERE town = 'geheim'",
+            StorageError,
+            ['column "nope" does not exist'],
+        ),
         ("SELECT i / (i - 1400) AS x FROM sale", StorageError, ["division by zero"]),
         (
             "SELECT i / (i - 300000) AS x FROM generate_series(1, 400000) AS i",
@@ -125,9 +153,9 @@ def test_what_is_no_number_text_or_date_is_refused(server, tmp_path, value, name
         ("SHOW ALL", StorageError, ["syntax error"]),
     ],
 )
-def test_bad_queries_are_refused(server, tmp_path, sql, error, named):
+def test_bad_queries_are_refused(server, sql, error, named):
     with refuses(error, *named) as caught:
-        ingest(Query(sql, f"postgresql://{server}"), tmp_path / "d")
+        ingest(Query(sql, f"postgresql://{server}"), "d")
     assert not any(word in str(caught.value) for word in ("geheim", "SELECT", "me:"))
 
 
@@ -141,10 +169,14 @@ def test_bad_queries_are_refused(server, tmp_path, sql, error, named):
         ("127.0.0.1", "geheim-host.invalid"),
     ],
 )
-def test_passwords_are_in_no_error_or_log(server, tmp_path, change, caplog):
+def test_passwords_are_in_no_error_or_log(server, change, caplog):
     caplog.set_level(logging.DEBUG)
     url = f"postgresql://{server.replace(*change)}"
     with pytest.raises((StorageError, InvalidParameterError)) as caught:
-        ingest(Query("SELECT 1 AS a", url), tmp_path / "d")
-    shown = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(Query("SELECT 1", url))
+        ingest(Query("SELECT 1 AS a", url), "d")
+    shown = (
+        "".join(traceback.format_exception(caught.value))
+        + caplog.text
+        + repr(Query("SELECT 1", url))
+    )
     assert "geheim" not in shown.replace("geheim-host.invalid", "")

@@ -1,0 +1,230 @@
+"""An observer that shows one bar for a whole job in a terminal, or a few plain lines.
+
+It takes the events of `events.py`. rich's own bars show one task each; here a job has
+one bar, which follows its phases: passes of one name, or steps between passes.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Self
+
+import rich.progress
+from rich.console import Console
+from rich.table import Column
+
+from rff_dist.engines import events
+
+#: What changes the phase, or how far it is.
+_SHOWN = (
+    events.Remark
+    | events.Rounds
+    | events.RowsCounted
+    | events.PassStarted
+    | events.BlockDone
+    | events.PassMerging
+    | events.PassFinished
+)
+
+
+@dataclass(slots=True)
+class _Phase:
+    """What a job does now, and how far it is."""
+
+    label: str
+    #: The last remark about it, or what its pass does after its last row.
+    text: str = ""
+    #: Rows of the pass that runs, and those that are done; 0 between passes.
+    n_samples: int = 0
+    n_done: int = 0
+    #: Rows of all passes of the phase that are done.
+    n_done_in_all: int = 0
+    #: Passes or steps so far, and at most; 0 if no limit is known.
+    n_rounds: int = 0
+    max_rounds: int = 0
+    unit: str = "passes"
+    begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.begun
+
+    def line(self) -> str:
+        """Return a plain line."""
+        text = f": {self.text}" if self.text else ""
+        if self.max_rounds and not text:
+            text = f": {self.n_rounds:,} of at most {self.max_rounds:,} {self.unit}"
+        elif self.n_samples and not text:
+            text = f": {self.n_samples:,} rows"
+            if self.n_done:
+                text = f": {self.n_done:,} of {self.n_samples:,} rows"
+        return self.label + text
+
+
+class RichProgress:
+    """Show one bar for a whole job on standard error; plain lines without a terminal.
+
+    The bar has the phase, its pass and their number, rows per second, the job's time
+    and the time that the phase still takes. It appears with the first event, or after
+    half a second without one. Plain lines come when the phase changes, and every
+    `EVERY` seconds. Use it as a context manager around the work.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        Where to show it; standard error by default, so that standard output stays free
+        for results.
+    name : str
+        The job's name, shown until there is a phase.
+
+    Examples
+    --------
+    >>> from rff_dist.engines.serial import SerialEngine
+    >>> with RichProgress() as progress:
+    ...     engine = SerialEngine(observers=(progress,))
+    """
+
+    #: Seconds between plain lines, and between two looks at a job without events.
+    EVERY = 10.0
+    TICK = 0.5
+    #: Cells that all but the words take with a share, and without one; and those that
+    #: words have at least.
+    WITH_SHARE = 44
+    WITHOUT = 24
+    LEAST_WORDS = 16
+
+    def __init__(self, console: Console | None = None, name: str = "start") -> None:
+        self._console = console or Console(stderr=True)
+        self._words = Column(no_wrap=True, overflow="ellipsis")
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}", table_column=self._words),
+            rich.progress.BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            rich.progress.TaskProgressColumn(),
+            rich.progress.TextColumn(
+                "{task.fields[rate]}", style="progress.data.speed"
+            ),
+            rich.progress.TimeElapsedColumn(),
+            rich.progress.TimeRemainingColumn(compact=True),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+            expand=True,
+        )
+        self._job = self._bar.add_task(name, total=None, rate="")
+        self._phase = _Phase(name)
+        self._last_line_at = time.perf_counter()
+        self._label_of_last_line = ""
+        self._is_resumed = False
+        self._ended = threading.Event()
+        self._ticking = threading.Thread(
+            target=self._tick, name="rff-dist-progress", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._ticking.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._ticking.join()
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.PassFailed):
+            self.say(str(event))
+        if isinstance(event, events.PassResumed):
+            if event.n_kept < event.n_samples or not self._is_resumed:
+                self.say(str(event))
+            self._is_resumed = True
+        if not isinstance(event, _SHOWN):
+            return
+
+        if event.label != self._phase.label:
+            self._begin_phase(event.label)
+        phase = self._phase
+        match event:
+            case events.Remark():
+                phase.text = event.text
+                if not phase.max_rounds:
+                    phase.n_samples = 0
+            case events.Rounds():
+                phase.max_rounds = event.limit
+                phase.n_rounds = event.done
+                phase.unit = event.unit
+            case events.PassStarted():
+                phase.text = ""
+                phase.n_samples = event.n_samples
+                phase.n_done = 0
+                phase.n_rounds += 1
+            case events.BlockDone():
+                phase.n_done += event.block.n_samples
+                phase.n_done_in_all += event.block.n_samples
+            case events.PassMerging():
+                phase.text = event.words()
+            case events.PassFinished():
+                phase.text = ""
+            case events.RowsCounted():
+                phase.n_done = event.n_done
+                phase.n_done_in_all = event.n_done
+                phase.n_samples = event.n_samples or 0
+                phase.text = "" if event.n_samples else event.words()
+        self._show()
+        is_new = event.label != self._label_of_last_line
+        # what is only counted may end at once, and then needs no line
+        is_counted = isinstance(event, events.Rounds | events.RowsCounted)
+        self._line(self._phase.line(), at_once=is_new and not is_counted)
+
+    def _begin_phase(self, label: str) -> None:
+        phase = self._phase
+        if phase.n_rounds > 1:
+            self._line(
+                f"{phase.label}: done after {phase.n_rounds:,} {phase.unit},"
+                f" {phase.seconds:.1f} s",
+                at_once=True,
+            )
+        self._phase = _Phase(label)
+
+    def _tick(self) -> None:
+        """Show that the job is at work while no events come."""
+        while not self._ended.wait(self.TICK):
+            self._bar.start()
+            self._line(f"{self._phase.line()}, for {self._phase.seconds:.0f} s")
+
+    def _line(self, text: str, *, at_once: bool = False) -> None:
+        """Print a plain line, if there is no terminal and it is time for one."""
+        now = time.perf_counter()
+        is_due = at_once or now - self._last_line_at > self.EVERY
+        if is_due and not self._console.is_terminal:
+            self._last_line_at = now
+            self._label_of_last_line = self._phase.label
+            self.say(text)
+
+    def _show(self) -> None:
+        """Update the bar."""
+        self._bar.start()
+        phase = self._phase
+        rate = ""
+        if phase.n_done_in_all and phase.seconds > 0:
+            rate = f"{phase.n_done_in_all / phase.seconds:,.0f} rows/s"
+
+        words = f"{phase.label}: {phase.text}" if phase.text else phase.label
+        total = phase.n_samples
+        done = phase.n_done
+        if phase.max_rounds:
+            words = f"{phase.label} {phase.n_rounds:,}/{phase.max_rounds:,}"
+            total = phase.max_rounds * max(1, phase.n_samples)
+            done = phase.n_done_in_all or phase.n_rounds
+
+        task = self._bar.tasks[0]
+        task.total = total or None  # `update` takes None for no change
+        width_of_others = self.WITH_SHARE if total else self.WITHOUT
+        width = self._console.width - width_of_others
+        self._words.max_width = max(self.LEAST_WORDS, width)
+        self._bar.update(self._job, description=words, completed=done, rate=rate)
+        # A phase is at its total, the job is not: rich would stop the clock, and never
+        # start it again.
+        task.finished_time = None

@@ -1,0 +1,146 @@
+"""The parameter `categorical_features`: which columns of a fit's rows are categories.
+
+Frames and arrays in memory go in; rows that a recipe encoded come out, with the recipe
+among their attributes. Columns of plain numbers need no recipe.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data import memory
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.estimators import values
+from rff_dist.recipes import frames
+from rff_dist.recipes.arrow import pyarrow
+from rff_dist.recipes.recipes import RECIPE, Recipe
+from rff_dist.recipes.tables import listed
+from rff_dist.typing import Facts, FloatArray
+
+#: Columns of text, and those whose type is a category.
+FROM_DTYPE = "from_dtype"
+_EXPECTED = (
+    f"expected {FROM_DTYPE!r}, None, names or positions of columns, or a boolean for"
+    " each column"
+)
+
+
+def learned(estimator: Any, X: Any) -> memory.ArrayDataset | None:
+    """Return a fit's rows encoded by a recipe that is learned from them, and set the
+    estimator's columns; None for plain numbers, which need none.
+
+    Raises InvalidParameterError if `categorical_features` names a column that X does
+    not have; DataError if a value is missing, or cannot be encoded.
+    """
+    wanted = _wanted(estimator.categorical_features)
+    names = frames.columns_of(X)
+    if not wanted and (names is None or frames.is_plain(X)):
+        return None
+    if names is None:
+        table = table_of_array(estimator, X, reset=True)
+    else:
+        table = frames.as_arrow(X)
+    categories = None
+    if wanted is not None:
+        categories = _named(wanted, table.column_names, has_names=names is not None)
+    recipe = frames.learn_table(table, categories)
+    rows = as_rows(
+        frames.encode_table(recipe, table).astype(recipe.dtype(table.schema)),
+        recipe,
+        recipe.to_dict(),
+    )
+    estimator.n_features_in_ = table.num_columns
+    if names is None:
+        return replace(rows, feature_names=None)
+    estimator.feature_names_in_ = np.asarray(table.column_names, object)
+    return rows
+
+
+def as_rows(X: FloatArray, recipe: Recipe, facts: Facts) -> memory.ArrayDataset:
+    """Return encoded inputs as a dataset that has their recipe; `facts` are its JSON.
+
+    Raises DataError, which names the table's column, if a value is missing.
+    """
+    values.check_encoded(X, recipe.sources)
+    names = tuple(recipe.names)
+    return memory.ArrayDataset(X, feature_names=names, attributes={RECIPE: facts})
+
+
+def check_absent(estimator: Any, X: Any) -> None:
+    """Refuse categories of rows that are not in memory, from which nothing is learned.
+
+    InvalidParameterError if columns are given; DataError for a frame of Dask that has
+    other columns than numbers.
+    """
+    if hasattr(X, "_meta") and frames.columns_of(X) and not frames.is_plain(X._meta):
+        raise DataError(
+            f"X is a Dask {type(X).__name__} with text, categories or dates:"
+            f" {listed([f'{n} ({t})' for n, t in X.dtypes.items()])}; expected numbers."
+            " Compute it first, or read its files with `rff-dist ingest`"
+        )
+    if _wanted(estimator.categorical_features):
+        raise InvalidParameterError(
+            f"`categorical_features` is {estimator.categorical_features!r}, but X is a"
+            f" {type(X).__name__}; expected rows in memory. Rows that are stored say"
+            " themselves which columns are categories: name them when the table is"
+            " ingested, with `categories`"
+        )
+
+
+def table_of_array(estimator: Any, X: Any, *, reset: bool) -> pyarrow.Table:
+    """Return an array as a table whose columns are named by their places."""
+    dense = {**values.CHECKS, "accept_sparse": False}
+    rows = values.validated(estimator, X, reset=reset, **dense)
+    return frames.table_of_array(rows)
+
+
+def _wanted(given: object) -> list[Any] | None:
+    """Return the columns that are given, or None if their types decide."""
+    if isinstance(given, str) and given == FROM_DTYPE:
+        return None
+    if given is None:
+        return []
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InvalidParameterError(f"`categorical_features` is {given!r}; {_EXPECTED}")
+    return list(given)
+
+
+def _named(wanted: list[Any], names: Sequence[str], *, has_names: bool) -> list[str]:
+    """Return the names of the columns that are given by names, positions or a mask."""
+    kinds = {
+        kind
+        for kind in (bool | np.bool_, int | np.integer, str)
+        if all(isinstance(one, kind) for one in wanted)
+    }
+    if bool | np.bool_ in kinds and wanted:
+        if len(wanted) != len(names):
+            raise InvalidParameterError(
+                f"`categorical_features` has {len(wanted)} booleans; expected"
+                f" {len(names)}, one for each column of X"
+            )
+        return [
+            name for name, is_chosen in zip(names, wanted, strict=True) if is_chosen
+        ]
+    if int | np.integer in kinds:
+        unknown = [one for one in wanted if not 0 <= one < len(names)]
+        found = [names[one] for one in wanted if one not in unknown]
+    elif str in kinds and has_names:
+        unknown = [one for one in wanted if one not in names]
+        found = wanted
+    elif str in kinds:
+        raise InvalidParameterError(
+            f"`categorical_features` names {listed(wanted)}, but X has no names;"
+            " expected positions of columns, or a frame"
+        )
+    else:
+        raise InvalidParameterError(
+            f"`categorical_features` is {wanted!r}; {_EXPECTED}"
+        )
+    if unknown:
+        raise InvalidParameterError(
+            f"`categorical_features`: X has no column {listed(unknown)}; it has"
+            f" {len(names)}: {listed(names)}"
+        )
+    return found

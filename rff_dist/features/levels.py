@@ -1,0 +1,196 @@
+"""Levels of categories in Fourier features: a table of angles for each column.
+
+A column of categories holds codes, the places of levels in a list of texts. A level
+adds angles to a row's, which its text decides, so that features are the same for any
+list that has the level. Simple maps would take one-hot columns, of which each has a row
+of frequencies, and each row of data a product with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.frequencies import designs
+from rff_dist.kernels import base
+from rff_dist.typing import (
+    AnyArray,
+    BoolArray,
+    Facts,
+    Float32Array,
+    FloatArray,
+    IndexArray,
+    Summary,
+)
+
+#: the texts of each column of categories, by the column's number
+type Levels = Mapping[int, tuple[str, ...]]
+NO_LEVELS: Levels = {}
+
+
+@dataclass(frozen=True, eq=False)
+class LevelTable:
+    """The angles that levels of one column add, in the order of their codes."""
+
+    column: int
+    texts: tuple[str, ...]
+    #: with the column and a text it decides a line
+    seed: int
+    #: shape (n_levels + 1, n_frequencies); the last line is that of levels that were
+    #: never seen
+    angles: Float32Array
+    #: E cos(angle) of any level, shape (n_frequencies,), which no list changes
+    characteristic: Float32Array
+
+    @cached_property
+    def expected(self) -> Float32Array:
+        """The factors of cosines and sines of a level that was never seen."""
+        return np.abs(_mean_turn(self.texts, self.angles[:-1])).astype(np.float32)
+
+    def places(self, inputs: AnyArray) -> IndexArray:
+        """Return the line of each row; any code that is no place is never seen."""
+        codes = inputs[:, self.column]
+        is_known = (codes >= 0) & (codes < len(self.texts))
+        return np.where(is_known, codes, len(self.texts)).astype(np.intp)
+
+
+def draw_tables(
+    kernel: base.ShiftInvariant,
+    design: designs.Design,
+    shape: tuple[int, int],
+    seed: int,
+    levels: Levels,
+) -> tuple[LevelTable, ...]:
+    """Draw a table for each column of categories that the kernel sees.
+
+    `shape`: (n_features, n_frequencies), as of the kernel's frequencies.
+    """
+    tables = []
+    for column, texts in sorted(levels.items()):
+        parts = kernel.level_angles(column, design, shape, seed, first=0)
+        if parts:
+            tables.append(_draw_table(column, tuple(texts), seed, parts))
+    return tuple(tables)
+
+
+def _draw_table(
+    column: int, texts: tuple[str, ...], seed: int, parts: Sequence[base.LevelAngles]
+) -> LevelTable:
+    angles = np.zeros((len(texts) + 1, len(parts[0].scales)), np.float32)
+    for line, text in zip(angles, texts, strict=False):
+        line[:] = sum(part.angles(text) for part in parts)
+    angles[-1] = np.angle(_mean_turn(texts, angles[:-1]))
+    characteristic = np.prod([part.characteristic() for part in parts], axis=0)
+    for array in (angles, characteristic := characteristic.astype(np.float32)):
+        array.setflags(write=False)  # the cache of feature maps shares them
+    return LevelTable(column, texts, seed, angles, characteristic)
+
+
+def _mean_turn(texts: Sequence[str], angles: Float32Array) -> AnyArray:
+    """Return the mean of exp(i·angle) over levels, shape (n_frequencies,)."""
+    # of a thousand levels at most, in an order that is not that of the list
+    first = np.argsort(texts)[:1024]
+    return np.exp(1j * angles[first]).sum(axis=0) / max(1, len(first))
+
+
+def check_levels(kernel: base.Kernel, levels: Levels) -> None:
+    """Check that the levels of each column of categories are known.
+
+    Raises InvalidParameterError if a kernel takes other columns for categories.
+    """
+    if kernel.with_categories(sorted(levels)) != kernel:
+        raise InvalidParameterError(
+            f"{kernel} has other columns of categories than `levels`, which has those"
+            f" of {sorted(levels)}; give the texts of each column's levels"
+        )
+
+
+def never_seen(inputs: AnyArray, levels: Levels) -> BoolArray:
+    """Return which rows have a level that is not in the lists, shape (n_samples,)."""
+    is_unseen = np.zeros(len(inputs), bool)
+    for column, texts in levels.items():
+        is_unseen |= _is_no_place(inputs[:, column], texts)
+    return is_unseen
+
+
+def _is_no_place(codes: AnyArray, texts: Sequence[str]) -> BoolArray:
+    return (codes < 0) | (codes >= len(texts))
+
+
+def gram_of(
+    kernel: base.Kernel, points: FloatArray, rows: FloatArray, levels: Levels
+) -> FloatArray:
+    """Return k(points, rows); of a level that was never seen its mean over the levels
+    in the list.
+    """
+    if not levels:
+        return kernel.gram(points, rows)
+    (column, texts), *others = levels.items()
+    values = gram_of(kernel, points, rows, dict(others))
+    is_unseen = _is_no_place(rows[:, column], texts)
+    if is_unseen.any():
+        # one of the levels in the list is that of the point
+        share = is_unseen / len(texts)
+        points = points.copy()
+        rows = rows.copy()
+        points[:, column] = rows[:, column] = 0.0
+        values = (1.0 - share) * values
+        values += share * gram_of(kernel, points, rows, dict(others))
+    return values
+
+
+def codes_of(levels: Levels, wanted: Levels) -> dict[int, FloatArray]:
+    """Return what the codes of one list of levels are in another, by column.
+
+    A level that is not in the other list has the code after its last.
+    """
+    tables = {}
+    for column, texts in levels.items():
+        place_of = {text: place for place, text in enumerate(wanted[column])}
+        last = len(wanted[column])
+        tables[column] = np.array(
+            [place_of.get(t, last) for t in texts] + [last], float
+        )
+    return tables
+
+
+def recoded[A: np.floating[Any]](
+    X: NDArray[A], codes: Mapping[int, FloatArray]
+) -> NDArray[A]:
+    """Return rows with other codes in columns of categories, see `codes_of`; rows that
+    have none are not copied.
+    """
+    if not codes:
+        return X
+    changed = X.copy()
+    for column, table in codes.items():
+        values = X[:, column]
+        is_known = (values >= 0) & (values < len(table))
+        places = np.where(is_known, values, len(table) - 1).astype(np.intp)
+        # what is no number is refused later
+        changed[:, column] = np.where(np.isnan(values), values, table[places])
+    return changed
+
+
+def joined(levels: Levels, others: Mapping[int, Sequence[str]]) -> Levels:
+    """Return the levels of both, first those of `levels` in their order."""
+    return {
+        column: tuple(dict.fromkeys([*texts, *others.get(column, ())]))
+        for column, texts in levels.items()
+    }
+
+
+def to_json(levels: Levels) -> Summary:
+    """Return levels as JSON values."""
+    return {str(column): list(texts) for column, texts in levels.items()}
+
+
+def from_json(values: Facts) -> Levels:
+    """Return the levels that `to_json` wrote."""
+    return {int(column): tuple(texts) for column, texts in values.items()}

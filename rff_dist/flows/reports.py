@@ -1,0 +1,153 @@
+"""What a flow shows of its job in Prefect: a summary, the page about a model, versions.
+
+Each is an artifact in Markdown. Whoever can see the run can read it, even without
+access to the model. The summary's facts are in the run's log too.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger
+from prefect.artifacts import create_markdown_artifact
+
+from rff_dist.errors import RFFDistError
+from rff_dist.flows import names, outcomes
+from rff_dist.flows.running import FlowRun
+from rff_dist.models.versions import RegisteredModel
+from rff_dist.storage import locations, output_places
+from rff_dist.text import redact
+from rff_dist.typing import Summary
+from rff_dist.workbench.jobs import cluster, refresh, specs, train
+from rff_dist.workbench.page import pages, pictures
+from rff_dist.workbench.results import clusters, markdown, models, updates, words
+from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.versions import versions_table
+
+_N_VERSIONS = 20  # listed, the newest: all would make the artifact ever longer
+
+
+def show_training(
+    trained: train.TrainingResult, job: specs.Train, run: FlowRun
+) -> Summary:
+    """Show all about a trained model, and return it as JSON values."""
+    show_page(trained, job, run)
+    if job.destination.register:
+        show_versions(job.destination.model)
+    summary = models.training_document(trained, job, run.describe())
+    candidates = trained.model.card.get("candidates", [])
+    # the document has a table of candidates if the job was given some
+    if job.fit.candidates is None and len(candidates) > 1:
+        summary.parts.append(models.candidates_table(candidates))
+    show_summary(f"{run.name}-summary", summary)
+    return trained.describe()
+
+
+def find_picture(job: specs.Clustering) -> Path | None:
+    """Return the file for a picture of labels; None if these are on no local disk.
+
+    Raises StorageError if the file cannot be written or replaced: without this check
+    the run would fail after all its work.
+    """
+    location = locations.parse_location(job.output)
+    if not location.is_local:
+        return None
+    picture = Path(f"{location.path}.png")
+    if picture.parent.is_dir():  # else the job makes the folder
+        place = locations.parse_location(picture)
+        output_places.check_file(place, overwrite=job.overwrite)
+    return picture
+
+
+def show_clustering(
+    clustered: cluster.ClusteringResult,
+    job: specs.Clustering,
+    run: FlowRun,
+    picture: Path | None,
+) -> Summary:
+    """Show all about clusters, draw the picture, and return the record."""
+    if job.register and job.model is not None:
+        show_versions(job.model)
+    run.clock.begin("report")
+    if picture is not None:
+        figure = pictures.draw_clustering(
+            clustered.dataset,
+            clustered.clusters,
+            seed=job.space.seed,
+            title=Path(job.output).name,
+        )
+        pictures.save(figure, picture)
+    show_page(clustered, job, run)
+    picture_path = None if picture is None else str(picture)
+    facts = {"plot": picture_path, **run.describe()}  # for `words.run_facts`
+    show_summary("cluster-summary", clusters.clustering_document(clustered, job, facts))
+    passes = [
+        {name: value for name, value in lloyd_pass.items() if name != "inertias"}
+        for lloyd_pass in clustered.record["passes"]
+    ]
+    return {**clustered.record, "picture": picture_path, "passes": passes}
+
+
+def show_update(
+    updated: refresh.UpdateResult, job: specs.Update, run: FlowRun
+) -> Summary:
+    """Show what became of an update, and return its record."""
+    record = updated.record
+    if record["decision"] == "published" and record["version"] is not None:
+        show_versions(job.model)
+    if updated.challenger is not None:
+        show_page(updated, job, run)
+    report = updates.update_document(updated, run.describe())
+    show_summary("refresh-report", report)
+    # in place of the sentence that `show_summary` set: this one has the reason
+    outcomes.say(f"{report.title}: {record['reason']}")
+    return record
+
+
+def show_summary(what: str, document: Document) -> None:
+    """Show a document, and log its facts; those that ask for attention as warnings.
+
+    Its first sentence becomes the message of the run's last state, unless another is
+    set later.
+    """
+    log = get_run_logger()
+    log.info(document.title)
+    if document.lead:
+        log.info(document.lead)
+    outcomes.say(document.lead or document.title)
+    for part in document.parts:
+        facts = part if isinstance(part, dict) else {}
+        for name, fact in facts.items():
+            if fact is not None:
+                # the page of a run colours warnings
+                is_alert = isinstance(fact, words.Alert)
+                log.log(
+                    logging.WARNING if is_alert else logging.INFO, "%s: %s", name, fact
+                )
+    _show(what, document)
+
+
+def show_page(result: pages.Result, job: Any, run: FlowRun) -> None:
+    """Show the page about a result, with its pictures, or log why there is none."""
+    run.clock.begin("report")
+    try:
+        page = pages.page_of(result, job, read_times=run.clock.times)
+    except RFFDistError as error:  # the model is published all the same
+        get_run_logger().warning("there is no page about it: %s", error)
+        return
+    _show(f"{run.name}-page", page)
+
+
+def show_versions(model: str) -> None:
+    """Show a registered model's newest versions."""
+    table = versions_table(RegisteredModel(model), last=_N_VERSIONS)
+    title = f"The newest versions of {redact(model)}"
+    _show("model-versions", Document(title, [table]))
+
+
+def _show(what: str, document: Document) -> None:
+    create_markdown_artifact(
+        markdown.to_markdown(document),
+        key=names.key(what),
+        description=document.lead or document.title,
+    )

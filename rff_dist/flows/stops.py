@@ -1,0 +1,133 @@
+"""What a run that stopped early leaves in Prefect: why it stopped, and how to go on.
+
+Prefect would only show the error. The artifact made here says what lies next to the
+output, whether the same run can succeed, and what it would begin with; a tag has the
+kind of the error, by which runs are filtered and automations chosen.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from prefect import Flow, State
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.objects import FlowRun
+from prefect.logging.loggers import flow_run_logger
+
+from rff_dist import errors
+from rff_dist.flows import names
+from rff_dist.storage import locations
+from rff_dist.text import redact, without_secrets
+from rff_dist.typing import Facts
+from rff_dist.workbench.jobs import limits
+from rff_dist.workbench.results import document, markdown
+
+#: Errors that may be gone when the same run is repeated.
+_OF_THE_MOMENT = (
+    errors.JobTimeoutError,
+    errors.OutputBusyError,
+    errors.ConflictError,
+    errors.BlockError,
+)
+
+
+def hook(resume: str) -> Callable[[Flow[..., Any], FlowRun, State[Any]], None]:
+    """Return what Prefect calls when a run fails, crashes or is cancelled.
+
+    `resume` says what a run with the same parameters does with what this one left.
+    """
+
+    # If the flow's process is killed or cancelled, the worker calls this, with
+    # arguments of these names.
+    def tell_what_is_left(
+        flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]
+    ) -> None:
+        key = names.key(f"{flow.name}-stopped", flow_run.parameters)
+        log = flow_run_logger(flow_run, cast("Any", flow))
+        log.warning("what is left and how to go on: artifact %s", key)
+        artifact = ArtifactCreate(
+            key=key,
+            type="markdown",
+            description=f"What the run {flow_run.name} left, and how to go on.",
+            data=markdown.to_markdown(
+                describe_stop(flow.name, flow_run.parameters, state, resume=resume)
+            ),
+            flow_run_id=flow_run.id,
+        )
+        error = _error_of(state)
+        # each request ends after Prefect's 60 s
+        with get_client(sync_client=True) as client:
+            client.create_artifact(artifact)
+            if error is not None:
+                tags = sorted({*flow_run.tags, f"error:{errors.kind_of(error)}"})
+                client.update_flow_run(flow_run.id, tags=tags)
+
+    return tell_what_is_left
+
+
+def describe_stop(
+    flow_name: str, parameters: Facts, state: State[Any], *, resume: str
+) -> document.Document:
+    """Return why a run stopped, what it left and how to go on."""
+    page = document.Document(
+        f"{flow_name}: {state.name or state.type.value}",
+        lead=without_secrets(state.message or "no reason is known").strip(),
+    )
+    error = _error_of(state)
+    if error is not None:
+        page.parts.append({"Kind of error": errors.kind_of(error)})
+
+    advice = "Run it again with the same parameters: "
+    if _comes_again(error):
+        advice = (
+            "Change what the message names, the data or a parameter: as it is, the run"
+            " fails again. Then: "
+        )
+    retry = f"Retry on this page, or prefect deployment run '{flow_name}/DEPLOYMENT'."
+    page.section("To go on", f"{advice}{retry} {resume}")
+
+    rows = []
+    for name in ("model", "output"):
+        place = parameters.get(name)
+        if isinstance(place, str):
+            meaning = f"the {name}, published in the last step, whole or not at all"
+            rows += [(redact(place), meaning), *_describe_leftovers(place)]
+    if rows:
+        page.table("What is left", ("place", "what it is"), rows)
+    return page
+
+
+def _comes_again(error: BaseException | None) -> bool:
+    """Return whether the same run, repeated, fails with the same error."""
+    # Any other error is taken to come from outside, such as a full disk or a lost
+    # connection, which may be gone next time.
+    if not isinstance(error, errors.RFFDistError):
+        return False
+    return not isinstance(error, _OF_THE_MOMENT) and not limits.is_transient(error)
+
+
+def _error_of(state: State[Any]) -> BaseException | None:
+    """Return the error that ended a run; None if its process died with it."""
+    # Prefect keeps a record of the exception
+    error = getattr(state.data, "result", state.data)
+    return error if isinstance(error, BaseException) else None
+
+
+def _describe_leftovers(url: str) -> list[tuple[str, str]]:
+    """Return what a stopped run left next to a place, and what each thing is."""
+    meanings = {
+        "run-": "unfinished, and read by no one",
+        "partial-": "unfinished, and read by no one",
+        "ledger": "a run with the same parameters goes on from here",
+        "lock": "the lock of the run, which ends with its process",
+    }
+    try:
+        location = locations.parse_location(url)
+        return [
+            (redact(place.url), meaning)
+            for name, meaning in meanings.items()
+            for place in locations.hidden_folders(location, name)
+        ]
+    except Exception as error:  # the store may be what failed
+        why = without_secrets(str(error))
+        return [(redact(url), f"what is next to it cannot be listed: {why}")]

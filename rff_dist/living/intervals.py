@@ -1,0 +1,77 @@
+"""Make the intervals of a model again, after rows came or went.
+
+A model, its data and the ranges of its rows go in; the model with other held-out scores
+comes out. The scores of the fit would describe rows that may be gone, and miss the new
+ones. Fold by fold sums of all rows are not kept, so only the newest rows are held out:
+their folds are summed, and subtracted from the sums of all rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from rff_dist.data import blocks, folding
+from rff_dist.engines import protocol
+from rff_dist.living.differences import take_rows
+from rff_dist.living.ranges import Range, count_rows, newest_rows
+from rff_dist.ridge import held_out
+from rff_dist.ridge.models import RidgeModel
+from rff_dist.statistics import accumulate, passes
+
+logger = logging.getLogger(__name__)
+
+#: Rows are scored as one in so many, but no more than `MOST_ROWS`, and no fewer than
+#: `FEWEST_ROWS` if the model has them.
+SHARE = 5
+MOST_ROWS = 10_000
+FEWEST_ROWS = 500
+
+
+def hold_out_newest(
+    model: RidgeModel,
+    before: RidgeModel,
+    dataset: blocks.Dataset,
+    ranges: Sequence[Range],
+    *,
+    engine: protocol.Engine,
+) -> RidgeModel:
+    """Score the newest rows of `model` by models without their folds, for intervals.
+
+    `ranges` are the model's rows in the dataset; `before` is the same model before it
+    was solved again. Intervals stay normal if those were, and become normal if they
+    were of groups or of time, since the newest rows cannot tell how far new groups and
+    times are off.
+    """
+    if before.held_out is None:
+        return model
+    folds = folding.folds_from_dict(before.card["folds"])
+    if isinstance(folds, folding.HeldInFolds):
+        folds = folds.base
+    if not isinstance(folds, folding.HashFolds):
+        logger.warning(
+            "intervals are normal ones from now on: they were made by %s, which need"
+            " a fit of all rows; fit again",
+            folds,
+        )
+        return model
+
+    n_rows = count_rows(ranges)
+    n_wanted = max(FEWEST_ROWS, min(n_rows // SHARE, MOST_ROWS))
+    newest = [np.arange(*span) for span in newest_rows(ranges, n_wanted)]
+    rows = take_rows(dataset, np.concatenate(newest))
+    assert rows is not None  # a model has rows
+    feature_map = model.feature_map
+    member = accumulate.Accumulation(feature_map, model.summed.spec)
+    [sums] = passes.accumulate_folds(rows, [member], folds=folds, engine=engine)
+    fold_models = held_out.fold_models(
+        sums,
+        feature_map,
+        alpha=model.alpha,
+        fit_intercept=model.card["fit_intercept"],
+        whole=model.summed,
+    )
+    scores = held_out.score_folds(rows, sums, fold_models, engine=engine)
+    return model.with_intervals(scores, f"of {n_rows:,} rows, the newest")

@@ -1,0 +1,225 @@
+"""Tables in memory (Arrow, pandas, polars) → a recipe; or → inputs, by a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, warn
+from rff_dist.recipes import learn
+from rff_dist.recipes.arrow import pyarrow, types
+from rff_dist.recipes.encoders import Category, unknown_levels
+from rff_dist.recipes.options import Encoding
+from rff_dist.recipes.recipes import Recipe
+from rff_dist.recipes.tables import (
+    Batches,
+    RawTable,
+    Types,
+    cast_columns,
+    kind_of,
+    listed,
+    read_type,
+    repeated,
+    to_column,
+)
+from rff_dist.storage.locations import explain
+from rff_dist.text import clipped
+from rff_dist.typing import FloatArray
+
+
+def encode_table(recipe: Recipe, table: Any) -> FloatArray:
+    """Return the inputs that a recipe makes of a table, of shape (n_rows, n_features).
+
+    The table is a pyarrow.Table or RecordBatch, or a pandas or polars frame; for a
+    transformer, what that was fitted on. Warns of levels that the recipe does not know.
+    Raises DataError if a column is missing, or has another kind of values.
+    """
+    table = as_table(table)
+    if not isinstance(table, pyarrow.Table) and recipe.transformer is not None:
+        return recipe.transformer.transform(table)
+    table = as_arrow(table)
+    rows = recipe.read(_raw(table))
+    # checked before any batch is read, so that a missing column is reported at once
+    parts = rows.batches(recipe.check(rows.schema, rows.name))
+    no_rows = np.empty((0, len(recipe.names)))
+    encoded = np.concatenate([no_rows, *map(recipe.encode, parts)])
+    for encoder in recipe.columns:
+        if isinstance(encoder, Category):
+            _warn_of_levels(encoder, table.column(encoder.column).combine_chunks())
+    return encoded
+
+
+def with_levels_of(recipe: Recipe, table: Any) -> Recipe:
+    """Return a recipe that also knows the levels of a table, after its own."""
+    if recipe.transformer is not None:
+        return recipe
+    rows = recipe.read(_raw(as_arrow(as_table(table))))
+    for batch in rows.batches(recipe.check(rows.schema, rows.name)):
+        recipe = recipe.with_levels_of(batch)
+    return recipe
+
+
+def learn_table(
+    table: pyarrow.Table, categories: Collection[str] | None = None
+) -> Recipe:
+    """Learn the recipe of all columns of a table, of which no missing value is filled.
+
+    Without `categories`, text and dictionaries are categories. Warns of columns that
+    are left out. Raises DataError if a column holds neither numbers nor dates, and is
+    no category; or if no column is left.
+    """
+    schema = table.schema
+    encoding = Encoding()
+    if categories is None:
+        kinds = learn.kinds_of(schema, table.column_names, encoding)
+    else:
+        encoding = Encoding(categories=list(categories))
+        kinds = {
+            column.name: "text" if column.name in categories else kind_of(column.type)
+            for column in schema
+        }
+        texts = {name for name, kind in kinds.items() if kind == "text"}
+        if unnamed := sorted(texts - set(categories)):
+            named = listed(list(categories)) or "none"
+            raise DataError(
+                f"text in the columns {listed(unnamed)}, but the named categories are"
+                f" {named}; expected numbers or dates. Name all columns of text, or"
+                " leave them out"
+            )
+    if others := [name for name, kind in kinds.items() if kind is None]:
+        held = [f"{name} ({schema.field(name).type})" for name in others]
+        raise DataError(
+            f"columns that hold no single numbers, texts or dates: {listed(held)};"
+            " leave them out, or turn them into texts, as by `astype(str)`"
+        )
+    wanted = {
+        name: read_type(schema.field(name).type, kind) for name, kind in kinds.items()
+    }
+    recipe = learn.learn(kinds, _raw(table).batches(wanted), encoding)
+    if recipe.left_out:
+        reasons = [f"{clipped(name)}: {why}" for name, why in recipe.left_out.items()]
+        warn(f"columns that are left out: {'; '.join(reasons[:10])}")
+    return recipe
+
+
+def is_plain(table: Any) -> bool:
+    """Return whether a frame has plain numbers only: no text, category, date, time of
+    day or duration, which a recipe reads, and nothing that it refuses.
+    """
+    if isinstance(table, pyarrow.Table):
+        return not any(map(_needs_recipe, table.schema.types))
+    if hasattr(table, "iloc"):
+        return not any(map(_needs_recipe, _types_of_pandas(table)))
+    if hasattr(table, "to_arrow"):
+        return not any(map(_needs_recipe, table.head(0).to_arrow().schema.types))
+    return True
+
+
+def _needs_recipe(type_: pyarrow.DataType) -> bool:
+    is_span = types.is_time(type_) or types.is_duration(type_)
+    is_category = types.is_dictionary(type_)
+    return is_span or is_category or kind_of(type_) != "number"
+
+
+def _types_of_pandas(frame: Any) -> Iterator[pyarrow.DataType]:
+    """Yield the types of columns whose dtype does not say that they hold numbers."""
+    for place, dtype in enumerate(frame.dtypes):
+        if dtype.kind in "biufc":
+            continue
+        column = frame.iloc[:, place]
+        try:
+            yield pyarrow.array(column, from_pandas=True).type
+        except (pyarrow.ArrowException, ValueError, TypeError):
+            # values of several types, which are refused if not all are numbers
+            if not all(isinstance(value, Number) for value in column):
+                yield pyarrow.string()
+
+
+def columns_of(table: Any) -> list[str] | None:
+    """Return the names of a frame's columns, or None for what has no names."""
+    # tables of Arrow call their values columns
+    names = getattr(table, "column_names", getattr(table, "columns", None))
+    return None if names is None else list(names)
+
+
+def table_of_array(rows: np.ndarray) -> pyarrow.Table:
+    """Return an array's columns as a table, with the names x0, x1, …."""
+    return pyarrow.table(
+        {f"x{place}": to_column(column) for place, column in enumerate(rows.T)}
+    )
+
+
+def as_table(rows: Any) -> Any:
+    """Return a polars LazyFrame collected, a RecordBatch as a Table, intervals and
+    periods of pandas as categories of texts, others as is.
+
+    Raises DataError if two columns share a name.
+    """
+    if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
+        return rows.collect()
+    if type(rows).__name__ == "RecordBatch":
+        rows = pyarrow.Table.from_batches([rows])
+    if twice := repeated(columns_of(rows) or ()):
+        raise DataError(
+            f"the table has several columns {listed(twice)}; expected one of each name."
+            " Rename or drop them"
+        )
+    return _with_texts(rows) if hasattr(rows, "iloc") else rows
+
+
+def _with_texts(frame: Any) -> Any:
+    """Return a frame of pandas with texts in place of intervals and periods, which
+    Arrow does not turn into texts.
+    """
+    for name, dtype in frame.dtypes.items():
+        values = getattr(getattr(dtype, "categories", None), "dtype", dtype)
+        if str(values).startswith(("interval", "period")):
+            levels = frame[name].astype("category").cat.rename_categories(str)
+            frame = frame.copy(deep=False)  # the user's keeps its column
+            frame[name] = levels
+    return frame
+
+
+def as_arrow(frame: Any) -> pyarrow.Table:
+    """Return a frame as a table of Arrow; raises DataError if Arrow cannot hold it."""
+    if isinstance(frame, pyarrow.Table):
+        return frame
+    try:
+        if hasattr(frame, "to_arrow"):
+            return frame.to_arrow()
+        return pyarrow.Table.from_pandas(frame, preserve_index=False)
+    except (pyarrow.ArrowException, ValueError, TypeError) as error:
+        raise DataError(
+            f"the {type(frame).__name__} is no table that Arrow can hold:"
+            f" {explain(error)}. Expected columns of different names, and one type of"
+            " value in each"
+        ) from error
+
+
+def _raw(table: pyarrow.Table) -> RawTable:
+    def batches(types: Types) -> Batches:
+        for batch in table.select(list(types)).combine_chunks().to_batches():
+            yield cast_columns(batch, types, "the table")
+
+    return RawTable("the table", table.schema, batches, table.num_rows)
+
+
+def _warn_of_levels(encoder: Category, column: pyarrow.Array) -> None:
+    """Warn of texts that no training row had."""
+    unknown = unknown_levels(column, encoder.levels)
+    if not len(unknown):
+        return
+    counts = sorted(
+        (-level["counts"], level["values"])
+        for level in unknown.value_counts().to_pylist()
+    )
+    shown = ", ".join(f"{clipped(text)!r} ({-count:,})" for count, text in counts[:3])
+    more = ", …" if len(counts) > 3 else ""
+    warn(
+        f"{len(unknown):,} of {len(column):,} values of the column {encoder.column!r}"
+        f" are levels that the training rows did not have: {shown}{more}; they count as"
+        " unknown, and their predictions are less certain",
+    )

@@ -1,0 +1,72 @@
+"""Solve a model again after rows came or went, or with another alpha.
+
+A model and changed sums of the same features go in; a new model comes out. No row is
+read, since the sums are all that ridge regression needs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rff_dist.fitting.options import Alpha, Penalty
+from rff_dist.ridge import describe, models, solve
+from rff_dist.statistics.ridge_statistics import RidgeStatistics
+
+#: Facts on a card about the rows that were summed, their errors and the candidates that
+#: were compared on them. They do not hold for other rows; all other facts do.
+_FACTS_OF_ROWS = {
+    "data_fingerprint",
+    "data_version",
+    "data_id",
+    "data_table",
+    "prefix_fingerprint",
+    "rows_per_block",
+    "summed_by_folds",
+    "n_seen",
+    "left_out",
+    "merged",
+    "window",
+    "update",
+    "estimate",
+    "metrics",
+    "candidates",
+    "untried",
+    "time_limit",
+}
+
+
+def refit(
+    model: models.RidgeModel,
+    statistics: RidgeStatistics,
+    *,
+    alpha: Alpha | None,
+    alphas: Sequence[float] | None = None,
+    fit_intercept: bool = True,
+) -> models.RidgeModel:
+    """Solve a model again from changed statistics.
+
+    If `alpha` is None, the model keeps its alpha, or that of each target. Held-out
+    scores are kept, with the words on the card about whose they are: they come from
+    fits of fewer rows, so that intervals err on the wide side.
+
+    Raises InvalidParameterError if alpha is out of range, or is to be chosen by folds.
+    """
+    card = {
+        name: value for name, value in model.card.items() if name not in _FACTS_OF_ROWS
+    }
+    if alpha is None:
+        # nothing is chosen, so one factorisation per different alpha is all it costs
+        solved = solve.solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
+        card["fit_intercept"] = bool(fit_intercept)
+    else:
+        per_target = model.card.get("alpha_per_target", False)
+        penalty = Penalty(alpha, alphas, fit_intercept, per_target)
+        solved = solve.solve(statistics, penalty)
+        card |= describe.describe_choices(penalty)
+    again = models.RidgeModel.from_solution(
+        model.feature_map,
+        statistics,
+        solved.solution,
+        solved.path() or model.selection,
+        card,
+    )
+    return replace(again, held_out=model.held_out)

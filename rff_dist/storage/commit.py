@@ -1,0 +1,422 @@
+"""Write an output where no one sees it, and let it appear in one step.
+
+In a folder an output is written next to its place, synced to the disk, and swapped in
+by one rename; in memory it changes its name in a table. An object store cannot rename.
+There an output is written once, and one small file leads to it: `zarr.json` of its
+group. That file is replaced last, on condition that it is what it was when the writing
+began.
+
+The first group of a place in an object store is written in that place: its `zarr.json`
+is created on condition that no one else did, and says that the group is unfinished.
+What replaces a group must not touch what its readers read, so it gets a folder of its
+own, its generation, which the file then names::
+
+    data.zarr/
+    ├── zarr.json                 {"rff_dist": {"generation": "generation-…",
+    │                             "previous": …}}
+    ├── generation-<token>/       the dataset, or model
+    └── generation-<token>/       the one before, for readers that have it open; the
+                                  next write removes it
+
+No one writes where another writer has begun, dead or alive. So a writer that lives on
+after it was taken for dead can neither damage what the others write nor publish over
+it.
+"""
+
+import base64
+import ctypes
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import zarr
+from zarr.abc.store import Store, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.common import concurrent_map
+from zarr.core.sync import sync
+from zarr.storage import ObjectStore
+
+from rff_dist.errors import OutputExistsError, StorageError
+from rff_dist.storage import arrays, groups, locations, output_places
+from rff_dist.storage.documents import (
+    TaggedBytes,
+    overtaken,
+    read_tagged,
+    replace_bytes,
+)
+from rff_dist.storage.groups import (
+    FILE,
+    MANIFEST,
+    PARTS,
+    RECORD,
+    SUM_BYTES,
+    generations_of,
+    manifest_of,
+)
+from rff_dist.storage.locations import (
+    MEMORY,
+    Location,
+    has_file,
+    load_json,
+    open_store,
+    store_errors,
+)
+from rff_dist.typing import Facts, Summary, frozen
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 64  # requests
+
+
+@frozen
+class Place:
+    """Where an output is written until `publish`, made by `choose`."""
+
+    location: Location  # where it is to appear
+    staged: Location  # where it is written
+    overwrite: bool = False  # whether to replace what is at `location`
+    record: str | None = None  # the kind of a model
+    #: What led to the output in an object store when the writing began.
+    before: TaggedBytes | None = None
+
+    @classmethod
+    def choose(
+        cls,
+        location: Location,
+        *,
+        overwrite: bool,
+        record: str | None = None,
+        staged: Location | None = None,
+    ) -> Self:
+        """Choose where to write, after `check_output` allowed it; nothing is created.
+
+        In a folder, `staged` is an old place to go on in. Raises ConflictError if
+        another run has published in an object store since that check.
+        """
+        if not location.is_remote:
+            # Next to its place, because a folder is renamed within one file system
+            # only.
+            staged = staged or locations.new_hidden_folder(location, "partial")
+            return cls(location, staged, overwrite, record)
+        if not locations.exists(location):
+            return cls(location, location, record=record)
+        # Before the work, so that whoever publishes meanwhile is noticed at its end.
+        before = read_tagged(open_store(location), FILE, where=location)
+        if (
+            before is not None
+            and not overwrite
+            and not output_places.is_unfinished(location)
+        ):
+            raise overtaken(location)
+        staged = location.child(f"generation-{uuid.uuid4().hex}")
+        return cls(location, staged, overwrite, record, before)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is a place's first group in an object store, written there."""
+        return self.location.is_remote and self.staged == self.location
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """Publish at the end what was written, or discard it after an error."""
+        try:
+            yield
+            self.publish()
+        except BaseException:
+            self.discard()
+            raise
+
+    def create_group(self, attributes: Facts) -> zarr.Group:
+        """Create an unfinished group; what is written is removed if that fails.
+
+        Raises OutputExistsError if another writer began there at the same moment.
+        """
+        attributes = {**attributes, MANIFEST: self._manifest("writing")}
+        with store_errors(f"{self.location} cannot be written", ""):
+            try:
+                if self.staged.is_local:
+                    Path(self.staged.path).parent.mkdir(parents=True, exist_ok=True)
+                store = open_store(self.staged, read_only=False)
+                if not self.staged.is_remote:
+                    return zarr.create_group(
+                        store, zarr_format=3, attributes=attributes
+                    )
+                self._claim(store, attributes)
+                return zarr.open_group(store, mode="r+")
+            except StorageError:
+                # What is there may belong to another writer, so nothing is removed.
+                raise
+            except Exception:
+                self.discard()
+                raise
+
+    def _manifest(self, state: str) -> Summary:
+        """Return the beginning of a manifest."""
+        record = {} if self.record is None else {RECORD: self.record}
+        return {"state": state, **record}
+
+    def _claim(self, store: Store, attributes: Facts) -> None:
+        """Create the group in an object store, on condition that no one else did."""
+        # The token makes these bytes unlike every other writer's, as `replace_bytes`
+        # needs.
+        manifest = {**attributes[MANIFEST], "writer": uuid.uuid4().hex}
+        claim = _group_document({**attributes, MANIFEST: manifest})
+        if not replace_bytes(store, FILE, claim, expected=None, where=self.location):
+            raise OutputExistsError(
+                f"{self.location} is being written by another run, or one has not"
+                " finished it; wait for it, or give overwrite=True to replace it"
+            )
+        if self.is_first:
+            output_places.note_published(self.location, FILE)
+
+    def publish(self) -> None:
+        """Let the completed group appear: readers find the old one or this one.
+
+        Raises OutputExistsError, ConflictError or OutputBusyError if another run wrote
+        there meanwhile. After an error what is there stays.
+        """
+        if self.is_first:
+            output_places.note_published(
+                self.location, FILE
+            )  # `complete` has published it.
+        elif self.location.is_remote:
+            self._lead_here()
+        else:
+            output_places.check_held(self.location)
+            if self.record is not None:
+                self._copy_files()
+            _swap(self.staged, self.location, overwrite=self.overwrite)
+            output_places.note_published(self.location, FILE)
+
+    def _copy_files(self) -> None:
+        """Copy what else the folder of a model has, such as the list of rows that
+        updates refused.
+        """
+        if not locations.exists(self.location):
+            return
+        store = open_store(self.staged, read_only=False)
+        for name in locations.list_names(self.location):
+            if name != FILE and name[0] != "." and has_file(self.location, name):
+                content = locations.read_file(self.location, name)
+                locations.write_bytes(store, name, content or b"")
+
+    def _lead_here(self) -> None:
+        """Replace the metadata that lead to the group in an object store."""
+        content = b"{}" if self.before is None else self.before.content
+        current, previous = generations_of(content)
+        leading = {"generation": self._generation, "previous": current}
+        manifest = {**self._manifest("complete"), **leading}
+        output_places.publish_bytes(
+            self.location,
+            FILE,
+            _group_document({MANIFEST: manifest}),
+            expected=self.before,
+        )
+        # The generation before stays, for readers that have it open; the one before
+        # that goes.
+        if previous is not None:
+            _remove(self.location, previous)
+
+    def discard(self) -> None:
+        """Remove what this run wrote; anything else at `location` stays."""
+        if self.is_first:
+            _remove(self.location, "")
+        elif not self.location.is_remote or not self._may_be_published():
+            output_places.discard(self.staged)
+
+    def _may_be_published(self) -> bool:
+        """Return whether readers in an object store may be led here: the answer to a
+        publication may be lost.
+        """
+        try:
+            content = locations.read_file(self.location, FILE)
+        except StorageError:
+            return True
+        return generations_of(content or b"")[0] == self._generation
+
+    @property
+    def _generation(self) -> str:
+        return self.staged.path.rpartition("/")[2]
+
+
+def _remove(location: Location, name: str) -> None:
+    """Remove a generation; "" is the group that was written in its place."""
+    if name:
+        output_places.discard(location.child(name))
+        return
+    for member in locations.list_names(location):
+        # such as the list of rows that updates of a model refused
+        is_file = member.endswith(".json")
+        if not is_file and not groups.is_generation(member):
+            output_places.discard(location.child(member))
+
+
+def _group_document(attributes: Facts) -> bytes:
+    """Return a Zarr group's metadata, in format 3."""
+    document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return json.dumps(document).encode()
+
+
+def _swap(staged: Location, location: Location, *, overwrite: bool) -> None:
+    """Move a finished output of a folder or of memory to its place: fsync, then rename.
+
+    With `overwrite` the two folders swap names in one step, and the old one is removed.
+    If the file system cannot do that, the old folder is moved aside and then the new
+    one moved in: a reader in between finds nothing, but never a mixture.
+    """
+    meanwhile = f"{location} was written meanwhile; choose another name"
+    if location.scheme == "memory":
+        store = MEMORY.pop(staged.path)
+        if overwrite:
+            MEMORY[location.path] = store
+        elif MEMORY.setdefault(location.path, store) is not store:
+            raise OutputExistsError(meanwhile)
+        return
+    # Before the rename: after a power cut a name must not lead to files without bytes.
+    for folder, _, files in os.walk(staged.path):
+        for file in files:
+            locations.fsync_path(os.path.join(folder, file))
+        locations.fsync_path(folder)
+    target = location.path
+    aside = f"{staged.path}.old"
+    try:
+        if overwrite and os.path.lexists(target):
+            if _exchange(staged.path, target):
+                aside = staged.path
+            else:
+                os.rename(target, aside)
+        if aside != staged.path:
+            os.rename(staged.path, target)
+    except OSError as error:
+        # The second rename failed, on a full disk for example: the old output goes
+        # back.
+        if os.path.lexists(aside) and not os.path.lexists(target):
+            os.rename(aside, target)
+        if os.path.lexists(target) and not overwrite:
+            raise OutputExistsError(meanwhile) from error
+        raise
+    # It is published: what fails from here on must not say that it is not.
+    locations.sync_published(Path(target).parent)
+    if os.path.lexists(aside):
+        try:
+            shutil.rmtree(aside)
+        except OSError as error:
+            logger.warning(
+                "%s was replaced, but not all of the old one removed (%s): %s",
+                location,
+                locations.explain(error),
+                aside,
+            )
+
+
+def _exchange(first: str, second: str) -> bool:
+    """Swap two names in one step; return False if this system or file system cannot."""
+    try:
+        rename: Any = ctypes.CDLL(None).renameat2  # Linux; glibc 2.28, musl 1.2
+    except (AttributeError, OSError):
+        return False
+    # AT_FDCWD, RENAME_EXCHANGE
+    here = -100
+    exchange = 2
+    result = rename(here, os.fsencode(first), here, os.fsencode(second), exchange)
+    return bool(result == 0)
+
+
+# -- the manifest, which binds the arrays of a group
+
+
+def complete(
+    store: Store,
+    names: Iterable[str],
+    attributes: Facts,
+    *,
+    place: Location,
+    changed: Mapping[str, Iterable[int]] | None = None,
+) -> None:
+    """Write a group's new attributes, with a manifest that binds its arrays; this is
+    the last write of a dataset.
+
+    In an object store this publishes the dataset at `place`, if no one has replaced the
+    group's metadata meanwhile; else it raises ConflictError. Of the chunks, only those
+    whose numbers have changed since the manifest before are looked at; None: all.
+    """
+    before = read_tagged(store, FILE, where=place)
+    if before is None:
+        raise StorageError(
+            f"{FILE} is gone from {place}; another program removed it. Write the data"
+            " again"
+        )
+    document = load_json(before.content, str(place))
+    old_manifest = manifest_of(document["attributes"])
+    # Another writer's next generation has taken the place of this one's claim.
+    if "generation" in old_manifest:
+        raise overtaken(place)
+    known: Facts = {}
+    # Checksums of unchanged chunks are taken over, so that a commit reads 4 bytes for
+    # each changed chunk.
+    if changed is not None:
+        known = old_manifest.get(PARTS, {})
+    parts = {
+        name: _describe(store, name, known.get(name), (changed or {}).get(name, ()))
+        for name in names
+    }
+    manifest = {**attributes[MANIFEST], "state": "complete", PARTS: parts}
+    content = sign_group(document, {**attributes, MANIFEST: manifest})
+    if not isinstance(store, ObjectStore):
+        # No one else writes to a hidden folder or a session of Icechunk.
+        locations.write_bytes(store, FILE, content)
+    elif not replace_bytes(store, FILE, content, expected=before, where=place):
+        raise overtaken(place)
+
+
+def sign_group(document: Facts, attributes: Facts) -> bytes:
+    """Return a group's metadata with new attributes, which its manifest binds."""
+    old = document["attributes"]
+    manifest = {**manifest_of(old), **attributes[MANIFEST]}
+    manifest["format_version"] = groups.FORMAT_VERSION
+    signed = {**document, "attributes": {**old, **attributes, MANIFEST: manifest}}
+    manifest[groups.COVERS] = sorted(signed["attributes"])
+    manifest[groups.DIGEST] = groups.group_digest(signed)
+    return json.dumps(signed).encode()  # an indent takes 0.1 s with 5,000 columns
+
+
+def _describe(
+    store: Store, name: str, known: Facts | None, changed: Iterable[int]
+) -> Summary:
+    """Return an array's entry in the manifest; old chunks' checksums are known."""
+    header = arrays.read_header(store, name, label=f"array {name!r}", text=True)
+    assert header is not None
+    n_chunks = -(-header.shape[0] // header.chunks[0]) if all(header.shape) else 0
+    # 4 bytes for each chunk of up to 16 MiB, 5.4 as base64 in the manifest.
+    sums = np.zeros(n_chunks, "<u4")
+    is_new = np.ones(n_chunks, bool)
+    if known is not None:
+        before = groups.unpacked(known["crc32c"])[:n_chunks]
+        sums[: len(before)] = before
+        is_new[: len(before)] = False
+        is_new[[number for number in changed if number < n_chunks]] = True
+    numbers = np.flatnonzero(is_new)
+    tail = "/0" * (len(header.shape) - 1)
+    keys = [(store, f"{name}/c/{number}{tail}") for number in numbers]
+    read = sync(concurrent_map(keys, _last_bytes, _AT_ONCE))
+    sums[numbers] = np.frombuffer(b"".join(read), "<u4")
+    packed = base64.b64encode(sums.tobytes()).decode()
+    return {"metadata": header.digest, "crc32c": packed}
+
+
+async def _last_bytes(store: Store, key: str) -> bytes:
+    content = await store.get(
+        key, default_buffer_prototype(), SuffixByteRequest(SUM_BYTES)
+    )
+    if content is None:
+        raise StorageError(
+            f"{key} is gone; another program removed it. Write the data again"
+        )
+    return content.to_bytes()

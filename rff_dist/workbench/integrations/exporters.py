@@ -1,0 +1,82 @@
+"""Formats that other programs read models in, and the registry that follows versions.
+
+MLflow's part stays in `estimators/mlflow.py`: folders that it saved name that module as
+the one that loads them.
+"""
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from rff_dist.errors import InvalidParameterError
+from rff_dist.typing import PathLike
+
+
+class Exporter(Protocol):
+    """Writes a stored model in another format.
+
+    `encoded` permits models with a recipe, which formats other than MLflow's do not
+    apply: rows will be given as the recipe makes them.
+    """
+
+    def __call__(
+        self, model: str, output: str, *, encoded: bool, overwrite: bool
+    ) -> tuple[Path, str]:
+        """Write the model at a URL, and return the place and the model's digest."""
+
+
+def _to_numpy(
+    model: str, output: str, *, encoded: bool, overwrite: bool
+) -> tuple[Path, str]:
+    from rff_dist.export.write import export
+    from rff_dist.ridge.models import read_model
+
+    regression = read_model(model)
+    place = export(regression, output, encoded=encoded, overwrite=overwrite)
+    return place, regression.digest()
+
+
+def _to_onnx(
+    model: str, output: str, *, encoded: bool, overwrite: bool
+) -> tuple[Path, str]:
+    from rff_dist.ridge.models import read_model
+    from rff_dist.workbench.integrations.onnx import export_onnx
+
+    regression = read_model(model)
+    place = export_onnx(regression, output, encoded=encoded, overwrite=overwrite)
+    return place, regression.digest()
+
+
+def _to_mlflow(
+    model: str, output: str, *, encoded: bool, overwrite: bool
+) -> tuple[Path, str]:
+    from rff_dist.estimators.mlflow import save_mlflow
+    from rff_dist.models.kinds import read_any
+
+    if overwrite:
+        raise InvalidParameterError(
+            "`overwrite` is given, but MLflow's folders are never replaced; leave it"
+            " out"
+        )
+    if encoded:
+        raise InvalidParameterError(
+            "`encoded` is given, but MLflow's format applies the model's recipe; leave"
+            " it out"
+        )
+    return save_mlflow(model, output), read_any(model).digest()
+
+
+#: Each format's exporter, by the name that the command line takes.
+EXPORTERS: dict[str, Exporter] = {
+    "numpy": _to_numpy,
+    "onnx": _to_onnx,
+    "mlflow": _to_mlflow,
+}
+
+
+def mirror(url: PathLike) -> None:
+    """Tell MLflow, if MLFLOW_TRACKING_URI names it, which version is current."""
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        from rff_dist.estimators import mlflow
+
+        mlflow.mirror(url)

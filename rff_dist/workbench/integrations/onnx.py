@@ -1,0 +1,361 @@
+"""Models as ONNX graphs, which runtimes in many languages and browsers compute."""
+
+# mypy: disable-error-code="no-any-return"
+
+import json
+from collections.abc import Sequence
+from functools import partial, reduce
+from itertools import accumulate
+from operator import add, mul
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rff_dist.export import write
+from rff_dist.lazy import require
+from rff_dist.ridge import models
+from rff_dist.storage import documents, locations, output_places
+from rff_dist.typing import PathLike, Summary, frozen
+
+# versions that ONNX Runtime reads since its 1.14 (2023)
+_OPERATORS = 18
+_FORMAT = 9
+# ONNX types of labels by the kind of their dtype; all other labels are integers.
+_LABELS: dict[str, tuple[str, type]] = {
+    "U": ("STRING", object),
+    "f": ("DOUBLE", np.float64),
+}
+
+
+def export_onnx(
+    model: models.RidgeModel,
+    path: PathLike,
+    *,
+    encoded: bool = False,
+    overwrite: bool = False,
+) -> Path:
+    """Write an ONNX graph to a file, whole or not at all.
+
+    Its input is `X`, float64 of shape (n_rows, n_features); levels of categories are
+    their places in the property `levels`, pairs of a column and names. Its output is
+    `predictions` for a regression; for a classifier it is `labels` and, if the model
+    has them, `probabilities` with a column for each class.
+
+    Raises MissingDependencyError if the package onnx is not installed;
+    InvalidParameterError as `describe`;
+      OutputExistsError if the file exists and `overwrite` is False; StorageError if it
+      cannot be written.
+    """
+    output_places.check_file(locations.parse_location(path), overwrite=overwrite)
+    onnx = require("onnx", "ONNX graphs are made by the package onnx", "onnx")
+    graph = _Graph(onnx)
+    slim = write.describe(model, encoded=encoded)
+    outputs = _outputs(graph, slim)
+    inputs = [graph.info("X", "DOUBLE", slim.facts["n_features"])]
+    made = onnx.helper.make_graph(
+        graph.nodes, "rff_dist", inputs, outputs, graph.constants
+    )
+    operators = [onnx.helper.make_opsetid("", _OPERATORS)]
+    about = f"{documents.MADE_BY}: model {model.digest()}"
+    model_proto = onnx.helper.make_model(
+        made,
+        opset_imports=operators,
+        ir_version=_FORMAT,
+        producer_name="rff_dist",
+        doc_string=about,
+    )
+    # for programs that make the codes of X of the names of levels
+    levels = json.dumps(slim.facts["levels"], ensure_ascii=False)
+    onnx.helper.set_model_props(model_proto, {"levels": levels})
+    onnx.checker.check_model(model_proto)
+    return documents.write_file(
+        Path(path), model_proto.SerializeToString(), what="graph"
+    )
+
+
+class _Graph:
+    """The nodes and constants of a graph under construction; names are numbered."""
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes = list[Any]()
+        self.constants = list[Any]()
+
+    def add(
+        self, operator: str, *inputs: Any, name: str | None = None, **attributes: Any
+    ) -> "_Value":
+        """Add a node and return its output; arrays and numbers become constants."""
+        output = name or f"v{len(self.nodes)}"
+        names = [
+            value.name if isinstance(value, _Value) else self._constant(value)
+            for value in inputs
+        ]
+        self.nodes.append(
+            self.onnx.helper.make_node(operator, names, [output], **attributes)
+        )
+        return _Value(self, output)
+
+    def _constant(self, values: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(
+            self.onnx.numpy_helper.from_array(np.asarray(values), name)
+        )
+        return name
+
+    def info(self, name: str, dtype: str, *shape: int) -> Any:
+        """Describe the graph's input or an output, of rows of a shape."""
+        kind = getattr(self.onnx.TensorProto, dtype)
+        return self.onnx.helper.make_tensor_value_info(name, kind, ["rows", *shape])
+
+
+@frozen(eq=False)
+class _Value:
+    """A value in a graph, with the arithmetic of arrays."""
+
+    graph: _Graph
+    name: str
+
+    def apply(self, operator: str, *others: Any, **attributes: Any) -> "_Value":
+        return self.graph.add(operator, self, *others, **attributes)
+
+    def __add__(self, other: Any) -> "_Value":
+        return self.apply("Add", other)
+
+    def __sub__(self, other: Any) -> "_Value":
+        return self.apply("Sub", other)
+
+    def __mul__(self, other: Any) -> "_Value":
+        return self.apply("Mul", other)
+
+    def __truediv__(self, other: Any) -> "_Value":
+        return self.apply("Div", other)
+
+    def __matmul__(self, other: Any) -> "_Value":
+        return self.apply("MatMul", other)
+
+    def take_from(self, values: np.ndarray) -> "_Value":
+        """Return the entries of an array at these places."""
+        return self.graph.add("Gather", values, self)
+
+    def joined(self, *others: "_Value") -> "_Value":
+        """Put columns next to each other."""
+        return self.apply("Concat", *others, axis=1) if others else self
+
+    def sum(self, axis: int, *, keepdims: int = 0) -> "_Value":
+        return self.apply("ReduceSum", [axis], keepdims=keepdims)
+
+    def cast(self, dtype: str) -> "_Value":
+        """Convert to another type, such as "FLOAT" or "DOUBLE"."""
+        return self.apply("Cast", to=getattr(self.graph.onnx.TensorProto, dtype))
+
+
+def _outputs(graph: _Graph, slim: write.ExportedModel) -> list[Any]:
+    facts = slim.facts
+    inputs = _inputs(_Value(graph, "X"), facts)
+    features = [_features(part, inputs, slim) for part in facts["parts"]]
+    scores = features[0].joined(*features[1:]) @ _outer(slim)
+    intercept = np.asarray(facts["intercept"], np.float64)
+    n_scores = slim.outer.shape[1]
+    if facts["classes"] is None:
+        scores.apply("Add", intercept, name="predictions")
+        return [graph.info("predictions", "DOUBLE", n_scores)]
+    slopes = np.atleast_1d(np.asarray(facts["slopes"], np.float64))
+    offsets = np.atleast_1d(np.asarray(facts["offsets"], np.float64))
+    logits = (scores + intercept) * slopes + offsets
+    # softmax(0, s) is the sigmoid of s, so that two classes need no graph of their own
+    if n_scores == 1:  # the log odds of the second class
+        logits = (logits * np.zeros(1)).joined(logits)
+    place = logits.apply("ArgMax", axis=1, keepdims=0)
+    classes = np.asarray(facts["classes"])
+    kind, dtype = _LABELS.get(classes.dtype.kind, ("INT64", np.int64))
+    graph.add("Gather", classes.astype(dtype), place, name="labels")
+    outputs = [graph.info("labels", kind)]
+    if facts["has_probabilities"]:
+        logits.apply("Softmax", axis=1, name="probabilities")
+        outputs.append(graph.info("probabilities", "DOUBLE", len(classes)))
+    return outputs
+
+
+def _outer(slim: write.ExportedModel) -> np.ndarray:
+    """Return the coefficients in the graph's order of features: for pairs, all cosines
+    before all sines.
+    """
+    rows = []
+    start = 0
+    for part in slim.facts["parts"]:
+        if "kernel" in part:
+            return slim.outer
+        n_rows = (
+            len(part["columns"]) if "columns" in part else part["stop"] - part["start"]
+        )
+        together = 2 if part.get("pairs") else 1
+        stop = start + n_rows * together
+        rows.append(np.arange(start, stop).reshape(n_rows, together).T.ravel())
+        start = stop
+    return slim.outer[np.concatenate(rows)]
+
+
+def _inputs(X: _Value, facts: Summary) -> _Value:
+    """Return the inputs, standardised or mapped, and rounded to float32 as in the
+    package.
+    """
+    done = (X - facts["mean"]) / facts["scale"]
+    for part in facts["maps"]:
+        inputs = np.array(part["inputs"])
+        outputs = np.array(part["outputs"])
+        column = X.apply("Gather", [part["column"]], axis=1)
+        # linear interpolation: the last knot at or below the value, and the share of
+        # the way to the next
+        below = column.apply("GreaterOrEqual", inputs[np.newaxis]).cast("INT64")
+        place = (below.sum(1, keepdims=1) - [1]).apply("Clip", 0, len(inputs) - 2)
+        share = (column - place.take_from(inputs)) / place.take_from(np.diff(inputs))
+        rise = share.apply("Clip", 0.0, 1.0) * place.take_from(np.diff(outputs))
+        output = place.take_from(outputs) + rise
+        line = done.apply("Gather", [part["column"]], axis=1) * part["slope"]
+        chosen = np.arange(facts["n_features"]) == part["column"]
+        done = X.graph.add("Where", chosen[np.newaxis], output + line, done)
+    return done.cast("FLOAT").cast("DOUBLE")
+
+
+def _features(part: Summary, x: _Value, slim: write.ExportedModel) -> _Value:
+    if "kernel" in part:
+        return _mean_kernel(part["kernel"], x, slim.inner, slim.facts["levels"])
+    where = partial(x.graph.add, "Where")
+    n_features = slim.facts["n_features"]
+    if "columns" in part:  # columns of the inputs; -1 stands for a constant 1
+        columns = np.array(part["columns"])
+        values = x @ ((np.arange(n_features)[:, np.newaxis] == columns) * 1.0)
+        codes = np.array(part["codes"], np.float64)
+        if (codes >= 0).any():  # marks of levels
+            is_level = values.apply("Equal", codes).cast("DOUBLE")
+            values = where(codes >= 0, is_level, values)
+        return values + (columns < 0) * 1.0
+    inner = slim.inner[:, part["start"] : part["stop"]]
+    angles = (x @ np.ascontiguousarray(inner[:n_features])).cast("FLOAT")
+    inner = inner[n_features:].astype(np.float32)
+    shrinks = []
+    line = 1
+    for column, names in slim.facts["levels"]:
+        unknown = float(len(names))
+        code = x.apply("Gather", column, axis=1)
+        is_known = code.apply("GreaterOrEqual", 0.0)
+        is_known = is_known.apply("And", code.apply("Less", unknown))
+        place = where(is_known, code, unknown).cast("INT64")
+        table = inner[line : line + len(names) + 1]
+        angles += place.take_from(table)
+        line += len(names) + 1
+        factors = np.ones_like(table)
+        factors[-1] = inner[line]  # of levels that were never seen
+        shrinks.append(place.take_from(factors))
+        line += 1
+    angles += inner[0]
+    z = angles.apply("Cos")
+    if part["pairs"]:
+        z = z.joined(angles.apply("Sin"))
+    if part["whole"] is not None:
+        # fixed point: whole multiples of 2^-14, see `products`
+        z = (z * np.float32(part["whole"])).apply("Round")
+    z = z.cast("DOUBLE")
+    if shrinks:
+        factor = reduce(mul, shrinks).cast("DOUBLE")
+        z *= factor.joined(factor) if part["pairs"] else factor
+    if part["whole"] is None:
+        return z
+    return (z.apply("Round") if shrinks else z) / 2.0**14
+
+
+def _mean_kernel(
+    kernel: Summary, x: _Value, centres: np.ndarray, levels: Sequence[Any]
+) -> _Value:
+    """Return k(x, centre); of a level that was never seen, the mean over the others."""
+    if not levels:
+        return _kernel(kernel, x, centres)
+    (column, names), *others = levels
+    others_only = np.arange(centres.shape[1]) != column
+    code = x.apply("Gather", [column], axis=1)
+    is_known = code.apply("GreaterOrEqual", 0.0)
+    is_known = is_known.apply("And", code.apply("Less", float(len(names))))
+    share = (is_known.cast("DOUBLE") - 1.0) * (-1.0 / max(1, len(names)))
+    apart = _mean_kernel(kernel, x, centres, others)
+    alike = _mean_kernel(kernel, x * (others_only * 1.0), centres * others_only, others)
+    return apart + (alike - apart) * share
+
+
+def _kernel(kernel: Summary, x: _Value, centres: np.ndarray) -> _Value:
+    """Return k(x, centre) for all pairs; the kernel is a dictionary."""
+    name = kernel["name"]
+    if name in ("sum", "product"):
+        parts = [_kernel(part, x, centres) for part in kernel["kernels"]]
+        return reduce(add if name == "sum" else mul, parts)
+    if name == "scaled":
+        return _kernel(kernel["kernel"], x, centres) * float(kernel["weight"])
+    n = centres.shape[1]
+    is_code = np.isin(np.arange(n), kernel.get("categories", ()))
+    if name == "linear":
+        products = x @ np.where(is_code, 0.0, centres).T.copy()
+        if not is_code.any():
+            return products
+        return products + (_are_equal(x, centres) * (is_code * 1.0)).sum(2)
+    if name == "additive":
+        return _additive(kernel, x, centres)
+    scale = np.broadcast_to(np.asarray(kernel["length_scale"], np.float64), n)
+    # differences from each centre, in an axis of their own: ‖x‖² − 2x'c + ‖c‖² would
+    # lose digits
+    apart = (x / scale).apply("Unsqueeze", [1]) - (centres / scale)[np.newaxis]
+    if is_code.any():
+        # one-hot vectors of different levels differ by 1 in two places
+        step = (2.0 if name == "laplacian" else 2.0**0.5) / scale
+        differs = (_are_equal(x, centres) - 1.0) * -step
+        apart = x.graph.add("Where", is_code, differs, apart)
+    if name == "laplacian":
+        return (apart.apply("Abs").sum(2) * -1.0).apply("Exp")
+    square = (apart * apart).sum(2)
+    if name == "gaussian":
+        return (square * -0.5).apply("Exp")
+    if name == "rational_quadratic":
+        shape = float(kernel["shape"])
+        return (square * (0.5 / shape) + 1.0).apply("Pow", -shape)
+    s = square.apply("Sqrt") * np.sqrt(2 * kernel["nu"])  # Matérn
+    decay = (s * -1.0).apply("Exp")
+    if kernel["nu"] == 0.5:
+        return decay
+    factor = s + 1.0
+    if kernel["nu"] == 2.5:
+        factor += s * s * (1 / 3)
+    return factor * decay
+
+
+def _are_equal(x: _Value, centres: np.ndarray) -> _Value:
+    """Return 1 where a row has a centre's value, else 0: (n_rows, n_centres, n)."""
+    rows = x.apply("Unsqueeze", [1])
+    return rows.apply("Equal", centres[np.newaxis]).cast("DOUBLE")
+
+
+def _additive(kernel: Summary, x: _Value, centres: np.ndarray) -> _Value:
+    n = centres.shape[1]
+    codes = kernel.get("categories", ())
+    inner = {**kernel["kernel"], "categories": codes}
+    together = _kernel({**inner, "length_scale": kernel["length_scale"]}, x, centres)
+    if n == 1:  # all parts are the same kernel
+        return together
+    each = []
+    for j, scale in enumerate(np.broadcast_to(kernel["length_scale"], n)):
+        column = x.apply("Gather", [j], axis=1)
+        own = {
+            **inner,
+            "length_scale": scale / n**0.5,
+            "categories": (0,) if j in codes else (),
+        }
+        each.append(_kernel(own, column, centres[:, [j]]))
+    # Σ_{i<j} k_i·k_j = Σ_j (k_1 + … + k_{j−1})·k_j
+    pairs = map(mul, accumulate(each, add), each[1:])
+    # one weight of each column, or one that they share
+    order_1 = np.array(kernel["order_1"])
+    of_columns = order_1 if order_1.ndim else np.full(n, order_1 / n)
+    # the mean over pairs
+    of_pairs = kernel["order_2"] / (n * (n - 1) / 2)
+    weights = np.array([*of_columns, of_pairs, kernel["dense"]])
+    weights /= of_columns.sum() + kernel["order_2"] + kernel["dense"]
+    parts = (*each, reduce(add, pairs), together)
+    return reduce(add, map(mul, parts, weights.tolist()))

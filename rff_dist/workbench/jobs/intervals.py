@@ -1,0 +1,104 @@
+"""Intervals of the mean of paired differences, and of shares.
+
+In go a number for each row, out come their mean and the ends of its interval. The
+standard deviation over the root of n would do for independent rows of equal weight; it
+is 0 if all rows are right, and too small if rows are in groups.
+
+With n rows, or n groups of rows, the interval is Student's with n − 1 degrees of
+freedom. For right and wrong it also holds the exact interval of McNemar's test, since
+few rows differ.
+
+McNemar (1947), Psychometrika 12; Cameron & Miller (2015), A practitioner's guide to
+cluster-robust inference, Journal of Human Resources 50.
+"""
+
+import numpy as np
+import scipy
+
+from rff_dist.typing import AnyArray, FloatArray
+
+LEVEL = 0.95
+
+
+def paired_interval(
+    differences: FloatArray,
+    weights: FloatArray | None = None,
+    groups: AnyArray | None = None,
+    inflation: float = 1.0,
+) -> tuple[float, float, float]:
+    """Like the mean of differences and `scipy.stats.ttest_1samp(differences,
+    0).confidence_interval()`.
+
+    Rows may have weights and be in groups, and the variance of the mean may be
+    inflated.
+
+    `differences`: float64 array of shape (n_rows,).
+    `weights`: float64 array of shape (n_rows,). 1 by default.
+    `groups`: array of shape (n_rows,). Rows of one group count as one observation.
+    `inflation`: factor on the variance of the mean.
+    Returns: the mean and the ends of its interval, infinite for a single row or group.
+    """
+    weights = np.ones(len(differences)) if weights is None else weights
+    mean = float(np.average(differences, weights=weights))
+    parts = weights * (differences - mean)
+    if groups is not None:
+        parts = np.bincount(np.unique(groups, return_inverse=True)[1].ravel(), parts)
+    n = len(parts)
+    if n < 2:
+        return mean, -np.inf, np.inf
+    # Of single rows that weigh the same it is s/√n; of groups, the cluster-robust error
+    # of Cameron & Miller.
+    error = np.sqrt(inflation * n / (n - 1) * np.square(parts).sum()) / weights.sum()
+    half = float(scipy.special.stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
+    return mean, mean - half, mean + half
+
+
+def exact_interval(differences: FloatArray) -> tuple[float, float]:
+    """Return an exact interval of the difference in two models' shares of mistakes.
+
+    It holds 0 if McNemar's exact test finds no difference between the models.
+
+    `differences` are a float64 array of shape (n_rows,): 1 where only the other model
+    is mistaken, −1 where only this one is, else 0. Returns the ends of the interval of
+    the mean difference; (0, 0) if no row differs.
+    """
+    more = int((differences > 0).sum())
+    less = int((differences < 0).sum())
+    n = more + less
+    # `more` of the n rows that differ is binomial. With a share p of them the mean
+    # difference is p·n − (1 − p)·n over all rows.
+    low, high = share_interval(more, n)
+    return (2 * low - 1) * n / len(differences), (2 * high - 1) * n / len(differences)
+
+
+def share_with_interval(
+    hits: FloatArray,
+    weights: FloatArray | None = None,
+    groups: AnyArray | None = None,
+    inflation: float = 1.0,
+) -> tuple[float, float, float]:
+    """Return the mean of zeros and ones with its interval, as `paired_interval`.
+
+    Without weights the interval is at least the exact one: if all are ones, their
+    standard deviation is 0.
+
+    `hits`: float64 array of shape (n_rows,).
+    """
+    mean, low, high = paired_interval(hits, weights, groups, inflation)
+    if weights is None:
+        exact = share_interval(int(hits.sum()), len(hits))
+        low = min(low, exact[0])
+        high = max(high, exact[1])
+    return mean, max(low, 0.0), min(high, 1.0)
+
+
+def share_interval(k: int, n: int) -> tuple[float, float]:
+    """Like `scipy.stats.binomtest(k, n).proportion_ci(LEVEL)`.
+
+    Clopper & Pearson (1934), Biometrika 26.
+    """
+    tail = (1 - LEVEL) / 2
+    low = float(scipy.special.betaincinv(k, n - k + 1, tail)) if k else 0.0
+    return low, (
+        float(scipy.special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+    )

@@ -1,0 +1,110 @@
+"""Rows that updates refused, and that a model lacks for this or another reason.
+
+In goes the location of a model, out come `Refusal`s: ranges of rows, each with a
+fingerprint and a reason. Skipping refused rows without a record would judge them again
+every night, or add them once later rows make up for their errors.
+
+They are in the document `refused.json` next to the model. Rows of a version that was
+rolled back count as refused too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rff_dist.living.new_rows import NewRows, Refusal
+from rff_dist.models import versions
+from rff_dist.storage import documents, locations
+
+_REFUSED = "refused.json"
+_KIND = "refused rows"
+_VERSION = 2
+
+
+def read_refusals(location: locations.Location) -> list[Refusal]:
+    """Return the rows that updates kept out of the model at a location.
+
+    Raises IntegrityError if the document was damaged; StorageError if it cannot be
+    read.
+    """
+    content = locations.read_bytes(
+        locations.open_store(location), _REFUSED, where=location
+    )
+    if content is None:
+        return []
+    where = f"{_REFUSED} of {location}"
+    document = documents.parse_document(
+        content, kind=_KIND, version=_VERSION, where=where
+    )
+    return [Refusal(**row) for row in document["rows"]]
+
+
+def write_refusals(location: locations.Location, refusals: Sequence[Refusal]) -> None:
+    """Write the document; of refusals of one range the last one counts."""
+    latest = {(refusal.start, refusal.stop): refusal for refusal in refusals}
+    rows = [asdict(latest[key]) for key in sorted(latest)]
+    content = documents.sign_document({"rows": rows}, kind=_KIND, version=_VERSION)
+    locations.write_bytes(
+        locations.open_store(location, read_only=False), _REFUSED, content
+    )
+
+
+def forget_refusals(location: locations.Location, rows: NewRows) -> None:
+    """Remove the refusals of rows that the model no longer lacks."""
+    refusals = read_refusals(location)
+    left = [
+        refusal
+        for refusal in refusals
+        if any(_overlap(refusal, *ends) for ends in rows.left_out)
+    ]
+    if left != refusals:
+        write_refusals(location, left)
+
+
+def find_lacking(location: locations.Location) -> list[Refusal]:
+    """Return the rows that the model at a location lacks: refused ones, and those of
+    versions rolled back.
+
+    Raises IntegrityError, StorageError as `read_refusals`.
+    """
+    refusals = read_refusals(location)
+    registered = versions.RegisteredModel(location.url)
+    version = registered.current()
+    return refusals if version is None else refusals + _rolled_back(registered, version)
+
+
+def _rolled_back(
+    registered: versions.RegisteredModel, current: versions.Version
+) -> list[Refusal]:
+    """Return the rows that versions made from the current one had added, before they
+    were rolled back.
+    """
+    refusals: list[Refusal] = []
+    family = {current.number}
+    # In ascending order, so a parent is met before its children and one pass finds all
+    # descendants.
+    for version in registered.former_versions():
+        if version.parent not in family:
+            continue
+        family.add(version.number)
+        facts = version.lineage
+        if "added" in facts:  # by an update
+            why = f"version {version.number} was rolled back"
+            until = int(facts["n_seen"])
+            fingerprint = str(facts["prefix_fingerprint"])
+            when = version.created
+            data = facts.get("data_version")
+            refusals += [
+                Refusal(a, b, until, fingerprint, why, when, data)
+                for a, b in facts["added"]
+            ]
+    return refusals
+
+
+def _overlap(refusal: Refusal, start: int, stop: int) -> bool:
+    return not refusal.is_change and refusal.start < stop and start < refusal.stop
+
+
+def why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:
+    """Return the reasons for which rows were refused."""
+    reasons = [refusal.reason for refusal in refusals if _overlap(refusal, start, stop)]
+    return "; ".join(dict.fromkeys(reasons)) or "refused by an update before"

@@ -1,0 +1,118 @@
+"""What still holds rows that were forgotten, or sums of them.
+
+In go the traces of a dataset and the models that the rows were taken out of, out come
+`Remnant`s, each with what removes it. A list of the dataset's versions alone would miss
+sums of stopped jobs, and what models and recipes learned from the rows. Models that the
+job does not name may be anywhere, and are not searched for.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from rff_dist.models import versions
+from rff_dist.recipes import recipes
+from rff_dist.recipes.encoders import Category, Encoder, Number
+from rff_dist.ridge.models import read_model
+from rff_dist.storage import datasets, locations, repositories
+from rff_dist.storage.ledger import ledger_place
+from rff_dist.text import redact
+from rff_dist.typing import Facts, frozen
+from rff_dist.workbench.jobs import run_folders
+
+
+@frozen
+class Remnant:
+    """Something that still holds forgotten rows, or sums of them."""
+
+    what: str
+    why: str
+    #: what removes it
+    until: str
+
+
+@frozen
+class Traces:
+    """By what a dataset's other versions, its models and its files are known."""
+
+    location: locations.Location
+    #: the one without the rows
+    version: str | None
+    #: what was ingested before the rows were deleted
+    sources: list[Facts]
+
+
+def find_remnants(traces: Traces, models: Sequence[str]) -> list[Remnant]:
+    """Return what still holds the rows or sums of them.
+
+    `models`: URLs of those that the rows were taken out of.
+    """
+    place = traces.location
+    remnants = []
+    for snapshot in repositories.other_snapshots(place):
+        until = "`rff-dist data expire --days 0` removes it"
+        if snapshot.tags:
+            until += f" with `--tags`: it is tagged {', '.join(snapshot.tags)}"
+        what = f"version {snapshot.id} of {place}"
+        remnants.append(Remnant(what, "may hold the rows", until))
+    # `expire` spares young objects there, which a writer may be about to commit
+    if place.is_remote:
+        why = "may belong to expired versions, and are younger than a day"
+        until = "`rff-dist data expire` removes them from tomorrow on"
+        remnants.append(Remnant(f"objects below {place}", why, until))
+
+    for url in models:
+        remnants += _remnants_of_model(url, traces)
+
+    attributes = datasets.open_dataset(place.url, y=None).attributes
+    recipe = recipes.recipe_of(attributes)
+    if recipe is not None and any(map(_learns_from_values, recipe.columns)):
+        what = f"the recipe of {place}, and of models by it"
+        why = "medians and ranks of its columns were learned from the rows too"
+        remnants.append(Remnant(what, why, "ingest what is left again"))
+    why = "was ingested, and may hold the rows"
+    until = "nothing here removes it"
+    remnants += [Remnant(str(file.get("name")), why, until) for file in traces.sources]
+    return remnants
+
+
+def _learns_from_values(encoder: Encoder) -> bool:
+    """Return whether a column is encoded by what rows held. Levels of categories are,
+    but their texts are erased.
+    """
+    return not isinstance(encoder, Category) and encoder != Number(encoder.column)
+
+
+def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
+    """Yield what a model that the rows were taken out of still holds."""
+    model = read_model(url)
+    name = redact(url)
+    if model.card.get("data_version") != traces.version:
+        until = "its update was refused: `rff-dist update --force`"
+        yield Remnant(name, "sums of the rows", until)
+    why = (
+        "its standardisation, length scale and cross-validated errors were learned"
+        " from these rows too"
+    )
+    _, arrays = model.feature_map.record()
+    if any(array.endswith("centres") for array in arrays):
+        why += "; these rows, and names of their levels, may be centres of its features"
+    yield Remnant(name, why, "fit again")
+    places = run_folders.leftover_runs(url)
+    ledger = ledger_place(locations.parse_location(url))
+    if ledger is not None and locations.exists(ledger):
+        places.append(ledger)
+    for place in places:
+        why = "a stopped job keeps sums here"
+        yield Remnant(redact(place.url), why, "the job is repeated, and ends")
+
+    registered = versions.RegisteredModel(url)
+    pointer = registered.pointer()
+    if pointer is None:
+        return
+    for version in registered.versions():
+        if version.number != pointer.number:
+            yield Remnant(
+                f"version {version.number} of {name}",
+                "may hold sums of the rows",
+                "`rff-dist models prune` removes it when a later version has taken its"
+                " place",
+            )

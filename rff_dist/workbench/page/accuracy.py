@@ -1,0 +1,374 @@
+"""The sections of a page on a model's errors on rows that it was not trained on.
+
+In go a model and its comparison with others, out come tables and pictures on a page:
+errors next to those of other models, residuals, intervals, and which classes are taken
+for which. A single error would not show on which rows, and along which columns, it
+arises.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rff_dist import text
+from rff_dist.data import memory
+from rff_dist.engines import serial
+from rff_dist.errors import RFFDistError
+from rff_dist.ridge import describe, models
+from rff_dist.ridge.predict import predict_in_memory
+from rff_dist.text import errors_words
+from rff_dist.typing import AnyArray, BoolArray, Facts
+from rff_dist.workbench.jobs import intervals, judging, predict, verdict
+from rff_dist.workbench.page import columns, distributions, pictures
+from rff_dist.workbench.results import document
+from rff_dist.workbench.results import models as results_models
+from rff_dist.workbench.results.words import Alert, value_words
+
+COVERAGES = (0.5, 0.8, 0.9, 0.95)
+SAID_COVERAGE = 0.9  # in a sentence
+INTERVAL_ROWS = 1_000  # each takes D² operations, four times
+# how matplotlib draws points of rows, and lines to compare them with
+_CLOUD: Any = {"s": 9, "alpha": 0.45, "color": pictures.BLUE, "linewidths": 0}
+_GUIDE: Any = {"color": pictures.INK, "lw": 1.2, "ls": "--"}
+_RESIDUAL = "observed − predicted"
+
+
+def score_section(
+    page: document.Document,
+    model: models.RidgeModel,
+    comparison: verdict.ModelComparison | None,
+    metrics: Facts | None,
+    gate: Facts | None,
+) -> None:
+    """Add the section on a model's errors, next to those of other models.
+
+    `metrics` are errors on all test rows, `gate` what the gate of an update found.
+    """
+    page.section("Accuracy")
+    compares_all_test_rows = (
+        comparison is not None
+        and comparison.by == "test"
+        and comparison.n_rows == comparison.n_available
+    )
+    # if it does, the table of all models has these errors
+    if metrics is not None and not compares_all_test_rows:
+        rows = f"{metrics['n_samples']:,} rows of {metrics['test_data']}"
+        _errors_table(page, f"Test: on all {rows}", metrics)
+    if gate is not None:
+        errors = [
+            ("this model", gate["challenger"]),
+            ("the model before", gate["champion"]),
+        ]
+        caption = f"Test: on {gate['held_out']}"
+        page.table(caption, ("model", describe.TITLES["rmse"]), errors)
+    if comparison is not None:
+        _draw_scores(page, comparison)
+        page.table(f"Compared on {comparison.rows_words}", *comparison.table())
+        for words in comparison.about():
+            page.say(words, note=True)
+    page.parts += results_models.group_parts(metrics, model.card.get("target_names"))
+    estimate = describe.estimate_of(model.card)
+    if estimate is not None:
+        _errors_table(page, "This model by cross-validation", estimate)
+
+
+def _draw_scores(page: document.Document, comparison: verdict.ModelComparison) -> None:
+    """Draw the error of each model with its interval."""
+    bars = comparison.intervals()
+    title = describe.TITLES[comparison.measure]
+    figure = pictures.bars_of(bars, f"{title}, with its {intervals.LEVEL:.0%} interval")
+    errors = "; ".join(
+        f"{name} {value_words(value)}" for name, (value, _, _) in bars.items()
+    )
+    better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
+    page.picture(
+        pictures.png_of(figure),
+        f"{title} on {comparison.rows_words}: {errors}.",
+        f"{better} is better. Models are compared row by row, which shows more than"
+        " these intervals.",
+        shrinks=True,
+    )
+
+
+def _errors_table(page: document.Document, caption: str, errors: Facts) -> None:
+    header = ["model"]
+    cells = ["this model"]
+    for name, title in describe.TITLES.items():
+        if name in errors:
+            deviation = errors.get(f"{name}_standard_error")
+            header.append(title)
+            cells.append(errors_words(errors[name], deviation))
+    page.table(caption, header, [cells])
+
+
+def residual_section(
+    page: document.Document,
+    comparison: verdict.ModelComparison,
+    sample: columns.PageSample,
+) -> None:
+    """Show predictions of each target against observations."""
+    page.section("Predicted and observed", f"{comparison.rows_words}.")
+    shown = slice(None, None, -(-comparison.n_rows // columns.SAMPLE_ROWS))
+    for target, name in enumerate(sample.targets[: columns.CURVES]):
+        observed = comparison.y[shown, target]
+        predicted = comparison.ours.values[shown, target]
+        _draw_residuals(page, name, observed, predicted)
+        _draw_residuals_by_column(
+            page, observed - predicted, comparison.X[shown], sample
+        )
+        _worst_rows(page, comparison, sample, target)
+
+
+def _draw_residuals(
+    page: document.Document, name: str, observed: AnyArray, predicted: AnyArray
+) -> None:
+    residuals = observed - predicted
+    figure = pictures.figure_of(9.6, 3.4)
+    left, middle, right = figure.subplots(1, 3)
+    left.scatter(predicted, observed, **_CLOUD)
+    both = np.concatenate([observed, predicted])
+    diagonal = [both.min(), both.max()]
+    left.plot(diagonal, diagonal, **_GUIDE)
+    pictures.plain_axes(left, f"predicted {name}", f"observed {name}")
+    middle.scatter(predicted, residuals, **_CLOUD)
+    middle.axhline(0.0, **_GUIDE)
+    pictures.plain_axes(middle, f"predicted {name}", _RESIDUAL)
+    n_bins = min(40, max(5, len(residuals) // 10))
+    right.hist(residuals, bins=n_bins, color=pictures.BLUE, edgecolor="white", lw=0.5)
+    right.axvline(0.0, **_GUIDE)
+    pictures.plain_axes(right, _RESIDUAL, "rows")
+    for axes in (left, middle, right):
+        pictures.round_ticks(axes)
+    quantiles = np.quantile(residuals, [0.05, 0.5, 0.95])
+    low, median, high = distributions.rounded(quantiles, residuals.std())
+    words = (
+        f"Nine of ten residuals lie between {low} and {high}; their median is {median}."
+    )
+    page.picture(
+        pictures.png_of(figure),
+        f"Left: observed against predicted {name}, around the diagonal. Middle:"
+        f" residuals against predictions. Right: histogram of the residuals. {words}",
+        words,
+    )
+
+
+def _draw_residuals_by_column(
+    page: document.Document,
+    residuals: AnyArray,
+    X: AnyArray,
+    sample: columns.PageSample,
+) -> None:
+    """Draw residuals against the three columns that they vary most with."""
+    variation = columns.variation_with(residuals[:, np.newaxis], X, sample.columns)
+    order = np.argsort(-variation, kind="stable")[:3]
+    shown = [sample.columns[i] for i in order]
+    figure = pictures.figure_of(9.6, 3.0)
+    panels = np.atleast_1d(figure.subplots(1, len(shown), sharey=True))
+    for axes, column in zip(panels, shown, strict=True):
+        values = X[:, column.members[0]]
+        title = column.name
+        if column.levels:
+            places, levels = column.places(X, columns.MAX_LEVELS)
+            row, place = np.nonzero(values[:, np.newaxis] == places)
+            axes.scatter(place, residuals[row], **_CLOUD)
+            columns.label_levels(axes, levels)
+            title = column.title(X, len(levels))
+        else:
+            axes.scatter(values, residuals, **_CLOUD)
+            columns.label_values(axes, X, column)
+        axes.axhline(0.0, **_GUIDE)
+        pictures.plain_axes(axes, title)
+    pictures.plain_axes(panels[0], up=_RESIDUAL)
+    names = ", ".join(column.name for column in shown)
+    words = (
+        "Residuals against the columns that they vary most with. A trend is what the"
+        " model misses."
+    )
+    page.picture(pictures.png_of(figure), f"Residuals against {names}.", words)
+
+
+def _worst_rows(
+    page: document.Document,
+    comparison: verdict.ModelComparison,
+    sample: columns.PageSample,
+    target: int,
+) -> None:
+    observed = comparison.y[:, target]
+    predicted = comparison.ours.values[:, target]
+    residuals = observed - predicted
+    names = comparison.ids
+    title = "id"
+    if names is None:
+        names = comparison.numbers
+        data = "test" if comparison.by == "test" else "training"
+        title = f"row of the {data} data, from 0"
+    shown = sample.columns[:6]
+    rows = []
+    for row in np.argsort(-np.abs(residuals), kind="stable")[:5]:
+        cells = [column.cell(comparison.X[row]) for column in shown]
+        error = (float(predicted[row]), float(residuals[row]))
+        rows.append(
+            (str(names[row]), value_words(float(observed[row])), *error, *cells)
+        )
+    header = (title, f"observed {sample.targets[target]}", "predicted", "error")
+    page.table(
+        "Rows with the largest errors",
+        (*header, *(column.name for column in shown)),
+        rows,
+    )
+    if comparison.ids is None:
+        advice = "An `id` that the table is ingested with would name these rows here."
+        page.say(advice, note=True)
+
+
+def interval_table(
+    page: document.Document,
+    comparison: verdict.ModelComparison,
+    model: models.RidgeModel,
+    targets: Sequence[str],
+) -> None:
+    """Say whether prediction intervals held on test rows, with a table."""
+    # Without held-out residuals intervals take a Cholesky factor of the Gram, of D³/3
+    # operations.
+    is_too_large = model.feature_map.n_components > judging.MAX_FACTOR
+    if model.held_out is None and (model.statistics is None or is_too_large):
+        return
+    shown = slice(None, None, -(-comparison.n_rows // INTERVAL_ROWS))
+    rows = memory.ArrayDataset(comparison.X[shown])
+    observed = comparison.y[shown]
+    weights = comparison.weights
+    if weights is not None:
+        weights = weights[shown]
+    groups = comparison.groups
+    if groups is not None:
+        groups = groups[shown]
+
+    cells = []
+    narrow = []
+    sentences = []
+    for level in COVERAGES:
+        try:
+            predicted = predict_in_memory(
+                rows, model, coverage=level, engine=serial.SerialEngine()
+            )
+        except RFFDistError as error:
+            page.say(f"Prediction intervals were not checked: {error}", note=True)
+            return
+        lower = predicted["lower"].reshape(observed.shape)
+        upper = predicted["upper"].reshape(observed.shape)
+        inside = ((lower <= observed) & (observed <= upper)).astype(np.float64)
+        widths = (upper - lower).mean(axis=0)
+        for target, name in enumerate(targets[: columns.CURVES]):
+            share, low, high = intervals.share_with_interval(
+                inside[:, target], weights, groups
+            )
+            wanted = f"{level:.0%}"
+            if len(targets) > 1:
+                wanted = f"{name}, {wanted}"
+            if high < level:
+                narrow.append(wanted)
+            if level == SAID_COVERAGE:
+                n_inside = f"{int(inside[:, target].sum()):,} of {len(observed):,}"
+                sentences.append(
+                    f"The {wanted} intervals {_judgement(level, low, high)}: they"
+                    f" contain {n_inside} test rows ({text.share(share)})."
+                )
+            interval = f"{text.share(low)} to {text.share(high)}"
+            cells.append((wanted, text.share(share), interval, float(widths[target])))
+    caption = (
+        f"Prediction intervals, from {predict.intervals_by(model)}, on"
+        f" {len(observed):,} test rows"
+    )
+    header = (
+        "wanted coverage",
+        "measured coverage",
+        f"its {intervals.LEVEL:.0%} interval",
+        "mean width",
+    )
+    page.say(" ".join(sentences))
+    page.table(caption, header, cells)
+    if narrow:
+        alert = Alert(f"the intervals of {' and '.join(narrow)}")
+        page.parts.append({"too narrow": alert})
+
+
+def _judgement(level: float, low: float, high: float) -> str:
+    """Say whether intervals held, from the interval of their measured coverage."""
+    if high < level:
+        return "are too narrow"
+    if low > level:
+        return "are wider than needed"
+    return "held"
+
+
+def confusion_section(
+    page: document.Document, comparison: verdict.ModelComparison, names: Sequence[str]
+) -> None:
+    """Show which classes are taken for which, and whether probabilities are right."""
+    page.section("Classes", f"{comparison.rows_words}.")
+    truth = comparison.y
+    predicted = comparison.ours.values
+    counts = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(counts, (truth, predicted), 1)
+    shown = names[:30]
+    rows = []
+    for i, name in enumerate(shown):
+        n_rows = counts[i].sum()
+        recall = text.share(counts[i, i] / n_rows) if n_rows else None
+        rows.append((name, *counts[i, : len(shown)].tolist(), recall))
+    header = ("class", *(f"predicted {name}" for name in shown), "recall")
+    page.table("Rows by true class and predicted class", header, rows)
+
+    logs = comparison.ours.log_probabilities
+    if logs is None:
+        return
+    if len(names) == 2 and len(np.unique(truth)) == 2:
+        _draw_roc(page, truth == 1, logs[:, 1] - logs[:, 0], names[1])
+    highest = np.exp(logs).max(axis=1)
+    is_right = predicted == truth
+    rows = []
+    # the likeliest of k classes has at least 1/k
+    edges = np.linspace(1.0 / len(names), 1.0, 7)
+    for low, high in itertools.pairwise(edges):
+        inside = (highest >= low) & ((highest < high) | (high == 1.0))
+        if inside.any():
+            means = [f"{of_rows[inside].mean():.0%}" for of_rows in (highest, is_right)]
+            rows.append((f"{low:.0%} to {high:.0%}", int(inside.sum()), *means))
+    caption = (
+        "Calibration: the probability of the predicted class, and the share that is"
+        " right"
+    )
+    header = ("probability", "rows", "mean probability", "share right")
+    page.table(caption, header, rows)
+
+
+def _draw_roc(
+    page: document.Document, positive: BoolArray, scores: AnyArray, name: str
+) -> None:
+    """Draw the ROC curve of two classes, with the area under it."""
+    # Rows whose score is at least a threshold, ties included, are called positive.
+    order = np.argsort(-scores, kind="stable")
+    is_last = np.append(np.diff(scores[order]) != 0, True)
+    rates = []
+    for hits in (positive[order], ~positive[order]):
+        rates.append(np.append(0.0, np.cumsum(hits)[is_last] / hits.sum()))
+    true_rates, false_rates = rates
+    area = float(np.trapezoid(true_rates, false_rates))
+    figure = pictures.figure_of(4.2, 3.6)
+    axes = figure.subplots()
+    axes.plot(false_rates, true_rates, color=pictures.BLUE, lw=2.0)
+    axes.plot([0, 1], [0, 1], **_GUIDE)
+    pictures.plain_axes(
+        axes,
+        f"share of other rows that are called {name}",
+        f"share of {name} that is found",
+    )
+    words = (
+        f"ROC curve of {name}: the area under it (ROC AUC) is {text.score(area, 3)};"
+        " 0.5 is chance, 1 is perfect."
+    )
+    page.picture(pictures.png_of(figure), words, words, shrinks=True)

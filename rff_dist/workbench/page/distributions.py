@@ -1,0 +1,104 @@
+"""The tables and pictures of a page on the values of the data's columns.
+
+In go sampled rows, out come distributions, the spread of numbers and dates, and levels
+of categories. The columns of X alone would show places of levels and days since 1970.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from rff_dist.recipes import recipes
+from rff_dist.ridge import models
+from rff_dist.typing import AnyArray
+from rff_dist.workbench.page import columns, pictures
+from rff_dist.workbench.results import document
+from rff_dist.workbench.results import rows as rows_words
+from rff_dist.workbench.results.words import value_words
+
+_BARS = 24  # of a distribution
+_DATA_COLUMNS = 100  # whose values are described
+_NAMED = 6  # levels of a category in tables and small panels
+
+
+def data_tables(
+    page: document.Document, sample: columns.PageSample, model: models.RidgeModel
+) -> None:
+    """Add pictures and tables of the sampled rows' columns, and their treatment."""
+    shown = sample.columns[:_DATA_COLUMNS]
+    _draw_distributions(page, sample, shown)
+    rows = []
+    for column in shown:
+        if not column.levels:
+            values = sample.X[:, column.members[0]]
+            rows.append((column.name, *_spread(values, is_date=column.is_date)))
+    if "classifier" not in model.card:
+        for name, values in zip(sample.targets, sample.y.T, strict=True):
+            rows.append((f"{name} (target)", *_spread(values)))
+    header = ("column", "mean", "std", "min", "median", "max")
+    page.table("Columns of numbers and dates", header, rows)
+    categories = [column for column in shown if column.levels]
+    if categories:
+        cells = []
+        for column in categories:
+            places, names = column.places(sample.X, _NAMED)
+            found = len(np.unique(sample.X[:, column.members[0]]))
+            more = f", … {found - len(places):,} more" if found > len(places) else ""
+            cells.append((column.name, found, ", ".join(names) + more))
+        of_levels = ("column", "levels", "most frequent, with their shares of the rows")
+        page.table("Columns of categories", of_levels, cells)
+    page.parts.extend(rows_words.recipe_parts(recipes.recipe_of(model.card)))
+
+
+def _spread(values: AnyArray, *, is_date: bool = False) -> list[str]:
+    """Return mean, std, min, median and max in words."""
+    values = np.asarray(values, np.float64)
+    std = float(values.std())
+    statistics = [f(values) for f in (np.mean, np.min, np.median, np.max)]
+    if is_date:
+        mean, *others = map(columns.date_words, statistics)
+        return [mean, f"{std:,.0f} days", *others]
+    mean, *others = rounded(statistics, std)
+    return [mean, *rounded([std], std), *others]
+
+
+def rounded(values: Iterable[float], std: float) -> list[str]:
+    """Return values in words, to three digits of their standard deviation."""
+    digits = 12
+    if std > 0:
+        digits = max(0, 2 - math.floor(math.log10(std)))
+    # -0 becomes 0
+    return [value_words(round(float(value), digits) + 0.0) for value in values]
+
+
+def _draw_distributions(
+    page: document.Document,
+    sample: columns.PageSample,
+    shown: Sequence[columns.TableColumn],
+) -> None:
+    n_lines = -(-len(shown) // 4)
+    height = 2.1 if any(column.levels for column in shown) else 1.7
+    figure = pictures.figure_of(9.2, height * n_lines)
+    panels = np.atleast_1d(figure.subplots(n_lines, 4)).ravel()
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    for axes, column in zip(panels, shown, strict=False):
+        values = sample.X[:, column.members[0]]
+        title = column.name
+        if column.levels:
+            places, levels = column.places(sample.X, _NAMED)
+            counts = (values == places[:, np.newaxis]).sum(axis=1)
+            axes.bar(np.arange(len(levels)), counts, color=pictures.BLUE)
+            columns.label_levels(axes, levels)
+            title = column.title(sample.X, len(levels))
+        else:
+            axes.hist(values, bins=_BARS, color=pictures.BLUE)
+            columns.label_values(axes, sample.X, column)
+        axes.set_title(title, fontsize=9, color=pictures.INK, parse_math=False)
+        axes.set_yticks([])
+        pictures.plain_axes(axes)
+    words = "Distributions of the columns: histograms, and the rows of each level."
+    page.picture(pictures.png_of(figure), words, words)

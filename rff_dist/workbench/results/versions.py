@@ -1,0 +1,44 @@
+"""The versions of a registered model as a table.
+
+In goes a registered model, out comes a table, the newest version first, in which the
+current one stands out. The numbers alone would not say what each was made of, and why.
+"""
+
+import textwrap
+
+from rff_dist.models import versions
+from rff_dist.workbench.results import words
+
+COLUMNS = ("version", "created", "rows", "made of", "digest", "reason")
+_REASON_WIDTH = 58  # characters
+
+
+def version_cells(version: versions.Version) -> list[str]:
+    """Return the columns `COLUMNS` of a version."""
+    spec = version.lineage.get("spec") or {}
+    size = f"D {words.value_words(spec.get('n_components'))}"
+    if n_clusters := spec.get("n_clusters"):
+        size = f"k {n_clusters:,}"
+    kernel = (spec.get("kernel") or {}).get("name")
+    return [
+        str(version.number),
+        words.time_words(version.created),
+        words.value_words(version.lineage.get("n_samples")),
+        f"{size}, {kernel or 'features'}",
+        words.value_words(version.digest and f"{version.digest[:8]}…"),
+        textwrap.shorten(version.reason, _REASON_WIDTH, placeholder=" …"),
+    ]
+
+
+def versions_table(
+    model: versions.RegisteredModel, *, last: int | None = None
+) -> words.Table:
+    """Return the versions of a model, or the `last` ones, the newest first."""
+    pointer = model.pointer()
+    listed = model.versions(last=last)[::-1]
+    numbers = [version.number for version in listed]
+    chosen = None
+    if pointer is not None and pointer.number in numbers:
+        chosen = numbers.index(pointer.number)
+    rows = [version_cells(version) for version in listed]
+    return words.Table("", COLUMNS, rows, chosen, is_facts=True)

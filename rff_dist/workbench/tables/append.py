@@ -1,0 +1,257 @@
+"""New files, query results or changes of a lakehouse table → more rows of a dataset.
+
+All new rows are added in one commit, or none. A second run adds nothing more: files are
+known by name, size and time, or by their bytes, and rows by their ids.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from rff_dist.data import sources as row_sources
+from rff_dist.data.columns import TEXT
+from rff_dist.errors import InvalidParameterError
+from rff_dist.recipes.recipes import recipe_of
+from rff_dist.recipes.tables import read_type, to_labels
+from rff_dist.storage import appending, locations, output_places
+from rff_dist.storage.columns import ID, id_column
+from rff_dist.storage.writing import WriteOptions
+from rff_dist.typing import Facts, PathLike
+from rff_dist.workbench.tables import arrow_files, attributes, existing
+from rff_dist.workbench.tables.existing import IngestResult
+from rff_dist.workbench.tables.follow import follow
+from rff_dist.workbench.tables.ingest import ingest
+from rff_dist.workbench.tables.inputs import (
+    Input,
+    Journal,
+    Sources,
+    find_sources,
+    open_inputs,
+)
+from rff_dist.workbench.tables.options import TableOptions
+from rff_dist.workbench.tables.queries import Query
+from rff_dist.workbench.tables.roles import Roles
+from rff_dist.workbench.tables.unlike import SEEN
+
+
+def ingest_more(
+    sources: Sources,
+    url: PathLike,
+    roles: Roles = Roles(),
+    write_options: WriteOptions = WriteOptions(),
+    options: TableOptions = TableOptions(),
+    *,
+    replace_ids: bool = False,
+) -> IngestResult:
+    """Append the rows of new files to a dataset, or create it.
+
+    All rows of all new files are added, or none. No id names two rows: rows whose ids
+    the dataset has with the same values are skipped.
+
+    Parameters
+    ----------
+    sources
+        As for `ingest`, except that a folder or pattern may hold no file. Files that
+        were ingested before are skipped: they have the same name, size and time, or
+        the same bytes. A file that has changed since then is refused, unless ids tell
+        which of its rows are new. Of the lakehouse table that the dataset was made of,
+        only changes are read: rows are added, replaced and deleted by their ids.
+    url
+        The dataset. If there is none, it is created as by `ingest`; then a target or
+        `columns` must be given.
+    roles
+        A dataset knows its columns, so they need not be given. X keeps the dataset's
+        dtype; new rows are rounded to it only if the dtype is given.
+    write_options
+        Chunks are chosen when the dataset is created; nothing is overwritten.
+    options
+        A dataset is read by its own recipe, but for what `reading` gives; other
+        options are refused.
+    replace_ids
+        Whether rows whose ids the dataset has with other values replace them, which is
+        an error otherwise.
+
+    Raises
+    ------
+    DataError, InvalidParameterError, StorageError
+        As `ingest` and `append_dataset`; the dataset then stays as it was.
+    """
+    location = locations.parse_location(url)
+    if not locations.exists(location) or output_places.is_unfinished(location):
+        return _create(sources, location, roles, write_options, options)
+
+    table_files = find_sources(sources, may_be_none=True)
+    with ExitStack() as stack:
+        dataset = stack.enter_context(appending.editing(location))
+        _refuse_other_options(dataset, roles, options)
+        if table_files and table_files[0].lake is not None:
+            return follow(dataset, table_files[0].lake, roles, write_options.message)
+
+        reading = options.reading
+        recipe = recipe_of(dataset.attributes)
+        if recipe is not None:
+            given = {k: v for k, v in asdict(reading).items() if v is not None}
+            reading = replace(recipe.reading, **given)
+        known_sources = row_sources.known_sources(dataset.attributes)
+        has_ids = ID in dataset.headers
+        # under the lock: two runs at once would both find a file new
+        opened, skipped = open_inputs(
+            stack, sources, table_files, reading, known_sources, has_ids=has_ids
+        )
+        if not opened:
+            n_rows = dataset.n_before
+            return IngestResult(n_rows, n_rows, (), tuple(skipped), 0)
+
+        table = opened[0].table
+        # Rows are then read twice: for their ids, and as a whole. Only a query's cannot
+        # be, and it is the only input.
+        if has_ids:
+            types = dict(zip(table.schema.names, table.schema.types, strict=True))
+            table = arrow_files.rereadable(stack, table, types)
+            opened[0] = replace(opened[0], table=table)
+
+        repeats = False
+        if isinstance(sources, Query) and not sources.is_incremental:
+            repeats = any(
+                row_sources.is_named(entry, sources.name) for entry in known_sources
+            )
+        result = _append(
+            dataset,
+            opened,
+            roles,
+            write_options,
+            replace_ids=replace_ids,
+            repeats_query=repeats,
+        )
+        return replace(result, skipped=(*skipped, *result.skipped))
+
+
+def _create(
+    sources: Sources,
+    location: locations.Location,
+    roles: Roles,
+    write_options: WriteOptions,
+    options: TableOptions,
+) -> IngestResult:
+    # without named columns the URL may be a typing error
+    if not roles.targets and roles.columns is None:
+        raise InvalidParameterError(
+            f"there is no dataset at {location} to append to; to create it, give the"
+            " columns to predict as `target`, or those of X as `columns` if there are"
+            " no targets"
+        )
+
+    write_options = replace(write_options, overwrite=False)
+    dataset = ingest(sources, location.url, roles, write_options, options)
+    remembered = dataset.attributes
+    return IngestResult(
+        0,
+        dataset.n_samples,
+        tuple(str(entry["name"]) for entry in row_sources.known_sources(remembered)),
+        (),
+        int(remembered.get(attributes.DROPPED, 0)),
+        dataset.version,
+        table=row_sources.followed_table(remembered),
+    )
+
+
+def _append(
+    dataset: appending.DatasetEditor,
+    opened: list[Input],
+    roles: Roles,
+    write_options: WriteOptions,
+    *,
+    replace_ids: bool,
+    repeats_query: bool,
+) -> IngestResult:
+    """Append all rows in one commit.
+
+    A query without `:n_ingested` that was ingested before repeats rows, of which the
+    result warns.
+    """
+    journal = Journal()
+    monitor = existing.monitor_of(dataset)
+    batches = existing.read_onto(dataset, opened, roles, journal, monitor)
+    is_query = opened[0].is_query
+    ids = None
+    if ID in dataset.headers:
+        ids = _known_rows(dataset, opened, replaces=replace_ids)
+
+    # called after the last batch, whose reading fills the journal and the monitor
+    def change(remembered: Facts) -> Facts | None:
+        digests = {str(entry["sha256"]) for entry in journal.entries}
+        is_known = bool(digests & row_sources.known_digests(remembered))
+        # A query may find no row, or those of the last time: nothing is appended then.
+        if is_query and (is_known or not journal.n_read):
+            return None
+        changed = attributes.attributes_after(roles, journal, remembered)
+        return changed | {SEEN: monitor.summary()}
+
+    added = appending.append_batches(
+        dataset,
+        batches,
+        change=change,
+        observer=write_options.observer,
+        message=write_options.message,
+        known=ids,
+    )
+    names = tuple(file.source.name for file in opened)
+    result = IngestResult(
+        added.n_before, added.n_after, names, (), journal.n_dropped, added.version
+    )
+    if is_query and added.version is None:
+        return replace(result, ingested=(), skipped=names)
+
+    if repeats_query:
+        monitor.see_query(added.n_rows)
+    if ids is not None:
+        result = replace(result, n_replaced=ids.n_replaced, n_known=ids.n_same)
+    return replace(result, unlike=tuple(monitor.findings()))
+
+
+def _refuse_other_options(
+    dataset: appending.DatasetEditor, roles: Roles, options: TableOptions
+) -> None:
+    """Refuse a recipe or options other than those of a dataset's rows."""
+    recipe = recipe_of(dataset.attributes)
+    if options.recipe is not None and (
+        recipe is None or recipe.digest() != options.recipe.digest()
+    ):
+        raise InvalidParameterError(
+            f"`recipe` is given, but {dataset.location} was made by another one, which"
+            " is used; leave it out"
+        )
+
+    defaults = attributes.shared_options(Roles(), TableOptions())
+    before = {**defaults, **dataset.attributes.get(attributes.SHARED_OPTIONS, {})}
+    for name, value in attributes.shared_options(roles, options).items():
+        if value not in (defaults[name], before[name]):
+            raise InvalidParameterError(
+                f"`{name}` is {value!r}, but the rows of {dataset.location} were made"
+                f" with {before[name]!r}; expected that, or no `{name}`. Leave it out,"
+                " or ingest all rows again with `overwrite`"
+            )
+
+
+def _known_rows(
+    dataset: appending.DatasetEditor, opened: Sequence[Input], *, replaces: bool
+) -> appending.KnownRows:
+    """Read the ids of new tables, and find those that a dataset has."""
+    column = str(id_column(dataset.attributes))
+    ids = []
+    for file in opened:
+        # a table without ids is refused by name when its columns are chosen
+        if column not in file.table.schema.names:
+            continue
+        kind = read_type(file.table.schema.field(column).type, None)
+        for batch in file.table.batches({column: kind}):
+            labels = to_labels(batch.column(column).drop_null())
+            if labels.dtype == object:
+                labels = labels.astype(TEXT)
+            ids.append(labels)
+    if not ids:
+        return appending.KnownRows(dataset, {}, (), replaces)
+
+    return appending.KnownRows.among(dataset, np.concatenate(ids), replaces=replaces)

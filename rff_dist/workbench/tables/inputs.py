@@ -1,0 +1,163 @@
+"""Files or a query → opened inputs, without those whose rows a dataset has already.
+
+Each input comes with a digest of its bytes, by which it is recognised under any name. A
+file that was ingested before and has changed since is refused, because the rows that it
+still has would count twice.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rff_dist.data.sources import Provenance, is_forgotten, is_named
+from rff_dist.errors import DataError
+from rff_dist.recipes.reading import CsvOptions
+from rff_dist.recipes.recipes import Recipe
+from rff_dist.recipes.tables import RawTable
+from rff_dist.typing import Facts, PathLike, frozen
+from rff_dist.workbench.tables import array_files, files
+from rff_dist.workbench.tables.queries import Query, run_query
+
+_log = logging.getLogger(__name__)
+
+type Sources = PathLike | Sequence[PathLike] | Query
+
+
+@frozen
+class Input:
+    """One source of rows: the table of a file or a query."""
+
+    #: what the dataset stores about it; the digest of a query is not final yet
+    source: Provenance
+    table: RawTable
+    #: None for a query
+    path: Path | None
+
+    @property
+    def is_query(self) -> bool:
+        return self.path is None
+
+    @property
+    def name(self) -> str:
+        return "the query" if self.path is None else self.path.name
+
+
+@dataclass(slots=True)
+class Journal:
+    """What was read until now."""
+
+    #: of each finished input, for the attribute `sources`
+    entries: list[Facts] = field(default_factory=list)
+    n_read: int = 0
+    #: rows of all inputs, also unfinished ones, and rows that were not selected
+    n_seen: int = 0
+    n_dropped: int = 0
+    #: the recipe with the levels of all rows that were read
+    recipe: Recipe | None = None
+
+
+def find_sources(sources: Sources, *, may_be_none: bool = False) -> list[files.File]:
+    """Return the files of sources; a query has none."""
+    if isinstance(sources, Query):
+        return []
+    return files.find_files(sources, may_be_none=may_be_none)
+
+
+def open_inputs(
+    stack: ExitStack,
+    sources: Sources,
+    table_files: Sequence[files.File],
+    reading: CsvOptions,
+    known: Sequence[Facts] = (),
+    *,
+    has_ids: bool = False,
+) -> tuple[list[Input], list[str]]:
+    """Open inputs that are not among the known sources; return the others' names too.
+
+    With ids, files may have changed since they were ingested: the ids tell which rows
+    are new.
+    """
+    if isinstance(sources, Query):
+        return [_open_query(stack, sources, known)], []
+
+    if len(table_files) > 1 and all(file.kind == ".npy" for file in table_files):
+        paths = [stack.enter_context(files.fetch(file)) for file in table_files]
+        if any(map(array_files.has_one_axis, paths)):
+            return _open_columns(table_files, paths, known)
+
+    opened: list[Input] = []
+    skipped: list[str] = []
+    digests = {str(entry.get("sha256")) for entry in known}
+    partitions = files.partition_values([file.partitions for file in table_files])
+    for file, values in zip(table_files, partitions, strict=True):
+        if file.is_known(known):
+            skipped.append(file.name)
+            continue
+
+        path = stack.enter_context(files.fetch(file))
+        # forgotten ids are unknown, and would come back with a file that has them
+        may_have_changed = has_ids and not is_forgotten(known, file.name)
+        source = _identify(file, path, () if may_have_changed else known)
+        if source.sha256 in digests:
+            skipped.append(file.name)
+            _log.info("%s holds rows that are there already", file.name)
+            continue
+
+        if not may_have_changed:
+            _refuse_changed(file.name, known)
+        # so that two files of this call with the same bytes count once as well
+        digests.add(source.sha256)
+        table = files.open_table(file, path, reading, values)
+        opened.append(Input(source, table, path))
+    return opened, skipped
+
+
+def _open_query(stack: ExitStack, query: Query, known: Sequence[Facts]) -> Input:
+    n_ingested = query.n_ingested(known)
+    table = stack.enter_context(run_query(query, n_ingested=n_ingested))
+    # An increment with the same values as the one before is new all the same: its
+    # digest must differ.
+    begin = str(n_ingested) if query.is_incremental else ""
+    return Input(Provenance(query.name, begin), table, None)
+
+
+def _open_columns(
+    table_files: Sequence[files.File], paths: Sequence[Path], known: Sequence[Facts]
+) -> tuple[list[Input], list[str]]:
+    """Open .npy files side by side, as the columns of one table."""
+    digest = hashlib.sha256()
+    for file, path in zip(table_files, paths, strict=True):
+        digest.update(files.identify(file, path, []).sha256.encode())
+    names = ", ".join(file.name for file in table_files)
+    source = Provenance(names, digest.hexdigest())
+    if source.sha256 in {entry.get("sha256") for entry in known}:
+        return [], [names]
+    return [Input(source, array_files.array_table(paths), paths[0])], []
+
+
+def _identify(file: files.File, path: Path, known: Sequence[Facts]) -> Provenance:
+    source = files.identify(file, path, known)
+    if not file.partitions and file.sheet is None:
+        return source
+
+    # the same bytes have other rows in other folders, or sheets
+    parts = [source.sha256, json.dumps(dict(file.partitions), sort_keys=True)]
+    if file.sheet is not None:
+        parts.append(file.sheet)
+    digest = hashlib.sha256("|".join(parts).encode())
+    return replace(source, sha256=digest.hexdigest())
+
+
+def _refuse_changed(name: str, known: Sequence[Facts]) -> None:
+    before = [entry for entry in known if is_named(entry, name)]
+    if before:
+        n_rows = sum(int(entry.get("n_samples", 0)) for entry in before)
+        raise DataError(
+            f"{name} was ingested already, with other contents ({n_rows:,} rows), which"
+            " would count twice; expected new rows in a file of another name. Rename"
+            " it if all its rows are new, or replace rows by `rff-dist data correct`"
+        )

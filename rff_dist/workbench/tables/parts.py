@@ -1,0 +1,115 @@
+"""A dataset → one to train on, and one of held-out rows."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from rff_dist import fields
+from rff_dist.data import row_batches
+from rff_dist.data import sources as row_sources
+from rff_dist.errors import DataError
+from rff_dist.storage import (
+    appending,
+    datasets,
+    groups,
+    locations,
+    output_places,
+    writing,
+)
+from rff_dist.storage.columns import ID, TIME_COLUMN
+from rff_dist.typing import PathLike
+from rff_dist.workbench.tables import attributes, files
+from rff_dist.workbench.tables.rows import Holdout, warn_of_chance
+
+_ROWS = 2**16  # that are read at a time
+
+
+def is_dataset(sources: Sequence[str]) -> bool:
+    """Return whether sources are a Zarr group with a matrix X, and no columns."""
+    # a name with the suffix of a table is one, without a request to a store
+    if len(sources) != 1 or files.table_kind(sources[0]) is not None:
+        return False
+    place = locations.parse_location(sources[0])
+    if place.scheme == locations.ICEBERG:
+        return False
+    if not any(locations.has_file(place, name) for name in locations.DATASET_FILES):
+        return False
+    _, arrays = datasets.list_arrays(sources[0])
+    return "X" in arrays and len(arrays["X"].shape) == 2
+
+
+def split_dataset(
+    data: str,
+    urls: tuple[PathLike, PathLike],
+    holdout: Holdout,
+    write_options: writing.WriteOptions,
+) -> tuple[datasets.ZarrDataset, datasets.ZarrDataset]:
+    """Write each row of a dataset to one of two: to train on, or held out.
+
+    Rows of one group stay together, or else of one id, unless `holdout.by` names a
+    column of X. Raises DataError if a part has no row.
+    """
+    inputs = [locations.parse_location(data)]
+    train, test = map(locations.parse_location, urls)
+    for output in (train, test):
+        output_places.check_output(
+            output,
+            overwrite=write_options.overwrite,
+            inputs=inputs,
+            marker=locations.DATASET_FILES,
+        )
+    # Both parts are made from one version, whatever is committed meanwhile.
+    version = groups.find_group(data).version
+    about, stored = datasets.list_arrays(data, version)
+    arrays = [name for name in appending.ROLES if name in stored]
+    read = partial(datasets.read_arrays, data, n_rows=_ROWS, version=version)
+    names = about.pop("feature_names", None), about.pop("target_names", None)
+    # These hold of the whole dataset only.
+    for of_all in (groups.MANIFEST, row_sources.SOURCES, attributes.PARTS):
+        about.pop(of_all, None)
+    warn_of_chance(about, holdout, has_groups="groups" in stored, is_encoded=True)
+
+    column = None
+    key = next((name for name in ("groups", ID) if name in stored), None)
+    if holdout.by is not None:
+        known = list(names[0] or ())
+        fields.check_names([holdout.by], known, what="column of X")
+        column = known.index(holdout.by)
+        times = np.concatenate([part["X"][:, column] for part in read(["X"])])
+        is_test = times >= holdout.start(times)
+        about[TIME_COLUMN] = holdout.by
+    elif key is not None:
+        is_test = np.concatenate([holdout.holds(part[key]) for part in read([key])])
+    else:
+        is_test = holdout.holds(np.arange(stored["X"].shape[0]))
+    if is_test.all() or not is_test.any():
+        raise DataError(
+            f"{is_test.sum():,} of {len(is_test):,} rows are held out; expected some in"
+            " both parts. Change the share `holdout`"
+        )
+
+    def batches(wanted: np.ndarray) -> Iterator[row_batches.RowBatch]:
+        start = 0
+        for part in read(arrays):
+            if column is not None:
+                part[row_batches.TIME] = part["X"][:, column]
+            rows = wanted[start : start + len(part["X"])]
+            start += len(part["X"])
+            yield tuple(
+                part[name][rows] if name in part else None for name in appending.ROLES
+            )
+
+    written = [
+        writing.write_batches(
+            output,
+            batches(wanted),
+            n_samples=int(wanted.sum()),
+            names=names,
+            attributes=about,
+            write_options=write_options,
+            inputs=inputs,
+        )
+        for output, wanted in ((test, is_test), (train, ~is_test))
+    ]
+    return written[1], written[0]

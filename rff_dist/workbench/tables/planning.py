@@ -1,0 +1,183 @@
+"""Opened inputs → how their rows become the arrays of a new dataset.
+
+Decides which column is X, target or id, how texts write numbers and dates, and how text
+and missing values become numbers. If the latter must be learned, all rows are read here
+for the first time.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pyarrow
+
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.recipes import learn
+from rff_dist.recipes.finding import find_notations, notation_notes, suspicions
+from rff_dist.recipes.notations import Notation, with_notations
+from rff_dist.recipes.reading import CsvOptions
+from rff_dist.recipes.recipes import Recipe
+from rff_dist.recipes.tables import (
+    RawTable,
+    Types,
+    kind_of,
+    listed,
+    read_type,
+)
+from rff_dist.workbench.tables import arrow_files, rows
+from rff_dist.workbench.tables import roles as column_roles
+from rff_dist.workbench.tables.inputs import Input, Journal
+from rff_dist.workbench.tables.options import TableOptions
+from rff_dist.workbench.tables.roles import ColumnPlan, Roles
+from rff_dist.workbench.tables.unlike import constant_columns
+
+
+def plan_rows(
+    stack: ExitStack,
+    opened: list[Input],
+    roles: Roles,
+    options: TableOptions,
+    selection: rows.RowSelection | None,
+) -> tuple[list[Input], ColumnPlan]:
+    """Plan how a new dataset is read, learning from the selected rows.
+
+    Returns the inputs as they are to be read, and how their columns become arrays.
+    """
+    tables = [file.table for file in opened]
+    by = None if selection is None else selection.holdout.by
+    recipe: Recipe | None = options.recipe
+    notations: Mapping[str, Notation]
+    if recipe is None:
+        notations = notations_of(tables, roles, by, options.reading)
+        tables = [with_notations(table, notations, is_new=True) for table in tables]
+    else:
+        notations = recipe.notations
+        tables = [recipe.read(table) for table in tables]
+    first = tables[0]
+    schema = column_roles.common_schema(tables)
+    _refuse_other_columns(tables, schema)
+
+    index = None
+    if recipe is not None:
+        recipe.check(schema, first.name)
+        roles = _roles_by_recipe(recipe, roles, schema)
+    elif not options.encoding.keep_index:
+        index = column_roles.find_index(first, roles)
+    if index is not None:
+        roles = replace(roles, drop=[*roles.drop, index])
+
+    features = column_roles.choose_columns(first.name, schema, roles)
+    codes = options.encoding.categories or []
+    for name in codes:
+        column_roles.check_column(first.name, schema, name, "categories")
+    if others := sorted(set(codes) - set(features)):
+        raise InvalidParameterError(
+            f"`categories`: {listed(others)} of {first.name} have other roles; expected"
+            " columns of X"
+        )
+    kinds = learn.kinds_of(schema, features, options.encoding)
+    reading = recipe or learn.plain(kinds, options.encoding)
+    plan = column_roles.plan_columns(schema, roles, reading, first.name)
+    order = {} if by is None else rows.order_type(first.name, schema, by)
+    plan = replace(plan, types={**order, **plan.types})
+
+    must_learn = recipe is None and learn.needs_pass(kinds, options.encoding)
+    if must_learn or selection is not None:
+        tables[0] = arrow_files.rereadable(stack, first, plan.types)
+    opened = [
+        replace(file, table=table) for file, table in zip(opened, tables, strict=True)
+    ]
+    test_start = np.nan
+    if selection is not None and by is not None:
+        test_start = rows.find_start(opened, order, selection.holdout)
+        plan = replace(plan, test_start=test_start)
+    learned = reading
+    if must_learn:
+        batches = rows.read_batches(opened, plan, Journal(), selection)
+        learned = learn.learn(kinds, rows.selected_rows(batches), options.encoding)
+
+    left_out = dict(learned.left_out)
+    if index is not None:
+        left_out = {index: "it numbers the rows; `keep_index` keeps it", **left_out}
+    unread = [name for name in features if recipe is None and name not in notations]
+    notes = {table.name: table.notes for table in tables}
+    notes[first.name] = [
+        *first.notes,
+        *notation_notes(notations, options.reading.missing or []),
+        *suspicions(first, unread),
+    ]
+    described = replace(
+        learned,
+        left_out=left_out,
+        id=roles.id,
+        # the format of one file is not that of others
+        reading=replace(options.reading, format=None),
+        notes={name: lines for name, lines in notes.items() if lines},
+        notations=notations,
+    )
+    # Planned a second time: X's dtype follows from what was learned.
+    plan = column_roles.plan_columns(schema, roles, described, first.name)
+    constant = types_of_constants(schema, described)
+    plan = replace(
+        plan,
+        types={**order, **constant, **plan.types},
+        test_start=test_start,
+        time=by,
+        columns=schema.names,
+    )
+    if recipe is not None:
+        advice = "Fill it in in the table, or leave the row out of it"
+        plan = replace(plan, advice=advice)
+    return opened, plan
+
+
+def _refuse_other_columns(tables: Sequence[RawTable], schema: pyarrow.Schema) -> None:
+    for table in tables:
+        differing = set(table.schema.names) ^ set(schema.names)
+        if differing:
+            raise DataError(
+                f"{table.name} and {tables[0].name} differ in the columns"
+                f" {listed(sorted(differing))}"
+            )
+
+
+def notations_of(
+    tables: Sequence[RawTable], roles: Roles, by: str | None, reading: CsvOptions
+) -> dict[str, Notation]:
+    """Find how texts write numbers and dates; ids and groups stay as they are.
+
+    Rows are held out by the column `by`, which is read as well.
+    """
+    names = tables[0].schema.names
+    labels = {roles.groups, roles.id, *roles.drop} - {by}
+    used = {*(roles.columns or names), *roles.targets, roles.weight, by} - labels
+    return find_notations(
+        tables,
+        [name for name in names if name in used],
+        reading,
+        numbers={*roles.targets, roles.weight} - {by},
+    )
+
+
+def _roles_by_recipe(recipe: Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:
+    if roles.columns is not None:
+        raise InvalidParameterError(
+            "`columns` is given, but the recipe names the columns; leave it out"
+        )
+    if roles.id is None and recipe.id in schema.names:
+        roles = replace(roles, id=recipe.id)
+    return replace(roles, columns=recipe.inputs)
+
+
+def types_of_constants(schema: pyarrow.Schema, recipe: Recipe) -> Types:
+    """Return the types of columns that were left out because they held one value.
+
+    They are read as well, since they may vary in later rows, which is then reported.
+    """
+    types = {}
+    for name in constant_columns(recipe):
+        if name in schema.names:
+            kind = schema.field(name).type
+            types[name] = read_type(kind, kind_of(kind))
+    return types
