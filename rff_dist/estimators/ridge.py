@@ -393,7 +393,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         GCV, the evidence), or a merge of models, has normal intervals: ± a normal
         quantile times the standard deviations of `predict`, at the same cost. For a
         model with nearly as many degrees of freedom as rows these are too narrow, which
-        a warning says. After `partial_fit` intervals are by the rows of the fit.
+        a warning says. After `partial_fit` intervals are by the rows of the fit. Rows
+        with a level of a category that was never seen have wider ones, by how far known
+        levels are apart.
 
         Parameters
         ----------

@@ -127,7 +127,8 @@ class _PredictingPass:
     model: predicting.LinearModel | uncertainty.PredictiveModel
     #: The arrays to make as fields, `predictions` first.
     dtype: AnyDType
-    #: Half width of normal intervals in standard deviations; 0 if none are wanted.
+    #: Half width of normal intervals in standard deviations; 0 if no intervals are
+    #: wanted.
     n_deviations: float = 0.0
     #: Makes s(x), the size of errors near a row; None for normal intervals.
     spread: held_out.SpreadModel | None = None
@@ -156,14 +157,15 @@ def _plan_pass(
     if coverage is not None:
         held_out.check_coverage(coverage)
         model.refuse_classifier("intervals")
+        n_deviations = float(scipy.special.ndtri((1.0 + coverage) / 2.0))
+        state = replace(state, n_deviations=n_deviations)
         if model.held_out is not None:
             half_width = model.held_out.quantile(coverage)
             state = replace(state, half_width=half_width, spread=model.spread)
         else:
-            n_deviations = float(scipy.special.ndtri((1.0 + coverage) / 2.0))
-            state = replace(state, n_deviations=n_deviations)
             _warn_if_narrow(model)
-    if std or state.n_deviations > 0:
+    has_normal_intervals = coverage is not None and state.spread is None
+    if std or has_normal_intervals:
         state = replace(state, model=_predictive_state(dataset, model, engine=engine))
     return state
 
@@ -188,13 +190,19 @@ def _predict_arrays(rows: Rows, state: _PredictingPass) -> AnyArray:
     values = {}
     half_width = np.zeros(())
     if isinstance(state.model, uncertainty.PredictiveModel):
+        linear = state.model.linear
         mean, deviation = uncertainty.predict_rows_with_std(rows, state.model)
         values["standard_deviations"] = deviation
         half_width = deviation * state.n_deviations
     else:
-        mean = predicting.predict_rows(rows, state.model)
+        linear = state.model
+        mean = predicting.predict_rows(rows, linear)
     if state.spread is not None:
         half_width = state.half_width * state.spread.of_rows(rows)
+        deviation = np.sqrt(uncertainty.variance_of_unseen_levels(rows.X, linear))
+        # rows held out had levels that other folds knew, so that their errors do not
+        # tell how far a level is from those that were seen
+        half_width = np.hypot(half_width, state.n_deviations * deviation)
     values["predictions"] = mean
     values["lower"] = mean - half_width
     values["upper"] = mean + half_width

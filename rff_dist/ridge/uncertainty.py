@@ -203,17 +203,22 @@ def predict_rows_with_std(
     # of the noise, the intercept and the coefficients, in units of σ²/ω
     relative = 1.0 + model.intercept_variance + spread[:, model.factor_of_target]
     variances = relative * model.noise_variance
-    unseen = np.flatnonzero(levels_of.never_seen(rows.X, feature_map.levels))
-    if len(unseen):
-        variances[unseen] += _variance_of_levels(rows.X[unseen], model.linear)
+    variances += variance_of_unseen_levels(rows.X, model.linear)
     return predictions, np.sqrt(variances)
 
 
-def _variance_of_levels(X: AnyArray, linear: predicting.LinearModel) -> FloatArray:
+def variance_of_unseen_levels(
+    X: AnyArray, linear: predicting.LinearModel
+) -> FloatArray:
     """Return how far predictions of rows are apart if known levels take the place of
     those that were never seen: a variance, shape (n_rows, n_targets).
     """
     levels = linear.feature_map.levels
+    variances = np.zeros((len(X), linear.coefficients.shape[1]))
+    unseen = np.flatnonzero(levels_of.never_seen(X, levels))
+    if not len(unseen):
+        return variances
+    X = X[unseen]
     n_draws = min(_MOST_LEVELS, max(map(len, levels.values())))
     predictions = []
     for draw in range(n_draws):
@@ -226,7 +231,9 @@ def _variance_of_levels(X: AnyArray, linear: predicting.LinearModel) -> FloatArr
         block = blocks.Block(0, 0, len(known))
         predictions.append(predicting.predict_rows(blocks.Rows(block, known), linear))
     # of the mean of these levels, too
-    return np.var(predictions, axis=0) * (n_draws + 1) / max(1, n_draws - 1)
+    among_levels = np.var(predictions, axis=0) * (n_draws + 1) / max(1, n_draws - 1)
+    variances[unseen] = among_levels
+    return variances
 
 
 @frozen(eq=False)

@@ -490,6 +490,12 @@ def test_a_level_never_seen_is_one_more_like_the_others(length_scale, features):
         found, deviation = model.predict(new, return_std=True)
     assert_allclose(found, height.mean() + new.x + 0.2 * new.x**2, atol=0.2)
     assert_allclose(deviation, height.std(ddof=1), rtol=0.1)
+    # by errors of rows held out, whose shops other folds knew
+    assert model.model_.held_out is not None
+    with pytest.warns(UserWarning, match="new"):
+        lower, upper = model.predict_interval(new, coverage=0.9)
+    assert_allclose((lower + upper) / 2, found)
+    assert_allclose((upper - lower) / 2, 1.645 * height.std(ddof=1), rtol=0.1)
 
 
 # -- columns of other kinds, and gaps
