@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.typing import AnyArray, BoolArray, EqualByFields, Facts, IntArray, Summary
+from rff_dist.typing import (
+    AnyArray,
+    BoolArray,
+    EqualByFields,
+    Facts,
+    FloatArray,
+    IntArray,
+    Summary,
+)
 
 MAX_FOLDS = 1000
 MANY_ROWS = 2**18  # samples of more rows than this are read in stretches of rows
@@ -304,6 +312,13 @@ class DatedFolds(PredefinedFolds):
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
         return TimeFolds(self.n_folds).splits
+
+
+def first_values(values: FloatArray, n_folds: int) -> FloatArray:
+    """Return the first of the ascending values of each fold, the earliest left out, if
+    folds have equally many.
+    """
+    return values[-(-np.arange(1, n_folds) * len(values) // n_folds)]
 
 
 # On noise with 20 columns and 60 rows, the folds' R² was 0.35 too high when they

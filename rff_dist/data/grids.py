@@ -1,35 +1,28 @@
 """Grids as rows: each cell of variables over common dimensions is a row.
 
-Weather fields and satellite images come as variables with named dimensions. A cell is
-no row if a variable misses it, so rows are counted once, when a grid is opened. Cells
-are read piece by piece, whole chunks at a time, because tables of rows would repeat
-coordinates and lose the chunks.
+Weather fields and satellite images go in, as variables with named dimensions; a dataset
+of rows comes out. A cell is no row if a variable misses it, so rows are counted once,
+when a grid is opened. Cells are read piece by piece, whole chunks at a time, because
+tables of rows would repeat coordinates and lose the chunks.
 """
 
 from __future__ import annotations
 
-import base64
-import colorsys
 import hashlib
 import logging
 import math
-import operator
-import re
-import unicodedata
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from numbers import Real
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.data import blocks, columns, labelled, memory
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.data.grid_inputs import GridInput, Slices, Variable
+from rff_dist.errors import DataError
 from rff_dist.typing import (
     AnyArray,
     AnyDType,
@@ -37,7 +30,6 @@ from rff_dist.typing import (
     Facts,
     FloatArray,
     IndexArray,
-    Summary,
 )
 
 _log = logging.getLogger(__name__)
@@ -45,52 +37,8 @@ _log = logging.getLogger(__name__)
 MAX_CELLS = 2**20
 _READERS = 4  # pieces that are read at once when cells are counted
 _SAMPLED = 8  # pieces whose values enter the fingerprint
-TIME_PARTS = ("days", "sin", "cos")  # since 1970; of the day of the year
-# Attributes of values that mean a missing cell: CF's, and those of programs that handle
-# maps.
-MARKS = re.compile(
-    "_?fill_?value|missing_?value|no_?data(_?val(ue)?s?)?", re.IGNORECASE
-)
-# What describes a coordinate reference system. Well-known text ends in its number, if
-# it has one.
-_SYSTEM = re.compile(
-    "crs_wkt|spatial_ref|grid_mapping_name|standard_parallel|.*_(meridian|projection_origin)"
-)
-_EPSG = re.compile(r'(?:ID|AUTHORITY)\["EPSG",\s*"?(\d+)"?\]\]\s*$')
-
-type Slices = tuple[slice, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Variable(ABC):
-    """A variable of a grid."""
-
-    name: str
-    dims: tuple[str, ...]
-    shape: tuple[int, ...]
-    #: Lengths of what is stored together.
-    chunks: tuple[int, ...]
-    #: Of what `read` returns; a float if cells may be missing.
-    dtype: AnyDType
-    #: Whether cells may be missing, and then are NaN.
-    may_miss: bool
-    #: Whether values are days since 1970.
-    is_time: bool
-    #: As stored, such as units.
-    attributes: Facts
-    #: Whether other processes can read it.
-    can_travel: bool
-    #: The Zarr array's fill value, where nothing else says that it means a missing
-    #: cell.
-    fill: Any
-
-    @abstractmethod
-    def read(self, region: Slices) -> AnyArray:
-        """Return the values of a region of the variable's own dimensions."""
-
-    @abstractmethod
-    def check_unchanged(self) -> None:
-        """Raise ConflictError if the values are no longer those that were opened."""
+# what a piece may have of each row, as members of `blocks.Rows`
+_PARTS = ("X", "y", "sample_weight", "groups", "cells")
 
 
 @dataclass(frozen=True)
@@ -115,12 +63,12 @@ class Grid:
 
     def region(self, number: int) -> Slices:
         """Return the cells of a piece."""
+        slices = []
         places = np.unravel_index(number, self.counts)
-        spans = zip(places, self.piece, self.shape, strict=True)
-        return tuple(
-            slice(int(i) * length, min((int(i) + 1) * length, n))
-            for i, length, n in spans
-        )
+        for place, length, n in zip(places, self.piece, self.shape, strict=True):
+            start = int(place) * length
+            slices.append(slice(start, min(start + length, n)))
+        return tuple(slices)
 
 
 def cut_grid(
@@ -136,107 +84,16 @@ def cut_grid(
     >>> cut_grid(("y", "x"), (4096, 4096), (2048, 2048), 8).piece
     (1024, 1024)
     """
-    piece = chunks = tuple(
-        max(1, min(pair)) for pair in zip(chunks, shape, strict=True)
-    )
-    most = max(1, min(MAX_CELLS, blocks.MAX_BLOCK_BYTES // max(1, row_bytes)))
-    while math.prod(piece) > most:
+    chunks = tuple(max(1, min(pair)) for pair in zip(chunks, shape, strict=True))
+    piece = [*chunks]
+    max_cells = max(1, min(MAX_CELLS, blocks.MAX_BLOCK_BYTES // max(1, row_bytes)))
+    while math.prod(piece) > max_cells:
         longest = piece.index(max(piece))
-        piece = tuple(-(-n // 2) if i == longest else n for i, n in enumerate(piece))
-    while 2 * math.prod(piece) <= 2 * blocks.MIN_BLOCK_ROWS and piece != shape:
+        piece[longest] = -(-piece[longest] // 2)
+    while math.prod(piece) <= blocks.MIN_BLOCK_ROWS and tuple(piece) != shape:
         last = max(i for i, n in enumerate(shape) if piece[i] < n)
-        piece = tuple(
-            min(2 * n, shape[i]) if i == last else n for i, n in enumerate(piece)
-        )
-    return Grid(dims, shape, chunks, piece)
-
-
-@dataclass(frozen=True)
-class GridInput:
-    """A column of X: a variable, a part of a time, or the codes of a category."""
-
-    variable: Variable
-    #: One of `TIME_PARTS`; "" for the values themselves.
-    part: str = ""
-    #: Of a category: the text of each stored value.
-    meanings: Mapping[Any, str] = field(default_factory=dict, hash=False)
-    #: Of a category: the texts that rows have, in the order of their first rows.
-    levels: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return f"{self.variable.name}.{self.part}" if self.part else self.variable.name
-
-    @property
-    def dtype(self) -> AnyDType:
-        return np.dtype(np.float32) if self.meanings else self.variable.dtype
-
-    @property
-    def encoder(self) -> Facts:
-        """The column in the JSON of a recipe, a room above."""
-        if not self.meanings:
-            return {"kind": "number", "column": self.name}
-        return {"kind": "category", "column": self.name, "levels": [*self.levels]}
-
-    def texts_of(self, values: AnyArray) -> list[str]:
-        """Return the texts of values of a category, each once, in their order."""
-        distinct, first = np.unique(values, return_index=True)
-        ordered = distinct[np.argsort(first)].tolist()
-        return [self.meanings.get(value, columns.MISSING) for value in ordered]
-
-    def of(self, values: AnyArray) -> AnyArray:
-        """Return the column of the variable's values."""
-        if self.meanings:
-            place_of = {text: place for place, text in enumerate(self.levels)}
-            distinct, inverse = np.unique(values, return_inverse=True)
-            texts = [self.meanings.get(v, columns.MISSING) for v in distinct.tolist()]
-            codes = [place_of.get(text, len(self.levels)) for text in texts]
-            return np.array(codes, self.dtype)[inverse].reshape(values.shape)
-        if self.part in ("", "days"):
-            return values
-        moments = (np.nan_to_num(values) * 86400e3).astype("M8[ms]")
-        year = moments.astype("M8[Y]")
-        begin, end = (
-            part.astype("M8[ms]") for part in (year, year + np.timedelta64(1, "Y"))
-        )
-        turn = 2 * np.pi * ((moments - begin) / (end - begin))
-        return np.where(
-            np.isnan(values),
-            np.nan,
-            np.sin(turn) if self.part == "sin" else np.cos(turn),
-        )
-
-
-def columns_of(names: Sequence[str], find: Any) -> list[GridInput]:
-    """Return the columns of named inputs, of which `find` gives the variable or None.
-
-    A time becomes its days, and sine and cosine of the day of the year. Raises
-    InvalidParameterError if a name is no variable, or is repeated.
-    """
-    found: list[GridInput] = []
-    for name in names:
-        variable = find(name)
-        stem, _, part = name.rpartition(".")
-        if (
-            variable is None
-            and part in TIME_PARTS
-            and (of := find(stem)) is not None
-            and of.is_time
-        ):
-            found.append(GridInput(of, part))
-        elif variable is None:
-            raise InvalidParameterError(
-                f"`inputs` has {name!r}, which is no variable of the grid; expected"
-                " variables or coordinates"
-            )
-        else:
-            parts = TIME_PARTS if variable.is_time else ("",)
-            meanings = meanings_of(variable)
-            found += [GridInput(variable, part, meanings) for part in parts]
-    names = [column.name for column in found]
-    if len(set(names)) < len(names):
-        raise InvalidParameterError(f"`inputs` are {names}; expected different ones")
-    return found
+        piece[last] = min(2 * piece[last], shape[last])
+    return Grid(dims, shape, chunks, tuple(piece))
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,16 +113,16 @@ class GridDataset(blocks.Dataset):
     #: Variable of sample weights, or None.
     weight: Variable | None
     #: Rows of each piece; shape (n_pieces,).
-    cells_of: NDArray[np.int64]
+    piece_rows: NDArray[np.int64]
     url: str | None = None
     version: str | None = None
     missing_chunks: str = "error"
     #: Variables that are not read as targets, and without which a cell is no row.
-    known: tuple[Variable, ...] = ()
+    required: tuple[Variable, ...] = ()
     #: Variables and the ascending values at which they are cut; cells between the same
     #: ones are a group.
     cuts: tuple[tuple[Variable, FloatArray], ...] = ()
-    #: The coordinate reference system, from `reference_of`.
+    #: The coordinate reference system, from `grid_attributes.reference_of`.
     reference: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -286,7 +143,7 @@ class GridDataset(blocks.Dataset):
 
     @cached_property
     def edges(self) -> NDArray[np.int64]:
-        return np.concatenate([[0], np.cumsum(self.cells_of)])
+        return np.concatenate([[0], np.cumsum(self.piece_rows)])
 
     @property
     def n_samples(self) -> int:
@@ -314,38 +171,36 @@ class GridDataset(blocks.Dataset):
 
     @property
     def chunk_rows(self) -> int:
-        return max(1, int(self.cells_of.max(initial=1)))
+        return max(1, int(self.piece_rows.max(initial=1)))
 
     @property
     def variables(self) -> list[Variable]:
         """All that decide which cells are rows."""
-        others = [column.variable for column in self.inputs]
-        weight = [] if self.weight is None else [self.weight]
-        found = [*others, *self.targets, *self.known, *weight]
-        return list(dict.fromkeys(found))
+        inputs = [column.variable for column in self.inputs]
+        weights = [] if self.weight is None else [self.weight]
+        # each once
+        return [*dict.fromkeys([*inputs, *self.targets, *self.required, *weights])]
 
     def read(self, block: blocks.Block) -> blocks.Rows:
-        parts = []
+        parts: dict[str, list[AnyArray]] = {}
         for number in self._pieces(block.start, block.stop):
-            first = self.edges[number]
-            part = slice(max(0, block.start - first), block.stop - first)
             piece = self._read_piece(number)
-            parts.append([None if rows is None else rows[part] for rows in piece])
-        joined: list[Any] = [
-            (
-                None
-                if rows[0] is None
-                else rows[0]
-                if len(rows) == 1
-                else np.concatenate(rows)
-            )
-            for rows in zip(*parts, strict=True)
-        ]
-        X, y, weight, groups, cells = joined
-        return blocks.Rows(block, X, y, weight, groups=groups, cells=cells)
+            first = piece.block.start
+            rows = slice(max(0, block.start - first), block.stop - first)
+            for name in _PARTS:
+                values = getattr(piece, name)
+                if values is not None:
+                    parts.setdefault(name, []).append(values[rows])
+        # a view of one piece, since a copy takes memory
+        joined: dict[str, Any] = {
+            name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            for name, arrays in parts.items()
+        }
+        return blocks.Rows(block, **joined)
 
     def take(self, indices: IndexArray, /) -> memory.Sample:
-        return memory.Sample(*self.gather(indices)[:3])
+        X, y, weight, _ = self.gather(indices)
+        return memory.Sample(X, y, weight)
 
     def gather(self, indices: IndexArray) -> tuple[Any, Any, Any, Any]:
         """Return X, y, weights and groups of single rows, in the order of `indices`; a
@@ -360,9 +215,11 @@ class GridDataset(blocks.Dataset):
         pieces = np.searchsorted(self.edges, wanted, side="right") - 1
         for number in np.unique(pieces).tolist():
             here = np.flatnonzero(pieces == number)
-            for part, read in zip(gathered, self._read_piece(number)[:4], strict=True):
+            piece = self._read_piece(number)
+            rows = wanted[here] - piece.block.start
+            for name, part in zip(_PARTS[:4], gathered, strict=True):
                 if part is not None:
-                    part[here] = read[wanted[here] - self.edges[number]]
+                    part[here] = getattr(piece, name)[rows]
         return gathered
 
     def read_weight(self, block: blocks.Block) -> FloatArray | None:
@@ -376,7 +233,7 @@ class GridDataset(blocks.Dataset):
         return y[:, 0] if y is not None and self.one_dimensional else y
 
     def without_targets(self) -> GridDataset:
-        return replace(self, targets=(), known=(*self.known, *self.targets))
+        return replace(self, targets=(), required=(*self.required, *self.targets))
 
     def fingerprint(self) -> str:
         """Return a digest of the shape, the number of rows in each piece, and the rows
@@ -384,13 +241,13 @@ class GridDataset(blocks.Dataset):
         """
         facts = [self.grid, self.feature_names, self.target_names, self.dtype.str]
         digest = hashlib.sha256(repr(facts).encode())
-        digest.update(self.cells_of.tobytes())
-        pieces = np.flatnonzero(self.cells_of)
-        for number in np.unique(
-            pieces[np.linspace(0, len(pieces) - 1, _SAMPLED).astype(np.intp)]
-        ).tolist():
-            for rows in self._read_piece(number)[:3]:
-                digest.update(b"|" if rows is None else memory.as_bytes(rows))
+        digest.update(self.piece_rows.tobytes())
+        pieces = np.flatnonzero(self.piece_rows)
+        sampled = np.linspace(0, len(pieces) - 1, _SAMPLED).astype(np.intp)
+        for number in np.unique(pieces[sampled]).tolist():
+            piece = self._read_piece(number)
+            for values in (piece.X, piece.y, piece.sample_weight):
+                digest.update(b"|" if values is None else memory.as_bytes(values))
         return digest.hexdigest()
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
@@ -402,36 +259,6 @@ class GridDataset(blocks.Dataset):
     def check_unchanged(self) -> None:
         for variable in self.variables:
             variable.check_unchanged()
-
-    def grouped(self, sizes: Mapping[Variable, float]) -> labelled.GroupedDataset:
-        """Group rows by blocks of a size along each variable, in its units or days."""
-        cuts = []
-        for variable, size in sizes.items():
-            values = read_whole(variable)
-            low = np.nanmin(values)
-            high = np.nanmax(values)
-            cuts.append(
-                (
-                    variable,
-                    low + size * np.arange(1, math.floor((high - low) / size) + 1),
-                )
-            )
-        return self.cut(*cuts)
-
-    def folded(self, time: Variable, n_folds: int) -> labelled.GroupedDataset:
-        """Group rows into folds of equally many moments of a time, the earliest first.
-
-        Raises DataError if there are fewer moments than folds.
-        """
-        moments = np.unique(read_whole(time))
-        if len(moments) < n_folds:
-            raise DataError(
-                f"{time.name!r} has {len(moments)} moments, fewer than"
-                f" `n_folds`={n_folds}"
-            )
-        return self.cut(
-            (time, moments[-(-np.arange(1, n_folds) * len(moments) // n_folds)])
-        )
 
     def cut(self, *cuts: tuple[Variable, FloatArray]) -> labelled.GroupedDataset:
         """Group rows by variables and the ascending values at which they are cut."""
@@ -453,75 +280,77 @@ class GridDataset(blocks.Dataset):
         """Yield the pieces that hold rows `start:stop`."""
         first = int(np.searchsorted(self.edges, start, side="right")) - 1
         last = int(np.searchsorted(self.edges, stop, side="left"))
-        return (
-            number
-            for number in range(first, max(last, first + 1))
-            if self.cells_of[number]
-        )
+        for number in range(first, max(last, first + 1)):
+            if self.piece_rows[number]:
+                yield number
 
-    def _read_piece(self, number: int) -> tuple[Any, ...]:
-        """Return X, y, weight, groups and positions of a piece's rows."""
-        kept = vars(self).get("_kept")
-        # a piece may be several blocks, one after the other
-        if kept is not None and kept[0] == number:
-            return kept[1]  # type: ignore[no-any-return]
+    @cached_property
+    def _last_piece(self) -> dict[int, blocks.Rows]:
+        """The piece that was read last, by its number: it may be several blocks, one
+        after the other.
+        """
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what was cached does not travel
+        return {key: vars(self)[key] for key in self.__dataclass_fields__}
+
+    def _read_piece(self, number: int) -> blocks.Rows:
+        """Return the rows of a piece, with the positions of their cells in it."""
+        last = self._last_piece.get(number)
+        if last is not None:
+            return last
         region = self.grid.region(number)
         shape = tuple(part.stop - part.start for part in region)
-        found = {
+        values_of = {
             variable: read_aligned(variable, self.grid, region)
             for variable in self.variables
         }
-        here = _present(found.values(), shape)
+        is_row = _are_present(values_of.values(), shape)
 
         def rows_of(values: AnyArray, dtype: Any = np.float64) -> AnyArray:
-            return np.broadcast_to(values, shape)[here].astype(dtype, copy=False)
+            return np.broadcast_to(values, shape)[is_row].astype(dtype, copy=False)
 
-        cells = np.flatnonzero(here.ravel())
-        if len(cells) != self.cells_of[number]:
+        cells = np.flatnonzero(is_row.ravel())
+        if len(cells) != self.piece_rows[number]:
             raise DataError(
                 f"{len(cells):_} cells of piece {number} of the grid are rows, and"
-                f" {self.cells_of[number]:_} were when it was opened: it was changed"
+                f" {self.piece_rows[number]:_} were when it was opened: it was changed"
                 " meanwhile. Open it again"
             )
         X = np.empty((len(cells), self.n_features), self.dtype)
         for j, column in enumerate(self.inputs):
-            X[:, j] = rows_of(column.of(found[column.variable]), self.dtype)
-        y = [rows_of(found[variable]) for variable in self.targets]
-        weight = None if self.weight is None else rows_of(found[self.weight])
-        groups = self._groups(region)
-        groups = None if groups is None else rows_of(groups, np.int64)
-        piece = X, np.stack(y, axis=1) if y else None, weight, groups, cells
-        object.__setattr__(self, "_kept", (number, piece))
-        return piece
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("_kept", "edges")
-        }
-
-    def _groups(self, region: Slices) -> AnyArray | None:
-        """Return the groups of all cells of a region, to be broadcast; None without
-        groups.
-        """
+            X[:, j] = rows_of(column.encode(values_of[column.variable]), self.dtype)
+        y = [rows_of(values_of[variable]) for variable in self.targets]
         groups: Any = 0
         for variable, cut in self.cuts:
             values = read_aligned(variable, self.grid, region)
-            groups = groups * (len(cut) + 1) + np.searchsorted(
-                cut, values, side="right"
-            )
-        return np.asarray(groups) if self.cuts else None
+            between = np.searchsorted(cut, values, side="right")
+            groups = groups * (len(cut) + 1) + between
+        first, stop = self.edges[number : number + 2].tolist()
+        piece = blocks.Rows(
+            blocks.Block(number, first, stop),
+            X,
+            np.stack(y, axis=1) if y else None,
+            None if self.weight is None else rows_of(values_of[self.weight]),
+            groups=rows_of(groups, np.int64) if self.cuts else None,
+            cells=cells,
+        )
+        self._last_piece.clear()
+        self._last_piece[number] = piece
+        return piece
 
 
 def read_aligned(variable: Variable, grid: Grid, region: Slices) -> AnyArray:
-    """Read a region of a variable with all dimensions of the grid."""
-    values = variable.read(tuple(region[grid.dims.index(dim)] for dim in variable.dims))
-    order = sorted(
-        range(len(variable.dims)), key=lambda axis: grid.dims.index(variable.dims[axis])
-    )
-    lengths = dict(zip(variable.dims, values.shape, strict=True))
-    return values.transpose(order).reshape([lengths.get(dim, 1) for dim in grid.dims])
+    """Read a region of a variable with all dimensions of the grid; those that it lacks
+    have the length 1.
+    """
+    axes = [grid.dims.index(dim) for dim in variable.dims]
+    values = variable.read(tuple(region[axis] for axis in axes))
+    shape = [1] * len(grid.dims)
+    for axis, length in zip(axes, values.shape, strict=True):
+        shape[axis] = length
+    return values.transpose(np.argsort(axes)).reshape(shape)
 
 
 def read_whole(variable: Variable) -> AnyArray:
@@ -529,12 +358,13 @@ def read_whole(variable: Variable) -> AnyArray:
     return variable.read(tuple(slice(0, n) for n in variable.shape))
 
 
-def _present(parts: Any, shape: tuple[int, ...]) -> BoolArray:
+def _are_present(parts: Iterable[AnyArray], shape: tuple[int, ...]) -> BoolArray:
     """Return which cells no variable misses."""
-    floats = [~np.isnan(part) for part in parts if part.dtype.kind == "f"]
-    return np.broadcast_to(
-        reduce(operator.and_, floats, np.ones((1,) * len(shape), bool)), shape
-    )
+    present: BoolArray = np.ones((1,) * len(shape), bool)
+    for part in parts:
+        if part.dtype.kind == "f":
+            present = present & ~np.isnan(part)
+    return np.broadcast_to(present, shape)
 
 
 def grid_of(
@@ -552,16 +382,32 @@ def grid_of(
     dimensions. Raises DataError if sizes of a dimension differ, an input has a
     dimension that a target lacks, or no cell has all variables.
     """
-    variables = [
-        *targets,
-        *(column.variable for column in inputs),
-        *([] if weight is None else [weight]),
-    ]
-    variables = variables if like is None else [like, *variables]
-    sizes: dict[str, tuple[int, str]] = {}
+    variables = [*targets, *(column.variable for column in inputs)]
+    if weight is not None:
+        variables.append(weight)
+    if like is not None:
+        variables.insert(0, like)
+    sizes = _common_sizes(variables, targets)
+    whole = [v for v in variables if len(v.dims) == len(sizes)] or variables
+    stored = [dict(zip(v.dims, v.chunks, strict=True)) for v in whole]
+    chunks = tuple(max(lengths.get(dim, 1) for lengths in stored) for dim in sizes)
+    row_bytes = 8 * (len(inputs) + len(targets) + 1)
+    grid = cut_grid(tuple(sizes), tuple(sizes.values()), chunks, row_bytes)
+    n_rows = np.zeros(math.prod(grid.counts), np.int64)
+    dataset = GridDataset(grid, tuple(inputs), tuple(targets), weight, n_rows, **facts)
+    return _count_rows(dataset)
+
+
+def _common_sizes(
+    variables: Sequence[Variable], targets: Sequence[Variable]
+) -> dict[str, int]:
+    """Return the length of each dimension; DataError if variables disagree on it."""
+    sizes: dict[str, int] = {}
+    first_with: dict[str, str] = {}
     for variable in variables:
         for dim, n in zip(variable.dims, variable.shape, strict=True):
-            known, other = sizes.setdefault(dim, (n, variable.name))
+            known = sizes.setdefault(dim, n)
+            other = first_with.setdefault(dim, variable.name)
             if known != n:
                 raise DataError(
                     f"{other!r} has {known:_} cells along {dim!r}, and"
@@ -575,53 +421,57 @@ def grid_of(
                     " target for each cell. Select or average over it, or make a"
                     " variable of each of its places (xarray's `to_dataset`)"
                 )
-    dims = tuple(sizes)
-    whole = [v for v in variables if len(v.dims) == len(dims)] or variables
-    stored = [dict(zip(v.dims, v.chunks, strict=True)) for v in whole]
-    chunks = tuple(max(lengths.get(dim, 1) for lengths in stored) for dim in dims)
-    row_bytes = 8 * (len(inputs) + len(targets) + 1)
-    grid = cut_grid(dims, tuple(sizes[dim][0] for dim in dims), chunks, row_bytes)
-    n_cells = np.zeros(math.prod(grid.counts), np.int64)
-    dataset = GridDataset(grid, tuple(inputs), tuple(targets), weight, n_cells, **facts)
-    categories = [column for column in inputs if column.meanings]
-    missing = {variable for variable in dataset.variables if variable.may_miss}
-    missing.update(column.variable for column in categories)
-    filled: set[Variable] = set()
+    return sizes
+
+
+def _count_rows(dataset: GridDataset) -> GridDataset:
+    """Return a dataset with the rows of its pieces counted, and its categories' levels
+    found.
+    """
+    grid = dataset.grid
+    categories = [column for column in dataset.inputs if column.meanings]
+    read = {variable for variable in dataset.variables if variable.may_miss}
+    read.update(column.variable for column in categories)
+    filled: set[tuple[str, Any]] = set()
 
     def count(number: int) -> tuple[int, dict[GridInput, list[str]]]:
         """Return how many rows a piece has, and their levels of each category."""
         region = grid.region(number)
         shape = tuple(part.stop - part.start for part in region)
-        parts = {variable: read_aligned(variable, grid, region) for variable in missing}
-        filled.update(
-            v
-            for v, part in parts.items()
-            if v.fill is not None and np.isnan(part).any()
-        )
-        here = _present(parts.values(), shape)
+        parts = {variable: read_aligned(variable, grid, region) for variable in read}
+        for variable, part in parts.items():
+            if variable.doubtful_fill is not None and np.isnan(part).any():
+                filled.add((variable.name, variable.doubtful_fill))
+        is_row = _are_present(parts.values(), shape)
         levels = {}
         for column in categories:
-            values = np.broadcast_to(parts[column.variable], shape)[here]
+            values = np.broadcast_to(parts[column.variable], shape)[is_row]
             levels[column] = column.texts_of(values)
-        return int(here.sum()), levels
+        return int(is_row.sum()), levels
 
     with ThreadPoolExecutor(_READERS) as pool:
-        counted = list(pool.map(count, range(len(n_cells))))
-    n_cells[:] = [n_rows for n_rows, _ in counted]
-    for variable in sorted(filled, key=lambda variable: variable.name):
-        warn_of_fill(variable.name, variable.fill)
-    if not n_cells.any():
+        counted = list(pool.map(count, range(len(dataset.piece_rows))))
+    for name, fill in sorted(filled):
+        _log.warning(
+            "cells of %r that hold the fill value of its Zarr array, %s, are taken as"
+            " missing, since GDAL marks missing cells so. If they hold values, write"
+            " the array with another fill value",
+            name,
+            fill,
+        )
+    piece_rows = np.array([n_rows for n_rows, _ in counted], np.int64)
+    if not piece_rows.any():
         names = [variable.name for variable in dataset.variables]
         raise DataError(
             f"no cell has values of all of {names}; expected one at least. Leave"
             " some out"
         )
-    columns_of_X = []
-    for column in inputs:
+    inputs = []
+    for column in dataset.inputs:
         # levels that appended cells add come after the others
         texts = [text for _, levels in counted for text in levels.get(column, ())]
-        columns_of_X.append(replace(column, levels=tuple(dict.fromkeys(texts))))
-    return replace(dataset, inputs=tuple(columns_of_X))
+        inputs.append(replace(column, levels=tuple(dict.fromkeys(texts))))
+    return replace(dataset, piece_rows=piece_rows, inputs=tuple(inputs))
 
 
 def repeated_reads(dataset: GridDataset) -> dict[str, float]:
@@ -648,7 +498,7 @@ def repeated_reads(dataset: GridDataset) -> dict[str, float]:
 @dataclass(frozen=True, eq=False)
 class GridColumn:
     """The groups of a grid's rows, or their one target as labels of whole numbers: a
-    `columns.GridInput`.
+    `columns.Column`.
     """
 
     dataset: GridDataset
@@ -687,150 +537,3 @@ class GridColumn:
         return columns.check_values(
             values[:, 0], self.dataset.target_names[0], rows
         ).astype(np.int64)
-
-
-def mappings_of(variables: Sequence[Variable]) -> set[str]:
-    """Return the names of the grid mappings of variables, by default the usual ones."""
-    listed = [
-        str(variable.attributes.get("grid_mapping", "")).split()
-        for variable in variables
-    ]
-    # of several ("utm: x y geographic: lat lon") the first
-    return {words[0].rstrip(":") for words in listed if words} or {"spatial_ref", "crs"}
-
-
-def reference_of(attributes: Sequence[Facts]) -> dict[str, str]:
-    """Return the one coordinate reference system of grid mappings.
-
-    Raises DataError if they differ.
-    """
-    found: dict[str, str] = {}
-    for key, value in (
-        (k, v) for of in attributes for k, v in of.items() if _SYSTEM.fullmatch(k)
-    ):
-        # numbers in one form: attributes may hold 3, 3.0, lists or arrays
-        system = (
-            value
-            if isinstance(value, str)
-            else str(np.ravel(value).astype(float).tolist())
-        )
-        if (match := _EPSG.search(system)) is not None:
-            system = f"EPSG:{match[1]}"
-        if found.setdefault(key, system) != system:
-            raise DataError(
-                f"there are several coordinate reference systems: {key!r} is"
-                f" {found[key][:60]!r} and {system[:60]!r}; expected one, for training"
-                " and prediction too. Reproject to one grid first"
-            )
-    return found
-
-
-# -- missing cells
-# ---------------------------------------------------------------------------------
-
-
-def marks_of(attributes: Facts, dtype: AnyDType, *more: Any) -> AnyArray:
-    """Return the values of a dtype that mean a missing cell, besides NaN.
-
-    They are named by a variable's attributes, or in `more`; those that the dtype lacks
-    do not count.
-    """
-    named = [
-        *more,
-        *(value for key, value in attributes.items() if MARKS.fullmatch(key)),
-    ]
-    numbers = [
-        _number(one) for value in named for one in np.ravel(np.array(value, object))
-    ]
-    values: list[Any] = [
-        number for number in numbers if isinstance(number, Real) and number == number
-    ]
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            marks = np.array(values, dtype)
-        return np.unique(marks[np.isfinite(marks)])
-    if dtype.kind not in "iu":
-        return np.empty(0, dtype)
-    limits = np.iinfo(dtype)
-    whole = (
-        number
-        for number in values
-        if limits.min <= number <= limits.max and number == int(number)
-    )
-    return np.unique(np.array([*whole], dtype))
-
-
-def warn_of_fill(name: str, fill: Any) -> None:
-    """Log that a fill value is taken for missing cells, though no attribute says so."""
-    _log.warning(
-        "cells of %r that hold the fill value of its Zarr array, %s, are taken as"
-        " missing, since GDAL marks missing cells so. If they hold values, write the"
-        " array with another fill value",
-        name,
-        fill,
-    )
-
-
-def _number(value: Any) -> Any:
-    """Return a number that may be stored as digits, or as base64 of its bytes."""
-    if not isinstance(value, str):
-        return value
-    for read in (
-        int,
-        float,
-        lambda text: np.frombuffer(base64.b64decode(text), "<f8").item(),
-    ):
-        with suppress(ValueError):
-            return read(value)
-    return None
-
-
-# -- classes
-# --------------------------------------------------------------------------------------
-
-
-def meanings_of(variable: Variable) -> dict[Any, str]:
-    """Return the text of each value of a category, by CF's `flag_values` and
-    `flag_meanings`; none for a variable of numbers.
-
-    Raises DataError if a cell may hold several flags, or their numbers differ.
-    """
-    attributes = variable.attributes
-    if "flag_masks" in attributes:
-        raise DataError(
-            f"{variable.name!r} has `flag_masks`: a cell may hold several flags at"
-            " once; expected numbers, or one flag in a cell (`flag_values`). Store each"
-            " flag as a variable of its own, of 0 and 1"
-        )
-    if not {"flag_values", "flag_meanings"} <= attributes.keys():
-        return {}
-    words = " ".join(np.ravel(attributes["flag_meanings"]).tolist())
-    texts = unicodedata.normalize("NFC", words).split()
-    values = np.ravel(attributes["flag_values"]).tolist()
-    if len(values) != len(texts):
-        raise DataError(
-            f"{variable.name!r} has {len(values)} `flag_values` and {len(texts)} words"
-            " in `flag_meanings`; expected as many. Correct these attributes, or remove"
-            " them if the values are numbers"
-        )
-    return dict(zip(values, texts, strict=True))
-
-
-def flags_of(meanings: Mapping[int, str]) -> Summary:
-    """Return CF's attributes of labels, with a colour of each: hues a golden section
-    apart.
-    """
-    if not meanings:
-        return {}
-    words = ["_".join(meaning.split()) for meaning in meanings.values()]
-    if len(set(words)) < len(words):
-        words = [f"{word}_{value}" for word, value in zip(words, meanings, strict=True)]
-    hues = [
-        (i * 0.618034 % 1, 0.45 + 0.2 * (i // 2 % 2), 0.6) for i in range(len(meanings))
-    ]
-    parts = (colorsys.hls_to_rgb(*hue) for hue in hues)
-    colours = [
-        "#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in parts
-    ]
-    texts = {"flag_meanings": " ".join(words), "flag_colors": " ".join(colours)}
-    return {"flag_values": [*meanings], **texts}

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks, grids, labelled
+from rff_dist.data import blocks, grid_inputs, grids, labelled
+from rff_dist.data.grid_attributes import mappings_of, marks_of, reference_of
+from rff_dist.data.grid_inputs import Slices, Variable
 from rff_dist.errors import DataError
 from rff_dist.typing import AnyArray, Summary
 
@@ -22,14 +24,14 @@ _INPUTS = ("band", "variable")
 
 
 @dataclass(frozen=True, eq=False)
-class XarrayVariable(grids.Variable):
+class XarrayVariable(Variable):
     """A DataArray, which xarray reads and decodes."""
 
     array: Any
     #: Values that mean a missing cell, which xarray shows as they are.
     marks: AnyArray
 
-    def read(self, region: grids.Slices) -> AnyArray:
+    def read(self, region: Slices) -> AnyArray:
         values = values_of(self.array, region)
         if not self.marks.size:
             return values
@@ -86,19 +88,19 @@ def open_xarray(
     if sample_weight is not None:
         weight = _xarray_variable("sample_weight", sample_weight)
     dataset = grids.grid_of(
-        grids.columns_of(named, find),
+        grid_inputs.columns_of(named, find),
         [_xarray_variable(str(t.name or "y"), t) for t in targets],
         weight,
     )
     parts = [X, *others.values()]
-    mappings = grids.mappings_of(dataset.variables)
+    mappings = mappings_of([variable.attributes for variable in dataset.variables])
     coordinates = (part.coords for part in parts if part is not None)
     found = [
         part[name].attrs
         for part in coordinates
         for name in sorted(mappings & set(part))
     ]
-    return replace(dataset, reference=grids.reference_of(found))
+    return replace(dataset, reference=reference_of(found))
 
 
 def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
@@ -160,7 +162,7 @@ def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset
     return dataset.cut((variable, boundaries))
 
 
-def values_of(array: Any, region: grids.Slices) -> AnyArray:
+def values_of(array: Any, region: Slices) -> AnyArray:
     """Return values of a region of a DataArray; those of a time as days since 1970."""
     values = np.asarray(array[region].values)
     if values.dtype.kind != "M":
@@ -172,7 +174,7 @@ def values_of(array: Any, region: grids.Slices) -> AnyArray:
 
 
 def facts_of(name: str, array: Any) -> Summary:
-    """Return the fields of a `grids.Variable` for a DataArray; raises DataError.
+    """Return the fields of a `Variable` for a DataArray; raises DataError.
 
     Its values must be numbers or times.
     """
@@ -213,7 +215,7 @@ def _xarray_variable(name: str, array: Any) -> XarrayVariable:
         ),
         attributes=array.encoding | array.attrs,
         can_travel=False,
-        fill=doubtful_fill,
+        doubtful_fill=doubtful_fill,
         array=array,
         marks=marks,
     )
@@ -226,7 +228,7 @@ def _missing_marks(array: Any) -> tuple[AnyArray, Any]:
     mark. 0 is the default, and no mark either; another one may mark missing cells, as
     GDAL's do, or be a value.
     """
-    marks_by_attributes = grids.marks_of(array.attrs, array.dtype)
+    marks_by_attributes = marks_of(array.attrs, array.dtype)
     fill_value = array.encoding.get("fill_value")
     if not fill_value:
         return marks_by_attributes, None
@@ -234,7 +236,7 @@ def _missing_marks(array: Any) -> tuple[AnyArray, Any]:
     for key in ("_FillValue", "missing_value"):
         if np.any(array.encoding.get(key) == fill_value):
             return marks_by_attributes, None
-    marks = grids.marks_of(array.attrs, array.dtype, fill_value)
+    marks = marks_of(array.attrs, array.dtype, fill_value)
     is_named = len(marks) == len(marks_by_attributes)
     return marks, None if is_named else fill_value
 
@@ -260,7 +262,7 @@ def to_xarray(dataset: grids.GridDataset, values: AnyArray, X: Any, name: str) -
     tail = values.shape[1:]
     values = values if values.dtype.kind == "f" else values.astype(np.float64)
     cells = np.full((*grid.shape, *tail), np.nan, values.dtype)
-    for number in np.flatnonzero(dataset.cells_of).tolist():
+    for number in np.flatnonzero(dataset.piece_rows).tolist():
         region = grid.region(number)
         (first, stop) = dataset.edges[number : number + 2]
         rows = dataset.read(blocks.Block(number, first, stop))

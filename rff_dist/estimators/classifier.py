@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.platt_scaling import ScoreCalibration
-from rff_dist.data import blocks, columns, grids, labelled, xarrays
+from rff_dist.data import blocks, columns, grid_attributes, labelled, xarrays
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError, warn
 from rff_dist.estimators import base, inputs, values
@@ -396,7 +396,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         classes = self.classes_
         flags = {}
         if xarrays.is_xarray(X) and classes.dtype.kind in "OUT":
-            flags = grids.flags_of({i: str(label) for i, label in enumerate(classes)})
+            texts = {i: str(label) for i, label in enumerate(classes)}
+            flags = grid_attributes.flags_of(texts)
             classes = np.arange(len(classes))
         finish = partial(_labels, classes, self._calibration)
         found = self._of_scores(X, finish, width=None, dtype=classes.dtype)

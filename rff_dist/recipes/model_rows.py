@@ -12,7 +12,8 @@ from typing import Any
 
 from rff_dist.data import blocks
 from rff_dist.data.blocks import Dataset
-from rff_dist.data.grids import GridDataset, reference_of
+from rff_dist.data.grid_attributes import reference_of
+from rff_dist.data.grids import GridDataset
 from rff_dist.data.labelled import TargetsOfSource, of_source, source_of
 from rff_dist.data.memory import Sample
 from rff_dist.errors import DataError, warn

@@ -16,7 +16,7 @@ from rff_dist.checks import as_array
 from rff_dist.data import dask_collections
 from rff_dist.data.blocks import Block, Dataset
 from rff_dist.data.columns import Column, MemoryColumn, check_values
-from rff_dist.data.folding import DatedFolds, Folds
+from rff_dist.data.folding import DatedFolds, Folds, first_values
 from rff_dist.data.grids import GridColumn, GridDataset
 from rff_dist.data.labelled import GroupedDataset, source_of
 from rff_dist.data.memory import digest_array
@@ -278,15 +278,10 @@ def fold_by_time(
 
 def _cuts(times: FloatArray, n_folds: int) -> FloatArray:
     """Return the first time of each fold but the first, from ascending times."""
-    cuts = np.unique(_starts(times, n_folds))
+    cuts = np.unique(first_values(times, n_folds))
     cuts = cuts[cuts > times[0]]
     if len(cuts) + 1 < n_folds:
         # Many rows have the same time: as many times in each fold, then.
         moments = np.unique(times)
-        cuts = _starts(moments, min(n_folds, len(moments)))
+        cuts = first_values(moments, min(n_folds, len(moments)))
     return cuts
-
-
-def _starts(times: FloatArray, n_folds: int) -> FloatArray:
-    """Return where folds of as many times each begin, without the first."""
-    return times[-(-np.arange(1, n_folds) * len(times) // n_folds)]

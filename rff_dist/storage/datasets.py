@@ -17,7 +17,8 @@ import numpy as np
 import zarr
 
 from rff_dist.data import memory, xarrays
-from rff_dist.data.grids import GridDataset, marks_of
+from rff_dist.data.grid_attributes import marks_of
+from rff_dist.data.grids import GridDataset
 from rff_dist.errors import NoSuchVersionError, StorageError
 from rff_dist.storage import grids as stored_grids
 from rff_dist.storage import groups, repositories

@@ -7,6 +7,7 @@ decoded by the CF conventions, and missing cells are NaN. Results become variabl
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,12 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 
 from rff_dist import lazy
-from rff_dist.data import grids, xarrays
+from rff_dist.data import grid_attributes, grid_inputs, grids, xarrays
 from rff_dist.data.blocks import Block
-from rff_dist.data.grids import GridDataset, marks_of
+from rff_dist.data.folding import first_values
+from rff_dist.data.grid_attributes import marks_of
+from rff_dist.data.grid_inputs import Slices, Variable
+from rff_dist.data.grids import GridDataset
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, groups, locations
@@ -48,7 +52,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True, eq=False)
-class StoredVariable(grids.Variable):
+class StoredVariable(Variable):
     """A variable in a Zarr group; it pickles as group and name."""
 
     stored: StoredArray
@@ -56,7 +60,7 @@ class StoredVariable(grids.Variable):
     missing_chunks: str
     decoded: Any  # a Variable of xarray, which decodes what is read
 
-    def read(self, region: grids.Slices) -> AnyArray:
+    def read(self, region: Slices) -> AnyArray:
         """Return the values of a region, NaN where they are missing."""
         try:
             with naming_cells(region, self.stored.label):
@@ -101,7 +105,7 @@ def open_variable(
         chunks=stored.header.shards or stored.header.chunks,
         attributes=dict(stored.array.attrs),
         can_travel=stored.can_travel(),
-        fill=doubtful_fill,
+        doubtful_fill=doubtful_fill,
         stored=stored,
         group=group,
         missing_chunks=missing_chunks,
@@ -158,7 +162,7 @@ def _decode(name: str, stored: StoredArray, dims: Sequence[str]) -> tuple[Any, A
     known: dict[str, Any] = {
         key: value
         for key, value in attributes.items()
-        if not grids.MARKS.fullmatch(key)
+        if not grid_attributes.MARKS.fullmatch(key)
     }
     sign = {"true": "u", "false": "i"}.get(str(known.get("_Unsigned")))
     if sign and marks.dtype.kind in "iu":
@@ -212,7 +216,7 @@ def open_grid(
     def find(name: str) -> StoredVariable | None:
         return variable(name) if name in names else None
 
-    columns = grids.columns_of(inputs, find)
+    columns = grid_inputs.columns_of(inputs, find)
     all_dims = [column.variable.dims for column in columns]
     wanted = {*sum(all_dims, ())}
     like = None
@@ -233,9 +237,9 @@ def open_grid(
         version=group.version,
         missing_chunks=missing_chunks,
     )
-    mappings = sorted(grids.mappings_of(dataset.variables) & names)
-    crs = grids.reference_of([dict(_array(group, name).attrs) for name in mappings])
-    dataset = replace(dataset, reference=crs)
+    described = grid_attributes.mappings_of([v.attributes for v in dataset.variables])
+    systems = [dict(_array(group, name).attrs) for name in sorted(described & names)]
+    dataset = replace(dataset, reference=grid_attributes.reference_of(systems))
     for name, n_times in grids.repeated_reads(dataset).items():
         _log.warning(
             "the chunks of %r do not fit the pieces of %s cells in which the grid is"
@@ -256,7 +260,7 @@ def group_by_blocks(dataset: GridDataset, sizes: Sequence[str]) -> GroupedDatase
 
     Sizes are in the units of the variable, those of a time in days.
     """
-    size_of: dict[grids.Variable, float] = {}
+    cuts = []
     for text in sizes:
         name, _, number = text.partition("=")
         try:
@@ -268,17 +272,31 @@ def group_by_blocks(dataset: GridDataset, sizes: Sequence[str]) -> GroupedDatase
                 f"`group_by_block` has {text!r}; expected a name and a size above 0,"
                 " such as lat=2"
             )
-        size_of[open_variable(_group_of(dataset), name)] = size
-    return dataset.grouped(size_of)
+        variable = open_variable(_group_of(dataset), name)
+        values = grids.read_whole(variable)
+        lowest = np.nanmin(values)
+        n_cuts = math.floor((np.nanmax(values) - lowest) / size)
+        cuts.append((variable, lowest + size * np.arange(1, n_cuts + 1)))
+    return dataset.cut(*cuts)
 
 
 def fold_by_time(dataset: GridDataset, n_folds: int) -> GroupedDataset:
-    """Return rows of a stored grid, each with its fold by the time coordinate."""
+    """Return rows of a stored grid, each with its fold by the time coordinate: of as
+    many moments each, the earliest first.
+
+    Raises DataError if there are fewer moments than folds.
+    """
     group = _group_of(dataset)
     for name in {*dataset.grid.dims} & {*group.list_arrays()}:
         variable = open_variable(group, name)
         if variable.is_time:
-            return dataset.folded(variable, n_folds)
+            moments = np.unique(grids.read_whole(variable))
+            if len(moments) < n_folds:
+                raise DataError(
+                    f"{name!r} has {len(moments)} moments, fewer than"
+                    f" `n_folds`={n_folds}"
+                )
+            return dataset.cut((variable, first_values(moments, n_folds)))
     raise InvalidParameterError(
         f"`time` is given, but none of the dimensions {list(dataset.grid.dims)} has"
         " times; leave it out"
@@ -298,7 +316,7 @@ def find_inputs(url: PathLike, version: str | None, card: Facts) -> list[str] | 
     if not names or group.read_header("X") is not None:
         return None
     stored = {*group.list_arrays()}
-    parts = {f"{name}.{part}" for name in stored for part in grids.TIME_PARTS}
+    parts = {f"{name}.{part}" for name in stored for part in grid_inputs.TIME_PARTS}
     return names if stored | parts >= {*names} else None
 
 
@@ -357,7 +375,7 @@ class GridOutput(StagedOutput):
                 return False
         return True
 
-    def _piece(self, block: Block) -> tuple[int, grids.Slices]:
+    def _piece(self, block: Block) -> tuple[int, Slices]:
         number = int(np.searchsorted(self.edges, block.start, side="right")) - 1
         return number, self.grid.region(number)
 
@@ -422,7 +440,7 @@ def create_grid_output(
             for name in names:
                 facts = _attributes(name, target_name, target, template)
                 if dtype.kind not in "fU":
-                    facts |= grids.flags_of(layout.meanings)
+                    facts |= grid_attributes.flags_of(layout.meanings)
                 _create(created, name, dtype, dataset, template, facts)
 
     return begin(
@@ -515,7 +533,8 @@ def _attributes(
             attributes[key] = template.attributes[key]
     if name == "prediction":
         for key, value in target.items():
-            if key not in _NOT_COPIED and not grids.MARKS.fullmatch(key):
+            is_mark = grid_attributes.MARKS.fullmatch(key)
+            if key not in _NOT_COPIED and not is_mark:
                 attributes[key] = value
     elif name in _TITLES:
         if "units" in target:

@@ -16,7 +16,8 @@ from rff_dist.classify.predict import predict as predict_classes
 from rff_dist.data import blocks as data_blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
-from rff_dist.data.grids import MAX_CELLS, cut_grid, reference_of
+from rff_dist.data.grid_attributes import reference_of
+from rff_dist.data.grids import MAX_CELLS, cut_grid
 from rff_dist.data.xarrays import open_xarray
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
@@ -64,7 +65,7 @@ def as_grid(dataset, values):
     have.
     """
     cells = np.full(dataset.grid.shape, np.nan)
-    for number in np.flatnonzero(dataset.cells_of):
+    for number in np.flatnonzero(dataset.piece_rows):
         first, stop = dataset.edges[number : number + 2]
         region = dataset.grid.region(number)
         piece = cells[region].copy().ravel()

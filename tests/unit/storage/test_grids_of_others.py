@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from xarray.backends.zarr import FillValueCoder
 
 from rff_dist import RFFClassifier, RFFRidge
+from rff_dist.data.blocks import Block
 from rff_dist.storage.datasets import open_dataset
 from tests.tables import all_rows
 
@@ -70,13 +71,12 @@ def test_values_are_those_that_xarray_shows(attributes, values, options):
     ].values.astype(float)
     dataset = open_dataset(place, x=["a"], y=None)
     found = np.full(shown.shape, np.nan)
-    for number in np.flatnonzero(dataset.cells_of):
+    for number in np.flatnonzero(dataset.piece_rows):
         piece = found[dataset.grid.region(number)]
-        rows = dataset.edges[number : number + 2]
-        here = np.isin(np.arange(piece.size), dataset._read_piece(number)[4]).reshape(
-            piece.shape
-        )
-        piece[here] = all_rows(dataset).X[slice(*rows), 0]
+        first, stop = dataset.edges[number : number + 2]
+        rows = dataset.read(Block(0, first, stop))
+        here = np.unravel_index(rows.cells, piece.shape)
+        piece[here] = rows.X[:, 0]
     assert_array_equal(found, shown)
 
 
