@@ -591,6 +591,35 @@ def plan_choices(
     return penalty, folds, widths, plan(widths[-1], folds)
 
 
+def doubled(choices: Choices, machines: Machines) -> Choices | None:
+    """Return the choices of twice as many components; None if a fit cannot take them.
+
+    Options, effort, rows and memory decide; whether they pay, the fit does.
+    """
+    n_components = 2 * choices.widths[-1]
+    may_grow = (
+        choices.options.chooses_n_components
+        and not choices.has_given_candidates
+        and choices.options.time_limit is None
+        and n_components <= choices.effort.n_components_that_pay
+        and n_components < 2 * choices.dataset.n_samples
+    )
+    if choices.folds is None or not may_grow:
+        return None
+    try:
+        plan = plan_regression(
+            choices.dataset,
+            n_components,
+            choices.options,
+            choices.folds.n_folds,
+            machines=machines,
+        )
+    except PlanError as error:
+        logger.info("not trying %d components: %s", n_components, error)
+        return None
+    return replace(choices, widths=[n_components], plan=plan)
+
+
 def _folds_in_memory(
     folds: folding.Folds | None,
     alternatives: Sequence[folding.Folds | None],

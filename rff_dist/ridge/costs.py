@@ -5,9 +5,10 @@ first round, and of the training on all rows, come out, before anything runs. It
 arithmetic on sizes alone.
 """
 
+from rff_dist.fitting.plan import Machines
 from rff_dist.numerics import machine
 from rff_dist.ridge import budget
-from rff_dist.ridge.choices import ROUND_ROWS, Choices
+from rff_dist.ridge.choices import ROUND_ROWS, Choices, doubled
 from rff_dist.selection import cross_validation
 from rff_dist.typing import Summary
 
@@ -39,13 +40,8 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
         flops += len(choices.candidates) * (
             flops_of_sums + cross_validation.cross_validation_flops([width], n_splits)
         )
-    rate = _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()
-
-    cv_seconds = (
-        cross_validation.cross_validation_flops(choices.widths, n_splits) / rate
-    )
-    final = n_trained * (plan.seconds(gflops) + cv_seconds)
-    first = float(flops / rate)
+    final = n_trained * _seconds_of_final(choices, gflops)
+    first = float(flops / _rate(gflops))
     limit = choices.options.time_limit
     if limit is not None:
         first = min(first, budget.FIRST_SHARE * limit)
@@ -59,3 +55,38 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
         "n_trained": n_trained,
         "final_seconds": float(final),
     }
+
+
+def cost_of_growing(
+    choices: Choices, machines: Machines, *, gflops: float
+) -> Summary | None:
+    """Return what a fit takes in addition if every doubling of its components pays.
+
+    None if it doubles none. The memory is that of the last one, the seconds are of all.
+    """
+    largest = None
+    seconds = 0.0
+    while (more := doubled(largest or choices, machines)) is not None:
+        largest = more
+        seconds += _seconds_of_final(more, gflops)
+    if largest is None:
+        return None
+    return {
+        "n_components": largest.plan.n_components,
+        "worker_bytes": largest.plan.worker_bytes,
+        "client_bytes": largest.plan.client_bytes,
+        "seconds": seconds,
+    }
+
+
+def _seconds_of_final(choices: Choices, gflops: float) -> float:
+    """Return the seconds of one candidate's sums over all rows, and of their folds."""
+    assert choices.comparison_folds is not None
+    n_splits = len(choices.comparison_folds.splits)
+    flops = cross_validation.cross_validation_flops(choices.widths, n_splits)
+    return float(choices.plan.seconds(gflops) + flops / _rate(gflops))
+
+
+def _rate(gflops: float) -> float:
+    """Return the operations per second of small products and decompositions."""
+    return _SHARE_OF_PEAK * gflops * 1e9 * machine.available_cores()

@@ -22,7 +22,7 @@ from typing import Any
 
 from rff_dist.data import blocks, folding, labelled
 from rff_dist.engines.protocol import Broadcast, Engine
-from rff_dist.errors import PlanError, SolveError
+from rff_dist.errors import SolveError
 from rff_dist.features import draw, kinds
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import parameters
@@ -42,6 +42,7 @@ from rff_dist.ridge.choices import (
     EXACT_ROWS,
     Choices,
     choices_of,
+    doubled,
     has_groups,
     prepare_folds,
 )
@@ -463,9 +464,7 @@ def needs_high_precision(rounding: float | None, options: RidgeOptions) -> bool:
 def error_of_half(comparison: Comparison, choices: Choices) -> float | None:
     """Return the best map's error with half of the components; None if unknown."""
     best = comparison.best
-    if not choices.options.chooses_n_components or best.parts is None:
-        return None
-    if not draw.is_nested(best.drawn):
+    if best.parts is None or not draw.is_nested(best.drawn):
         return None
     # the leading components are those of a smaller draw, so this takes no pass
     half = draw.shortened(best.drawn, best.drawn.n_components // 4 * 2)
@@ -482,31 +481,13 @@ def with_more_components(
     comparison: Comparison, prepared: PreparedDataset, choices: Choices
 ) -> Choices | None:
     """Return choices of twice as many components; None if these would not pay."""
-    n_components = 2 * comparison.best.drawn.n_components
-    may_grow = (
-        not choices.has_given_candidates
-        and choices.options.time_limit is None
-        and n_components <= choices.effort.n_components_that_pay
-        and n_components < 2 * prepared.dataset.n_samples
-    )
-    if not may_grow:
+    more = doubled(choices, Machines.of(prepared.engine))
+    if more is None:
         return None
     half = error_of_half(comparison, choices)
     if half is None or comparison.best.score > (1 - DOUBLING_PAYS) * half:
         return None
-    assert choices.folds is not None  # which gave the errors
-    try:
-        plan = plan_regression(
-            prepared.dataset,
-            n_components,
-            choices.options,
-            choices.folds.n_folds,
-            machines=Machines.of(prepared.engine),
-        )
-    except PlanError as error:
-        logger.info("not trying %d components: %s", n_components, error)
-        return None
-    return replace(choices, widths=[n_components], plan=plan)
+    return more
 
 
 def model_of(

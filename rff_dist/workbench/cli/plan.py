@@ -105,6 +105,7 @@ def plan(
         "widths": widths,
         "most_centres": most_centres,
         "choosing": costs.cost_of_choosing(choices, gflops=gflops),
+        "growing": costs.cost_of_growing(choices, machines, gflops=gflops),
     }
     rows = list(_rows(chosen, record, machines))
     table = words.Table("", ("", "", ""), rows, is_facts=True)
@@ -164,5 +165,10 @@ def _rows(
             first = f"on {sample}: about {choosing['seconds']:.0f} s"
             yield "choosing, first", candidates, first
         yield "choosing, final", words.plural(n_trained, "candidate"), final
+    growing = record["growing"]
+    if growing is not None:
+        memory = human_bytes(max(growing["worker_bytes"], growing["client_bytes"]))
+        more = f"{memory} of memory, about {growing['seconds']:.0f} s more"
+        yield "if doubling D pays", f"D = {growing['n_components']:,}", more
     seconds = words.seconds_words(record["statistics_seconds"])
     yield "seconds, about", seconds, f"for {timed}, without reading and solving"

@@ -6,7 +6,7 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
 from rff_dist.storage.datasets import open_dataset
-from tests.command_line import PLAIN, document, shown
+from tests.command_line import PLAIN, document, run, shown
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,15 @@ def test_the_plan_says_which_way_features_are_multiplied(folder, monkeypatch):
     assert found["products"] == "bytes"
     assert found["gflops_per_thread"] > 0
     assert "by bytes" in shown(*plan)
+
+
+def test_the_plan_has_the_memory_and_seconds_of_more_components(tmp_path):
+    data = tmp_path / "data.zarr"
+    assert run("generate", data, "--rows 3000 --n-features 3").exit_code == 0
+    found = document("plan", data)
+    growing = found["growing"]
+    assert growing["n_components"] == 2 * found["n_components"] == 4096
+    assert growing["client_bytes"] > 2 * found["client_bytes"]
+    assert growing["seconds"] > found["choosing"]["final_seconds"]
+    assert "D = 4,096" in shown("plan", data)
+    assert document("plan", data, "--n-components 2048")["growing"] is None
