@@ -13,16 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Self, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.errors import DataError, NotFiniteError, PlanError
 from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, IndexArray, frozen
-
-# X, y and weights of single rows
-type Taken = tuple[AnyArray, FloatArray | None, FloatArray | None]
 
 # rounding alone may give a constant a variance of this share of its mean square
 ROUNDING = 1e-14
@@ -122,6 +119,17 @@ class Rows:
         )
 
 
+class Sample(NamedTuple):
+    """Some rows of a dataset, in the order they were asked for."""
+
+    #: Real array of shape (n_indices, n_features). Inputs in their stored dtype.
+    X: AnyArray
+    #: Targets; shape (n_indices, n_targets).
+    y: FloatArray | None
+    #: Weights; None means 1 for each row; shape (n_indices,).
+    sample_weight: FloatArray | None = None
+
+
 class Dataset(ABC):
     """Rows that blocks are read from: stored, in memory or made by a cluster."""
 
@@ -200,7 +208,7 @@ class Dataset(ABC):
         """Return all of y as it is held, in its stored dtype; None without y."""
 
     @abstractmethod
-    def take(self, indices: IndexArray, /) -> Taken:
+    def take(self, indices: IndexArray, /) -> Sample:
         """Return X, y and weights of single rows, in the order of `indices`."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rff_dist.data import blocks, memory
+from rff_dist.data import array_checks, blocks, digests
 from rff_dist.errors import DataError
 from rff_dist.typing import AnyDType
 
@@ -75,11 +75,13 @@ class MemoryColumn:
         return self.values[block.start : block.stop]
 
     def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
-        return np.asarray(self.values[memory.check_indices(indices, self.n_samples)])
+        return np.asarray(
+            self.values[array_checks.check_indices(indices, self.n_samples)]
+        )
 
     @cached_property
     def _digest(self) -> str:
-        return memory.digest_array(self.values)
+        return digests.digest_array(self.values)
 
     def fingerprint(self) -> str:
         return self._digest
@@ -109,7 +111,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         )
     kind = values.dtype.kind
     if kind in "iufU":
-        values = memory.native(values)
+        values = array_checks.native(values)
     # a StringDType with an `na_object` may hold missing values
     if kind == "O" or (kind == "T" and hasattr(values.dtype, "na_object")):
         return _from_objects(values.astype(object), name, rows)

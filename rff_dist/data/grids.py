@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks, columns, labelled, memory
+from rff_dist.data import array_checks, blocks, columns, digests, labelled
 from rff_dist.data.grid_inputs import GridInput, Slices, Variable
 from rff_dist.errors import DataError
 from rff_dist.typing import (
@@ -198,15 +198,15 @@ class GridDataset(blocks.Dataset):
         }
         return blocks.Rows(block, **joined)
 
-    def take(self, indices: IndexArray, /) -> memory.Sample:
+    def take(self, indices: IndexArray, /) -> blocks.Sample:
         X, y, weight, _ = self.gather(indices)
-        return memory.Sample(X, y, weight)
+        return blocks.Sample(X, y, weight)
 
     def gather(self, indices: IndexArray) -> tuple[Any, Any, Any, Any]:
         """Return X, y, weights and groups of single rows, in the order of `indices`; a
         piece is read once.
         """
-        wanted = memory.check_indices(indices, self.n_samples)
+        wanted = array_checks.check_indices(indices, self.n_samples)
         X = np.empty((len(wanted), self.n_features), self.dtype)
         y = np.empty((len(wanted), self.n_targets)) if self.targets else None
         weight = np.empty(len(wanted)) if self.weighted else None
@@ -247,11 +247,11 @@ class GridDataset(blocks.Dataset):
         for number in np.unique(pieces[sampled]).tolist():
             piece = self._read_piece(number)
             for values in (piece.X, piece.y, piece.sample_weight):
-                digest.update(b"|" if values is None else memory.as_bytes(values))
+                digest.update(b"|" if values is None else digests.as_bytes(values))
         return digest.hexdigest()
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
-        return memory.prefix_digest(self, n_samples)
+        return digests.prefix_digest(self, n_samples)
 
     def can_travel(self) -> bool:
         return all(variable.can_travel for variable in self.variables)

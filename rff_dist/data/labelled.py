@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import blocks, columns, memory
+from rff_dist.data import array_checks, blocks, columns, digests
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.numerics import exact_sums
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
@@ -79,7 +79,7 @@ class ExtendedDataset(blocks.Dataset):
 
         Weights that balance classes depend on all rows, so appended rows change it.
         """
-        return None if self.is_lazy else memory.prefix_digest(self, n_samples)
+        return None if self.is_lazy else digests.prefix_digest(self, n_samples)
 
 
 class TargetsOfSource(ExtendedDataset):
@@ -121,7 +121,9 @@ class GroupedDataset(TargetsOfSource):
     take = of_source("take")
 
     def __post_init__(self) -> None:
-        memory.require_rows({"X": self.n_samples, "groups": self.groups.n_samples})
+        array_checks.require_rows(
+            {"X": self.n_samples, "groups": self.groups.n_samples}
+        )
 
     @property
     def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
@@ -205,7 +207,7 @@ class LabelledDataset(ExtendedDataset):
     read_groups = of_source("read_groups")
 
     def __post_init__(self) -> None:
-        memory.require_rows({"X": self.n_samples, "y": self.labels.n_samples})
+        array_checks.require_rows({"X": self.n_samples, "y": self.labels.n_samples})
         if len(self.classes) < 2:
             raise DataError(
                 f"y holds {len(self.classes)} class"
@@ -241,11 +243,11 @@ class LabelledDataset(ExtendedDataset):
     def without_targets(self) -> blocks.Dataset:
         return self.source.without_targets()
 
-    def take(self, indices: IndexArray, /) -> memory.Sample:
+    def take(self, indices: IndexArray, /) -> blocks.Sample:
         X, _, weight = self.source.take(indices)
         codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
         weight = self.addition.weighted(codes, weight)
-        return memory.Sample(X, class_targets(codes, len(self.classes)), weight)
+        return blocks.Sample(X, class_targets(codes, len(self.classes)), weight)
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(
@@ -253,7 +255,7 @@ class LabelledDataset(ExtendedDataset):
         )
         digest.update(repr(self.classes.tolist()).encode())
         if self.class_weight is not None:
-            digest.update(memory.as_bytes(self.class_weight))
+            digest.update(digests.as_bytes(self.class_weight))
         return digest.hexdigest()
 
 

@@ -1,28 +1,27 @@
-"""Datasets in memory, of arrays and sparse matrices, and digests of values.
+"""Datasets in memory, of arrays and sparse matrices.
 
-These have the interface of stored datasets, so a pass over arrays runs the same code. A
-digest of the first rows recognises them after others were appended.
+Arrays go in; a dataset with the interface of a stored one comes out, so that a pass
+over arrays runs the same code. Arrays alone have no blocks, and no name by which a
+changed one is noticed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
 from rff_dist.checks import as_array
 from rff_dist.data import blocks
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.data.array_checks import check_indices, check_parts
+from rff_dist.data.blocks import Sample
+from rff_dist.data.digests import digest_array, prefix_digest
+from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import AnyDType, Facts
-
-# What `prefix_digest` reads. Digests are stored, so these numbers must stay.
-N_SEGMENTS = 8
-SEGMENT_BYTES = 2**20
-MAX_SEGMENT_ROWS = 4096
 
 
 class ArraysDataset(blocks.Dataset):
@@ -116,7 +115,10 @@ class IndexedDataset(ArraysDataset):
     ) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
         X = self.X[rows]
         dense = X if isinstance(X, np.ndarray) else X.toarray()
-        y = None if self.y is None else as_targets(self.y[rows])
+        y = None
+        if self.y is not None:
+            y = self.y[rows].astype(np.float64, copy=False)
+            y = y.reshape(len(y), self.n_targets)
         weight = None
         if self.sample_weight is not None:
             weight = self.sample_weight[rows].astype(np.float64, copy=False)
@@ -145,17 +147,6 @@ class RowsInMemory(IndexedDataset):
 
     def fingerprint(self) -> str:
         return self._digest
-
-
-class Sample(NamedTuple):
-    """Some rows of a dataset, in the order they were asked for."""
-
-    #: Real array of shape (n_indices, n_features). Inputs in their stored dtype.
-    X: np.ndarray
-    #: Float64 array of shape (n_indices, n_targets), or None. Targets.
-    y: np.ndarray | None
-    #: Float64 array of shape (n_indices,), or None. Weights.
-    sample_weight: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,13 +180,12 @@ class ArrayDataset(RowsInMemory):
             raise InvalidParameterError(
                 f"`chunk_rows`={self.chunk_rows}; expected at least 1"
             )
-        others = {"y": self.y, "sample_weight": self.sample_weight}
-        given = {"X": self.X} | {
-            name: part for name, part in others.items() if part is not None
-        }
-        for name, values in check_parts(
-            {name: as_array(part, name) for name, part in given.items()}
-        ).items():
+        parts = {"X": as_array(self.X, "X")}
+        for name in ("y", "sample_weight"):
+            values = getattr(self, name)
+            if values is not None:
+                parts[name] = as_array(values, name)
+        for name, values in check_parts(parts).items():
             object.__setattr__(self, name, values)
 
     def without_targets(self) -> ArrayDataset:
@@ -218,192 +208,3 @@ class SparseDataset(RowsInMemory):
 
     def without_targets(self) -> SparseDataset:
         return replace(self, y=None)
-
-
-def as_targets(y: np.ndarray) -> np.ndarray:
-    """Return y as float64 with 2 axes."""
-    columns = y[:, np.newaxis] if y.ndim == 1 else y
-    return columns.astype(np.float64, copy=False)
-
-
-def require_numbers(name: str, values: np.ndarray) -> None:
-    """Refuse values that are not integers or floats of at most 64 bits."""
-    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise DataError(
-            f"{name} has dtype {values.dtype}; expected integers or floats of at most"
-            " 64 bits"
-        )
-
-
-def require_rows(n_rows: Mapping[str, int]) -> None:
-    """Refuse parts of one dataset with different numbers of rows.
-
-    The words are scikit-learn's.
-    """
-    if len(set(n_rows.values())) > 1:
-        raise DataError(
-            "Found input variables with inconsistent numbers of samples:"
-            f" {[*n_rows.values()]} ({', '.join(n_rows)}); give as many rows of each"
-        )
-
-
-def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arrays of X, y and weights, y and weights as float64, or refuse them."""
-    checks = {"X": check_inputs, "y": check_targets, "sample_weight": check_weights}
-    checked = {name: checks[name](part) for name, part in parts.items()}
-    require_rows({name: part.shape[0] for name, part in checked.items()})
-    return checked
-
-
-# How many axes an array may have, and what they are.
-_AXES = {
-    "X": (
-        (2,),
-        "2 axes (n_samples, n_features). Flatten each sample to one row; a single"
-        " feature is (n_samples, 1)",
-    ),
-    "y": ((1, 2), "(n_samples,) or (n_samples, n_targets)"),
-    "sample_weight": ((1,), "weights of 1 axis"),
-}
-
-
-def check_axes(
-    role: str,
-    shape: tuple[int, ...],
-    label: str,
-    error: type[DataError | StorageError] = DataError,
-) -> None:
-    """Refuse X, y or weights with too many or too few axes, or no column."""
-    n_axes, expected = _AXES[role]
-    if len(shape) not in n_axes:
-        raise error(f"{label} has shape {shape}; expected {expected}")
-    if shape[1:] == (0,):  # in scikit-learn's words
-        raise DataError(
-            f"Found array with 0 feature(s) (shape={shape}) while a minimum of 1 is"
-            f" required: {label}. Give {role} a column"
-        )
-
-
-def check_inputs(X: np.ndarray) -> np.ndarray:
-    """Return X as it is, or refuse it."""
-    require_numbers("X", X)
-    check_axes("X", X.shape, "X")
-    return X
-
-
-def check_targets(y: np.ndarray) -> np.ndarray:
-    """Return targets as float64, or refuse them."""
-    require_numbers("y", y)
-    check_axes("y", y.shape, "y")
-    return y.astype(np.float64, copy=False)
-
-
-def check_weights(sample_weight: np.ndarray) -> np.ndarray:
-    """Return a copy of weights as float64, or refuse them."""
-    require_numbers("sample_weight", sample_weight)
-    check_axes("sample_weight", sample_weight.shape, "sample_weight")
-    return sample_weight.astype(np.float64)
-
-
-def native(values: np.ndarray) -> np.ndarray:
-    """Return values in the byte order of this machine."""
-    if values.dtype.kind == "T":  # has no byte order
-        return values
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
-
-
-def check_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.ndarray:
-    """Return row numbers as int64, or refuse those outside the dataset."""
-    rows = np.asarray(indices)
-    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise InvalidParameterError(
-            f"`indices` is {rows.dtype} of shape {rows.shape}; expected 1-D integers"
-        )
-    rows = rows.astype(np.int64)
-    if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
-        last = n_samples - 1
-        raise InvalidParameterError(
-            f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {last}"
-        )
-    return rows
-
-
-def digest_array(array: np.ndarray) -> str:
-    """Return a digest of dtype, shape and all values, read in pieces of 16 MiB."""
-    digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
-    rows = max(1, 2**24 // max(1, array[:1].nbytes))
-    for start in range(0, len(array), rows):
-        digest.update(as_bytes(array[start : start + rows]))
-    return digest.hexdigest()
-
-
-def prefix_digest(dataset: blocks.Dataset, n_samples: int) -> str:
-    """Return a digest of a dataset's first rows, which does not change when others are
-    appended.
-
-    It covers `n_samples`, the numbers of columns of X and y, the dtype of X, and the
-    values of X, y, weights and groups in up to 8 stretches of rows, each of at most 1
-    MiB and 4,096 rows, with the first and the last of the `n_samples` rows among them.
-    Changes to other rows go unnoticed. Chunks, codecs and where the rows are held do
-    not matter.
-
-    `n_samples`: how many of its rows.
-    Raises InvalidParameterError if the dataset has fewer rows; StorageError if rows
-    cannot be read.
-    """
-    if not 0 <= n_samples <= dataset.n_samples:
-        raise InvalidParameterError(
-            f"a digest of the first {n_samples:_} rows was asked for; the dataset has"
-            f" {dataset.n_samples:_}. Were rows removed?"
-        )
-    facts = (
-        n_samples,
-        dataset.n_features,
-        dataset.n_targets,
-        dataset.dtype.newbyteorder("=").str,
-    )
-    digest = hashlib.sha256(repr(facts).encode())
-    for start, stop in _segments(
-        n_samples, dataset.n_features * dataset.dtype.itemsize
-    ):
-        rows = dataset.read(blocks.Block(0, start, stop))
-        for name in ("X", "y", "sample_weight", "groups"):
-            values = getattr(rows, name)
-            if values is not None:
-                digest.update(name.encode())
-                # text of fixed and of variable width gives the same digest
-                digest.update(
-                    as_bytes(values.astype("T") if values.dtype.kind == "U" else values)
-                )
-    return digest.hexdigest()
-
-
-def _segments(n_samples: int, row_bytes: int) -> list[tuple[int, int]]:
-    """Return the starts and stops of up to `N_SEGMENTS` stretches of rows, spread
-    evenly over all rows.
-    """
-    rows = max(1, min(n_samples, MAX_SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
-    # a set, since in few rows stretches begin at the same place
-    starts = (
-        {i * (n_samples - rows) // (N_SEGMENTS - 1) for i in range(N_SEGMENTS)}
-        if n_samples
-        else set()
-    )
-    return [(start, start + rows) for start in sorted(starts)]
-
-
-def as_bytes(values: np.ndarray) -> bytes | np.ndarray:
-    """Return values as bytes; text, whose arrays are addresses, as letters."""
-    if values.dtype.kind != "T":
-        return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    lengths = np.strings.str_len(values).astype("<i8")
-    return lengths.tobytes() + "".join(values.tolist()).encode("utf-8", "surrogatepass")
-
-
-def canonical_bytes(values: np.ndarray) -> bytes | np.ndarray:
-    """Return values as bytes that do not depend on how rows are cut into batches."""
-    if values.dtype.kind not in "TU":
-        return as_bytes(values)
-    return "".join(f"{len(value)}:{value}" for value in values.tolist()).encode(
-        "utf-8", "surrogatepass"
-    )

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import columns, dask_collections, memory
+from rff_dist.data import array_checks, columns, dask_collections
 from rff_dist.errors import DataError
 from rff_dist.typing import AnyDType
 
@@ -66,7 +66,7 @@ def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:
 def _as_targets(values: np.ndarray, first_row: int) -> np.ndarray:
     if values.ndim == 1 and values.dtype.kind in "biuUTO":
         return _as_labels(values, "y", first_row)
-    return memory.check_targets(values)
+    return array_checks.check_targets(values)
 
 
 def _as_groups(values: np.ndarray, first_row: int) -> np.ndarray:
@@ -84,9 +84,9 @@ def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
 
 # In the order of a batch's parts.
 _PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "X": lambda values, _: memory.native(memory.check_inputs(values)),
+    "X": lambda values, _: array_checks.native(array_checks.check_inputs(values)),
     "y": _as_targets,
-    "sample_weight": lambda values, _: memory.check_weights(values),
+    "sample_weight": lambda values, _: array_checks.check_weights(values),
     "groups": _as_groups,
     ID: lambda values, first_row: _as_labels(values, "the ids", first_row),
     TIME: lambda values, _: values.astype(np.float64, copy=False),
@@ -134,7 +134,7 @@ def lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
     given = {
         name: part for name, part in zip(names, whole, strict=True) if part is not None
     }
-    memory.require_rows(
+    array_checks.require_rows(
         {name: start if is_lazy(part) else len(part) for name, part in given.items()}
     )
 

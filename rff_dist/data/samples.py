@@ -28,7 +28,7 @@ def sample_inputs(
     return sample_rows(dataset, seed, n_rows=n_rows)[0]
 
 
-def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Taken:
+def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Sample:
     """Return X, y and weights of up to `n_rows` rows that have weight.
 
     They are drawn without replacement and keep the data's order. In a dataset of up to
@@ -64,7 +64,7 @@ def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Ta
         None if part is None else part[weighted_rows] for part in (y, weights)
     )
     _check_sampled(indices[weighted_rows], sample, y)
-    return sample, y, weights
+    return blocks.Sample(sample, y, weights)
 
 
 def _first_with_weight(dataset: blocks.Dataset, n_rows: int) -> IndexArray:

@@ -19,7 +19,7 @@ import dask.array
 import numpy as np
 from dask.delayed import delayed
 
-from rff_dist.data import blocks, dask_collections, memory
+from rff_dist.data import array_checks, blocks, dask_collections, memory
 from rff_dist.engines.partitions import Partitions
 from rff_dist.errors import DataError, warn
 from rff_dist.typing import AnyDType
@@ -63,7 +63,7 @@ class DaskArrayDataset(memory.ArraysDataset):
         for name, part in (("X", X), ("y", y), ("sample_weight", sample_weight)):
             if part is not None:
                 arrays[name] = _as_dask_array(part)
-        arrays = memory.check_parts(_known_chunks(arrays, self._compute))
+        arrays = array_checks.check_parts(_known_chunks(arrays, self._compute))
         X = arrays["X"]
         if not X.shape[0]:
             raise DataError(f"X has shape {X.shape}; expected at least one row")
@@ -140,12 +140,9 @@ class DaskArrayDataset(memory.ArraysDataset):
         rows._read = {}
         return rows
 
-    def take(self, indices: np.ndarray, /) -> tuple[Any, Any, Any]:
-        X, y, sample_weight = (
-            None if array is None else array[indices] for array in self._arrays
-        )
-        X, y, sample_weight = self._compute(X, y, sample_weight)
-        return X, y, sample_weight
+    def take(self, indices: np.ndarray, /) -> blocks.Sample:
+        parts = [None if array is None else array[indices] for array in self._arrays]
+        return blocks.Sample(*self._compute(*parts))
 
     def fingerprint(self) -> str:
         facts = [

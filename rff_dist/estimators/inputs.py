@@ -22,6 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from rff_dist.data import (
+    array_checks,
     columns,
     dask_collections,
     folding,
@@ -263,7 +264,7 @@ def as_labelled(
         check_classification_targets(y)
         labels = as_column(y)
         if encoded is not None:
-            memory.require_rows({"X": encoded.n_samples, "y": labels.n_samples})
+            array_checks.require_rows({"X": encoded.n_samples, "y": labels.n_samples})
             return _completed(encoded, None, sample_weight), labels
         return _in_memory(X, None, sample_weight), labels
     if xarrays.is_xarray(X):
@@ -275,7 +276,7 @@ def as_labelled(
         estimator, X, None, sample_weight, reset=reset, supervised=False
     )
     labels = _labels_of(estimator, dataset, y) if _is_stored(X) else as_column(y)
-    memory.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
+    array_checks.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
     return dataset.without_targets(), labels
 
 

@@ -15,7 +15,6 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.data.grid_attributes import reference_of
 from rff_dist.data.grids import GridDataset
 from rff_dist.data.labelled import TargetsOfSource, of_source, source_of
-from rff_dist.data.memory import Sample
 from rff_dist.errors import DataError, warn
 from rff_dist.features import levels as levels_of
 from rff_dist.features.levels import Levels
@@ -127,9 +126,9 @@ class RecodedDataset(TargetsOfSource):
     def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
         return partial(recode, self.codes)
 
-    def take(self, indices: IndexArray, /) -> Sample:
+    def take(self, indices: IndexArray, /) -> blocks.Sample:
         X, y, weight = self.source.take(indices)
-        return Sample(levels_of.recoded(X, self.codes), y, weight)
+        return blocks.Sample(levels_of.recoded(X, self.codes), y, weight)
 
     def without_targets(self) -> Dataset:
         return replace(self, source=self.source.without_targets())

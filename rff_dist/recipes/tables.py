@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import memory
+from rff_dist.data import array_checks
 from rff_dist.errors import DataError, StorageError
 from rff_dist.recipes.arrow import compute, pyarrow, types
 from rff_dist.storage import locations
@@ -294,7 +294,7 @@ def to_column(values: np.ndarray) -> pyarrow.Array:
         return pyarrow.array(
             values.astype(object) if values.dtype.kind in "UT" else values
         )
-    plain = np.ascontiguousarray(memory.native(values))
+    plain = np.ascontiguousarray(array_checks.native(values))
     data = pyarrow.py_buffer(plain)
     return pyarrow.Array.from_buffers(
         pyarrow.from_numpy_dtype(plain.dtype), len(plain), [None, data]

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import labelled, memory
+from rff_dist.data import array_checks, labelled
 from rff_dist.data.blocks import (
     MAX_BLOCK_ROWS,
     Block,
@@ -448,7 +448,7 @@ def count_labels(
             "the data have 0 rows; a classifier needs labels of at least 2 classes"
         )
     if source is not None:
-        memory.require_rows({"X": source.n_samples, "y": labels.n_samples})
+        array_checks.require_rows({"X": source.n_samples, "y": labels.n_samples})
     is_weighted = source is not None and source.weighted
     count = labelled.LabelReader(labels, source if is_weighted else None)
     counts: labelled.LabelCounts = _count(

@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 import numpy as np
 import zarr
 
-from rff_dist.data import memory, row_batches
+from rff_dist.data import digests, row_batches
 from rff_dist.data.blocks import Block
 from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
 from rff_dist.data.row_batches import ColumnNames, RowBatch, column_names
@@ -397,7 +397,7 @@ def select(parts: Arrays, rows: IntArray | BoolArray) -> dict[str, AnyArray]:
 
 def digest_rows(*parts: AnyArray) -> str:
     """Return a digest of arrays."""
-    return "".join(map(memory.digest_array, parts))
+    return "".join(map(digests.digest_array, parts))
 
 
 def find_values(

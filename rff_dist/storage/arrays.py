@@ -23,9 +23,10 @@ from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.errors import ChunkNotFoundError
 from zarr.storage import WrapperStore
 
+from rff_dist.data.array_checks import native
 from rff_dist.data.columns import TEXT, is_text
 from rff_dist.data.decoding import SIZES
-from rff_dist.data.memory import as_bytes, native
+from rff_dist.data.digests import as_bytes
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError
 from rff_dist.storage import locations
 from rff_dist.storage.locations import explain, json_digest, load_json, read_bytes

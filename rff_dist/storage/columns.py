@@ -16,10 +16,10 @@ from rff_dist.checks import as_array
 from rff_dist.data import dask_collections
 from rff_dist.data.blocks import Block, Dataset
 from rff_dist.data.columns import Column, MemoryColumn, check_values
+from rff_dist.data.digests import digest_array
 from rff_dist.data.folding import DatedFolds, Folds, first_values
 from rff_dist.data.grids import GridColumn, GridDataset
 from rff_dist.data.labelled import GroupedDataset, source_of
-from rff_dist.data.memory import digest_array
 from rff_dist.data.row_batches import TIME
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rff_dist.data.array_checks import check_indices
 from rff_dist.data.loads import with_load, without_deleted
-from rff_dist.data.memory import check_indices
 from rff_dist.data.row_batches import RowBatch, column_names
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import (

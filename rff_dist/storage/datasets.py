@@ -16,7 +16,7 @@ from typing import Any, Self, TypedDict, Unpack, overload
 import numpy as np
 import zarr
 
-from rff_dist.data import memory, xarrays
+from rff_dist.data import array_checks, digests, memory, xarrays
 from rff_dist.data.grid_attributes import marks_of
 from rff_dist.data.grids import GridDataset
 from rff_dist.errors import NoSuchVersionError, StorageError
@@ -94,7 +94,7 @@ class ZarrDataset(memory.IndexedDataset):
         facts = {}
         for role, part in self._parts.items():
             if isinstance(part, np.ndarray):
-                facts[role] = memory.digest_array(part)
+                facts[role] = digests.digest_array(part)
             elif self.version is not None and sha256 is not None:
                 # A snapshot never changes, so its manifest is enough, and no chunk is
                 # read.
@@ -269,10 +269,10 @@ def dataset_from_arrays(
             labels[role] = parts[role].label
         elif array is not None:
             parts[role] = np.asarray(array)
-            memory.require_numbers(role, parts[role])
+            array_checks.require_numbers(role, parts[role])
             labels[role] = f"array {role!r} in memory"
     shapes = {role: part.shape for role, part in parts.items()}
-    memory.require_rows({role: (*shape, 0)[0] for role, shape in shapes.items()})
+    array_checks.require_rows({role: (*shape, 0)[0] for role, shape in shapes.items()})
     _check_shapes(shapes, labels)
     return ZarrDataset(**parts, missing_chunks=missing_chunks)
 
@@ -399,7 +399,7 @@ def _check_shapes(
     shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str]
 ) -> None:
     for role, shape in shapes.items():
-        memory.check_axes(role, shape, labels[role], StorageError)
+        array_checks.check_axes(role, shape, labels[role], StorageError)
         if shape[0] != shapes["X"][0]:
             raise StorageError(
                 f"{labels['X']} has {shapes['X'][0]:_} rows and {labels[role]}"

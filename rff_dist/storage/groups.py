@@ -25,7 +25,7 @@ from zarr.abc.store import Store
 from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore, WrapperStore
 
-from rff_dist.data.memory import check_indices
+from rff_dist.data.array_checks import check_indices
 from rff_dist.errors import (
     ConflictError,
     IntegrityError,

@@ -35,7 +35,7 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 
-from rff_dist.data import memory, packing
+from rff_dist.data import digests, packing
 from rff_dist.errors import IntegrityError, RFFDistError
 from rff_dist.storage import documents, locations, output_places
 from rff_dist.storage.locations import Location
@@ -276,7 +276,7 @@ def _to_parts(
         "crc32c": _checksum(arrays),
     }
     header = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
-    contents = (memoryview(memory.as_bytes(array)) for array in arrays)
+    contents = (memoryview(digests.as_bytes(array)) for array in arrays)
     return [len(header).to_bytes(_LENGTH, "little"), header, *contents]
 
 
@@ -284,7 +284,7 @@ def _checksum(arrays: Sequence[np.ndarray]) -> int:
     """Return the CRC-32C of all bytes; SHA-256 took four times as long, most of the
     time of keeping sums.
     """
-    return functools.reduce(google_crc32c.extend, map(memory.as_bytes, arrays), 0)
+    return functools.reduce(google_crc32c.extend, map(digests.as_bytes, arrays), 0)
 
 
 def _read(file: BinaryIO, size: int, key: str) -> Any:
@@ -316,7 +316,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
             )
         arrays = [np.empty(shape, dtype) for dtype, shape in entries]
         for array in arrays:
-            target = memoryview(memory.as_bytes(array))
+            target = memoryview(digests.as_bytes(array))
             file.readinto(target)  # type: ignore[attr-defined]
         if _checksum(arrays) != document["crc32c"]:
             raise IntegrityError(

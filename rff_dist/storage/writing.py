@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 from zarr.core.sync import sync
 
-from rff_dist.data import memory, row_batches
+from rff_dist.data import array_checks, digests, memory, row_batches
 from rff_dist.data.columns import is_text
 from rff_dist.data.loads import LOADS, describe_loads, with_load
 from rff_dist.data.row_batches import ColumnNames, RowBatch, column_names
@@ -355,7 +355,7 @@ class RowBuffer:
             value = row_batches.fit(
                 parts[name], shape, array.dtype, where, f"array {name!r}"
             )
-            self.hashes[name].update(memory.canonical_bytes(value))
+            self.hashes[name].update(digests.canonical_bytes(value))
             self.pending[name].append(value)
         self.n_samples += n_rows
         if self.n_samples - self.n_written >= self.chunk_rows:
@@ -487,7 +487,7 @@ def read_source(
             column: Any = as_column(values, name=name)
             parts[name] = column.values
     given = {name: part for name, part in parts.items() if part is not None}
-    memory.require_rows({name: part.shape[0] for name, part in given.items()})
+    array_checks.require_rows({name: part.shape[0] for name, part in given.items()})
     return _batches_of([*parts.values()], chunk_rows), dataset.n_samples
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow
 
-from rff_dist.data import folding, memory
+from rff_dist.data import folding
+from rff_dist.data.digests import canonical_bytes
 from rff_dist.data.sources import Provenance
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes.encoders import Date
@@ -320,7 +321,7 @@ def check_rows(
             for i, array in enumerate(arrays):
                 if array is not None:
                     stored = array.astype("T") if array.dtype == object else array
-                    digests[i].update(memory.canonical_bytes(stored))
+                    digests[i].update(canonical_bytes(stored))
         yield arrays
 
     if n_dropped:

@@ -1,0 +1,115 @@
+"""Refuse arrays that are no X, y or weights, in words that say what to do.
+
+Arrays of users go in; the same arrays come out, or an error that names the one at
+fault. NumPy would go on with a wrong shape or dtype, and fail far from where it came
+from.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
+
+
+def require_numbers(name: str, values: np.ndarray) -> None:
+    """Refuse values that are not integers or floats of at most 64 bits."""
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise DataError(
+            f"{name} has dtype {values.dtype}; expected integers or floats of at most"
+            " 64 bits"
+        )
+
+
+def require_rows(n_rows: Mapping[str, int]) -> None:
+    """Refuse parts of one dataset with different numbers of rows.
+
+    The words are scikit-learn's.
+    """
+    if len(set(n_rows.values())) > 1:
+        raise DataError(
+            "Found input variables with inconsistent numbers of samples:"
+            f" {[*n_rows.values()]} ({', '.join(n_rows)}); give as many rows of each"
+        )
+
+
+def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays of X, y and weights, y and weights as float64, or refuse them."""
+    checks = {"X": check_inputs, "y": check_targets, "sample_weight": check_weights}
+    checked = {name: checks[name](part) for name, part in parts.items()}
+    require_rows({name: part.shape[0] for name, part in checked.items()})
+    return checked
+
+
+# How many axes an array may have, and what they are.
+_AXES = {
+    "X": (
+        (2,),
+        "2 axes (n_samples, n_features). Flatten each sample to one row; a single"
+        " feature is (n_samples, 1)",
+    ),
+    "y": ((1, 2), "(n_samples,) or (n_samples, n_targets)"),
+    "sample_weight": ((1,), "weights of 1 axis"),
+}
+
+
+def check_axes(
+    role: str,
+    shape: tuple[int, ...],
+    label: str,
+    error: type[DataError | StorageError] = DataError,
+) -> None:
+    """Refuse X, y or weights with too many or too few axes, or no column."""
+    n_axes, expected = _AXES[role]
+    if len(shape) not in n_axes:
+        raise error(f"{label} has shape {shape}; expected {expected}")
+    if shape[1:] == (0,):  # in scikit-learn's words
+        raise DataError(
+            f"Found array with 0 feature(s) (shape={shape}) while a minimum of 1 is"
+            f" required: {label}. Give {role} a column"
+        )
+
+
+def check_inputs(X: np.ndarray) -> np.ndarray:
+    """Return X as it is, or refuse it."""
+    require_numbers("X", X)
+    check_axes("X", X.shape, "X")
+    return X
+
+
+def check_targets(y: np.ndarray) -> np.ndarray:
+    """Return targets as float64, or refuse them."""
+    require_numbers("y", y)
+    check_axes("y", y.shape, "y")
+    return y.astype(np.float64, copy=False)
+
+
+def check_weights(sample_weight: np.ndarray) -> np.ndarray:
+    """Return a copy of weights as float64, or refuse them."""
+    require_numbers("sample_weight", sample_weight)
+    check_axes("sample_weight", sample_weight.shape, "sample_weight")
+    return sample_weight.astype(np.float64)
+
+
+def native(values: np.ndarray) -> np.ndarray:
+    """Return values in the byte order of this machine."""
+    if values.dtype.kind == "T":  # has no byte order
+        return values
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def check_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.ndarray:
+    """Return row numbers as int64, or refuse those outside the dataset."""
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+        raise InvalidParameterError(
+            f"`indices` is {rows.dtype} of shape {rows.shape}; expected 1-D integers"
+        )
+    rows = rows.astype(np.int64)
+    if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
+        last = n_samples - 1
+        raise InvalidParameterError(
+            f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {last}"
+        )
+    return rows
