@@ -23,7 +23,7 @@ COMMANDS = (
     "ingest middle.csv middle.zarr --targets y --holdout 10%",
     "fit middle.zarr model --report fit.html",
     "auto middle.csv --target y --report auto.html",
-    "tune middle.zarr tuned --n-components 256,512 --plot tune.png --report tune.html",
+    "fit middle.zarr tuned --kernels gaussian --n-components 256,512 --plot tune.png --report tune.html",
     (
         "cluster middle.zarr labels.zarr --n-clusters 10,20 --n-components 256 --plot"
         " map.png --report map.html"

@@ -28,7 +28,7 @@ from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs import predict
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.refresh import update
-from rff_dist.workbench.jobs.specs import Clustering, Predict, Train, Tune, Update
+from rff_dist.workbench.jobs.specs import Clustering, Predict, Train, Update
 from rff_dist.workbench.jobs.steps import Runner, in_this_process
 from rff_dist.workbench.jobs.train import train
 
@@ -258,10 +258,11 @@ def jobs() -> Iterator[tuple[str, Callable[[Path, Engine], Digests]]]:
     candidates = {
         "kernels": ["gaussian"],
         "length_scales": ["0.5x", 2.0],
+        "features": "fourier",
         "n_components": [32, 64],
         "n_folds": 3,
     }
-    yield "candidates", by_runner(run_train, Tune, "numbers", candidates)
+    yield "candidates", by_runner(run_train, Train, "numbers", candidates)
     for name, given in CLUSTERS.items():
         yield name, by_runner(run_cluster, given)
     yield "principal components", run_pca

@@ -254,9 +254,9 @@ FIT = f"fit DATA OUT --n-components 64 {COMMON}"
 JOBS = {
     "fit": ("accumulate", f"{FIT} --alpha 0.1"),
     "pcg": ("iterate", f"{FIT} --alpha 1 --solver pcg"),
-    "tune": (
+    "candidates": (
         "accumulate",
-        "tune DATA OUT --n-components 64 --kernels gaussian --serial",
+        "fit DATA OUT --n-components 64 --kernels gaussian --serial",
     ),
     "cluster": (
         "lloyd",

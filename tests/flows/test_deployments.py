@@ -50,7 +50,7 @@ def test_each_flow_has_a_deployment():
         for path in folder.glob("*.py")
         if re.search(r"^@job_flow\(", path.read_text(), re.M)
     }
-    assert names == {"train", "tune", "cluster", "predict", "ingest", "refresh"}
+    assert names == {"train", "cluster", "predict", "ingest", "refresh"}
     assert set(DEPLOYMENTS) == {f"rff_dist.flows.{name}.{name}" for name in names}
 
 

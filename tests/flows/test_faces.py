@@ -20,7 +20,6 @@ from rff_dist.flows import ingest as ingest_flow
 from rff_dist.flows import predict as predict_flow
 from rff_dist.flows import refresh as refresh_flow
 from rff_dist.flows import train as train_flow
-from rff_dist.flows import tune as tune_flow
 from rff_dist.flows.running import lend_engine
 from rff_dist.models.kinds import read_any
 from rff_dist.ridge.models import RidgeModel, read_model
@@ -36,7 +35,6 @@ from rff_dist.workbench.jobs.specs import (
     Ingest,
     Predict,
     Train,
-    Tune,
     Update,
 )
 from rff_dist.workbench.jobs.steps import in_this_process
@@ -62,6 +60,7 @@ class Job:
     given: dict[str, Any]
     same: tuple[str, ...]
     shown: dict[str, str] = field(default_factory=dict)
+    name: str = ""
 
 
 SMALL = {
@@ -79,18 +78,19 @@ CLUSTERS = {
     "normalize": "degree",
 }
 JOBS = {
-    one.command: one
+    one.name or one.command: one
     for one in (
         Job(
             Train, "fit", train_flow.train, train, {**MODEL, **SMALL, "alpha": "gcv"},
             ("digest", "n_samples", "n_components", "alpha", "estimate", "status", "comparison"),
         ),
         Job(
-            Tune, "tune", tune_flow.tune, train,
-            {**MODEL, "kernels": ["gaussian"], "length_scales": ["0.5x", 2.0]}
+            Train, "fit", train_flow.train, train,
+            {**MODEL, "kernels": ["gaussian"], "length_scales": ["0.5x", 2.0], "features": "fourier"}
             | {"n_components": [8, 16], "n_folds": 2},
             ("digest", "candidates"),
-            {f"rff-tune-{one}-flow-model": "candidates, by cross-validation" for one in ("summary", "page")},
+            {f"rff-train-{one}-flow-model": "candidates, by cross-validation" for one in ("summary", "page")},
+            name="candidates",
         ),
         Job(
             Clustering, "cluster", cluster_flow.cluster, cluster,

@@ -42,7 +42,6 @@ from rff_dist.flows.running import (
 )
 from rff_dist.flows.stops import describe_stop
 from rff_dist.flows.train import train
-from rff_dist.flows.tune import tune
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.limits import is_transient
 from rff_dist.workbench.results.markdown import to_markdown
@@ -133,7 +132,7 @@ def test_steps_that_do_no_harm_are_retried_and_others_are_not():
 # ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", [train, tune, cluster])
+@pytest.mark.parametrize("one", [train, cluster])
 def test_every_flow_says_what_is_left_however_it_stops(one):
     for hooks in (
         one.on_failure_hooks,

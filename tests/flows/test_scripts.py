@@ -17,7 +17,7 @@ from rff_dist.storage.output_places import hold
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
 
-FLOWS = ["train", "tune", "cluster", "predict", "ingest", "refresh"]
+FLOWS = ["train", "cluster", "predict", "ingest", "refresh"]
 
 
 def run(monkeypatch, project_root, name, *words):

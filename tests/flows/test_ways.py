@@ -18,7 +18,6 @@ from rff_dist.flows.predict import predict
 from rff_dist.flows.refresh import refresh
 from rff_dist.flows.running import parameters_of
 from rff_dist.flows.train import train
-from rff_dist.flows.tune import tune
 from rff_dist.workbench.jobs import specs
 from tests.command_line import run
 from tests.refusals import refuses
@@ -80,9 +79,9 @@ JOBS = [
         {"alphas": [0.0]},
     ),
     Job(
-        "tune",
-        specs.Tune,
-        tune,
+        "fit",
+        specs.Train,
+        train,
         TRAINED
         | {
             "kernels": ["gaussian", "additive:kernel=matern,dense=2"],
@@ -361,7 +360,6 @@ def test_a_form_begins_with_data_and_ends_with_where_it_runs(job):
 
 FLOWS = {
     train: TRAINED,
-    tune: TRAINED,
     cluster: TRAINED | {"output": "o", "n_clusters": 3},
     predict: TRAINED | {"output": "o"},
     refresh: TRAINED,
@@ -371,19 +369,15 @@ NOT_ISOTROPIC = {"kernel": "laplacian", "design": "orthogonal"}
 # Each value is wrong, and named with its parameter.
 WRONG = {
     train: {
-        "n_components": [9],
+        "n_components": [9, [8, 0]],
+        "kernels": [[]],
+        "length_scales": [[0.0]],
         "length_scale": ["automatic", []],
         "kernel": ["matern:mu=1.5"],
         "features": ["nystrom:best"],
         "seed": [-1],
         "n_workers": [0],
         "timeout_minutes": [0.0, float("inf")],
-    },
-    tune: {
-        "kernels": [[]],
-        "length_scales": [[0.0]],
-        "n_components": [9, [8, 0]],
-        "alpha": ["gcv"],
     },
     cluster: {
         "n_clusters": [0, [], [3, 3]],
@@ -421,9 +415,9 @@ TOGETHER = [
         "credentials",
         "s3://***@bucket/model",
     ),
-    (tune, {"kernels": ["gausian"]}, "'gausian'", "'gaussian'"),
-    (tune, {"length_scales": ["wide"]}, "length_scales", "'wide'", "'0.5x'"),
-    (tune, {"kernel": "gaussian"}, "kernel", "kernels"),
+    (train, {"kernels": ["gausian"]}, "'gausian'", "'gaussian'"),
+    (train, {"length_scales": ["wide"]}, "length_scales", "'wide'", "'0.5x'"),
+    (train, {"kernel": "gaussian", "kernels": ["gaussian"]}, "kernel", "kernels"),
     (cluster, NOT_ISOTROPIC, "orthogonal", "design='iid'"),
     (cluster, {"features": "nystrom", "design": "iid"}, "design", "'iid'"),
     (cluster, {"output": ""}, "location", "''"),

@@ -288,7 +288,7 @@ def predicted(system: System, refreshed: Any, place: Place) -> dict[str, Any]:
         "n_folds": 2,
     }
     predict = system.start("predict/nightly")
-    tune = system.start("tune/quarterly", **few)
+    tune = system.start("train/quarterly", **few)
     return {"predict": system.finish(predict), "tune": system.finish(tune)}
 
 

@@ -2,13 +2,11 @@
 cluster.
 """
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from sklearn.datasets import load_sample_image
 
 from rff_dist.engines.cluster import Cluster
@@ -27,11 +25,10 @@ STRIDE = 8
 
 
 def run(folder, n_workers):
-    shown = Console(file=io.StringIO(), width=100)
     where = Cluster(n_workers=n_workers, n_threads=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_LOGGING_LEVEL", "WARNING")
-        return learn_photograph(folder, 512, 0, where, shown, STRIDE).record
+        return learn_photograph(folder, 512, 0, where, STRIDE).record
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
 """Run the main job on a photograph: learn the colour of a pixel from its place.
 
-The picture flower.jpg comes with scikit-learn: 273,280 rows of two coordinates, in
+In goes flower.jpg, which comes with scikit-learn: 273,280 rows of two coordinates, in
 units of the picture's width, and three colours. Half of them are written to Zarr and
-trained on by the Prefect flow on a local Dask cluster, which shows all parts of the
-package at work on one machine. The result is a picture: what the models learn from, and
+trained on by the Prefect flow. Out comes a picture: what the models learn from, and
 what each of them predicts.
 """
 
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rff_dist import fields
+from rff_dist.engines import events
 from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import OutputExistsError
 from rff_dist.features.feature_options import FeatureOptions
@@ -23,13 +23,13 @@ from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rff_dist.typing import FloatArray
 
 #: Candidates for the length scale, in units of the picture's width: 0.01 is 6.4 pixels.
 LENGTH_SCALES = [0.005, 0.0075, 0.01, 0.015, 0.02]
 
 
-@shell.command("", "--n-components 1024 --output /tmp/demo", progress=False)
+@shell.command("", "--n-components 1024 --output /tmp/demo")
 def demo(
     *,
     output: str = fields.option(
@@ -39,7 +39,7 @@ def demo(
         "D, the number of features.", 2048, unit="D"
     ),
     features: Annotated[FeatureOptions, "seed"],
-    cluster_options: Annotated[Cluster, "n_workers", "n_threads"],
+    cluster: Annotated[Cluster, "n_workers", "n_threads"],
 ) -> Document:
     """Learn a photograph from half of its pixels, in about a minute."""
     folder = Path(output)
@@ -53,31 +53,24 @@ def demo(
     # its logs off the screen.
     os.environ.setdefault("PREFECT_HOME", str(prefect.resolve()))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
-    return learn_photograph(
-        folder, n_components, features.seed, cluster_options, shell.out
-    )
+    return learn_photograph(folder, n_components, features.seed, cluster)
 
 
 def learn_photograph(
-    folder: Path,
-    n_components: int,
-    seed: int,
-    cluster_options: Cluster,
-    console: Console,
-    stride: int = 1,
+    folder: Path, n_components: int, seed: int, cluster: Cluster, stride: int = 1
 ) -> Document:
     """Train on every `stride`-th pixel of each row and column, and draw the result."""
     import numpy as np
     from sklearn.datasets import load_sample_image
 
-    from rff_dist.engines.dask import DaskEngine
-    from rff_dist.engines.progress_bar import RichProgress
     from rff_dist.estimators.persistence import load_model
-    from rff_dist.flows import running, server, tune
+    from rff_dist.flows import server
+    from rff_dist.flows.train import train
     from rff_dist.storage.writing import write_dataset
     from rff_dist.workbench.page import pictures
 
     start = time.perf_counter()
+    events.tell(events.Remark("start", "Dask and Prefect's server, in about 20 s"))
     server.check_server()
     image = load_sample_image("flower.jpg")[::stride, ::stride] / 255.0
     height, width = image.shape[:2]
@@ -85,78 +78,65 @@ def learn_photograph(
     row, column = np.divmod(np.arange(height * width), width)
     places = ((np.column_stack([column, row]) + 0.5) / width).astype(np.float32)
     shuffled = np.random.Generator(np.random.Philox(seed)).permutation(len(places))
-    train, test = (np.sort(half) for half in np.split(shuffled, [len(places) // 2]))
+    learnt, test = (np.sort(half) for half in np.split(shuffled, [len(places) // 2]))
     paths = {name: str(folder / name) for name in ("train.zarr", "test.zarr", "model")}
-    for name, pixels in (("train.zarr", train), ("test.zarr", test)):
+    for name, pixels in (("train.zarr", learnt), ("test.zarr", test)):
         write_dataset(paths[name], places[pixels], colours[pixels], overwrite=True)
 
-    console.print(
-        f"[bold]flower.jpg[/bold]: {len(places):,} pixels, half of them to learn from."
+    trained = train(
+        data=paths["train.zarr"],
+        test=paths["test.zarr"],
+        model=paths["model"],
+        kernels=["gaussian"],
+        length_scales=LENGTH_SCALES,
+        features="fourier",
+        n_components=n_components,
+        # enough for so many rows; each fold costs a decomposition per candidate
+        n_folds=2,
+        standardize=False,
+        seed=seed,
+        overwrite=True,
+        **fields.values_of(cluster, "n_workers", "n_threads"),
     )
-    console.print("Starting Dask and Prefect's temporary server takes about 20 s …\n")
-    with (
-        RichProgress(console) as progress,
-        DaskEngine(
-            n_workers=cluster_options.n_workers,
-            threads_per_worker=cluster_options.n_threads,
-            observers=(progress,),
-        ) as engine,
-        running.lend_engine(engine),
-    ):
-        trained = tune.tune(
-            data=paths["train.zarr"],
-            test=paths["test.zarr"],
-            model=paths["model"],
-            kernels=["gaussian"],
-            length_scales=LENGTH_SCALES,
-            n_components=n_components,
-            # two are enough for so many rows, and each fold costs a decomposition per
-            # candidate
-            n_folds=2,
-            standardize=False,
-            seed=seed,
-            overwrite=True,
-        )
 
-    learnt = np.full_like(colours, 0.5)
-    learnt[train] = colours[train]
+    given = np.full_like(colours, 0.5)
+    given[learnt] = colours[learnt]
     inputs = np.column_stack([places, np.ones(len(places))])
-    linear = inputs @ np.linalg.lstsq(inputs[train], colours[train])[0]
+    linear = inputs @ np.linalg.lstsq(inputs[learnt], colours[learnt])[0]
     predicted = load_model(paths["model"]).predict(places)
-    psnr_linear, psnr = (
-        # peak signal-to-noise ratio in decibels, for colours from 0 to 1
-        -10 * math.log10(np.square(pixels - colours)[test].mean())
-        for pixels in (linear, predicted)
-    )
-    scale = f"{trained['length_scale']:g} of the width"
-    half = f"a random half of the {width} × {height} pixels; the others are grey"
-    ours = f"Kernel ridge regression, {n_components:,} random Fourier features"
-    error = f"{psnr:.1f} dB on the other half, length scale {scale}"
+
+    def psnr_of(predictions: FloatArray) -> float:
+        """Return the peak signal-to-noise ratio in decibels, on pixels not learnt."""
+        return -10 * math.log10(np.square(predictions - colours)[test].mean())
+
+    psnr = psnr_of(predicted)
+    psnr_linear = psnr_of(linear)
+    half = f"half of the {width} × {height} pixels; the others are grey"
     panels = [
-        (learnt, "What the models learn from", half),
+        (given, "What the models learn from", half),
         (linear, "Linear model", f"{psnr_linear:.1f} dB on the other half"),
-        (predicted, ours, error),
+        (predicted, f"{n_components:,} random features", f"{psnr:.1f} dB"),
     ]
+    picture = str(folder / "comparison.png")
     figure = pictures.draw_comparison(
         [(pixels.reshape(image.shape), *texts) for pixels, *texts in panels],
         "The colour of a pixel, learnt from its place",
     )
-    picture = str(folder / "comparison.png")
     pictures.save(figure, picture)
-    seconds = time.perf_counter() - start
     record = {
-        "rows": len(train),
+        "rows": len(learnt),
         "test_rows": len(test),
         **{name: trained[name] for name in ("n_components", "length_scale", "alpha")},
         "psnr_linear": psnr_linear,
         "psnr": psnr,
         "model_digest": trained["digest"],
         "files": [picture, *paths.values()],
-        "seconds": seconds,
+        "seconds": time.perf_counter() - start,
     }
     facts = {
-        "length scale": f"{scale}, the best of {len(LENGTH_SCALES)}",
+        "rows": f"{len(learnt):,} pixels of flower.jpg",
+        "length scale": f"{trained['length_scale']:g} of the picture's width",
         "PSNR": f"{psnr:.1f} dB (linear model: {psnr_linear:.1f} dB)",
-        "seconds": f"{seconds:.0f} in all",
+        "seconds": f"{record['seconds']:.0f} in all",
     }
     return Document(f"wrote {picture}", [facts], record=record)

@@ -38,7 +38,6 @@ COMMANDS = {
         "info": "describe a dataset, predictions or a model",
     },
     "Models": {
-        "tune": "compare kernels and length scales; train the best",
         "evaluate": "measure a model's errors on a dataset",
         "cluster": "find clusters of rows, and write their labels",
         "refit": "train on other rows with a model's features, to merge the two",

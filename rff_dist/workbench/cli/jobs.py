@@ -15,9 +15,6 @@ from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results.document import Document
 
 _PICTURE: Any = {"unit": "PNG", "place": "writes", "suffixes": (".png",)}
-_PLOT = fields.optional(
-    "Draw the errors that alpha and D are chosen by: against both.", **_PICTURE
-)
 
 
 @fields.group
@@ -87,6 +84,8 @@ def ingest(job: specs.Ingest) -> Document:
     "data.zarr model",
     "data.zarr model --kernel matern:nu=1.5 --length-scale median --features fourier",
     "data.zarr model --classify --loss logistic",
+    "data.zarr model --kernels gaussian,matern:nu=1.5 --length-scales 0.5x,1x,2x "
+    "--n-components 256,512,1024",
     "data.zarr model --n-folds 10 --alphas 1e-6:1e3:30 --n-components 512,1024 --plot"
     " cv.png",
 )
@@ -94,7 +93,9 @@ def fit(
     job: specs.Train,
     passes: display.CommandRunner,
     page: Page,
-    plot: str | None = _PLOT,
+    plot: str | None = fields.optional(
+        "Draw the errors that alpha and D are chosen by: against both.", **_PICTURE
+    ),
 ) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
     if plot is not None and not job.fit.has_errors:
@@ -102,27 +103,6 @@ def fit(
             f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there"
             " are no errors to draw; give alpha='cv', or leave it out"
         )
-    return _train(job, passes, page, plot)
-
-
-@shell.command(
-    "data.zarr model",
-    "data.zarr model --kernels gaussian,matern:nu=1.5 --length-scales 0.5x,1x,2x "
-    "--n-components 256,512,1024,2048 --plot cv.png",
-    "data.zarr model --n-folds 10 --groups patient --alphas 1e-6:1e3:30",
-)
-def tune(
-    job: specs.Tune, passes: display.CommandRunner, page: Page, plot: str | None = _PLOT
-) -> Document:
-    """Compare kernels, length scales, alphas and D by cross-validation in one reading;
-    store the best.
-    """
-    return _train(job, passes, page, plot)
-
-
-def _train(
-    job: specs.Train, passes: display.CommandRunner, page: Page, plot: str | None
-) -> Document:
     from rff_dist.workbench.jobs.train import train
     from rff_dist.workbench.results import models
 

@@ -80,12 +80,9 @@ SHARED = list(fields.options_of(CommonOptions))
 class Command:
     """A function whose signature declares options: it is called with their values."""
 
-    def __init__(
-        self, function: Callable[..., Document], title: str, *, progress: bool
-    ) -> None:
+    def __init__(self, function: Callable[..., Document], title: str) -> None:
         self.function = function
         self.title = title  # its name, with that of its group
-        self.progress = progress  # whether its progress is shown for it
         signature = inspect.signature(function, eval_str=True)
         self.parts = {
             name: _options_of_parameter(parameter)
@@ -129,14 +126,11 @@ class Command:
                     # What libraries print goes to standard error: standard output gets
                     # the document only.
                     captured = contextlib.redirect_stdout(sys.stderr)
-                progress: Context = contextlib.nullcontext()
-                if self.progress:
-                    progress = display.progress(self.title)
                 with (
                     _signals(),
                     messages.show_messages(debug=common.debug),
                     captured,
-                    progress,
+                    display.progress(self.title),
                 ):
                     arguments, values = self.read(tokens)
                     if common.print_config:
@@ -193,23 +187,20 @@ def _options_of_parameter(
 
 
 def command(
-    *examples: str,
-    group: App | None = None,
-    name: str | None = None,
-    progress: bool = True,
+    *examples: str, group: App | None = None, name: str | None = None
 ) -> Callable[[Callable[..., Document]], App]:
     """Make a function a command, with the options that its signature declares.
 
     A parameter is a spec, which brings its options; a spec and names of those that the
     command takes; or an option of the command's own, which its default declares. The
     `examples` are lines for the help, without the command's name, which they begin
-    with. `progress` says whether the command's progress is shown for it.
+    with.
     """
 
     def register(function: Callable[..., Document]) -> App:
         short_title = name or function.__name__
         title = short_title if group is None else f"{group.name[0]} {short_title}"
-        command = Command(function, title, progress=progress)
+        command = Command(function, title)
 
         def parsed(*_: Any, **__: Any) -> int:
             return command.run(sources.given.get())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
@@ -37,9 +37,6 @@ class Train:
     """Train a ridge regression or a classifier, choose what is left open, and publish
     the model.
     """
-
-    #: Why a version of the model was made, as its record says.
-    reason: ClassVar[str] = "fitted"
 
     source: places.SupervisedDataSource
     destination: places.Destination
@@ -77,20 +74,6 @@ class Train:
         return Fit(
             options, loss, self.classes.class_weight, self.compared.candidates(options)
         )
-
-
-@fields.group
-class Tune(Train):
-    """Compare kernels, length scales, alphas and D by cross-validation, and publish the
-    best model.
-
-    It is `Train` with other defaults.
-    """
-
-    reason: ClassVar[str] = "tuned"
-
-    options: training.TuneOptions
-    compared: training.TuneComparisonOptions
 
 
 @fields.group

@@ -184,7 +184,7 @@ def publish(
     place = job.destination
     try:
         version = publishing.store(
-            stored, place, data.rows.url, job.reason, data.rows.n_samples
+            stored, place, data.rows.url, "fitted", data.rows.n_samples
         )
     except Exception as error:
         folder.is_kept_after_run = True

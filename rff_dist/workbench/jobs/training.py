@@ -14,10 +14,10 @@ from annotated_types import Ge, Le, Len
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
-from rff_dist.fitting.options import RidgeOptions
 
 if TYPE_CHECKING:
     from rff_dist.data import folding
+    from rff_dist.fitting.options import RidgeOptions
     from rff_dist.ridge.candidates import Candidate
 
 DEFAULT_FOLDS = 5
@@ -75,26 +75,6 @@ class ComparisonOptions:
                 )
         default = DEFAULT_KERNELS if options.kernel == "auto" else [options.kernel]
         return make_candidates(self.kernels or default, self.length_scales)
-
-
-@fields.group
-class TuneComparisonOptions(ComparisonOptions):
-    """Kernels and length scales to compare, several by default."""
-
-    kernels: Kernels | None = fields.like(
-        ComparisonOptions, "kernels", ["gaussian", "matern:nu=1.5"]
-    )
-
-
-@fields.group
-class TuneOptions(RidgeOptions):
-    """What a regression is to use, with the defaults of a comparison of kernels."""
-
-    features: feature_options.FeatureKind = fields.like(
-        RidgeOptions, "features", "fourier"
-    )
-    n_components: Any = fields.like(RidgeOptions, "n_components", 1024)
-    alpha: Any = fields.like(RidgeOptions, "alpha", "cv")
 
 
 @fields.group

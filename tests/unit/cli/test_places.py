@@ -22,7 +22,6 @@ FILES = {
     f"{FIT} --report": (".html", MADE_BY),
     f"{FIT} --alpha cv --plot": (".png", MADE_BY),
     f"{FIT} --register --report": (".html", MADE_BY),
-    "tune {data} {new} --plot": (".png", MADE_BY),
     "cluster {data} {new} --n-clusters 2 --report": (".html", MADE_BY),
     "cluster {data} {new} --n-clusters 2 --plot": (".png", MADE_BY),
     "predict {model} {data}": (".csv", "prediction of price,lower of price\n1,2\n"),

@@ -34,8 +34,8 @@ OTHERS = [
     (2, "fit {data} new --scheduler file://x", "--scheduler", "tcp://host:port"),
     (73, "fit {data} {model} --register --serial", "something else than versions"),
     (65, "fit {labels} new --serial", "holds labels (text)", "--classify"),
-    (2, "tune {data} new --length-scales=-1x --serial", "above 0"),
-    (65, "tune {data} new --groups nothing --serial", "nothing"),
+    (2, "fit {data} new --length-scales=-1x --serial", "above 0"),
+    (65, "fit {data} new --groups nothing --serial", "nothing"),
     (2, "cluster {data} new --register", "needs a model to publish; give --model"),
     (2, "cluster {blobs} new --n-clusters two --serial", "a whole number"),
     (

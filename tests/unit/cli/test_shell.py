@@ -146,7 +146,7 @@ def test_the_next_step_is_quoted_for_the_shell(folder):
     ]
 
 
-@pytest.mark.parametrize("command", ["fit", "tune", "cluster", "predict"])
+@pytest.mark.parametrize("command", ["fit", "cluster", "predict"])
 def test_an_output_that_another_run_writes_exits_75_before_any_work(
     folder, tmp_path, command
 ):
