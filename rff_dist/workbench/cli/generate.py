@@ -1,6 +1,6 @@
 """Generate data whose best possible error is known.
 
-In go a number of rows, a kernel and the noise's standard deviation, out comes a
+In go a number of rows, a length scale and the noise's standard deviation, out comes a
 dataset. Data from elsewhere would leave open whether an error is the model's or the
 noise's.
 """
@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from rff_dist import fields
-from rff_dist.features.feature_options import FeatureOptions, as_length_scale
-from rff_dist.fields import Count, NonNegative, Positive, Positives, RowNumber
+from rff_dist.features.feature_options import FeatureOptions
+from rff_dist.fields import Count, NonNegative, Positive, RowNumber
 from rff_dist.workbench.cli import display, shell
-from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
@@ -29,10 +28,10 @@ def generate(
     output: str = fields.argument("Where to write the dataset.", "OUT", place="writes"),
     rows: Count = fields.option("Number of rows, such as 1e6."),
     n_features: Count = fields.option("Number of columns of X.", 8),
-    length_scale: Positive | Positives = fields.option(
-        "Length scale: the larger, the smoother.", 2.0, unit="L|L1,L2,…"
+    length_scale: Positive = fields.option(
+        "Length scale of the function: the larger, the smoother.", 2.0, unit="L"
     ),
-    features: Annotated[FeatureOptions, "kernel", "n_components", "seed"],
+    features: Annotated[FeatureOptions, "n_components", "seed"],
     noise: NonNegative = fields.option(
         "The noise's standard deviation; the function's is 1.", 0.1
     ),
@@ -45,36 +44,29 @@ def generate(
     plus noise.
 
     The inputs x are standard normal. The function f(x) = z(x)'w has standard normal
-    weights w on random features of the kernel. No model can have a smaller RMSE than
-    the noise.
+    weights w on random features of the Gaussian kernel. No model can have a smaller
+    RMSE than the noise.
     """
-    from rff_dist.kernels.stationary import with_length_scale
+    from rff_dist.kernels.stationary import Gaussian
     from rff_dist.numerics.machine import available_cores, using_threads
     from rff_dist.storage.writing import WriteOptions
     from rff_dist.workbench.results.rows import dataset_facts, describe_dataset
     from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
 
-    kernel = with_length_scale(features.kernel, as_length_scale(length_scale))
     seed = features.seed
+    function = draw_function(
+        Gaussian(length_scale), n_features, features.n_components, seed
+    )
     # Threads share whole tiles, so that no bit of the data depends on their number.
     with using_threads(available_cores()):
         dataset = generate_dataset(
             output,
-            draw_function(kernel, n_features, features.n_components, seed),
+            function,
             RandomRows(rows, n_features, noise, seed, first_row),
             WriteOptions(None, overwrite, display.count_rows("generate")),
         )
-    record = {
-        **describe_dataset(dataset),
-        "kernel": kernel.to_dict(),
-        "seed": seed,
-        "best_rmse": noise,
-    }
-    facts = {
-        **dataset_facts(dataset),
-        "function": f"from {words.kernel_words(kernel.to_dict())}, variance 1",
-        "best possible RMSE": f"{noise:g}",
-    }
+    record = {**describe_dataset(dataset), "seed": seed, "best_rmse": noise}
+    facts = {**dataset_facts(dataset), "best possible RMSE": f"{noise:g}"}
     return Document(
         f"wrote {output}", [facts], record=record, next=[["fit", output, "MODEL"]]
     )

@@ -19,15 +19,11 @@ from rff_dist.workbench.cli import doctor
 from tests.command_line import document, run
 
 
-def found_by(check):
-    return [(one.state, one.found, one.todo) for one in check]
-
-
 def test_a_machine_is_looked_at_and_each_line_has_a_state(folder):
     found = document("doctor", folder / "data.zarr")
     states = {one["check"]: one["state"] for one in found["findings"]}
-    assert {"versions", "products", "Prefect", "codecs", "chunks"} == set(states)
-    assert (states["codecs"], states["chunks"], found["ok"]) == ("ok", "ok", True)
+    assert {"versions", "products", "Prefect", "checksums"} == set(states)
+    assert (states["checksums"], found["ok"]) == ("ok", True)
     assert all(one["todo"] for one in found["findings"] if one["state"] != "ok")
     [versions] = [
         one["found"] for one in found["findings"] if one["check"] == "versions"
@@ -42,13 +38,12 @@ def test_a_failure_exits_1_and_the_lines_are_shown():
     assert "nothing is there" in " ".join(result.stdout.split())
 
 
-def test_arrays_without_checksums_and_chunks_that_cut_rows_are_warned_of():
+def test_arrays_without_checksums_are_warned_of():
     group = zarr.create_group("data")
     group.create_array("X", shape=(100, 4), chunks=(10, 2), dtype="f8")
-    states = found_by(doctor.check_dataset("data"))
-    assert [state for state, *_ in states] == ["warn", "warn"]
-    assert "no checksums for X" in states[0][1]
-    assert "10 rows" in states[1][1]
+    result = doctor.check_checksums("data")
+    assert result.state == "warn"
+    assert "no checksums for X" in result.found
 
 
 @pytest.mark.parametrize(
@@ -65,7 +60,7 @@ def test_arrays_without_checksums_and_chunks_that_cut_rows_are_warned_of():
 def test_a_prefect_server_needs_authentication_and_beyond_this_machine_tls(
     url, known, state
 ):
-    assert [one for one, *_ in found_by(doctor.check_prefect(url, known))] == [state]
+    assert doctor.check_prefect(url, known).state == state
 
 
 def test_a_server_that_a_profile_names_is_found(tmp_path):
@@ -129,6 +124,6 @@ def test_a_processor_without_an_instruction_is_no_warning(monkeypatch):
         choice.measure().rates[:1], {"bytes": "this processor has no instruction …"}
     )
     monkeypatch.setattr(choice, "measure", lambda: wrong)
-    [(state, found, todo)] = found_by(doctor.check_products())
-    assert (state, todo) == ("ok", "")
-    assert "results are the same, in more time" in found
+    result = doctor.check_products()
+    assert (result.state, result.todo) == ("ok", "")
+    assert "results are the same, in more time" in result.found
