@@ -5,6 +5,7 @@ examples.
 import gc
 import logging
 import os
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,17 @@ def pytest_configure(config: pytest.Config) -> None:
         # A core each: BLAS threads that wait for one another would take the other
         # process's.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _same_seeds_on_each_run(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Draw seeds that a test does not give from its name, so that failures repeat."""
+    seeds = random.Random(request.node.nodeid)
+    monkeypatch.setattr(
+        "rff_dist.features.draw.seed_of_the_system", lambda: seeds.getrandbits(63)
+    )
 
 
 def pytest_collection_finish() -> None:

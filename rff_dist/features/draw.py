@@ -430,10 +430,15 @@ def seed_from_random_state(
     Raises InvalidParameterError if `random_state` is something else.
     """
     if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+        return seed_of_the_system()
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(0, 2**63 - 1, dtype=np.int64))
     return uniforms.seed_of(random_state, name="random_state")
+
+
+def seed_of_the_system() -> int:
+    """Return a seed of the operating system's entropy, another at each call."""
+    return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
 
 
 # -- which features are drawn for a dataset
