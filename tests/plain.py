@@ -107,7 +107,7 @@ def update_model(
     if rows.is_empty:
         return model
     dataset = rows.differences.after or dataset
-    batch = (
+    new = (
         update.score_new_rows(model, dataset, rows, engine=engine)
         if rows.n_new
         else None
@@ -115,5 +115,5 @@ def update_model(
     statistics = update.accumulate_new_rows(model, dataset, rows, engine=engine)
     gone = update.measure_gone_rows(model, dataset, rows, engine=engine)
     return update.solve_update(
-        model, dataset, rows, statistics=statistics, batch=batch, gone=gone
+        model, dataset, rows, statistics=statistics, new=new, gone=gone
     )

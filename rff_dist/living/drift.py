@@ -1,18 +1,16 @@
 """Test whether new rows follow the distribution of the rows that a model has.
 
-Input are sums over both sets of rows, output is a p-value for each of three tests. The
-rows themselves are not needed, so that a pass of an update gives the test for free.
+In go sums over both sets of rows, out comes a p-value of each of three tests. Since the
+rows themselves are not needed, the passes of an update give the tests for free.
 
 - The inputs as a whole: the squared distance of the mean embeddings Z'1/n of both sets
   (MMD²). Without drift it is distributed as a weighted sum of chi-squares with one
   degree of freedom. The weights are the eigenvalues of the covariance of z, times
   (1/n₁ + 1/n₂). The tail follows from the first three cumulants, without eigenvalues.
-- Each column: its mean, and its spread about the old mean. Both are judged by the
-  larger of the two sets' standard deviations, so that a column with rare values raises
-  no alarm if the new rows happen to have none. Of a column of categories, the shares of
-  levels (Pearson's chi-square), and whether rare levels, new ones among them, are more
-  frequent than before. The smallest p-value of all columns counts, with Šidák's
-  correction.
+- Each column: its mean, judged by the larger of the two sets' standard deviations, so
+  that a column with rare values raises no alarm if the new rows happen to have none. Of
+  a column of categories, the number of new rows of each level. The smallest p-value
+  counts, with Šidák's correction.
 - The errors: are the model's squared errors larger than on held-out rows?
 
 They share the level by Bonferroni's inequality. They are asymptotic: with fewer than
@@ -29,7 +27,6 @@ variables, Australian Journal of Statistics 30; compared with others by Bodenham
 """
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Self
 
 import numpy as np
@@ -42,18 +39,19 @@ from rff_dist.numerics import exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, specs
-from rff_dist.statistics.moments import ColumnMoments, Moments, _about, measure_moments
+from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import EPS, FloatArray, IntArray, Summary, frozen
 
-LEVEL = 0.05
 _N_LISTED = 20  # columns
-_LEAST_EXPECTED = 5  # rows, the usual rule for chi-squares
+
+
+# -- sums over the new rows, in the one pass that reads them before they are added
 
 
 @frozen(eq=False)
-class BatchState:
-    """What a pass over new rows needs: the model, and how rows are summed."""
+class ScoringState:
+    """What the pass needs: the model, and how rows are summed."""
 
     model: predicting.LinearModel
     #: In the model's features and on its grids, without Z'Z.
@@ -61,11 +59,11 @@ class BatchState:
     #: Shape (n_features + n_targets,); moments are summed about it, see `Moments`.
     pivot: FloatArray
     #: The model's codes of the rows' levels, see `model_rows.codes_between`.
-    codes: Mapping[int, FloatArray] = field(default_factory=dict)
+    codes: Mapping[int, FloatArray]
 
 
 @frozen(eq=False)
-class Batch:
+class NewRowSums:
     """Sums over new rows, before they enter the model; `+` joins two sets of rows."""
 
     #: Of the model, which was not trained on the rows.
@@ -75,7 +73,7 @@ class Batch:
     #: Of the columns [X, y].
     moments: Moments
     #: The lists that levels are counted by.
-    levels: Levels = field(default_factory=dict)
+    levels: Levels
 
     def __add__(self, other: Self) -> Self:
         return exact_sums.add_fields(self, other, levels=self.levels)
@@ -87,44 +85,36 @@ class Batch:
         return ColumnMoments.of(self.moments, frequency_weights=repeats)
 
 
-def measure_batch(
-    rows: blocks.Rows, state: BatchState, total: Batch | None = None
-) -> Batch:
-    """Sum a block's errors, features and columns; adds to `total` in place.
-
-    Raises DataError if the block has no targets, or as `accumulate_rows`.
-    """
+def score_rows(rows: blocks.Rows, state: ScoringState) -> NewRowSums:
+    """Return a block's sums; raises DataError without targets, or as others do."""
     # Rows have the codes of the dataset's lists of levels, by which moments and
     # features are summed; the model predicts by the codes of its own lists.
     recoded = model_rows.recode(state.codes, rows)
-    errors = evaluation.measure_errors(recoded, state.model)
     levels = state.sums.feature_map.levels
-    moments = measure_moments(rows, state.pivot, levels=levels)
-    if total is None:
-        statistics = accumulate.accumulate_rows(rows, state.sums)
-        return Batch(errors, statistics, moments, levels)
-    statistics = accumulate.accumulate_rows(rows, state.sums, total.statistics)
-    return Batch(total.errors + errors, statistics, total.moments + moments, levels)
+    return NewRowSums(
+        evaluation.measure_errors(recoded, state.model),
+        accumulate.accumulate_rows(rows, state.sums),
+        measure_moments(rows, state.pivot, levels=levels),
+        levels,
+    )
 
 
 # -- the inputs as a whole
-# ------------------------------------------------------------------
 
 
 def embedding_drift(
     old: RidgeStatistics, new: RidgeStatistics, together: RidgeStatistics
-) -> tuple[float, float]:
-    """Return ‖Z₁'1/n₁ − Z₂'1/n₂‖², the biased estimate of MMD², and its p-value.
+) -> float:
+    """Return the p-value of ‖Z₁'1/n₁ − Z₂'1/n₂‖², O(n_components³).
 
-    O(n_components³). `together`: sums with Z'Z over both sets, without removed rows.
-    Each set has positive weight.
+    `together`: sums with Z'Z over both sets, without removed rows. Each set has
+    positive weight.
     """
     difference = old.Zt1() / old.sum_of_weights - new.Zt1() / new.sum_of_weights
     covariance = together.normal_equations().gram
     covariance /= together.sum_of_weights
     scale = 1 / _effective_rows(old) + 1 / _effective_rows(new)
-    distance = float(difference @ difference)
-    return distance, chi_squares_tail(distance / scale, _power_sums(covariance))
+    return chi_squares_tail(float(difference @ difference) / scale, covariance)
 
 
 def _effective_rows(statistics: RidgeStatistics) -> float:
@@ -134,27 +124,22 @@ def _effective_rows(statistics: RidgeStatistics) -> float:
     return statistics.sum_of_weights / largest
 
 
-def _power_sums(matrix: FloatArray) -> tuple[float, float, float]:
-    """Return Σλ, Σλ² and Σλ³ of a symmetric matrix: the traces of its powers."""
-    square = cube = 0.0
+def chi_squares_tail(value: float, matrix: FloatArray) -> float:
+    """Return P(Σ λᵢχ²₁ > value) for the eigenvalues λ of a symmetric matrix.
+
+    A shifted and scaled chi-square with the same three cumulants replaces the sum
+    (Buckley & Eagleson 1988). Those of λ·χ²₁ are λ, 2λ² and 8λ³, those of independent
+    terms add up, and sums of powers of λ are traces.
+    """
+    mean = float(np.trace(matrix))
+    variance = 0.0
+    third = 0.0
     # in strips, since A·A would be a second matrix of this size
     for start in range(0, len(matrix), specs.OUTPUT_TILE):
         strip = matrix[start : start + specs.OUTPUT_TILE]
         # tr A² = Σ a_ij², and tr A³ = Σ a_ij·(A·A)_ij
-        square += float(np.vdot(strip, strip))
-        cube += float(np.vdot(strip, strip @ matrix))
-    return float(np.trace(matrix)), square, cube
-
-
-def chi_squares_tail(value: float, power_sums: tuple[float, float, float]) -> float:
-    """Return P(Σ λᵢχ²₁ > value) from Σλ, Σλ² and Σλ³ (Buckley & Eagleson 1988).
-
-    A shifted and scaled chi-square with the same three cumulants replaces the sum.
-    """
-    # the cumulants of λ·χ²₁ are λ, 2λ² and 8λ³, and those of independent terms add up
-    mean = power_sums[0]
-    variance = 2 * power_sums[1]
-    third = 8 * power_sums[2]
+        variance += 2 * float(np.vdot(strip, strip))
+        third += 8 * float(np.vdot(strip, strip @ matrix))
     if not third > 0:  # features that are all constant
         return 1.0 if value <= blocks.ROUNDING else 0.0
     # false alarms at the 5 % level: 4.3 % of 400, and 3.5 % on log-normal columns
@@ -165,252 +150,126 @@ def chi_squares_tail(value: float, power_sums: tuple[float, float, float]) -> fl
 
 
 # -- columns and errors
-# ---------------------------------------------------------------------
 
-# of quotients by a spread of 0, which `np.where` replaces
+# of quotients by a standard error of 0, which `np.where` replaces
 _ignoring_zeros = np.errstate(divide="ignore", invalid="ignore")
 
 
-@frozen(eq=False)
-class ColumnShifts:
-    """How far each column moved, in standard deviations of the old rows."""
-
-    #: New mean less old mean, shape (n_features,); infinite if a constant changed.
-    mean: FloatArray
-    #: Root mean square deviation of the new rows from the old mean, same shape.
-    spread: FloatArray
-    #: Of mean and spread, or of levels and rare levels, uncorrected, shape
-    #: (n_features, 2).
-    p_values: FloatArray
-    #: Half the sum of differences of the shares of levels, of columns of categories.
-    distances: Mapping[int, float]
-
-    @property
-    def p_value(self) -> float:
-        return _sidak(self.p_values)
-
-    def table(self) -> list[Summary]:
-        """Return the columns that moved most as JSON values; None for infinity."""
-        smallest = self.p_values.min(axis=1)
-        return [
-            {"column": i, **self._moved(i), "p_value": float(smallest[i])}
-            for i in np.argsort(smallest, kind="stable")[:_N_LISTED].tolist()
-        ]
-
-    def _moved(self, column: int) -> Summary:
-        if column in self.distances:
-            return {"distance": self.distances[column]}
-        return {
-            "shift": _finite(self.mean[column]),
-            "spread": _finite(self.spread[column]),
-        }
-
-
 @_ignoring_zeros
-def column_shifts(old: ColumnMoments, new: ColumnMoments) -> ColumnShifts:
-    """Test each column's mean and spread, or shares of levels, O(n_features).
+def column_shifts(
+    old: ColumnMoments, new: ColumnMoments
+) -> tuple[FloatArray, FloatArray]:
+    """Test each column's mean, or the levels of a category, O(n_features).
 
-    The spread is taken about the old mean, so that a shifted mean shows in it too.
+    Returns how far each column moved, and p-values, both of shape (n_features,). Means
+    move in standard deviations of the old rows, infinitely if a constant changed. Of a
+    category it is the share of the rows that changed their level.
     """
     shift = new.mean - old.mean
     # columns that are constant by now differ by rounding alone, which is no shift
     rounding = np.maximum(4 * EPS * np.abs(old.mean), old.rounding)
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
-    # the new rows' moments about the old mean
-    second, _, fourth = _about(shift, np.zeros_like(shift), *new.central)
-    growth = second - old.second
-    growth = np.where(np.abs(growth) > old.rounding**2, growth, 0.0)
-
-    n_rows = (old.n_samples, new.n_samples)
-    mean_error = _standard_error(old.second, new.second, *n_rows)
-    # the variance of a squared deviation is that of fourth moments
-    variances = (old.fourth - old.second**2, fourth - second**2)
-    spread_error = _standard_error(*variances, *n_rows)
-    mean_tail = _normal_tail(shift, mean_error)
-    spread_tail = _mean_square_tail(growth, spread_error, old.second)
-
+    error = _standard_error(old.second, new.second, old.n_samples, new.n_samples)
+    normal = scipy.special.ndtr(-np.abs(shift) / error)
+    p_values = np.where(shift == 0, 1.0, 2 * normal)
     deviation = np.sqrt(np.maximum(old.second, 0.0))
-    ratio = np.sqrt(np.maximum(second, 0.0)) / deviation
-    p_values = np.minimum(1.0, 2 * np.column_stack([mean_tail, spread_tail]))
-    distances = {}
-    for column in old.counts.keys() & new.counts.keys():
-        before = old.counts[column]
+    moved = np.where(shift == 0, 0.0, shift / deviation)
+    for column, before in old.counts.items():
         now = new.counts[column]
-        p_values[column] = level_tests(before, now)
         shares = before / before.sum() - now / now.sum()
-        distances[column] = float(np.abs(shares).sum() / 2)
-    return ColumnShifts(
-        np.where(shift == 0, 0.0, shift / deviation),
-        np.where(growth == 0, 1.0, ratio),
-        p_values,
-        distances,
-    )
+        moved[column] = np.abs(shares).sum() / 2
+        p_values[column] = level_test(before, now)
+    return moved, p_values
 
 
-def level_tests(old: IntArray, new: IntArray) -> tuple[float, float]:
-    """Return p-values of two tests by the rows of each level: are the shares others,
-    and are rare levels together more frequent in the new rows?
+def level_test(old: IntArray, new: IntArray) -> float:
+    """Return the p-value of equal shares of levels, by the rows of each level.
 
-    A level is rare if fewer than 5 rows of it are expected in one of the sets. The
-    second is the exact test of which set each of their rows is in.
+    Any row is new with the same probability, so the number of new rows of a level is
+    binomial: a test that is exact for rare levels and new ones, where Pearson's
+    chi-square raises false alarms, and too careful for those of half of the rows.
     """
-    both = np.array([old, new])
-    totals = both.sum(axis=1)
-    shares = totals / totals.sum()
-    is_rare = both.sum(axis=0) * shares.min() < _LEAST_EXPECTED
-    rare = both[:, is_rare].sum(axis=1)
-    cells = both[:, ~is_rare]
-    if rare.sum() * shares.min() >= _LEAST_EXPECTED:
-        cells = np.column_stack([cells, rare])
-    n_free = cells.shape[1] - 1
-    if n_free > 0:
-        expected = np.outer(cells.sum(axis=1), cells.sum(axis=0)) / cells.sum()
-        square = ((cells - expected) ** 2 / expected).sum()
-        p_shares = float(scipy.special.chdtrc(n_free, square))
-    else:
-        p_shares = 1.0
-    n_rare = int(rare.sum())
-    # P(at least so many of the rare rows are new)
-    p_rare = 1.0
-    if rare[1] > 0:
-        p_rare = float(scipy.special.bdtrc(rare[1] - 1, n_rare, shares[1]))
-    return p_shares, p_rare
+    totals = old + new
+    share = new.sum() / totals.sum()
+    at_most = scipy.special.bdtr(new, totals, share)
+    at_least = scipy.special.bdtrc(new - 1, totals, share)
+    return _smallest(2 * np.minimum(at_most, at_least))
 
 
 @_ignoring_zeros
-def error_drift(
-    old: evaluation.Errors, new: evaluation.Errors
-) -> tuple[FloatArray, float]:
+def error_drift(old: evaluation.Errors, new: evaluation.Errors) -> float:
     """Test, one-sided, whether errors are larger on new rows than on held-out ones.
 
-    Returns the ratio of mean squared errors, shape (n_targets,), and the p-value of the
-    worst target, with Šidák's correction.
+    Returns the p-value of the worst target, with Šidák's correction.
     """
     before = old.mean_squared_error
     now = new.mean_squared_error
     error = _standard_error(
         old.squares_variance, new.squares_variance, old.n_effective, new.n_effective
     )
-    tail = _mean_square_tail(now - before, error, before)
-    p_values = np.where(now <= before, 1.0, tail)
-    return np.where(now == before, 1.0, now / before), _sidak(p_values)
+    # The gamma distribution is that of squared normal values: by the normal one alone,
+    # one new row raises an alarm in one of six cases without drift.
+    shape = (before / error) ** 2
+    gamma = scipy.special.gammaincc(shape, shape * now / before)
+    normal = scipy.special.ndtr((before - now) / error)
+    # without errors the gamma tail is NaN, and `fmax` returns the normal one
+    return _smallest(np.where(now <= before, 1.0, np.fmax(normal, gamma)))
 
 
 def _standard_error(
     old: FloatArray, new: FloatArray, n_old: Any, n_new: Any
 ) -> FloatArray:
-    """Return the error of a difference of means; `new` counts as at least `old`."""
+    """Return the error of a difference of means from the variances of both sets.
+
+    That of the new set counts as at least that of the old one.
+    """
     old = np.maximum(old, 0.0)
     return np.asarray(np.sqrt(old / n_old + np.maximum(old, new) / n_new))
 
 
-@_ignoring_zeros
-def _normal_tail(difference: FloatArray, error: FloatArray) -> FloatArray:
-    """Return P(a normal difference at least as large, of this sign)."""
-    tail = scipy.special.ndtr(-np.abs(difference) / error)
-    return np.where(difference == 0, 1.0, tail)
-
-
-@_ignoring_zeros
-def _mean_square_tail(
-    difference: FloatArray, error: FloatArray, mean: FloatArray
-) -> FloatArray:
-    """Return P(a difference from a mean of squares at least as large, of this sign).
-
-    It is the larger of the normal tail and that of the gamma distribution of squared
-    normal values: by the first alone one new row raises an alarm in one of six cases
-    without drift.
-    """
-    normal = _normal_tail(difference, error)
-    shape = (mean / error) ** 2
-    scaled = shape * (1 + difference / mean)
-    above = scipy.special.gammaincc(shape, scaled)
-    below = scipy.special.gammainc(shape, scaled)
-    gamma = np.where(difference > 0, above, below)
-    # without errors or mean the gamma tail is NaN, and `fmax` returns the normal one
-    return np.asarray(np.fmax(normal, gamma))
-
-
-def _sidak(p_values: FloatArray) -> float:
-    smallest = float(p_values.min())
-    if smallest >= 1:
-        return 1.0
+def _smallest(p_values: FloatArray) -> float:
+    """Return the smallest of several p-values, with Šidák's correction."""
+    smallest = min(1.0, float(p_values.min()))
     # 1 − (1 − p)ⁿ, with all digits of a tiny p
-    return float(-np.expm1(p_values.size * np.log1p(-smallest)))
+    return float(-np.expm1(scipy.special.xlog1py(p_values.size, -smallest)))
 
 
 # -- all of it
-# ------------------------------------------------------------------------------
-
-
-@frozen(eq=False)
-class Drift:
-    """The results of the tests."""
-
-    #: Probability of an alarm without drift.
-    level: float
-    #: MMD² between the mean embeddings.
-    squared_distance: float
-    #: Of "embedding", "columns" (if the model knows their moments) and "errors".
-    p_values: Mapping[str, float]
-    shifts: ColumnShifts | None
-    #: See `error_drift`.
-    error_ratios: FloatArray
-
-    @property
-    def parts(self) -> list[str]:
-        """The tests that raise the alarm, each at its share of the level."""
-        share = self.level / len(self.p_values)
-        return [name for name, p in self.p_values.items() if p <= share]
-
-    @property
-    def has_drifted(self) -> bool:
-        return bool(self.parts)
-
-    @property
-    def p_value(self) -> float:
-        """The p-value of all tests together (Bonferroni)."""
-        return min(1.0, len(self.p_values) * min(self.p_values.values()))
-
-    def to_dict(self) -> Summary:
-        """Return the results as JSON values."""
-        return {
-            "drifted": self.has_drifted,
-            "parts": self.parts,
-            "level": self.level,
-            "p_value": self.p_value,
-            "p_values": dict(self.p_values),
-            "squared_distance": self.squared_distance,
-            "error_ratios": [_finite(ratio) for ratio in self.error_ratios],
-            "columns": [] if self.shifts is None else self.shifts.table(),
-        }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def judge_drift(
     model: RidgeModel,
     held_out: evaluation.Errors,
-    batch: Batch,
+    new: NewRowSums,
     together: RidgeStatistics,
     *,
-    level: float = LEVEL,
-) -> Drift:
-    """Test new rows against those that a model has.
+    level: float,
+) -> Summary:
+    """Test new rows against those that a model has; return the results as JSON values.
 
     `held_out` are errors on rows that were held out of the model, `together` are sums
-    of all rows, as in `embedding_drift`, and `level` is in (0, 1).
+    of all rows, as in `embedding_drift`, and `level`, in (0, 1), is the probability of
+    an alarm without drift. In the results, `parts` are the tests that raise the alarm,
+    and `columns` those that moved most, with None for an infinite shift.
     """
-    distance, p_embedding = embedding_drift(model.summed, batch.statistics, together)
-    p_values = {"embedding": p_embedding}
-    shifts = None
+    p_values = {"embedding": embedding_drift(model.summed, new.statistics, together)}
+    columns: list[Summary] = []
     if model.columns is not None:
-        columns = model.columns
-        if batch.levels:
-            columns = columns.with_levels(model.feature_map.levels, batch.levels)
-        shifts = column_shifts(columns, batch.columns)
-        p_values["columns"] = shifts.p_value
-    ratios, p_values["errors"] = error_drift(held_out, batch.errors)
-    return Drift(level, distance, p_values, shifts, ratios)
+        known = model.columns.with_levels(model.feature_map.levels, new.levels)
+        moved, p_columns = column_shifts(known, new.columns)
+        p_values["columns"] = _smallest(p_columns)
+        for i in np.argsort(p_columns, kind="stable")[:_N_LISTED].tolist():
+            kind = "distance" if i in new.levels else "shift"
+            size = float(moved[i]) if np.isfinite(moved[i]) else None
+            columns.append({"column": i, kind: size, "p_value": float(p_columns[i])})
+    p_values["errors"] = error_drift(held_out, new.errors)
+
+    share = level / len(p_values)  # Bonferroni
+    parts = [name for name, p_value in p_values.items() if p_value <= share]
+    return {
+        "drifted": bool(parts),
+        "parts": parts,
+        "level": level,
+        "p_values": p_values,
+        "columns": columns,
+    }

@@ -57,7 +57,7 @@ def score_new_rows(
     rows: new_rows.NewRows,
     *,
     engine: protocol.Engine,
-) -> drift.Batch:
+) -> drift.NewRowSums:
     """Measure a model's errors on rows that it was not trained on, and their columns.
 
     At least one row is new. Raises DataError, with row and column, if values cannot be
@@ -69,19 +69,19 @@ def score_new_rows(
     sums = accumulate.Accumulation(feature_map, spec, with_gram=False)
     # the model has never seen the levels that are new
     codes = model_rows.codes_between(feature_map.levels, model.feature_map.levels)
-    state = drift.BatchState(model.linear, sums, _pivot(model), codes)
-    batches: list[drift.Batch] = []
+    state = drift.ScoringState(model.linear, sums, _pivot(model), codes)
+    parts: list[drift.NewRowSums] = []
     replacements = rows.differences.replacements
     for source, blocks in _sources(dataset, rows.ranges, replacements, spec.limb_rows):
-        task = BlockTask(source, drift.measure_batch, adds=True)
-        batches.append(engine.map_reduce(task, blocks, state, label="score"))
-    batch = functools.reduce(operator.add, batches)
-    if not batch.moments.weight.value() > 0:
+        task = BlockTask(source, drift.score_rows)
+        parts.append(engine.map_reduce(task, blocks, state, label="score"))
+    scored = functools.reduce(operator.add, parts)
+    if not scored.moments.weight.value() > 0:
         raise DataError(
             f"all {rows.n_new:_} new rows have weight 0; at least one must count"
         )
-    statistics = batch.statistics.with_whitener(model.feature_map.whitener)
-    return replace(batch, statistics=statistics)
+    statistics = scored.statistics.with_whitener(model.feature_map.whitener)
+    return replace(scored, statistics=statistics)
 
 
 def measure_gone_rows(
@@ -252,13 +252,13 @@ def solve_update(
     rows: new_rows.NewRows,
     *,
     statistics: ridge_statistics.RidgeStatistics,
-    batch: drift.Batch | None,
-    gone: moments.Moments | None = None,
+    new: drift.NewRowSums | None,
+    gone: moments.Moments | None,
 ) -> RidgeModel:
     """Solve a model from the statistics of all rows, and record its rows on its card.
 
-    `batch` is from `score_new_rows`, None without new rows; `gone` is from
-    `measure_gone_rows`.
+    `new` is from `score_new_rows`, None without new rows; `gone` is from
+    `measure_gone_rows`, None if no row leaves.
     """
     feature_map = model_rows.features_for(model.feature_map, dataset)
     facts = {
@@ -276,8 +276,8 @@ def solve_update(
     if model.statistics is None or columns is None:
         return replace(challenger, columns=None)
     columns = columns.with_levels(model.feature_map.levels, feature_map.levels)
-    if batch is not None:
-        columns = columns + batch.columns
+    if new is not None:
+        columns = columns + new.columns
     if gone is not None:
         repeats = model.summed.spec.frequency_weights
         leaving = moments.ColumnMoments.of(gone, frequency_weights=repeats)

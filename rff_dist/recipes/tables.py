@@ -68,10 +68,8 @@ class RawTable:
     n_samples: int | None
     #: what is unusual about how it is read
     notes: Sequence[str] = ()
-    #: whether `batches` works only once
+    #: whether rows behind the first batch can be read only once
     is_read_once: bool = False
-    #: the first rows, if `batches` cannot read them again
-    head: Callable[[Types], pyarrow.RecordBatch | None] | None = None
     #: of a file of text: the decimal point of numbers that could have either
     decimal: str | None = None
 
@@ -79,9 +77,7 @@ class RawTable:
         """Return the first rows of some columns, None if there is none; later they are
         read again.
         """
-        return (
-            next(self.batches(types), None) if self.head is None else self.head(types)
-        )
+        return next(self.batches(types), None)
 
 
 # -- what columns hold
@@ -258,7 +254,7 @@ def with_lists(table: RawTable) -> RawTable:
             )
             start += batch.num_rows
 
-    return replace(table, schema=pyarrow.schema(fields), batches=batches, head=None)
+    return replace(table, schema=pyarrow.schema(fields), batches=batches)
 
 
 def _is_list(kind: pyarrow.DataType) -> bool:

@@ -344,9 +344,8 @@ def standardizer_for(
         return standardizer
     if standardize == "auto":
         central = ColumnMoments.of(moments, frequency_weights=frequency_weights)
-        reach = moments.reach[: dataset.n_features]
         ranks = _ranks_of_heavy_tails(
-            dataset, central, reach, categories, engine=engine
+            dataset, moments, central, categories, engine=engine
         )
     else:
         columns = np.setdiff1d(np.arange(dataset.n_features), categories)
@@ -363,8 +362,8 @@ def standardizer_for(
 
 def _ranks_of_heavy_tails(
     dataset: Dataset,
+    moments: Moments,
     central: ColumnMoments,
-    reach: FloatArray,
     categories: Sequence[int],
     *,
     engine: protocol.Engine,
@@ -373,9 +372,11 @@ def _ranks_of_heavy_tails(
     limit = np.clip(central.n_samples / 8, *HEAVY_KURTOSIS)
     # kurtosis above the limit, by roots, since the square of a large column's variance
     # may overflow
-    is_heavy = np.sqrt(central.fourth) > np.sqrt(limit) * central.second
+    fourth = moments.fourth_central[: dataset.n_features]
+    is_heavy = np.sqrt(fourth) > np.sqrt(limit) * central.second
     # float64 lacks the fourth powers of these columns: their samples' kurtosis decides
     smallest, largest = FOURTH_RANGE
+    reach = moments.reach[: dataset.n_features]
     is_unknown = (reach > 0) & ((reach < smallest) | (reach > largest))
     columns = np.setdiff1d(np.flatnonzero(is_heavy | is_unknown), categories)
     ranks = []

@@ -1,8 +1,8 @@
 """Moments of the columns of X and y, of which models keep those of their inputs.
 
 `Moments` are the exact sums of a first pass, which standardise the data and fix the
-grids of later sums. `ColumnMoments` are means and central moments, which a model
-updates when rows are added or removed.
+grids of later sums. `ColumnMoments` are means and variances, which a model updates when
+rows are added or removed.
 """
 
 from collections.abc import Mapping
@@ -95,6 +95,23 @@ class Moments:
     def means(self) -> FloatArray:
         """Weighted means of the columns [X, y]."""
         return self.pivot + self.sums.value() / self.weight.value()
+
+    @property
+    def fourth_central(self) -> FloatArray:
+        """The mean fourth powers of the deviations of [X, y] from their means.
+
+        0 where float64 cannot hold them, see `FOURTH_RANGE`.
+        """
+        total = self.weight.value()
+        first = self.sums.value() / total
+        second = self.squares.value() / total
+        third = self.cubes.value() / total
+        fourth = self.fourths.value() / total
+        with np.errstate(over="ignore", invalid="ignore"):
+            # the binomial formula in Horner's form
+            inner = 6 * second - first * (3 * first)
+            central = fourth - first * (4 * third - first * inner)
+        return np.maximum(np.nan_to_num(central), 0.0)
 
     @property
     def standard_deviations(self) -> FloatArray:
@@ -210,7 +227,7 @@ _CANCELLED = 1e-13
 
 @frozen(eq=False)
 class ColumnMoments:
-    """Means and central moments of the input columns; `+` joins two sets of rows.
+    """Means and variances of the input columns; `+` joins two sets of rows.
 
     Rows are removed by adding their `negative`.
     """
@@ -221,13 +238,11 @@ class ColumnMoments:
     n_samples: float
     #: The sum of the weights.
     weight: float
-    #: Of shape (n_features,), as are the mean powers of the deviations from it.
+    #: Of shape (n_features,), as are the mean squares of the deviations from it.
     mean: FloatArray
     second: FloatArray
-    third: FloatArray
-    fourth: FloatArray
-    #: A difference of means or standard deviations below this may be rounding, which
-    #: remains after rows with most of the variation were removed.
+    #: A difference of means below this may be rounding, which remains after rows with
+    #: most of the variation were removed.
     rounding: FloatArray
     #: As in `Moments`; codes are those of the model's features. Means and moments of
     #: codes say nothing.
@@ -240,53 +255,34 @@ class ColumnMoments:
         """Return the moments of a pass's inputs; `frequency_weights` repeat rows."""
         n_features = moments.n_features
         weight = float(moments.weight.value())
-        sums = (moments.sums, moments.squares, moments.cubes, moments.fourths)
-        raw = [total.value()[:n_features] / weight for total in sums]
-        # of columns out of `FOURTH_RANGE`
-        with np.errstate(over="ignore", invalid="ignore"):
-            second, *higher = _about(-raw[0], *raw)
-        third, fourth = np.nan_to_num(higher)
-        second = np.where(second > blocks.ROUNDING * raw[1], second, 0.0)
+        shift = moments.sums.value()[:n_features] / weight
+        mean_squares = moments.squares.value()[:n_features] / weight
+        second = mean_squares - shift**2
+        second = np.where(second > blocks.ROUNDING * mean_squares, second, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
-        mean = moments.pivot[:n_features] + raw[0]
-        fourth = np.maximum(fourth, 0)
-        return cls(
-            weight / largest,
-            weight,
-            mean,
-            second,
-            third,
-            fourth,
-            np.zeros(n_features),
-            moments.counts,
-        )
+        mean = moments.pivot[:n_features] + shift
+        rounding = np.zeros(n_features)
+        return cls(weight / largest, weight, mean, second, rounding, moments.counts)
 
     def __add__(self, other: Self) -> Self:
         weight = self.weight + other.weight
         mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
-        zero = np.zeros_like(mean)
-        # each part's moments about the common mean, averaged by weight (Chan, Golub &
-        # LeVeque 1983)
-        both = [
-            (m.weight / weight, _about(m.mean - mean, zero, *m.central))
-            for m in (self, other)
+        # each part's mean squares about the common mean, averaged by weight (Chan,
+        # Golub & LeVeque 1983)
+        parts = [
+            part.weight / weight * (part.second + (part.mean - mean) ** 2)
+            for part in (self, other)
         ]
-        second, third, fourth = (
-            np.asarray(sum(share * parts[i] for share, parts in both)) for i in range(3)
-        )
         rounding = np.maximum(self.rounding, other.rounding)
         # rows are removed, perhaps with most of the variation
         if min(self.weight, other.weight) < 0:
-            summed = np.abs([share * parts[0] for share, parts in both]).sum(axis=0)
+            summed = np.abs(parts).sum(axis=0)
             rounding = np.maximum(rounding, np.sqrt(_CANCELLED * summed))
-        n_samples = self.n_samples + other.n_samples
         return type(self)(
-            n_samples,
+            self.n_samples + other.n_samples,
             weight,
             mean,
-            second,
-            third,
-            fourth,
+            parts[0] + parts[1],
             rounding,
             _added(self.counts, other.counts),
         )
@@ -309,14 +305,9 @@ class ColumnMoments:
             np.add.at(counts[column], table.astype(np.intp), self.counts[column])
         return replace(self, counts=counts)
 
-    @property
-    def central(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The second, third and fourth central moments."""
-        return self.second, self.third, self.fourth
-
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return the moments as arrays to store; `from_arrays` reads them."""
-        moments = np.array([self.mean, *self.central, self.rounding])
+        moments = np.array([self.mean, self.second, self.rounding])
         counts = {f"counts{column}": rows for column, rows in self.counts.items()}
         weights = np.array([self.n_samples, self.weight])
         return {"weights": weights, "moments": moments, **counts}
@@ -330,33 +321,6 @@ class ColumnMoments:
             for name, rows in arrays.items()
             if name.startswith("counts")
         }
-        mean, second, third, fourth, rounding = np.asarray(
-            arrays["moments"], np.float64
-        )
-        return cls(
-            float(n_samples),
-            float(weight),
-            mean,
-            second,
-            third,
-            fourth,
-            rounding,
-            counts,
-        )
-
-
-def _about(
-    offset: FloatArray,
-    first: FloatArray,
-    second: FloatArray,
-    third: FloatArray,
-    fourth: FloatArray,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the mean second to fourth powers of x + offset from those of x."""
-    return (
-        # the binomial formulas in Horner's form
-        second + offset * (2 * first + offset),
-        third + offset * (3 * second + offset * (3 * first + offset)),
-        fourth
-        + offset * (4 * third + offset * (6 * second + offset * (4 * first + offset))),
-    )
+        mean, second, rounding = np.asarray(arrays["moments"], np.float64)
+        weights = float(n_samples), float(weight)
+        return cls(*weights, mean, second, rounding, counts)

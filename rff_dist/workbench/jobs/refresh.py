@@ -208,8 +208,11 @@ class Contest:
 
     challenger: models.RidgeModel
     gate: gates.Gate
-    has_drifted: bool
     facts: Summary
+
+    @property
+    def has_drifted(self) -> bool:
+        return bool(self.facts.get("drift", {}).get("drifted"))
 
 
 def _challenge(
@@ -223,13 +226,13 @@ def _challenge(
 ) -> Contest:
     """Make the challenger of the new rows, and judge it on rows that neither saw."""
     facts: Summary = {}
-    batch = None
+    scored = None
     if rows.n_new:
         _check_memory(champion, dataset, rows, engine)
-        batch = do(
+        scored = do(
             "score", updates.score_new_rows, champion, dataset, rows, engine=engine
         )
-        facts["progressive"] = batch.errors.to_dict()
+        facts["progressive"] = scored.errors.to_dict()
     held_out = do(
         "hold out", gates.hold_out, champion, dataset, rows, engine=engine, test=test
     )
@@ -243,19 +246,16 @@ def _challenge(
         "seconds": round(time.perf_counter() - start, 3),
     }
 
-    has_drifted = False
-    if batch is not None:
-        drift = do(
+    if scored is not None:
+        facts["drift"] = do(
             "drift",
             drifts.judge_drift,
             champion,
             held_out.errors,
-            batch,
+            scored,
             sums,
             level=job.level,
         )
-        has_drifted = drift.has_drifted
-        facts["drift"] = drift.to_dict()
 
     challenger = do(
         "solve",
@@ -264,7 +264,7 @@ def _challenge(
         dataset,
         rows,
         statistics=sums,
-        batch=batch,
+        new=scored,
         gone=gone,
     )
     solver = challenger.card["solver"]
@@ -286,7 +286,7 @@ def _challenge(
     for name in ("ratio", "at_least"):
         if not np.isfinite(facts["gate"][name]):
             facts["gate"][name] = None  # JSON has no infinity
-    return Contest(challenger, gate, has_drifted, facts)
+    return Contest(challenger, gate, facts)
 
 
 def _check_memory(

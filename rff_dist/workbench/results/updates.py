@@ -130,10 +130,11 @@ def columns_table(columns: Sequence[Facts], names: Sequence[str] | None) -> word
     for column in columns:
         name = column["column"] if names is None else names[column["column"]]
         if "distance" in column:
-            moved = [f"{column['distance']:.1%} of the rows in other levels", ""]
+            moved = f"{column['distance']:.1%} of the rows in other levels"
+        elif column["shift"] is None:
+            moved = "∞"
         else:
-            figures = (column["shift"], column["spread"])
-            moved = ["∞" if figure is None else f"{figure:.3g}" for figure in figures]
-        rows.append((name, *moved, f"{column['p_value']:.3g}"))
-    header = ("column", "shift of the mean", "spread", "p-value")
+            moved = f"{column['shift']:.3g}"
+        rows.append((name, moved, f"{column['p_value']:.3g}"))
+    header = ("column", "shift of the mean", "p-value")
     return words.Table("columns that moved most, in standard deviations", header, rows)

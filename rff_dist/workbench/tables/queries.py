@@ -1,21 +1,21 @@
 """A database query → a table, whose rows are streamed a thousand at a time.
 
-Messages show neither passwords nor the query's text, since both may be secret.
+In go SQL and the URL of a database, out comes a table that can be read once; its first
+rows decide the types of its columns. A simple version would hold the whole result in
+memory, wait forever for a server that is silent, and show passwords and the query's
+text in messages, although both may be secret.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import field
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 
 from rff_dist.data.sources import is_named
@@ -30,6 +30,7 @@ from rff_dist.recipes.tables import (
     RawTable,
     Types,
     cast_columns,
+    column_of,
     numbered,
     numbered_note,
     rows_per_batch,
@@ -46,7 +47,7 @@ _N_FIRST_ROWS = 1000  # which decide the types of the columns
 #: drivers that wait forever without a limit
 _WAITING = ("psycopg", "psycopg2", "pymysql", "mysqldb")
 _CONNECT_S = 30  # those wait no longer for the server
-_NOT_ARROW = (pyarrow.ArrowException, TypeError, ValueError, OverflowError)
+_NO_COLUMN = (pyarrow.ArrowException, TypeError, ValueError, OverflowError)
 
 
 @frozen
@@ -91,21 +92,17 @@ class Query:
 def read_text(sql: str) -> str:
     """Return a query that may be given as ``file:PATH``, where others cannot see it.
 
-    Raises InvalidParameterError if the file cannot be read, or is empty.
+    Raises InvalidParameterError if the file cannot be read.
     """
-    kind, _, path = sql.partition(":")
-    if kind != "file":
+    if not sql.startswith("file:"):
         return sql
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        return Path(sql[5:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidParameterError(
             f"`sql` is {sql!r}, which cannot be read ({type(error).__name__}); expected"
             " a text file"
         ) from None
-    if not text:
-        raise InvalidParameterError(f"`sql` is {sql!r}, which is empty")
-    return text
 
 
 @contextmanager
@@ -119,24 +116,10 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[RawTable]:
     import sqlalchemy
 
     url = _database_url(query)
-
-    @contextmanager
-    def as_ours() -> Iterator[None]:
-        # Errors of drivers may hold the password: they are raised without their cause.
-        try:
-            yield
-        except sqlalchemy.exc.SQLAlchemyError as error:
-            raise StorageError(
-                f"the query of {_address(url)} failed"
-                f" ({_explained(error, url, query.sql)}). Check the query, the address"
-                " and the permissions; a colon in its text is written `\\:`"
-            ) from None
-
     arguments = {}
     try:
-        # Without it a driver waits for a database that takes the connection and answers
-        # nothing; SQLAlchemy has no option for it. SQLite has no server, and waits 5 s
-        # for its lock.
+        # else a driver waits for a database that takes the connection and answers
+        # nothing; SQLAlchemy has no option for it
         if url.get_driver_name() in _WAITING and "connect_timeout" not in url.query:
             arguments["connect_timeout"] = _CONNECT_S
         engine = sqlalchemy.create_engine(
@@ -153,19 +136,37 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[RawTable]:
             f" ({_explained(error, url)}); expected a URL such as {_EXAMPLES}"
         ) from None
 
-    parameters = {"n_ingested": n_ingested} if query.is_incremental else {}
     try:
-        with as_ours(), engine.connect() as connected:
+        with _database_errors(query, url), engine.connect() as connected:
             # otherwise most drivers fetch the whole result before its first row is read
             streaming = connected.execution_options(stream_results=True)
             # No bound: an hour of sorting looks like a database that will never answer.
             # The database may have one (`statement_timeout`), a flow has
             # `timeout_minutes`, and the user can interrupt it.
+            parameters = {"n_ingested": n_ingested} if query.is_incremental else {}
             result = streaming.execute(sqlalchemy.text(query.sql), parameters)
             with closing(result):
-                yield _as_table(result, as_ours)
+                yield _as_table(result, query, url)
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _database_errors(query: Query, url: Any) -> Iterator[None]:
+    """Turn errors of the database into a StorageError, without their cause.
+
+    The causes may hold the password.
+    """
+    import sqlalchemy
+
+    try:
+        yield
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        raise StorageError(
+            f"the query of {_address(url)} failed"
+            f" ({_explained(error, url, query.sql)}). Check the query, the address"
+            " and the permissions; a colon in its text is written `\\:`"
+        ) from None
 
 
 def _database_url(query: Query) -> Any:
@@ -213,10 +214,7 @@ def _explained(error: BaseException, url: Any, sql: str = "") -> str:
     return text
 
 
-def _as_table(
-    result: Any, as_ours: Callable[[], AbstractContextManager[None]]
-) -> RawTable:
-    """Return a query's result as a table; `as_ours` turns errors of the database."""
+def _as_table(result: Any, query: Query, url: Any) -> RawTable:
     labels = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
     names = numbered(labels)
     parts = result.partitions(min(rows_per_batch(8 * len(labels)), _N_FIRST_ROWS))
@@ -224,70 +222,52 @@ def _as_table(
     columns = zip(*first, strict=True) if first else [()] * len(labels)
     schema = pyarrow.schema(list(zip(names, map(_type, columns), strict=True)))
 
-    def to_batch(rows: Any, types: Types, start: int) -> pyarrow.RecordBatch:
-        values = dict(zip(names, zip(*rows, strict=True), strict=True))
-        arrays = {
-            name: _as_column(values[name], kind, name, start)
-            for name, kind in types_to_read(types, schema).items()
-        }
-        batch = pyarrow.RecordBatch.from_pydict(arrays)
-        return cast_columns(batch, types, "the query")
-
+    # The first rows are kept, so that they can be looked at before all are read.
     def batches(types: Types) -> Batches:
+        stored_types = types_to_read(types, schema)
         rows = first
         start = 0
         while rows:
-            yield to_batch(rows, types, start)
+            values = dict(zip(names, zip(*rows, strict=True), strict=True))
+            arrays = {}
+            for name, kind in stored_types.items():
+                arrays[name] = _as_column(values[name], kind, name, start)
+            batch = pyarrow.RecordBatch.from_pydict(arrays)
+            yield cast_columns(batch, types, "the query")
             start += len(rows)
-            with as_ours():
+            with _database_errors(query, url):
                 rows = next(parts, [])
 
-    def head(types: Types) -> pyarrow.RecordBatch | None:
-        return to_batch(first, types, 0) if first else None
-
     notes = numbered_note(labels)
-    return RawTable("the query", schema, batches, None, notes, True, head)
+    return RawTable("the query", schema, batches, None, notes, is_read_once=True)
 
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
     """Return the type of a column by its first values; float64 if all are missing."""
-    types = {type(value) for value in values if value is not None}
-    if types == {bool}:
-        return pyarrow.bool_()
-    if types and all(issubclass(kind, int) for kind in types):
-        return pyarrow.int64()
-    if all(issubclass(kind, int | float | Decimal | np.number) for kind in types):
-        return pyarrow.float64()
-    if types <= {datetime, date}:
-        return pyarrow.timestamp("us")
-    return pyarrow.string() if types == {str} else pyarrow.binary()
+    try:
+        kind = column_of(values).type
+    except _NO_COLUMN:
+        return pyarrow.binary()  # refused by name if the column is wanted
+    # later decimals may have more digits
+    is_number = pyarrow.types.is_decimal(kind) or pyarrow.types.is_null(kind)
+    return pyarrow.float64() if is_number else kind
 
 
 def _as_column(
     values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int
 ) -> pyarrow.Array:
-    is_float = kind == pyarrow.float64()
-    with suppress(*_NOT_ARROW):
-        return pyarrow.array(values, kind, from_pandas=is_float)
+    """Return values as a column of a type; DataError names the row that has another."""
+    with suppress(*_NO_COLUMN):
+        return pyarrow.array(values, kind, from_pandas=True)
 
-    plain = []
+    parts = []
     for row, value in enumerate(values, start + 1):
         try:
-            plain.append(_plain(value, kind))
-            pyarrow.scalar(plain[-1], kind)
-        except _NOT_ARROW:
+            parts.append(column_of([value]).cast(kind))
+        except _NO_COLUMN:
             raise DataError(
                 f"the query's column {name!r} is {str(value)[:50]!r}, a"
                 f" {type(value).__name__}, in row {row:_}; expected {kind}, as in its"
                 " first rows. CAST it, or leave it out"
             ) from None
-    return pyarrow.array(plain, kind, from_pandas=is_float)
-
-
-def _plain(value: Any, kind: pyarrow.DataType) -> Any:
-    """Return a value as Arrow takes it: no decimal for a float, no date for a time."""
-    if kind == pyarrow.float64() and isinstance(value, int | Decimal | np.number):
-        return float(value)
-    if pyarrow.types.is_timestamp(kind) and type(value) is date:
-        return datetime(*value.timetuple()[:3])
-    return value
+    return pyarrow.concat_arrays(parts)

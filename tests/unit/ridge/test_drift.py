@@ -20,13 +20,13 @@ from rff_dist.engines.protocol import state_digests
 from rff_dist.fitting.evaluation import measure_errors
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.living.drift import (
-    Batch,
-    BatchState,
+    NewRowSums,
+    ScoringState,
     chi_squares_tail,
     column_shifts,
     embedding_drift,
     judge_drift,
-    measure_batch,
+    score_rows,
 )
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.statistics import passes
@@ -67,10 +67,11 @@ def draw(rng, n_samples, shift=0.0, noise=0.3):
     return X, X[:, 0] + noise * rng.standard_normal(n_samples)
 
 
-def batch_of(X, y, model):
+def sums_of_new(X, y, model):
     pivot = np.append(X[0], y[0])
     moments = measure_moments(rows_of(X, y), pivot)
-    return Batch(measure_errors(rows_of(X, y), model), statistics_of(X, y), moments)
+    errors = measure_errors(rows_of(X, y), model)
+    return NewRowSums(errors, statistics_of(X, y), moments, {})
 
 
 def judge(held, new):
@@ -87,10 +88,15 @@ def judge(held, new):
     part = statistics_of(X[cut:], y[cut:])
     whole = rest + part
     new = statistics_of(X_new, y_new)
-    model = SimpleNamespace(summed=whole, columns=moments_of(X))
+    columns = moments_of(X)
+    model = SimpleNamespace(summed=whole, columns=columns, feature_map=features())
     held_out = measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest))
     return judge_drift(
-        model, held_out, batch_of(X_new, y_new, model_of(whole)), whole + new
+        model,
+        held_out,
+        sums_of_new(X_new, y_new, model_of(whole)),
+        whole + new,
+        level=0.05,
     )
 
 
@@ -101,7 +107,7 @@ def judge(held, new):
 def test_five_per_cent_of_200_batches_without_drift_raise_an_alarm():
     """5 % ± 2 %; the standard deviation of 200 draws is 1.5 %."""
     rng = np.random.default_rng(0)
-    alarms = [judge(draw(rng, 1500), draw(rng, 500)).has_drifted for _ in range(200)]
+    alarms = [judge(draw(rng, 1500), draw(rng, 500))["drifted"] for _ in range(200)]
     assert 0.03 <= np.mean(alarms) <= 0.07
 
 
@@ -111,19 +117,25 @@ def test_few_new_rows_raise_no_more_alarms_than_promised(n_new):
     of one row.
     """
     rng = np.random.default_rng(2)
-    alarms = [judge(draw(rng, 200), draw(rng, n_new)).has_drifted for _ in range(150)]
+    alarms = [judge(draw(rng, 200), draw(rng, n_new))["drifted"] for _ in range(150)]
     assert np.mean(alarms) <= 0.085
 
 
 def test_a_shift_of_a_fifth_of_a_deviation_in_one_of_ten_columns_is_found():
     rng = np.random.default_rng(1)
     found = [judge(draw(rng, 5000), draw(rng, 5000, shift=0.2)) for _ in range(20)]
-    assert np.mean([drift.has_drifted for drift in found]) >= 0.9
+    assert np.mean([drift["drifted"] for drift in found]) >= 0.9
     assert all(
-        drift.to_dict()["columns"][0]["column"] == 3
-        for drift in found
-        if drift.has_drifted
+        drift["columns"][0]["column"] == 3 for drift in found if drift["drifted"]
     )
+
+
+def test_another_spread_of_a_column_is_found_by_the_embedding():
+    rng = np.random.default_rng(4)
+    X, y = draw(rng, 4000)
+    drift = judge(draw(rng, 4000), (X * [1, 1, 1, 2, 1, 1, 1, 1, 1, 1], y))
+    assert "embedding" in drift["parts"]
+    assert "columns" not in drift["parts"]
 
 
 # -- the mean embedding
@@ -134,15 +146,19 @@ def compare(held, new):
     return embedding_drift(held, new, held + new)
 
 
-def test_the_distance_is_that_of_the_means_of_explicit_features():
+def test_the_p_value_is_that_of_the_means_of_explicit_features():
     rng = np.random.default_rng(0)
     (X, y) = draw(rng, 300)
-    (X_new, y_new) = draw(rng, 100, shift=0.5)
-    distance, _ = compare(statistics_of(X, y), statistics_of(X_new, y_new))
+    (X_new, y_new) = draw(rng, 100, shift=0.3)
     Z = features().transform(X)
     Z_new = features().transform(X_new)
-    expected = np.sum((Z.mean(axis=0) - Z_new.mean(axis=0)) ** 2)
-    assert distance == pytest.approx(expected, rel=1e-9)  # sums are rounded to 2**-39
+    distance = np.sum((Z.mean(axis=0) - Z_new.mean(axis=0)) ** 2)
+    covariance = np.cov(np.vstack([Z, Z_new]).T, bias=True)
+    eigenvalues = np.linalg.eigvalsh(covariance) * (1 / 300 + 1 / 100)
+    found = compare(statistics_of(X, y), statistics_of(X_new, y_new))
+    # three cumulants stand for all of the eigenvalues
+    draws = rng.chisquare(1, (100_000, len(eigenvalues))) @ eigenvalues
+    assert found == pytest.approx(np.mean(draws > distance), rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -151,17 +167,19 @@ def test_the_distance_is_that_of_the_means_of_explicit_features():
 def test_the_tail_of_weighted_chi_squares_is_that_of_a_simulation(eigenvalues):
     weights = np.asarray(eigenvalues)
     draws = np.random.default_rng(0).chisquare(1, (100_000, len(weights))) @ weights
-    traces = tuple(float(np.sum(weights**k)) for k in (1, 2, 3))
+    turned = stats.ortho_group.rvs(max(2, len(weights)), random_state=0)
+    turned = turned[:, : len(weights)]
+    matrix = turned @ np.diag(weights) @ turned.T
     for level in (0.1, 0.05, 0.0167, 0.005):
         quantile = np.quantile(draws, 1 - level)
         # three cumulants agree; what is left is below a tenth of the level, and the
         # draws add a twentieth
-        assert chi_squares_tail(quantile, traces) == pytest.approx(level, rel=0.15)
+        assert chi_squares_tail(quantile, matrix) == pytest.approx(level, rel=0.15)
 
 
 def test_constant_features_drift_if_and_only_if_they_change():
-    assert chi_squares_tail(0.0, (0.0, 0.0, 0.0)) == 1.0
-    assert chi_squares_tail(0.1, (0.0, 0.0, 0.0)) == 0.0
+    assert chi_squares_tail(0.0, np.zeros((3, 3))) == 1.0
+    assert chi_squares_tail(0.1, np.zeros((3, 3))) == 0.0
 
 
 def test_precision_weights_raise_no_more_alarms_than_rows_that_count_alike():
@@ -170,7 +188,7 @@ def test_precision_weights_raise_no_more_alarms_than_rows_that_count_alike():
     def weighted(n_samples):
         return statistics_of(*draw(rng, n_samples), rng.random(n_samples))
 
-    p_values = [compare(weighted(600), weighted(200))[1] for _ in range(100)]
+    p_values = [compare(weighted(600), weighted(200)) for _ in range(100)]
     assert np.mean(np.array(p_values) < 0.05) <= 0.05 + 2 * 0.022
 
 
@@ -178,7 +196,7 @@ def test_precision_weights_raise_no_more_alarms_than_rows_that_count_alike():
 # --------------------------------------------------------------------------------------
 
 
-def test_central_moments_are_those_of_scipy():
+def test_means_and_variances_are_those_of_numpy():
     X = np.random.default_rng(0).gamma(2.0, size=(500, 3)) * [1.0, 1e3, 1e-6] + [
         0.0,
         1e4,
@@ -186,10 +204,14 @@ def test_central_moments_are_those_of_scipy():
     ]
     found = moments_of(X)
     assert_allclose(found.mean, X.mean(axis=0), rtol=1e-12)
-    for order, values in zip((2, 3, 4), found.central, strict=True):
-        # ten digits are left of the deviations of 1 ± 1e-6, and their fourth power
-        # loses some
-        assert_allclose(values, stats.moment(X, order, axis=0), rtol=1e-6)
+    # ten digits are left of the deviations of 1 ± 1e-6
+    assert_allclose(found.second, X.var(axis=0), rtol=1e-6)
+
+
+def test_fourth_central_moments_are_those_of_scipy():
+    X = np.random.default_rng(0).gamma(2.0, size=(500, 2)) * [1.0, 1e3] + [0.0, 1e4]
+    moments = measure_moments(rows_of(X), X[0])
+    assert_allclose(moments.fourth_central, stats.moment(X, 4, axis=0), rtol=1e-6)
 
 
 @settings(max_examples=50)
@@ -206,31 +228,10 @@ def test_moments_of_parts_add_up_to_those_of_all_rows(sizes, seed):
     found = functools.reduce(add, parts)
     whole = moments_of(X, weights)
     assert_allclose(found.mean, whole.mean, rtol=1e-12)
-    scale = whole.second
-    for power, (a, b) in zip(
-        (1, 1.5, 2), zip(found.central, whole.central, strict=True), strict=True
-    ):
-        assert_allclose(a / scale**power, b / scale**power, rtol=1e-6, atol=1e-6)
+    assert_allclose(found.second, whole.second, rtol=1e-6, atol=1e-6)
     again = ColumnMoments.from_arrays(found.to_arrays())
-    assert all(
-        np.array_equal(a, b) for a, b in zip(again.central, found.central, strict=True)
-    )
+    assert np.array_equal(again.second, found.second)
     assert (again.n_samples, again.weight) == (found.n_samples, found.weight)
-
-
-def test_a_column_with_other_spread_is_found_and_its_mean_is_not_blamed():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((4000, 3))
-    X_new = rng.standard_normal((1000, 3)) * [
-        1.0,
-        1.3,
-        1.0,
-    ]
-    shifts = column_shifts(moments_of(X), moments_of(X_new))
-    assert shifts.table()[0]["column"] == 1
-    assert shifts.p_value < 1e-6
-    assert shifts.p_values[1, 0] > 0.01 > shifts.p_values[1, 1]
-    assert shifts.spread[1] == pytest.approx(1.3, rel=0.1)
 
 
 @pytest.mark.parametrize("heavy", [False, True])
@@ -244,22 +245,22 @@ def test_skewed_columns_and_rare_values_raise_no_more_alarms(heavy):
             ).astype(float)
         return np.exp(rng.standard_normal((n_samples, 6)))
 
-    alarms = [
-        column_shifts(moments_of(batch(5000)), moments_of(batch(500))).p_value < 0.05
-        for _ in range(200)
-    ]
+    alarms = []
+    for _ in range(200):
+        _, p_values = column_shifts(moments_of(batch(5000)), moments_of(batch(500)))
+        alarms.append(1 - (1 - p_values.min()) ** 6 < 0.05)
     assert np.mean(alarms) <= 0.07
 
 
 def test_a_constant_column_that_changes_is_found_and_one_that_stays_is_not():
     X = np.column_stack([np.full(100, 0.1), np.full(100, 7.0)])
-    same = column_shifts(moments_of(X), moments_of(X[:30]))
-    assert same.p_value == 1.0
-    assert same.mean.tolist() == [0.0, 0.0]
-    changed = column_shifts(moments_of(X), moments_of(X[:30] + np.array([0.0, 0.5])))
-    assert changed.p_value == 0.0
-    assert changed.table()[0]["column"] == 1
-    assert np.isinf(changed.mean[1])
+    moved, p_values = column_shifts(moments_of(X), moments_of(X[:30]))
+    assert moved.tolist() == [0.0, 0.0]
+    assert p_values.tolist() == [1.0, 1.0]
+    new = moments_of(X[:30] + np.array([0.0, 0.5]))
+    moved, p_values = column_shifts(moments_of(X), new)
+    assert moved.tolist() == [0.0, np.inf]
+    assert p_values.tolist() == [1.0, 0.0]
 
 
 # -- errors
@@ -288,27 +289,23 @@ def test_larger_errors_raise_the_alarm_and_smaller_ones_do_not():
     rng = np.random.default_rng(0)
     held = draw(rng, 2000)
     worse = judge(held, draw(rng, 500, noise=0.6))
-    assert worse.parts == ["errors"]
-    assert worse.error_ratios[0] > 1.5
+    assert worse["parts"] == ["errors"]
     better = judge(held, draw(rng, 500, noise=0.1))
-    assert "errors" not in better.parts
-    assert better.p_values["errors"] == 1.0
+    assert better["p_values"]["errors"] == 1.0
 
 
 def test_absurd_targets_are_a_large_error_and_no_failure():
     X, y = draw(np.random.default_rng(0), 200)
     drift = judge((X, y), (X[:50], np.full(50, 1e60)))
-    assert "errors" in drift.parts
+    assert "errors" in drift["parts"]
 
 
 def test_a_pass_over_a_batch_is_all_measurements_in_one():
     X, y = draw(np.random.default_rng(0), 100)
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
     sums = Accumulation(features(), statistics_of(X, y).spec, with_gram=False)
-    state = BatchState(model, sums, np.zeros(N_FEATURES + 1))
-    parts = [
-        measure_batch(rows_of(X[i : i + 50], y[i : i + 50]), state) for i in (0, 50)
-    ]
+    state = ScoringState(model, sums, np.zeros(N_FEATURES + 1), {})
+    parts = [score_rows(rows_of(X[i : i + 50], y[i : i + 50]), state) for i in (0, 50)]
     found = parts[0] + parts[1]
     assert found.errors.n_samples == found.moments.n_samples == 100
     assert set(state_digests(state).values()) == {features().digest()}
@@ -316,9 +313,6 @@ def test_a_pass_over_a_batch_is_all_measurements_in_one():
     assert_allclose(
         found.statistics.Zt1(), statistics_of(X, y).Zt1(), rtol=1e-12, atol=1e-12
     )
-    in_place = measure_batch(rows_of(X[50:], y[50:]), state, parts[0])
-    assert in_place.statistics == found.statistics
-    assert in_place.errors.n_samples == 100
 
 
 # -- all of it
@@ -332,7 +326,11 @@ def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_ar
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
     held = SimpleNamespace(summed=statistics_of(X, y), columns=None)
     errors = measure_errors(rows_of(X, y), model)
-    drift = judge_drift(held, errors, batch_of(X_new, y_new, model), held.summed)
-    assert sorted(drift.p_values) == ["embedding", "errors"]
-    assert drift.p_value == pytest.approx(min(1.0, 2 * min(drift.p_values.values())))
-    assert drift.to_dict()["columns"] == []
+    new = sums_of_new(X_new, y_new, model)
+    drift = judge_drift(held, errors, new, held.summed, level=0.05)
+    assert sorted(drift["p_values"]) == ["embedding", "errors"]
+    assert drift["columns"] == []
+    smallest = min(drift["p_values"].values())
+    for level, drifted in ((2.001 * smallest, True), (1.999 * smallest, False)):
+        drift = judge_drift(held, errors, new, held.summed, level=level)
+        assert drift["drifted"] is drifted

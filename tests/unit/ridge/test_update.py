@@ -76,9 +76,11 @@ def at_once(model, dataset):
 
 def with_rows(model, dataset, rows):
     """Take the steps of `update_model` for given rows."""
-    batch = update.score_new_rows(model, dataset, rows, engine=ENGINE)
+    new = update.score_new_rows(model, dataset, rows, engine=ENGINE)
     statistics = update.accumulate_new_rows(model, dataset, rows, engine=ENGINE)
-    return update.solve_update(model, dataset, rows, statistics=statistics, batch=batch)
+    return update.solve_update(
+        model, dataset, rows, statistics=statistics, new=new, gone=None
+    )
 
 
 def assert_same(found, model, dataset):
