@@ -4,7 +4,6 @@ A value that fails raises an error that names the parameter, the value and what 
 expected. Checks of numbers return the value as an int or a float.
 """
 
-import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.text import nearest
 from rff_dist.typing import AnyArray
 
 
@@ -53,8 +53,8 @@ def check_name(
     names = sorted(known)
     if isinstance(name, str) and name in names:
         return
-    close = difflib.get_close_matches(str(name), names, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    near = nearest(str(name), names)
+    hint = f" (did you mean {near!r}?)" if near else ""
     raise InvalidParameterError(
         f"unknown `{what}` {name!r}{hint}; expected one of {names}{also}"
     )

@@ -10,7 +10,6 @@ ends in the same check: `Option.check` for values of Python, TOML and Prefect,
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import os
 import textwrap
@@ -33,6 +32,7 @@ from typing import (
 from annotated_types import Ge, Gt, Le, Len, Lt
 
 from rff_dist.errors import InvalidParameterError
+from rff_dist.text import nearest
 from rff_dist.typing import Facts, frozen
 
 #: where a dataclass field keeps its `OptionDeclaration`
@@ -245,8 +245,8 @@ def _adapter(annotation: Any) -> Any:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message that suggests the nearest known name, if any."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def check_names(

@@ -4,10 +4,11 @@ Numbers are rounded so that a reader is not misled: a score below 1 is never sho
 URLs lose passwords. Objects that hold arrays take one line.
 """
 
+import difflib
 import math
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -101,6 +102,12 @@ def clipped(text: str, most: int = 50) -> str:
     'abc…'
     """
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name closest to a mistyped one, if any is close."""
+    names = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return names[0] if names else None
 
 
 def some(values: Sequence[Any]) -> str:

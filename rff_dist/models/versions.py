@@ -112,16 +112,12 @@ class RegisteredModel:
         return list(islice(published, last))[::-1]
 
     def version(self, number: int) -> Version:
-        """Return one version; NoSuchVersionError lists the existing ones."""
+        """Return one version; NoSuchVersionError lists the newest ones."""
         version = self._read_version(number)
         if version is None:
-            newest = [str(other.number) for other in self.versions(last=9)]
-            known = "has no versions"
-            if newest:
-                start = "… " if len(newest) > 8 else ""
-                known = f"has {start}{', '.join(newest[-8:])}"
+            newest = self._numbers()[-8:]
             raise NoSuchVersionError(
-                f"{self.location} has no version {number}; it {known}"
+                f"{self.location} has no version {number}; the newest are {newest}"
             )
         return version
 
@@ -133,14 +129,6 @@ class RegisteredModel:
         """Return the version that readers get; None if no version was promoted yet."""
         pointer = self.pointer()
         return None if pointer is None else self.version(pointer.number)
-
-    def former_versions(self) -> list[Version]:
-        """Return the versions that were current once and are not now."""
-        pointer = self.pointer()
-        if pointer is None:
-            return []
-        former = {*pointer.previous, *pointer.left} - {pointer.number}
-        return [version for version in self.versions() if version.number in former]
 
     def publish(
         self,
@@ -176,12 +164,6 @@ class RegisteredModel:
                 # Another run has published since: its version is the next one, not
                 # this.
                 output_places.discard(version_place(self.location, number))
-                raise
-            except BaseException as error:
-                error.add_note(
-                    f"version {number} of {self.location} was published, but is not the"
-                    " current one"
-                )
                 raise
         return version
 
@@ -244,7 +226,7 @@ class RegisteredModel:
             # Look for it again after reading the pointer: whoever removes it changes
             # the pointer first.
             self.version(number)
-            if number in now.removing:
+            if number in now.removed:
                 raise NoSuchVersionError(
                     f"version {number} of {self.location} is being removed"
                 )
@@ -258,7 +240,7 @@ class RegisteredModel:
         self._swap(change, Pointer(number, (), "", ""))
         return version
 
-    def rollback(self, *, reason: str | None = None) -> Version:
+    def rollback(self, *, reason: str = "") -> Version:
         """Make the previously current version current again, and return it; repeat to
         go back further.
 
@@ -266,33 +248,24 @@ class RegisteredModel:
         another version became current at the same moment, since the caller meant the
         version that was current.
         """
-        before, tagged = records.read_pointer(self.location)
-        if before is None:
-            raise NoSuchVersionError(
-                f"nothing to roll back: {self.location} has no current version;"
-                " promote one"
-            )
-        if reason is None:
-            reason = f"rolled back from version {before.number}"
-        # The version that this leaves stays known as published, though `previous` no
-        # longer names it.
-        left = tuple(sorted({*before.left, before.number}))
-        for i, number in reversed([*enumerate(before.previous)]):
-            version = self._read_version(number)
-            # Versions that were removed since are skipped.
-            if version is None or number in before.removing:
-                continue
+        pointer, tagged = records.read_pointer(self.location)
+        if pointer is not None:
             # `previous` is cut at the version gone back to: a second rollback goes
             # further, not to and fro.
-            after = before.moved(number, before.previous[:i], reason)
-            with _writing(self.location):
-                records.swap_pointer(
-                    self.location, replace(after, left=left), expected=tagged
-                )
-            return version
+            previous = list(pointer.previous)
+            reason = reason or f"rolled back from version {pointer.number}"
+            while previous:
+                number = previous.pop()
+                version = self._read_version(number)
+                if version is None or number in pointer.removed:
+                    continue
+                after = pointer.moved(number, tuple(previous), reason)
+                with _writing(self.location):
+                    records.swap_pointer(self.location, after, expected=tagged)
+                return version
         raise NoSuchVersionError(
-            f"nothing to roll back to: no version of {self.location} was current before"
-            f" version {before.number}; promote another one"
+            f"nothing to roll back to: no version of {self.location} was current"
+            " before; promote another one"
         )
 
     def prune(self, keep: int) -> list[int]:
@@ -319,31 +292,21 @@ class RegisteredModel:
                 is_old = datetime.fromisoformat(version.created) < youngest
                 if version.number not in needed and (was_current or is_old):
                     old.append(version.number)
-            return replace(now, removing=tuple(sorted({*now.removing, *old})))
+            return replace(now, removed=tuple(sorted({*now.removed, *old})))
 
         # Marked in the pointer first: a version that is promoted just before its
-        # removal would be current and gone. Others may have marked some before.
-        marked = self._swap(mark).removing
-        for number in marked:
-            # The metadata go first: without them a half-removed folder is not a
-            # version.
-            place = version_place(self.location, number)
-            store = locations.open_store(place, read_only=False)
-            locations.delete_bytes(store, "zarr.json")
-        published = {version.number for version in self.versions()}
+        # removal would be current and gone. A prune that died may have marked some.
+        removed = self._swap(mark).removed
         for number in self._numbers():
             place = version_place(self.location, number)
-            is_dead = number not in published and locations.is_abandoned(place)
-            if number in marked or is_dead:
+            if number in removed:
+                # The metadata go first: without them a half-removed folder is not a
+                # version.
+                store = locations.open_store(place, read_only=False)
+                locations.delete_bytes(store, "zarr.json")
                 output_places.discard(place)
-
-        def unmark(now: Pointer) -> Pointer:
-            removing = tuple(number for number in now.removing if number not in marked)
-            return replace(now, removing=removing)
-
-        # Only now, since a version must not become current while its folder is being
-        # removed.
-        self._swap(unmark)
+            elif self._read_version(number) is None and locations.is_abandoned(place):
+                output_places.discard(place)
         return old
 
     def _swap(
@@ -370,8 +333,6 @@ class RegisteredModel:
 
     def _refuse_others(self) -> None:
         """Refuse a folder that is no registered model, nor the beginning of one."""
-        if not locations.exists(self.location):
-            return
         # one look: between two of them the first of other publishers may make its
         # version the current one
         names = locations.list_names(self.location)
@@ -397,10 +358,7 @@ class RegisteredModel:
         document = records.read_lineage(place)
         if document is None:
             return None
-        try:
-            version = Version(url=place.url, **document)
-        except TypeError as error:  # signed, but by another program
-            raise IntegrityError(f"the record of {place} has no lineage") from error
+        version = Version(url=place.url, **document)
         if version.number != number:
             raise IntegrityError(
                 f"the record of {place} belongs to version {version.number}; restore it"

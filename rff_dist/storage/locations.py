@@ -7,7 +7,6 @@ appear whole and survive a power cut, and errors say what to do.
 """
 
 import atexit
-import difflib
 import errno
 import hashlib
 import itertools
@@ -35,7 +34,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.lazy import require
-from rff_dist.text import human_bytes, redact, without_secrets
+from rff_dist.text import human_bytes, nearest, redact, without_secrets
 from rff_dist.typing import PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
@@ -152,8 +151,8 @@ def parse_location(url: PathLike) -> Location:
             )
         return _local(os.path.expanduser(text))
     if scheme not in SCHEMES:
-        near = difflib.get_close_matches(scheme, SCHEMES, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}://?" if near else "expected a path or a URL"
+        near = nearest(scheme, SCHEMES, cutoff=0.5)
+        hint = f"did you mean {near}://?" if near else "expected a path or a URL"
         raise StorageError(
             f"unknown scheme {scheme}:// in {redact(text)}; {hint} (known:"
             f" {', '.join(SCHEMES)})"

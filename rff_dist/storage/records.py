@@ -339,9 +339,8 @@ class Pointer:
     previous: tuple[int, ...]
     promoted: str  # when the version became current, as ISO 8601 in UTC
     reason: str
-    #: Versions that are being removed and must not become current again.
-    removing: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()  # versions that a rollback left
+    #: Versions that were or are being removed, and must not become current again.
+    removed: tuple[int, ...] = ()
 
     def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Self:
         """Return a pointer to another version, promoted now."""
@@ -387,7 +386,7 @@ def _parse_pointer(content: bytes, location: Location) -> Pointer:
         content, kind=_POINTER, version=_POINTER_VERSION, where=where
     )
     number = document["number"]
-    lists = {name: tuple(document[name]) for name in ("previous", "removing", "left")}
+    lists = {name: tuple(document[name]) for name in ("previous", "removed")}
     numbers = [number, *sum(lists.values(), ())]
     # The digest guards against accidents, not against malicious authors, so the types
     # are checked too.

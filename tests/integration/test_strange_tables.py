@@ -138,7 +138,7 @@ def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
     assert "<html" in (tmp_path / "page.html").read_text()
     again = document(*given, "--n-components", 64)
     assert (again["ingested"], again["version"]) == ("by an earlier run", 2)
-    assert "nearest: 'a'" in refusal(
+    assert "did you mean 'a'" in refusal(
         2, "auto", tmp_path / "t.csv", "--target", "aa", "--into", tmp_path / "b"
     )
 

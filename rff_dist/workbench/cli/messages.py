@@ -6,7 +6,6 @@ that says what to do, and the exit code.
 """
 
 import contextlib
-import difflib
 import json
 import logging
 import re
@@ -23,7 +22,7 @@ from rich.text import Text
 
 from rff_dist import errors
 from rff_dist.engines import logs
-from rff_dist.text import redact, without_secrets
+from rff_dist.text import nearest, redact, without_secrets
 from rff_dist.typing import Facts, PathLike
 from rff_dist.workbench.cli import settings
 from rff_dist.workbench.results import exits
@@ -244,9 +243,9 @@ def _near_path(message: str, values: Iterable[Any]) -> str:
         names = [entry.name for entry in path.parent.iterdir()]
         visible = [name for name in names if not name.startswith(".")]
         # With the default cutoff of 0.6, bin.csv was offered for missing.csv.
-        near = difflib.get_close_matches(path.name, visible, n=1, cutoff=0.75)
+        near = nearest(path.name, visible, cutoff=0.75)
         if near:
-            return str(path.with_name(near[0]))
+            return str(path.with_name(near))
     return ""
 
 

@@ -20,7 +20,6 @@ from rff_dist.workbench.results.document import Document, Part
 if TYPE_CHECKING:
     from rff_dist.living import new_rows
     from rff_dist.models import versions
-    from rff_dist.storage import records
 
 group = shell.make_group(
     "models", "List, promote and roll back the versions of registered models."
@@ -47,18 +46,14 @@ def list_models(
     for model in find_registered(registry):
         current = model.current()
         assert current is not None
-        found = {"name": model.name, "url": model.url, "current": current.to_dict()}
-        models.append({**found, "n_versions": len(model.versions())})
+        facts = {"name": model.name, "url": model.url, "current": current.to_dict()}
+        models.append(facts)
         rows.append((model.name, *version_cells(current)))
-    table = words.Table("", ("model", *COLUMNS), rows, is_facts=True)
-    following = ["fit", "DATA", f"{registry}/NAME", "--register"]
-    if models:
-        following = ["models", "show", f"{registry.rstrip('/')}/{models[0]['name']}"]
     return Document(
         f"{words.plural(len(models), 'registered model')} in {registry}",
-        [table] if models else [],
+        [words.Table("", ("model", *COLUMNS), rows, is_facts=True)] if models else [],
         record={"registry": registry, "models": models},
-        next=[following],
+        next=[["models", "show", f"{registry.rstrip('/')}/NAME"]],
     )
 
 
@@ -74,37 +69,27 @@ def show(model: str = _MODEL) -> Document:
     pointer = registered.pointer()
     refusals = find_lacking(registered.location)
     published = registered.versions()
-    record: Summary = {
-        "model": model,
-        "current": None,
-        "previous": [],
-        "versions": [version.to_dict() for version in published],
-        "refused": [asdict(refusal) for refusal in refusals],
-    }
     facts: words.Lines = {"current": words.Alert("none: promote a version")}
     following = ["models", "promote", model, "N"]
     if pointer is not None:
-        record |= {
-            "current": pointer.number,
-            "previous": list(pointer.previous),
-            "promoted": pointer.promoted,
-            "promoted_because": pointer.reason,
-        }
         current = registered.version(pointer.number)
         because = f", {pointer.reason}" if pointer.reason else ""
-        before = None
-        if pointer.previous:
-            before = f"version {pointer.previous[-1]}, which a rollback goes back to"
         facts = {
             "current": f"version {pointer.number}, since {pointer.promoted}{because}",
             "trained on": str(current.lineage.get("data") or "rows in memory"),
-            "before": before,
+            "before": ", ".join(map(str, pointer.previous)) or None,
         }
         following = ["evaluate", model, "DATA"]
     if refusals:
         facts["refused"] = "\n".join(map(_refusal_words, refusals))
     title = f"{model}: {words.plural(len(published), 'version')}"
     parts: list[Part] = [versions_table(registered), facts]
+    record = {
+        "model": model,
+        "pointer": None if pointer is None else asdict(pointer),
+        "versions": [version.to_dict() for version in published],
+        "refused": [asdict(refusal) for refusal in refusals],
+    }
     return Document(title, parts, record=record, next=[following])
 
 
@@ -117,9 +102,7 @@ def promote(
     """Make a version the current one: everyone who reads the model from now on gets
     it.
     """
-    registered = _open(model)
-    before = registered.pointer()
-    return _changed(model, registered.promote(number, reason=reason), before)
+    return _changed(model, _open(model).promote(number, reason=reason))
 
 
 @command("models/NAME")
@@ -127,9 +110,7 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     """Go back to the version that was current before; a second rollback goes one
     further back.
     """
-    registered = _open(model)
-    before = registered.pointer()
-    return _changed(model, registered.rollback(reason=reason or None), before)
+    return _changed(model, _open(model).rollback(reason=reason))
 
 
 @command("models/NAME --keep 10")
@@ -138,13 +119,10 @@ def prune(
     keep: Count = fields.option("How many of the newest versions to keep."),
 ) -> Document:
     """Remove old versions; the current one and the one before it always stay."""
-    registered = _open(model)
-    removed = registered.prune(keep)
-    kept = [version.number for version in registered.versions()]
-    record = {"model": model, "removed": removed, "kept": kept}
+    removed = _open(model).prune(keep)
     title = f"removed {words.plural(len(removed), 'version')} of {model}"
-    facts = {"removed": words.listed(removed), "kept": words.value_words(kept)}
-    return Document(title, [facts], record=record)
+    facts = {"removed": words.listed(removed)}
+    return Document(title, [facts], record={"model": model, "removed": removed})
 
 
 def _open(model: str) -> versions.RegisteredModel:
@@ -169,17 +147,13 @@ def _refusal_words(refusal: new_rows.Refusal) -> str:
     return f"{rows}, since {words.time_words(refusal.refused)}: {refusal.reason}"
 
 
-def _changed(
-    model: str, version: versions.Version, pointer: records.Pointer | None
-) -> Document:
-    """Report that a version is current now; `pointer` named the one before."""
+def _changed(model: str, version: versions.Version) -> Document:
+    """Report that a version is current now."""
     from rff_dist.workbench.integrations.exporters import mirror
 
     mirror(model)
-    before = None if pointer is None else pointer.number
     return Document(
         f"{model}: version {version.number} is the current one",
-        [{"before": "none" if before is None else f"version {before}"}],
-        record={"model": model, "before": before, "current": version.to_dict()},
+        record={"model": model, "current": version.to_dict()},
         next=[["models", "show", model]],
     )

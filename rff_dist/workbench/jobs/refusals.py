@@ -82,8 +82,8 @@ def _rolled_back(
     family = {current.number}
     # In ascending order, so a parent is met before its children and one pass finds all
     # descendants.
-    for version in registered.former_versions():
-        if version.parent not in family:
+    for version in registered.versions():
+        if version.parent not in family or version.number == current.number:
             continue
         family.add(version.number)
         facts = version.lineage

@@ -3,7 +3,6 @@
 Names and types are checked here, before any row is read.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 
@@ -22,7 +21,7 @@ from rff_dist.recipes.tables import (
     repeated,
     to_numbers,
 )
-from rff_dist.text import clipped
+from rff_dist.text import clipped, nearest
 from rff_dist.typing import AnyDType, frozen
 
 ADVICE = (
@@ -209,10 +208,8 @@ def check_column(table: str, schema: pyarrow.Schema, name: str, role: str) -> No
     """Raise InvalidParameterError, with near names, if a table has no such column."""
     if name in schema.names:
         return
-    near = difflib.get_close_matches(name, schema.names, n=3)
-    hint = f"it has {listed(schema.names)}"
-    if near:
-        hint = "nearest: " + ", ".join(map(repr, near))
+    near = nearest(name, schema.names)
+    hint = f"did you mean {near!r}?" if near else f"it has {listed(schema.names)}"
     raise InvalidParameterError(f"`{role}`: {table} has no column {name!r}; {hint}")
 
 

@@ -365,14 +365,6 @@ CASES = {
         xlsx(a=["EUR", *X], x=["m", *X]),
         Refused("row 1, column 'a'"),
     ),
-    "xlsx, merged names": (
-        xlsx(None, lambda page, _: page.merge_range("A1:B1", "2024"), a=X, x=X),
-        Read({"0": X, "1": X}, ("rows above the names are skipped: 1", "no header")),
-    ),
-    "xlsx, merged cells": (
-        xlsx(None, lambda page, _: page.merge_range("A3:A5", "7"), a=X, x=X),
-        Refused("row 3, column 'a'"),
-    ),
     "xlsx, names only": (xlsx(a=[], x=[]), Refused("no rows")),
     "xlsx, an empty sheet": (xlsx(), Refused("'Sheet1' is empty")),
     "SQLite": (

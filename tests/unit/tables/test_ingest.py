@@ -352,7 +352,7 @@ class TestParameters:
             ({"target": "area", "columns": ["area"]}, "'area' are named twice"),
             ({"columns": ["area", "area"]}, "named twice"),
             ({"columns": ["nothing"]}, "has no column 'nothing'"),
-            ({"target": "prize"}, "no column 'prize'; nearest: 'price'"),
+            ({"target": "prize"}, "no column 'prize'; did you mean 'price'"),
             ({"weight": "w"}, "`weight` without `target`"),
             ({"groups": "w"}, "`groups` without `target`"),
             ({"target": "price", "groups": "nothing"}, "has no column 'nothing'"),
