@@ -19,10 +19,10 @@ from rff_dist.workbench.jobs.specs import Predict
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.tables import append
 from rff_dist.workbench.tables import ingest as module
+from rff_dist.workbench.tables.holdout import Holdout
 from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.queries import Query
 from rff_dist.workbench.tables.roles import Roles
-from rff_dist.workbench.tables.rows import Holdout
 
 _ENCODING = ("categories", "dates", "impute", "keep_index")
 _READING = ("format", "header", "delimiter", "encoding", "missing", "date_order")

@@ -1,7 +1,7 @@
 """Batches of rows that are to be stored: checks of their arrays, and those of Dask."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,25 @@ from rff_dist.typing import AnyDType
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
 TIME = "row_time"  # the array of what orders rows that were held out by time
+
+
+class RowArrays(NamedTuple):
+    """Arrays of the same rows; a batch of a table."""
+
+    X: np.ndarray
+    y: np.ndarray | None
+    sample_weight: np.ndarray | None
+    groups: np.ndarray | None
+    ids: np.ndarray | None
+    #: what orders rows that were held out by time
+    times: np.ndarray | None
+
+    def take(self, rows: np.ndarray) -> "RowArrays":
+        """Return some of the rows, by their numbers or a mask."""
+        parts = self._asdict().items()
+        taken = {name: part[rows] for name, part in parts if part is not None}
+        return self._replace(**taken)
+
 
 type ColumnNames = tuple[Sequence[str] | None, Sequence[str] | None]  # of X and y
 #: X, or up to (X, y, sample_weight, groups, id, row_time), where all but X may be None.

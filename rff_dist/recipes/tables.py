@@ -51,8 +51,6 @@ _MISSING = frozenset(MISSING_TEXTS)
 #: The type to read each column by, and rows as they are read.
 type Types = Mapping[str, pyarrow.DataType]
 type Batches = Iterator[pyarrow.RecordBatch]
-#: Arrays of the same rows: X, y, weights, groups and ids.
-type RowArrays = tuple[np.ndarray | None, ...]
 
 
 @frozen

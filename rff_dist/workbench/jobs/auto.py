@@ -28,7 +28,7 @@ from rff_dist.text import redact
 from rff_dist.typing import frozen
 from rff_dist.workbench.jobs import cards, ingest, specs
 from rff_dist.workbench.tables import ingest as ingest_module
-from rff_dist.workbench.tables import rows
+from rff_dist.workbench.tables.holdout import Holdout
 
 #: Options of `auto` that it hands to `ingest`.
 _SHARED_OPTIONS = (
@@ -113,7 +113,7 @@ def prepare_table(
     options = ingest.with_recipe_read(job.tables)
     ingest_module.check_roles(job.sources, roles, options)
 
-    holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
+    holdout = Holdout(job.holdout, job.seed, job.holdout_by)
     existing, are_same_files, differing = ingest_module.find_parts(
         job.sources, urls, holdout, roles, options
     )

@@ -17,9 +17,10 @@ from rff_dist.text import redact
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import places, specs, steps, watching
 from rff_dist.workbench.tables import append as append_module
-from rff_dist.workbench.tables import files, parts, queries, rows
+from rff_dist.workbench.tables import files, parts, queries
 from rff_dist.workbench.tables import ingest as ingest_module
 from rff_dist.workbench.tables.existing import IngestResult
+from rff_dist.workbench.tables.holdout import Holdout
 from rff_dist.workbench.tables.inputs import Sources
 from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.roles import Roles
@@ -95,7 +96,7 @@ def ingest(
     )
     if job.holdout is not None:
         urls = (job.data, job.test or places.part_url(job.data))
-        holdout = rows.Holdout(job.holdout, job.seed, job.holdout_by)
+        holdout = Holdout(job.holdout, job.seed, job.holdout_by)
         if parts.is_dataset(job.sources):
             _refuse_options_of_tables(job)
             return parts.split_dataset(job.sources[0], urls, holdout, how)

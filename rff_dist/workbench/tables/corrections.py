@@ -40,7 +40,8 @@ def correct(
         rows = _rows_of(dataset, by, _column(table, by))
         opened = [Input(files.identify(file, path, []), table, path)]
         journal = Journal()
-        batches = existing.read_onto(dataset, opened, roles.Roles(), journal)
+        monitor = existing.monitor_of(dataset)
+        batches = existing.read_onto(dataset, opened, roles.Roles(), journal, monitor)
 
         def change() -> Facts:
             if recipe is None or journal.recipe is None:

@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 
 from rff_dist.data.columns import is_text
-from rff_dist.data.row_batches import RowBatch
+from rff_dist.data.row_batches import RowArrays
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes.recipes import Recipe, plain_recipe, recipe_of
 from rff_dist.storage.appending import DatasetEditor
 from rff_dist.storage.columns import TIME_COLUMN
 from rff_dist.typing import Facts, frozen
 from rff_dist.workbench.tables import attributes, rows
+from rff_dist.workbench.tables.holdout import order_type
 from rff_dist.workbench.tables.inputs import Input, Journal
 from rff_dist.workbench.tables.planning import types_of_constants
 from rff_dist.workbench.tables.roles import Roles, common_schema, plan_columns
@@ -53,8 +54,8 @@ def read_onto(
     opened: list[Input],
     roles: Roles,
     journal: Journal,
-    monitor: RowMonitor | None = None,
-) -> Iterator[RowBatch]:
+    monitor: RowMonitor,
+) -> Iterator[RowArrays]:
     """Return batches for a dataset's arrays, read by the dataset's recipe.
 
     Raises InvalidParameterError if roles differ from the dataset's; DataError if a
@@ -81,20 +82,17 @@ def read_onto(
                 f" {dataset.location} ({X.dtype}) cannot "
                 f'hold without rounding; give dtype="{X.dtype.name}" to round them'
             )
-        if monitor is not None:
-            monitor.see_columns(table.schema.names)
+        monitor.see_columns(table.schema.names)
 
     schema = common_schema(tables)
     name = tables[0].name
     plan = plan_columns(schema, roles, recipe, name)
-    types = dict(plan.types)
-    if monitor is not None:
-        types = {**types_of_constants(schema, recipe), **types}
+    types = {**types_of_constants(schema, recipe), **plan.types}
     time = dataset.attributes.get(TIME_COLUMN)
     # rows may have been held out by a column of X, which the table does not have
     is_in_table = time in schema.names or time not in recipe.names
     if time is not None and is_in_table:
-        types = {**rows.order_type(name, schema, time), **types}
+        types = {**order_type(name, schema, time), **types}
     y = dataset.headers.get("y")
     plan = replace(
         plan,

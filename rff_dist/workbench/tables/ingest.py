@@ -18,15 +18,17 @@ import numpy as np
 
 from rff_dist.data import sources as row_sources
 from rff_dist.data.columns import TEXT
+from rff_dist.data.row_batches import RowArrays
 from rff_dist.errors import DataError
 from rff_dist.recipes import learn
 from rff_dist.recipes.notations import with_notations
 from rff_dist.recipes.recipes import RECIPE
-from rff_dist.recipes.tables import RowArrays, listed
+from rff_dist.recipes.tables import listed
 from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.storage.columns import TIME_COLUMN
 from rff_dist.typing import PathLike, Summary
 from rff_dist.workbench.tables import attributes, files, unlike
+from rff_dist.workbench.tables.holdout import Holdout, RowSelection, warn_of_chance
 from rff_dist.workbench.tables.inputs import (
     Input,
     Journal,
@@ -38,18 +40,12 @@ from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.planning import notations_of, plan_rows
 from rff_dist.workbench.tables.queries import Query
 from rff_dist.workbench.tables.roles import ColumnPlan, Roles, choose_columns
-from rff_dist.workbench.tables.rows import (
-    Holdout,
-    RowSelection,
-    read_tables,
-    warn_of_chance,
-)
+from rff_dist.workbench.tables.rows import read_tables
 from rff_dist.workbench.tables.spreadsheets import split_sheet
 
 #: At most so many levels a target may have: classes, each of which a model has
 #: coefficients for.
 MAX_CLASSES = 10_000
-_IDS = 4  # position of the ids in a batch
 _log = logging.getLogger(__name__)
 
 
@@ -309,13 +305,13 @@ def _selected_rows(
     classes: set[str] = set()
     ids: list[Any] = []
     for batch in chain([first], batches):
-        if columns.has_labels and batch[1] is not None:
-            classes.update(batch[1].tolist())
+        if columns.has_labels and batch.y is not None:
+            classes.update(batch.y.tolist())
             # checked in each batch, so that a column of names is refused after a few
             # rows and not after the last
             _check_classes(roles.targets[0], classes)
         if roles.id is not None:
-            ids.append(batch[_IDS])
+            ids.append(batch.ids)
         yield batch
 
     if ids:

@@ -20,7 +20,7 @@ from rff_dist.storage import (
 from rff_dist.storage.columns import ID, TIME_COLUMN
 from rff_dist.typing import PathLike
 from rff_dist.workbench.tables import attributes, files
-from rff_dist.workbench.tables.rows import Holdout, warn_of_chance
+from rff_dist.workbench.tables.holdout import Holdout, warn_of_chance
 
 _ROWS = 2**16  # that are read at a time
 

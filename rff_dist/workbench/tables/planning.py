@@ -25,7 +25,7 @@ from rff_dist.recipes.tables import (
     listed,
     read_type,
 )
-from rff_dist.workbench.tables import arrow_files, rows
+from rff_dist.workbench.tables import arrow_files, holdout, rows
 from rff_dist.workbench.tables import roles as column_roles
 from rff_dist.workbench.tables.inputs import Input, Journal
 from rff_dist.workbench.tables.options import TableOptions
@@ -38,7 +38,7 @@ def plan_rows(
     opened: list[Input],
     roles: Roles,
     options: TableOptions,
-    selection: rows.RowSelection | None,
+    selection: holdout.RowSelection | None,
 ) -> tuple[list[Input], ColumnPlan]:
     """Plan how a new dataset is read, learning from the selected rows.
 
@@ -79,7 +79,7 @@ def plan_rows(
     kinds = learn.kinds_of(schema, features, options.encoding)
     reading = recipe or learn.plain(kinds, options.encoding)
     plan = column_roles.plan_columns(schema, roles, reading, first.name)
-    order = {} if by is None else rows.order_type(first.name, schema, by)
+    order = {} if by is None else holdout.order_type(first.name, schema, by)
     plan = replace(plan, types={**order, **plan.types})
 
     must_learn = recipe is None and learn.needs_pass(kinds, options.encoding)
@@ -90,12 +90,17 @@ def plan_rows(
     ]
     test_start = np.nan
     if selection is not None and by is not None:
-        test_start = rows.find_start(opened, order, selection.holdout)
+        test_start = holdout.find_start(opened, order, selection.holdout, by)
         plan = replace(plan, test_start=test_start)
     learned = reading
     if must_learn:
-        batches = rows.read_batches(opened, plan, Journal(), selection)
-        learned = learn.learn(kinds, rows.selected_rows(batches), options.encoding)
+        journal = Journal()
+        batches = (
+            part.batch
+            for file in opened
+            for part in rows.read_rows(file, plan, journal, selection)
+        )
+        learned = learn.learn(kinds, batches, options.encoding)
 
     left_out = dict(learned.left_out)
     if index is not None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,7 @@ from rff_dist.errors import (
     MissingDependencyError,
     StorageError,
 )
-from rff_dist.recipes.tables import (
-    Batches,
-    RawTable,
-    Types,
-    cast_columns,
-    column_of,
-    numbered,
-    numbered_note,
-    rows_per_batch,
-    types_to_read,
-)
+from rff_dist.recipes import tables
 from rff_dist.storage.locations import explain
 from rff_dist.typing import Facts, frozen
 
@@ -106,7 +97,7 @@ def read_text(sql: str) -> str:
 
 
 @contextmanager
-def run_query(query: Query, *, n_ingested: int) -> Iterator[RawTable]:
+def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.RawTable]:
     """Run a query and yield its result as a table, which can be read once.
 
     Raises InvalidParameterError if no connection is given, or it is no URL of a
@@ -214,17 +205,19 @@ def _explained(error: BaseException, url: Any, sql: str = "") -> str:
     return text
 
 
-def _as_table(result: Any, query: Query, url: Any) -> RawTable:
+def _as_table(result: Any, query: Query, url: Any) -> tables.RawTable:
     labels = [str(name) for name in result.keys()]  # noqa: SIM118  # a cursor
-    names = numbered(labels)
-    parts = result.partitions(min(rows_per_batch(8 * len(labels)), _N_FIRST_ROWS))
+    names = tables.numbered(labels)
+    parts = result.partitions(
+        min(tables.rows_per_batch(8 * len(labels)), _N_FIRST_ROWS)
+    )
     first: Sequence[Any] = next(parts, [])
     columns = zip(*first, strict=True) if first else [()] * len(labels)
     schema = pyarrow.schema(list(zip(names, map(_type, columns), strict=True)))
 
     # The first rows are kept, so that they can be looked at before all are read.
-    def batches(types: Types) -> Batches:
-        stored_types = types_to_read(types, schema)
+    def batches(types: tables.Types) -> tables.Batches:
+        stored_types = tables.types_to_read(types, schema)
         rows = first
         start = 0
         while rows:
@@ -233,37 +226,42 @@ def _as_table(result: Any, query: Query, url: Any) -> RawTable:
             for name, kind in stored_types.items():
                 arrays[name] = _as_column(values[name], kind, name, start)
             batch = pyarrow.RecordBatch.from_pydict(arrays)
-            yield cast_columns(batch, types, "the query")
+            yield tables.cast_columns(batch, types, "the query")
             start += len(rows)
             with _database_errors(query, url):
                 rows = next(parts, [])
 
-    notes = numbered_note(labels)
-    return RawTable("the query", schema, batches, None, notes, is_read_once=True)
+    notes = tables.numbered_note(labels)
+    return tables.RawTable("the query", schema, batches, None, notes, is_read_once=True)
 
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
     """Return the type of a column by its first values; float64 if all are missing."""
     try:
-        kind = column_of(values).type
+        kind = _to_column(values).type
     except _NO_COLUMN:
         return pyarrow.binary()  # refused by name if the column is wanted
-    # later decimals may have more digits
-    is_number = pyarrow.types.is_decimal(kind) or pyarrow.types.is_null(kind)
-    return pyarrow.float64() if is_number else kind
+    return pyarrow.float64() if pyarrow.types.is_null(kind) else kind
+
+
+def _to_column(values: Sequence[Any]) -> pyarrow.Array:
+    # Arrow's decimals have no NaN, and as many digits as the first rows
+    plain = [float(value) if isinstance(value, Decimal) else value for value in values]
+    return tables.column_of(plain)
 
 
 def _as_column(
     values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int
 ) -> pyarrow.Array:
     """Return values as a column of a type; DataError names the row that has another."""
+    may_round = kind == pyarrow.float64()  # integers above 2^53
     with suppress(*_NO_COLUMN):
-        return pyarrow.array(values, kind, from_pandas=True)
+        return _to_column(values).cast(kind, safe=not may_round)
 
     parts = []
     for row, value in enumerate(values, start + 1):
         try:
-            parts.append(column_of([value]).cast(kind))
+            parts.append(_to_column([value]).cast(kind, safe=not may_round))
         except _NO_COLUMN:
             raise DataError(
                 f"the query's column {name!r} is {str(value)[:50]!r}, a"

@@ -111,19 +111,6 @@ class ColumnPlan:
     def targets(self) -> list[str] | None:
         return self.roles.targets or None
 
-    def name_column(self, array: int, column: int) -> str:
-        """Name a column of X, y, weights, groups or ids (array 0 to 4)."""
-        names = None
-        if array == 0:
-            names = self.recipe.sources
-        elif array == 1:
-            names = self.targets
-        if names:
-            return repr(names[column])
-        return (
-            f"{column} of {('X', 'y', 'the weights', 'the groups', 'the ids')[array]}"
-        )
-
 
 def find_index(table: RawTable, roles: Roles) -> str | None:
     """Return the column that numbers a table's rows, as pandas writes its index.

@@ -4,7 +4,7 @@ A column that changes its meaning overnight raises no error: its numbers go on t
 The differences are counted while the rows are read, and reported with the result.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,19 +74,14 @@ class RowMonitor:
             n_rows,
         )
 
-    def look(
-        self, batches: Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]
-    ) -> Iterator[tuple[pyarrow.RecordBatch, int, np.ndarray | None]]:
-        """Yield batches as they are, after a look at levels, gaps and constants."""
-        constant = constant_columns(self.recipe)
-        for batch, start, selected in batches:
-            for encoder in self.recipe.columns:
-                if not isinstance(encoder, Transformer):
-                    self._look_at_gaps_and_levels(encoder, batch.column(encoder.column))
-            for name in constant:
-                if name in batch.schema.names:
-                    self._look_at_constant(name, batch.column(name))
-            yield batch, start, selected
+    def look(self, batch: pyarrow.RecordBatch) -> None:
+        """Compare the levels, gaps and constants of a batch with those before."""
+        for encoder in self.recipe.columns:
+            if not isinstance(encoder, Transformer):
+                self._look_at_gaps_and_levels(encoder, batch.column(encoder.column))
+        for name in constant_columns(self.recipe):
+            if name in batch.schema.names:
+                self._look_at_constant(name, batch.column(name))
 
     def add(self, X: np.ndarray, y: np.ndarray | None) -> None:
         """Compare numbers with the range of those before, and extend the range."""

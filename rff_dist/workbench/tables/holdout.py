@@ -1,0 +1,173 @@
+"""Which rows of a table are held out for a test: the latest ones, or a share by a hash.
+
+In go batches of columns, out comes which of their rows are held out. A random choice
+would be other rows when the table grows, would tear groups apart, and would test the
+past by the future.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow
+
+from rff_dist.data import folding
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.recipes.encoders import Date
+from rff_dist.recipes.recipes import recipe_of
+from rff_dist.recipes.tables import (
+    Types,
+    kind_of,
+    listed,
+    read_type,
+    to_labels,
+    to_numbers,
+)
+from rff_dist.typing import BoolArray, Facts, FloatArray, frozen
+from rff_dist.workbench.tables.inputs import Input
+from rff_dist.workbench.tables.roles import ColumnPlan, check_column
+
+_log = logging.getLogger(__name__)
+
+
+@frozen
+class Holdout:
+    """A share of the rows to hold out: the latest ones, or a choice by hashes."""
+
+    #: of the rows, rounded to a thousandth
+    share: float
+    seed: int = 0
+    #: column of dates or numbers, whose largest values are held out
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.share <= 0.999:
+            raise InvalidParameterError(
+                f"`holdout` is {self.share!r}; expected a share of the rows, from 0.1%"
+                " to 99.9%"
+            )
+
+    def holds(self, keys: np.ndarray) -> BoolArray:
+        """Return which rows are held out; rows of one key stay together."""
+        # 1,000 folds by a hash of the key: a row's part does not depend on which other
+        # rows there are.
+        folds = folding.GroupFolds(1000, seed=self.seed).assign(
+            0, len(keys), n_samples=len(keys), groups=keys
+        )
+        return np.asarray(folds < round(1000 * self.share))
+
+    def start(self, values: np.ndarray) -> float:
+        """Return the smallest value that is held out, given those of all rows.
+
+        Raises DataError if all are the same.
+        """
+        distinct, counts = np.unique(values, return_counts=True)
+        if len(distinct) < 2:
+            raise DataError(
+                f"{self.by!r} has {len(distinct)} distinct values in {len(values):,}"
+                " rows, so no row is later than another; expected two or more. Hold"
+                " out rows by another column"
+            )
+        # Rows of one value stay together, so the share is met as closely as the values
+        # allow. The first value would leave no row to train on.
+        n_later = counts[::-1].cumsum()[::-1][1:]
+        closest = np.abs(n_later - self.share * len(values)).argmin()
+        return float(distinct[1 + closest])
+
+
+@frozen
+class RowSelection:
+    """Which rows are read: the held-out ones, or all others."""
+
+    holdout: Holdout
+    is_held_out: bool
+
+    def select(
+        self, batch: pyarrow.RecordBatch, first_row: int, plan: ColumnPlan
+    ) -> BoolArray:
+        """Return which rows of a batch are read, of which `first_row` is the first."""
+        key = plan.roles.groups or plan.roles.id
+        if self.holdout.by is not None:
+            # NaN compares as false, so rows without a value are early ones, as
+            # `find_start` says.
+            holds = order_values(batch.column(self.holdout.by)) >= plan.test_start
+        elif key is None:
+            numbers = np.arange(first_row, first_row + batch.num_rows)
+            holds = self.holdout.holds(numbers)
+        else:
+            labels = to_labels(batch.column(key))
+            if labels.dtype.kind not in "iu":
+                texts = [
+                    "" if label is None else str(label) for label in labels.tolist()
+                ]
+                labels = np.array(texts, "T")
+            holds = self.holdout.holds(labels)
+        return np.equal(holds, self.is_held_out)
+
+
+def warn_of_chance(
+    attributes: Facts, holdout: Holdout, *, has_groups: bool, is_encoded: bool = False
+) -> None:
+    """Warn if held-out rows are no fair test of a dataset with these attributes.
+
+    If it `is_encoded`, `holdout_by` takes columns of X.
+    """
+    recipe = recipe_of(attributes)
+    encoders = () if recipe is None else recipe.columns
+    dates = [part for part in encoders if isinstance(part, Date)]
+    if dates and holdout.by is None and not has_groups:
+        _log.warning(
+            "the rows to test on are chosen at random, although the table has dates"
+            " (%s); to test how later rows are predicted, hold out the latest ones:"
+            " give the column as `holdout_by`",
+            listed([part.names[0] if is_encoded else part.column for part in dates]),
+        )
+
+
+# -- the order of rows in time
+
+
+def order_values(column: pyarrow.Array) -> FloatArray:
+    """Return what orders rows: dates as microseconds since 1970, NaN if missing."""
+    if kind_of(column.type) == "date":
+        column = column.cast(read_type(column.type, "date"), safe=False).cast("int64")
+    return to_numbers(column)
+
+
+def order_type(table: str, schema: pyarrow.Schema, by: str) -> Types:
+    """Return the type to read the column by that rows are held out by.
+
+    Raises InvalidParameterError if there is no such column; DataError if it holds
+    neither dates nor numbers.
+    """
+    check_column(table, schema, by, "holdout_by")
+    kind = kind_of(schema.field(by).type)
+    if kind not in ("date", "number"):
+        raise DataError(
+            f"{table}: {by!r} holds {kind or schema.field(by).type}, which does not"
+            " order rows in time; expected dates or numbers. Convert it first, or hold"
+            " out rows by another column"
+        )
+    return {by: read_type(schema.field(by).type, kind)}
+
+
+def find_start(
+    opened: Sequence[Input], types: Types, holdout: Holdout, by: str
+) -> float:
+    """Return where the held-out rows begin in the order of the column `by`.
+
+    Reads this column of all rows, 8 bytes per row. Rows without a value there count as
+    early ones, with a warning. Raises DataError as `Holdout.start`.
+    """
+    parts = [np.empty(0)]
+    for file in opened:
+        for batch in file.table.batches(types):
+            parts.append(order_values(batch.column(by)))
+    values = np.concatenate(parts)
+    # An early row cannot leak the future into training; a late one might be tested
+    # without reason.
+    missing = np.isnan(values)
+    if missing.any():
+        n_missing = missing.sum()
+        _log.warning("%d rows have no value in %r and are trained on", n_missing, by)
+    return holdout.start(values[~missing])
