@@ -260,6 +260,9 @@ class RegisteredModel:
                 if version is None or number in pointer.removed:
                     continue
                 after = pointer.moved(number, tuple(previous), reason)
+                after = replace(
+                    after, rolled_back=(*pointer.rolled_back, pointer.number)
+                )
                 with _writing(self.location):
                     records.swap_pointer(self.location, after, expected=tagged)
                 return version

@@ -341,6 +341,8 @@ class Pointer:
     reason: str
     #: Versions that were or are being removed, and must not become current again.
     removed: tuple[int, ...] = ()
+    #: Versions that a rollback went back from.
+    rolled_back: tuple[int, ...] = ()
 
     def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Self:
         """Return a pointer to another version, promoted now."""
@@ -386,7 +388,8 @@ def _parse_pointer(content: bytes, location: Location) -> Pointer:
         content, kind=_POINTER, version=_POINTER_VERSION, where=where
     )
     number = document["number"]
-    lists = {name: tuple(document[name]) for name in ("previous", "removed")}
+    names = ("previous", "removed", "rolled_back")
+    lists = {name: tuple(document[name]) for name in names}
     numbers = [number, *sum(lists.values(), ())]
     # The digest guards against accidents, not against malicious authors, so the types
     # are checked too.

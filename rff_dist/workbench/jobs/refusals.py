@@ -14,6 +14,7 @@ from dataclasses import asdict
 from rff_dist.living.new_rows import NewRows, Refusal
 from rff_dist.models import versions
 from rff_dist.storage import documents, locations
+from rff_dist.storage.records import Pointer
 
 _REFUSED = "refused.json"
 _KIND = "refused rows"
@@ -68,22 +69,24 @@ def find_lacking(location: locations.Location) -> list[Refusal]:
     """
     refusals = read_refusals(location)
     registered = versions.RegisteredModel(location.url)
-    version = registered.current()
-    return refusals if version is None else refusals + _rolled_back(registered, version)
+    pointer = registered.pointer()
+    return refusals if pointer is None else refusals + _rolled_back(registered, pointer)
 
 
 def _rolled_back(
-    registered: versions.RegisteredModel, current: versions.Version
+    registered: versions.RegisteredModel, pointer: Pointer
 ) -> list[Refusal]:
     """Return the rows that versions made from the current one had added, before they
     were rolled back.
     """
     refusals: list[Refusal] = []
-    family = {current.number}
+    family = {pointer.number}
+    # others were published, but never current: their rows are still new
+    formerly_current = {*pointer.previous, *pointer.rolled_back}
     # In ascending order, so a parent is met before its children and one pass finds all
     # descendants.
     for version in registered.versions():
-        if version.parent not in family or version.number == current.number:
+        if version.parent not in family or version.number not in formerly_current:
             continue
         family.add(version.number)
         facts = version.lineage
