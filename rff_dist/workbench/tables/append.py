@@ -30,6 +30,7 @@ from rff_dist.workbench.tables.inputs import (
     find_sources,
     open_inputs,
 )
+from rff_dist.workbench.tables.lakes import Lake
 from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.queries import Query
 from rff_dist.workbench.tables.roles import Roles
@@ -82,12 +83,12 @@ def ingest_more(
     if not locations.exists(location) or output_places.is_unfinished(location):
         return _create(sources, location, roles, write_options, options)
 
-    table_files = find_sources(sources, may_be_none=True)
+    found = find_sources(sources, may_be_none=True)
     with ExitStack() as stack:
         dataset = stack.enter_context(appending.editing(location))
         _refuse_other_options(dataset, roles, options)
-        if table_files and table_files[0].lake is not None:
-            return follow(dataset, table_files[0].lake, roles, write_options.message)
+        if found and isinstance(found[0], Lake):
+            return follow(dataset, found[0], roles, write_options.message)
 
         reading = options.reading
         recipe = recipe_of(dataset.attributes)
@@ -98,7 +99,7 @@ def ingest_more(
         has_ids = ID in dataset.headers
         # under the lock: two runs at once would both find a file new
         opened, skipped = open_inputs(
-            stack, sources, table_files, reading, known_sources, has_ids=has_ids
+            stack, found, reading, known_sources, has_ids=has_ids
         )
         if not opened:
             n_rows = dataset.n_before
@@ -197,7 +198,7 @@ def _append(
         message=write_options.message,
         known=ids,
     )
-    names = tuple(file.source.name for file in opened)
+    names = tuple(file.provenance.name for file in opened)
     result = IngestResult(
         added.n_before, added.n_after, names, (), journal.n_dropped, added.version
     )

@@ -4,6 +4,7 @@ A row is named by an id, by the value of another column, or by its number.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from rff_dist.recipes.reading import CsvOptions
 from rff_dist.storage import appending, columns, locations
 from rff_dist.storage.corrections import find_rows, replace_batches
 from rff_dist.typing import Facts, IntArray, PathLike
-from rff_dist.workbench.tables import attributes, existing, files, roles
-from rff_dist.workbench.tables.inputs import Input, Journal
+from rff_dist.workbench.tables import attributes, existing, roles
+from rff_dist.workbench.tables.inputs import Journal, find_sources, open_inputs
 
 
 def correct(
@@ -29,19 +30,18 @@ def correct(
     Raises DataError if a value is missing, or belongs to no row or several;
     InvalidParameterError if the file has no such column; and as `replace_rows`.
     """
-    (file,) = files.find_files(source)
+    found = find_sources(source)
     with (
-        files.fetch(file) as path,
+        ExitStack() as stack,
         appending.editing(locations.parse_location(url)) as dataset,
     ):
         recipe = recipes.recipe_of(dataset.attributes)
         reading = CsvOptions() if recipe is None else recipe.reading
-        table = files.open_table(file, path, reading)
-        rows = _rows_of(dataset, by, _column(table, by))
-        opened = [Input(files.identify(file, path, []), table, path)]
+        (opened,), _ = open_inputs(stack, found, reading)
+        rows = _rows_of(dataset, by, _column(opened.table, by))
         journal = Journal()
         monitor = existing.monitor_of(dataset)
-        batches = existing.read_onto(dataset, opened, roles.Roles(), journal, monitor)
+        batches = existing.read_onto(dataset, [opened], roles.Roles(), journal, monitor)
 
         def change() -> Facts:
             if recipe is None or journal.recipe is None:
@@ -60,9 +60,9 @@ def read_rows_to_change(
     first column holds row numbers, counted from 0. Raises DataError if no row has one
     of the values, or a row number is out of range.
     """
-    (file,) = files.find_files(source)
-    with files.fetch(file) as path:
-        table = files.open_table(file, path, CsvOptions())
+    with ExitStack() as stack:
+        (opened,), _ = open_inputs(stack, find_sources(source), CsvOptions())
+        table = opened.table
         column = by or table.schema.names[0]
         if by == columns.ID and columns.ID not in table.schema.names:
             # the file may name its column of ids as the ingested table did

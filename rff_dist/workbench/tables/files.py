@@ -79,15 +79,13 @@ class File:
     """A file of rows, or a folder that is one table."""
 
     location: Location
-    #: a key of `_SUFFIXES`, or ".lake"; "" if the name does not say it
+    #: a key of `_SUFFIXES`; "" if the name does not say it
     kind: str
     #: size and time, or a store's ETag: changes with the file, and is known unread
     stamp: str
     partitions: Partitions = field(default_factory=dict)
     #: of a workbook; None is the first one
     sheet: str | None = None
-    #: the lakehouse table that the folder is, at its current version
-    lake: Lake | None = None
 
     @property
     def name(self) -> str:
@@ -116,7 +114,7 @@ def fetch(file: File) -> Iterator[Path]:
     path = Path(file.location.path)
     is_local = file.location.is_local
     is_packed = path.name.lower().endswith(_PACKED) and not (is_local and path.is_dir())
-    if file.lake is not None or (is_local and not is_packed):
+    if is_local and not is_packed:
         yield path
         return
 
@@ -174,8 +172,6 @@ def identify(file: File, path: Path, ingested: Sequence[Facts]) -> Provenance:
     Raises DataError if the file is among the ingested sources of a dataset and has
     grown: its first rows would be added twice.
     """
-    if file.lake is not None:
-        return file.lake.source
     if path.is_dir():
         return _identify_folder(file, path)
 
@@ -225,20 +221,22 @@ def _identify_folder(file: File, path: Path) -> Provenance:
 
 def find_files(
     sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False
-) -> list[File]:
+) -> Sequence[File | Lake]:
     """Find files by their paths, URLs, folders and patterns, each once, in this order.
 
     A folder stands for all Parquet files in it by name, or all CSV files. Patterns have
     `*`, `?`, `[…]` and, for local files, `**`. A workbook may name one of its sheets
-    (`sales.xlsx#May`). A lakehouse table must be the only source: the folder of a Delta
-    table, or iceberg://CATALOG/NAMESPACE.TABLE.
+    (`sales.xlsx#May`). A lakehouse table, which must be the only source, is opened: the
+    folder of a Delta table, or iceberg://CATALOG/NAMESPACE.TABLE.
 
     Raises StorageError if there is no such file (a pattern or a folder may be empty if
     `may_be_none`), its type is unknown, or it is one of the files of a Delta or Iceberg
     table.
     """
+    if isinstance(sources, str | os.PathLike):
+        sources = [sources]
     files: dict[str, File] = {}
-    for source in [sources] if isinstance(sources, str | os.PathLike) else sources:
+    for source in sources:
         path, sheet = spreadsheets.split_sheet(os.fspath(source))
         location = locations.parse_location(path)
         if location.scheme == "memory":
@@ -247,8 +245,13 @@ def find_files(
             )
         lake = _open_lake(location)
         if lake is not None:
-            matches = [File(location, ".lake", lake.source.sha256, lake=lake)]
-        elif location.is_local:
+            if len(sources) > 1:
+                raise StorageError(
+                    f"{location} is a {lake.format} table; expected it alone, without"
+                    " other files"
+                )
+            return [lake]
+        if location.is_local:
             matches = _find_local(location, may_be_none=may_be_none)
         else:
             matches = _find_remote(location)
@@ -262,13 +265,7 @@ def find_files(
 
     folders: dict[Location, None] = {}
     for file in files.values():
-        if file.lake is None:
-            folders |= dict.fromkeys(_folders_above(file.location))
-        elif len(files) > 1:
-            raise StorageError(
-                f"{file.name} is a {file.lake.format} table; expected it alone, without"
-                " other files"
-            )
+        folders |= dict.fromkeys(_folders_above(file.location))
     for folder in folders:
         table_format = _table_format(folder)
         if table_format is not None:
@@ -510,8 +507,6 @@ def open_table(
         ".npy": lambda path: array_files.array_table([path]),
         ".npz": lambda path: array_files.array_table(sorted(path.rglob("*.npy"))),
     }
-    if file.lake is not None:
-        return file.lake.rows
     kind = file.kind
     if not path.is_dir():
         # a packed file may have a name without its kind, but not the file in it

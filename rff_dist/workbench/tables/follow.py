@@ -9,7 +9,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -38,7 +37,7 @@ def follow(
     n_before = dataset.n_before
     result = partial(existing.IngestResult, n_before)
     entry = lake.find_entry(row_sources.known_sources(remembered), dataset.location)
-    if entry["sha256"] == lake.source.sha256:
+    if entry["sha256"] == lake.provenance.sha256:
         table = row_sources.followed_table(remembered)
         return result(n_before, (), (lake.url,), 0, table=table)
 
@@ -53,7 +52,7 @@ def follow(
     journal = Journal()
     monitor = existing.monitor_of(dataset)
     changed = arrow_files.memory_table(lake.rows.name, changes.rows)
-    opened = [Input(lake.source, changed, Path(lake.rows.name))]
+    opened = [Input(lake.provenance, changed)]
     if attributes.DROPPED in remembered:
         roles = replace(roles, on_nan="drop")
     batches = [
@@ -126,9 +125,8 @@ def _merge(
             f" and version {lake.version} has {lake.rows.n_samples:_}; expected as"
             " many. Ingest it again with `overwrite`"
         )
-    after[row_sources.SOURCES] = [
-        lake.source.to_dict(n_rows) if source == entry else source for source in known
-    ]
+    others = [source for source in known if source != entry]
+    after[row_sources.SOURCES] = [*others, lake.provenance.to_dict(n_rows)]
 
     def describe(n_added: int, n_replaced: int, n_deleted: int) -> str:
         return message or (

@@ -36,6 +36,7 @@ from rff_dist.workbench.tables.inputs import (
     find_sources,
     open_inputs,
 )
+from rff_dist.workbench.tables.lakes import Lake
 from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.planning import notations_of, plan_rows
 from rff_dist.workbench.tables.queries import Query
@@ -165,8 +166,9 @@ def find_parts(
     known = row_sources.known_sources(parts[0].attributes)
     with ExitStack() as stack:
         try:
-            table_files = find_sources(sources)
-            new, same = open_inputs(stack, sources, table_files, options.reading, known)
+            new, same = open_inputs(
+                stack, find_sources(sources), options.reading, known
+            )
         except DataError:  # a file has grown, or cannot be read as before
             return parts, False, differing
     return parts, not new and len(same) == len(known), differing
@@ -192,11 +194,11 @@ def check_roles(
 ) -> None:
     """Refuse names that are no column of a table, before its rows are read.
 
-    Files in an object store are not checked, since they would have to be fetched first.
-    Raises InvalidParameterError, DataError as `ingest`.
+    Only a local file is checked: others would have to be fetched first. Raises
+    InvalidParameterError, DataError as `ingest`.
     """
     file = files.find_files(sources)[0]
-    if not file.location.is_local:
+    if isinstance(file, Lake) or not file.location.is_local:
         return
     (values,) = files.partition_values([file.partitions])
     with files.fetch(file) as path:
@@ -214,8 +216,8 @@ def _ingest(
     options: TableOptions,
 ) -> list[datasets.ZarrDataset]:
     """Write one dataset for each part; the recipe is learned from the last part."""
-    table_files = find_sources(sources)
-    inputs = [file.location for file in table_files]
+    found = find_sources(sources)
+    inputs = [source.location for source in found if isinstance(source, files.File)]
     if not isinstance(sources, Query):
         paths = [sources] if isinstance(sources, str | os.PathLike) else sources
         for path in paths:
@@ -231,10 +233,10 @@ def _ingest(
         )
 
     with ExitStack() as stack:
-        opened, _ = open_inputs(stack, sources, table_files, options.reading)
-        for file in table_files:
-            if file.lake is not None:
-                message = write_options.message or f"write {file.lake.words}"
+        opened, _ = open_inputs(stack, found, options.reading)
+        for source in found:
+            if isinstance(source, Lake):
+                message = write_options.message or f"write {source.words}"
                 write_options = replace(write_options, message=message)
         opened, plan = plan_rows(stack, opened, roles, options, parts[-1][1])
         n_samples: int | None = None
@@ -298,8 +300,8 @@ def _selected_rows(
     first = next(batches, None)
     if first is None:
         raise DataError(
-            f"{', '.join(file.name for file in opened[:10])}: no rows; expected some to"
-            " begin with"
+            f"{', '.join(file.table.name for file in opened[:10])}: no rows; expected"
+            " some to begin with"
         )
 
     classes: set[str] = set()
@@ -341,7 +343,7 @@ def _selected_rows(
         examples = ", ".join(finding["examples"])
         _log.warning(
             "%s: column %r: %s in %d rows%s",
-            opened[0].name,
+            opened[0].table.name,
             finding["column"],
             finding["what"],
             finding["n_rows"],

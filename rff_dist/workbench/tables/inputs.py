@@ -1,4 +1,4 @@
-"""Files or a query → opened inputs, without those whose rows a dataset has already.
+"""Files, a query or a lakehouse table → opened inputs with rows that a dataset lacks.
 
 Each input comes with a digest of its bytes, by which it is recognised under any name. A
 file that was ingested before and has changed since is refused, because the rows that it
@@ -8,7 +8,7 @@ still has would count twice.
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,30 +20,25 @@ from rff_dist.recipes.recipes import Recipe
 from rff_dist.recipes.tables import RawTable
 from rff_dist.typing import Facts, PathLike, frozen
 from rff_dist.workbench.tables import array_files, files
+from rff_dist.workbench.tables.lakes import Lake
 from rff_dist.workbench.tables.queries import Query, run_query
 
 _log = logging.getLogger(__name__)
 
+#: what users give
 type Sources = PathLike | Sequence[PathLike] | Query
+#: one thing that has rows
+type Source = files.File | Lake | Query
 
 
 @frozen
 class Input:
-    """One source of rows: the table of a file or a query."""
+    """A table to read, and what a dataset stores about it."""
 
-    #: what the dataset stores about it; the digest of a query is not final yet
-    source: Provenance
+    provenance: Provenance
     table: RawTable
-    #: None for a query
-    path: Path | None
-
-    @property
-    def is_query(self) -> bool:
-        return self.path is None
-
-    @property
-    def name(self) -> str:
-        return "the query" if self.path is None else self.path.name
+    #: whether the rows complete the digest, since a query has no bytes before it runs
+    is_query: bool = False
 
 
 @dataclass(slots=True)
@@ -60,17 +55,16 @@ class Journal:
     recipe: Recipe | None = None
 
 
-def find_sources(sources: Sources, *, may_be_none: bool = False) -> list[files.File]:
-    """Return the files of sources; a query has none."""
+def find_sources(sources: Sources, *, may_be_none: bool = False) -> Sequence[Source]:
+    """Find what has rows: files, or a lakehouse table or a query alone."""
     if isinstance(sources, Query):
-        return []
+        return [sources]
     return files.find_files(sources, may_be_none=may_be_none)
 
 
 def open_inputs(
     stack: ExitStack,
-    sources: Sources,
-    table_files: Sequence[files.File],
+    found: Sequence[Source],
     reading: CsvOptions,
     known: Sequence[Facts] = (),
     *,
@@ -81,17 +75,23 @@ def open_inputs(
     With ids, files may have changed since they were ingested: the ids tell which rows
     are new.
     """
-    if isinstance(sources, Query):
-        return [_open_query(stack, sources, known)], []
+    digests = {str(entry.get("sha256")) for entry in known}
+    match found:
+        case [Query() as query]:
+            return [_open_query(stack, query, known)], []
+        case [Lake() as lake] if lake.provenance.sha256 in digests:
+            return [], [lake.url]
+        case [Lake() as lake]:
+            return [Input(lake.provenance, lake.rows)], []
 
+    table_files = [source for source in found if isinstance(source, files.File)]
     if len(table_files) > 1 and all(file.kind == ".npy" for file in table_files):
         paths = [stack.enter_context(files.fetch(file)) for file in table_files]
         if any(map(array_files.has_one_axis, paths)):
-            return _open_columns(table_files, paths, known)
+            return _open_columns(table_files, paths, digests)
 
     opened: list[Input] = []
     skipped: list[str] = []
-    digests = {str(entry.get("sha256")) for entry in known}
     partitions = files.partition_values([file.partitions for file in table_files])
     for file, values in zip(table_files, partitions, strict=True):
         if file.is_known(known):
@@ -101,8 +101,8 @@ def open_inputs(
         path = stack.enter_context(files.fetch(file))
         # forgotten ids are unknown, and would come back with a file that has them
         may_have_changed = has_ids and not is_forgotten(known, file.name)
-        source = _identify(file, path, () if may_have_changed else known)
-        if source.sha256 in digests:
+        provenance = _identify(file, path, () if may_have_changed else known)
+        if provenance.sha256 in digests:
             skipped.append(file.name)
             _log.info("%s holds rows that are there already", file.name)
             continue
@@ -110,9 +110,9 @@ def open_inputs(
         if not may_have_changed:
             _refuse_changed(file.name, known)
         # so that two files of this call with the same bytes count once as well
-        digests.add(source.sha256)
+        digests.add(provenance.sha256)
         table = files.open_table(file, path, reading, values)
-        opened.append(Input(source, table, path))
+        opened.append(Input(provenance, table))
     return opened, skipped
 
 
@@ -122,21 +122,22 @@ def _open_query(stack: ExitStack, query: Query, known: Sequence[Facts]) -> Input
     # An increment with the same values as the one before is new all the same: its
     # digest must differ.
     begin = str(n_ingested) if query.is_incremental else ""
-    return Input(Provenance(query.name, begin), table, None)
+    return Input(Provenance(query.name, begin), table, is_query=True)
 
 
 def _open_columns(
-    table_files: Sequence[files.File], paths: Sequence[Path], known: Sequence[Facts]
+    table_files: Sequence[files.File], paths: Sequence[Path], known: Collection[str]
 ) -> tuple[list[Input], list[str]]:
     """Open .npy files side by side, as the columns of one table."""
     digest = hashlib.sha256()
     for file, path in zip(table_files, paths, strict=True):
         digest.update(files.identify(file, path, []).sha256.encode())
-    names = ", ".join(file.name for file in table_files)
-    source = Provenance(names, digest.hexdigest())
-    if source.sha256 in {entry.get("sha256") for entry in known}:
-        return [], [names]
-    return [Input(source, array_files.array_table(paths), paths[0])], []
+    provenance = Provenance(
+        ", ".join(file.name for file in table_files), digest.hexdigest()
+    )
+    if provenance.sha256 in known:
+        return [], [provenance.name]
+    return [Input(provenance, array_files.array_table(paths))], []
 
 
 def _identify(file: files.File, path: Path, known: Sequence[Facts]) -> Provenance:

@@ -54,7 +54,7 @@ class Lake:
         return {"format": self.format, "id": self.id, "version": self.version}
 
     @cached_property
-    def source(self) -> Provenance:
+    def provenance(self) -> Provenance:
         """What a dataset stores about this version."""
         columns = {field.name: str(field.type) for field in self.rows.schema}
         about = {**self.about, **self.facts}
@@ -84,7 +84,7 @@ class Lake:
     def schema_changes(self, entry: Facts) -> list[str]:
         """Return in words how columns differ from those of an earlier version."""
         before = entry["columns"]
-        now = self.source.facts[TABLE]["columns"]
+        now = self.provenance.facts[TABLE]["columns"]
         changes = [f"{name!r} was added" for name in now if name not in before]
         changes += [f"{name!r} is gone" for name in before if name not in now]
         for name, kind in now.items():

@@ -124,16 +124,17 @@ def _read_input(
     if n_dropped:
         _log.warning(
             "%s: %d of %d rows dropped for missing or infinite values",
-            file.name,
+            file.table.name,
             n_dropped,
             n_read,
         )
-    source = file.source
+    provenance = file.provenance
     if file.is_query:
         parts = [f"{i} {digest.hexdigest()}" for i, digest in digests.items()]
-        digest = hashlib.sha256("|".join([source.sha256, *parts]).encode())
-        source = Provenance(source.name, digest.hexdigest(), {"n_read": n_read})
-    journal.entries.append(source.to_dict(n_read - n_dropped))
+        digest = hashlib.sha256("|".join([provenance.sha256, *parts]).encode())
+        facts = {"n_read": n_read}
+        provenance = Provenance(provenance.name, digest.hexdigest(), facts)
+    journal.entries.append(provenance.to_dict(n_read - n_dropped))
     journal.n_read += n_read
     journal.n_dropped += n_dropped
 
@@ -210,7 +211,7 @@ def _missing_value(
             f"None of {len(has_value):,} rows has one: leave the column out with `drop`"
         )
     return DataError(
-        f"{file.name}: row {numbers[row] + 1}, column {place}"
+        f"{file.table.name}: row {numbers[row] + 1}, column {place}"
         " is missing or not finite (rows count from 1, without a header); expected a"
         f" value. {advice}"
     )
