@@ -1,8 +1,9 @@
-"""The first rows of a table → which notation each of its columns of text has.
+"""The first rows of tables → which notation each of their columns has.
 
 A column is one of numbers or dates if nearly all of its texts fit one notation; what
-then does not fit, such as "n/a", counts as missing. Columns that could be read in two
-ways are decided by the others, or refused if a date could be.
+then does not fit, such as "n/a", counts as missing. A simple version would decide each
+column alone: here columns that could be read in two ways are decided by the others, or
+refused if a date could be.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from rff_dist.recipes.tables import (
     to_numbers,
     to_text,
 )
-from rff_dist.typing import FloatArray
+from rff_dist.typing import FloatArray, frozen
 
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 #: Texts that are surely dates, in forms that are not read.
@@ -47,39 +47,69 @@ _FEW_ODD = 0.01
 _MOST_WORDS = 5
 
 
+@frozen(eq=False)
+class FirstTexts:
+    """The texts in the first rows of a column, of which at least one is not missing."""
+
+    #: one per row
+    rows: pyarrow.Array
+    #: the different ones that are not missing, and how many rows have each
+    texts: pyarrow.Array
+    counts: pyarrow.Array
+
+    def count_rows(self, mask: pyarrow.Array) -> int:
+        """Return how many rows have the texts that a mask selects."""
+        return compute.sum(self.counts.filter(mask)).as_py() or 0
+
+    def matches(self, pattern: str) -> pyarrow.Array:
+        """Return which of the different texts a regular expression matches."""
+        return compute.match_substring_regex(self.texts, pattern)
+
+    @property
+    def has_leading_zeros(self) -> bool:
+        """Whether one is a code such as 01067, whose first zero numbers would lose."""
+        return bool(compute.any(self.matches(r"^0\d+$")).as_py())
+
+    @property
+    def are_digits(self) -> bool:
+        return bool(compute.all(self.matches(r"^\d+$")).as_py())
+
+
 def find_notations(
     tables: Sequence[RawTable],
     columns: Sequence[str],
     reading: CsvOptions,
     *,
-    numbers: Collection[str | None] = (),
+    quantities: Collection[str | None] = (),
 ) -> dict[str, Notation]:
     """Find the notations of columns, by the first table in which each holds text.
 
-    Whole numbers such as 20240229 are days, except in columns of `numbers`. Raises
+    Whole numbers such as 20240229 are days, except in columns of `quantities`. Raises
     DataError if a column of dates cannot be read.
     """
     first = tables[0]
-    days = _days_in(first, [name for name in columns if name not in numbers])
+    days = _days_in(first, [name for name in columns if name not in quantities])
     notations = dict.fromkeys(days, Notation("date"))
     for field in first.schema:
         if str(field.type) == "bool" and field.name in columns:
             notations[field.name] = Notation("boolean")
 
+    # later tables are read by the notation found here, even if they alone would suggest
+    # another
     decided: set[str] = set()
     for table in tables:
-        wanted = set(columns) - decided
-        undecided = [field for field in table.schema if field.name in wanted]
-        texts = [f.name for f in undecided if kind_of(f.type) == "text"]
-        plain = [
-            f.name
-            for f in undecided
-            if kind_of(f.type) == "number" and f.name not in notations
-        ]
-        # later tables are read by the notation found here, even if they alone would
-        # suggest another
-        decided |= set(texts)
-        notations |= _find_in(table, texts, plain, reading)
+        text_columns = []
+        number_columns = []
+        for field in table.schema:
+            if field.name not in columns or field.name in decided:
+                continue
+            kind = kind_of(field.type)
+            if kind == "text":
+                text_columns.append(field.name)
+            elif kind == "number" and field.name not in notations:
+                number_columns.append(field.name)
+        decided.update(text_columns)
+        notations |= _find_in(table, text_columns, number_columns, reading)
     missing = reading.missing or []
     return {
         name: replace(notation, missing=[*notation.missing, *missing])
@@ -106,41 +136,38 @@ def notation_notes(
 
 
 def _find_in(
-    table: RawTable, texts: Sequence[str], numbers: Sequence[str], reading: CsvOptions
+    table: RawTable,
+    text_columns: Sequence[str],
+    number_columns: Sequence[str],
+    reading: CsvOptions,
 ) -> dict[str, Notation]:
     """Find notations in one table, of columns of text and of plain numbers."""
     notations: dict[str, Notation] = {}
     # the notations of numbers that fit each column, by their decimal points
     candidates: dict[str, dict[str, Notation]] = {}
-    is_text = table.decimal is not None
-    for name, column, counted in _first_texts(table, texts, reading.missing or ()):
-        dates = _fitting_dates(table.name, name, column, counted, reading.date_order)
+    is_text_file = table.is_text_file
+    texts = _first_texts(table, text_columns, reading.missing or ())
+    for name, first in texts.items():
+        dates = _fit_dates(table.name, name, first, reading.date_order)
         if dates is not None:
             notations[name] = dates
         else:
-            candidates[name] = _fitting_numbers(*counted, is_text=is_text)
+            candidates[name] = _fit_numbers(first, is_text_file=is_text_file)
 
-    if is_text:
-        type_of = {name: str(table.schema.field(name).type) for name in numbers}
+    if is_text_file:
+        type_of = {name: str(table.schema.field(name).type) for name in number_columns}
         if any("," in fits for fits in candidates.values()):
             # Columns that were taken for numbers may have points between thousands.
-            plain = [n for n, type_ in type_of.items() if type_ in ("int64", "double")]
-            for name, _, counted in _first_texts(table, plain):
-                candidates[name] = _fitting_numbers(*counted, is_text=True)
-        integers = [name for name, type_ in type_of.items() if type_ == "int64"]
-        for name, _, (values, _) in _first_texts(table, integers):
-            if _are_codes(values):
+            plain = [name for name in type_of if type_of[name] in ("int64", "double")]
+            for name, first in _first_texts(table, plain).items():
+                candidates[name] = _fit_numbers(first, is_text_file=True)
+        integers = [name for name in type_of if type_of[name] == "int64"]
+        for name, first in _first_texts(table, integers).items():
+            if first.has_leading_zeros and first.are_digits:
                 why = "whose zeros before digits numbers would lose"
                 notations[name] = Notation("text", why=why)
 
-    # 1.234 alone could be either; columns that can be read in one way only decide for
-    # the others
-    certain = {
-        decimal for fits in candidates.values() if len(fits) == 1 for decimal in fits
-    }
-    decimal = "."
-    if certain == {","} or (not certain and table.decimal == ","):
-        decimal = ","
+    decimal = _decide_decimal(table, candidates)
     for name, fits in candidates.items():
         notation = fits.get(decimal) or next(iter(fits.values()), None)
         if notation is not None and (name in texts or notation.decimal == ","):
@@ -148,69 +175,69 @@ def _find_in(
     return notations
 
 
-def _fitting_dates(
-    table: str,
-    name: str,
-    column: pyarrow.Array,
-    counted: tuple[Any, Any],
-    wanted: str | None,
+def _decide_decimal(
+    table: RawTable, candidates: Mapping[str, Mapping[str, Notation]]
+) -> str:
+    """Return the decimal point of columns that could have either, such as 1.234.
+
+    Columns that can be read in one way only decide.
+    """
+    certain = set[str]()
+    for fits in candidates.values():
+        if len(fits) == 1:
+            certain |= fits.keys()
+    if certain == {","} or (not certain and table.decimal == ","):
+        return ","
+    return "."
+
+
+def _fit_dates(
+    table: str, name: str, first: FirstTexts, wanted: str | None
 ) -> Notation | None:
     """Return the notation of a column of dates, None if it holds no dates.
 
     `wanted` is the order of day and month that the user gave. Raises DataError if day
     and month cannot be told apart, or most texts are dates and others are not.
     """
-    texts, counts = counted
-    if plain := _fitting(Notation("date"), texts, counts, is_text=True):
+    if plain := _fit(Notation("date"), first, is_text_file=True):
         return plain
-    fits = {
-        order: _fitting(Notation("date", order=order), texts, counts, is_text=True)
-        for order in ORDERS
-    }
-    fitting = {order: fit for order, fit in fits.items() if fit is not None}
+    fitting = {}
+    for order in ORDERS:
+        fit = _fit(Notation("date", order=order), first, is_text_file=True)
+        if fit is not None:
+            fitting[order] = fit
     if wanted in fitting:
         return fitting[wanted]
+    example = repr(first.texts[0].as_py()[:50])
     if wanted is not None and fitting:
         shown = ", ".join(map(repr, fitting))
         raise DataError(
-            f"{table}: column {name!r} has dates such as {texts[0].as_py()[:50]!r};"
-            f" expected {wanted} as given by `date_order`, but the order is {shown}."
-            " Leave one of them out"
+            f"{table}: column {name!r} has dates such as {example}; expected {wanted}"
+            f" as given by `date_order`, but the order is {shown}. Leave one of them"
+            " out"
         )
     if {"dmy", "mdy"} <= fitting.keys():
-        days, months = (read_dates(texts, order) for order in ("dmy", "mdy"))
-        if days.equals(months):
+        if read_dates(first.texts, "dmy").equals(read_dates(first.texts, "mdy")):
             return fitting["dmy"]
         raise DataError(
-            f"{table}: column {name!r} has dates such as {texts[0].as_py()[:50]!r},"
+            f"{table}: column {name!r} has dates such as {example},"
             " which could be day/month/year or month/day/year; expected dates of one"
             " meaning. Say which by `date_order`, dmy or mdy"
         )
     if fitting:  # two digits of a year come first only where nothing else fits
         return next(iter(fitting.values()))
-    _refuse_other_dates(table, name, column, texts, counts)
+    _refuse_other_dates(table, name, first)
     return None
 
 
-def _refuse_other_dates(
-    table: str,
-    name: str,
-    column: pyarrow.Array,
-    texts: pyarrow.Array,
-    counts: pyarrow.Array,
-) -> None:
+def _refuse_other_dates(table: str, name: str, first: FirstTexts) -> None:
     """Refuse text of which most is dates: no later date would be one of its levels."""
-
-    def n_rows(fits: pyarrow.Array) -> int:
-        return compute.sum(counts.filter(fits)).as_py() or 0
-
-    read = max(
-        (compute.is_valid(read_dates(texts, order)) for order in FORMS), key=n_rows
-    )
-    is_date = compute.or_(read, compute.match_substring_regex(texts, _LOOKS_LIKE_DATE))
-    if n_rows(is_date) >= _MOST_DATES * compute.sum(counts).as_py():
-        odd = texts.filter(compute.invert(read))[0].as_py()
-        row = compute.index(column, odd).as_py() + 1
+    readable = [compute.is_valid(read_dates(first.texts, order)) for order in FORMS]
+    is_read = max(readable, key=first.count_rows)
+    is_date = compute.or_(is_read, first.matches(_LOOKS_LIKE_DATE))
+    if first.count_rows(is_date) >= _MOST_DATES * compute.sum(first.counts).as_py():
+        odd = first.texts.filter(compute.invert(is_read))[0].as_py()
+        row = compute.index(first.rows, odd).as_py() + 1
         raise DataError(
             f"{table}: column {name!r} has dates in most rows, but {odd[:50]!r} in row"
             f" {row:_} is none that is read (rows count from 1, without a header);"
@@ -219,29 +246,93 @@ def _refuse_other_dates(
         )
 
 
-def _days_in(table: RawTable, columns: Sequence[str]) -> list[str]:
-    """Return the columns of numbers that are all days from 1900 to 2099."""
-    days = []
-    for name, numbers in _first_numbers(table, columns):
-        values = np.unique(numbers)
-        if len(values) < 2 or values[0] < 19000101 or values[-1] > 20991231:
-            continue
-        if not read_dates(
-            pyarrow.array([f"{value:.10g}" for value in values])
-        ).null_count:
-            days.append(name)
-    return days
+def _fit_numbers(first: FirstTexts, *, is_text_file: bool) -> dict[str, Notation]:
+    """Return the notations of numbers that fit, by their decimal points."""
+    shown = first.texts[:1000].to_pylist()
+    units = set(re.findall(f"[{UNITS}]", " ".join(shown)))
+    if not units:
+        found = [_WORD.search(text) for text in shown]
+        words = {match[1] if match else "" for match in found}
+        # a word that only some have is no unit
+        if len(words) == 1 and "" not in words:
+            units = words
+    if len(units) > 1:  # "$5" and "€5" do not merge
+        return {}
+    fitting = {}
+    for decimal in ".,":
+        notation = Notation("number", decimal, *units)
+        fit = _fit(notation, first, is_text_file=is_text_file)
+        if fit is not None:
+            fitting[decimal] = fit
+    return fitting
+
+
+def _fit(
+    notation: Notation, first: FirstTexts, *, is_text_file: bool
+) -> Notation | None:
+    """Return a notation if nearly all texts fit it; other words then count as missing.
+
+    In a table with types, texts of digits alone are codes, as are texts such as 01067
+    anywhere.
+    """
+    if notation.kind == "number" and first.has_leading_zeros:
+        return None
+    if not is_text_file and first.are_digits:
+        return None
+
+    texts = first.texts
+    _, is_odd = notation.read(texts)
+    is_dash = compute.is_in(texts, value_set=pyarrow.array(_DASHES))
+    odd_dashes = texts.filter(compute.and_(is_odd, is_dash)).to_pylist()
+    is_odd = compute.and_not(is_odd, is_dash)
+    odd_texts = texts.filter(is_odd).to_pylist()
+    n_odd = first.count_rows(is_odd)
+    n_rows = first.count_rows(compute.invert(is_dash))
+    if not n_rows or n_odd > _MOST_ODD * n_rows:
+        return None
+    have_digits = any(re.search(r"\d", text) for text in odd_texts)
+    if len(odd_texts) <= _MOST_WORDS and not have_digits:
+        return replace(notation, missing=[*odd_dashes, *odd_texts])
+    if n_odd <= _FEW_ODD * n_rows and len(texts) > 20:
+        return replace(notation, missing=odd_dashes)
+    return None
+
+
+# -- the first rows of a table
+
+
+def _first_texts(
+    table: RawTable, columns: Sequence[str], missing: Sequence[str] = ()
+) -> dict[str, FirstTexts]:
+    """Return the first rows of columns as texts, if they have any."""
+    if not columns:
+        return {}
+    first = table.first_rows(dict.fromkeys(columns, pyarrow.string()))
+    if first is None:
+        return {}
+    absent = pyarrow.array([None, *MISSING_TEXTS, *missing])
+    texts = {}
+    for name in columns:
+        rows = compute.utf8_trim_whitespace(to_text(first.column(name)))
+        is_absent = compute.is_in(rows, value_set=absent)
+        counts = compute.value_counts(rows.filter(compute.invert(is_absent)))
+        if len(counts):
+            parts = (counts.field("values"), counts.field("counts"))
+            texts[name] = FirstTexts(rows, *parts)
+    return texts
 
 
 def _first_numbers(
     table: RawTable, columns: Sequence[str]
 ) -> Iterator[tuple[str, FloatArray]]:
     """Yield the finite numbers in the first rows of columns of plain numbers."""
-    kinds = {field.name: str(field.type) for field in table.schema}
+    type_of = {field.name: str(field.type) for field in table.schema}
     plain = [
-        name for name in columns if kinds.get(name) in ("int32", "int64", "double")
+        name for name in columns if type_of.get(name) in ("int32", "int64", "double")
     ]
-    first = table.first_rows(dict.fromkeys(plain, pyarrow.float64())) if plain else None
+    if not plain:
+        return
+    first = table.first_rows(dict.fromkeys(plain, pyarrow.float64()))
     if first is None:
         return
     for name in plain:
@@ -251,98 +342,36 @@ def _first_numbers(
             yield name, values
 
 
-def _are_codes(texts: pyarrow.Array) -> bool:
-    """Return whether texts are codes such as 01067, whose first zeros count."""
-    return bool(
-        compute.any(compute.match_substring_regex(texts, r"^0\d+$")).as_py()
-        and compute.all(compute.match_substring_regex(texts, r"^\d+$")).as_py()
-    )
+def _days_in(table: RawTable, columns: Sequence[str]) -> list[str]:
+    """Return the columns of numbers that are all days from 1900 to 2099."""
+    days = []
+    for name, numbers in _first_numbers(table, columns):
+        values = np.unique(numbers)
+        if len(values) < 2 or values[0] < 19000101 or values[-1] > 20991231:
+            continue
+        texts = pyarrow.array([f"{value:.10g}" for value in values])
+        if not read_dates(texts).null_count:
+            days.append(name)
+    return days
 
 
 def suspicions(table: RawTable, columns: Sequence[str]) -> list[str]:
     """Return notes on numbers of a file of text that may stand for missing values."""
-    if table.decimal is None:
+    if not table.is_text_file:
         return []
     notes = []
     for name, values in _first_numbers(table, columns):
-        ends = values.min(), values.max()
         # a sentinel lies at an end of the range, occurs more than once, and is at least
         # twice as large as the rest
-        for end in (end for end in ends if end in _SENTINELS):
+        for end in (values.min(), values.max()):
+            if end not in _SENTINELS:
+                continue
             others = values[values != end]
+            n_rows = len(values) - len(others)
             is_far = len(others) and np.abs(others).max() < abs(end) / 2
-            if is_far and len(values) - len(others) > 1:
+            if is_far and n_rows > 1:
                 notes.append(
-                    f"{name!r} is {end:g} in {len(values) - len(others)} of the first"
-                    " rows, and far from the others: if it means missing, say so by"
-                    " `missing`"
+                    f"{name!r} is {end:g} in {n_rows} of the first rows, and far from"
+                    " the others: if it means missing, say so by `missing`"
                 )
     return notes
-
-
-def _first_texts(
-    table: RawTable, columns: Sequence[str], missing: Sequence[str] = ()
-) -> Iterator[tuple[str, pyarrow.Array, tuple[Any, Any]]]:
-    """Yield the first rows of columns, their different texts, and their counts."""
-    first = (
-        table.first_rows(dict.fromkeys(columns, pyarrow.string())) if columns else None
-    )
-    if first is None:
-        return
-    for name in columns:
-        text = compute.utf8_trim_whitespace(to_text(first.column(name)))
-        absent = compute.is_in(
-            text, value_set=pyarrow.array([None, *MISSING_TEXTS, *missing])
-        )
-        counts = compute.value_counts(text.filter(compute.invert(absent)))
-        if len(counts):
-            yield name, text, (counts.field("values"), counts.field("counts"))
-
-
-def _fitting_numbers(
-    texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bool
-) -> dict[str, Notation]:
-    """Return the notations of numbers that fit, by their decimal points."""
-    shown = texts[:1000].to_pylist()
-    units = set(re.findall(f"[{UNITS}]", " ".join(shown)))
-    words = {match[1] if (match := _WORD.search(text)) else "" for text in shown}
-    # a word that only some have is no unit
-    if not units and len(words) == 1 and "" not in words:
-        units = words
-    if len(units) > 1:  # "$5" and "€5" do not merge
-        return {}
-    numbers = [Notation("number", decimal, *units) for decimal in ".,"]
-    fits = [_fitting(number, texts, counts, is_text=is_text) for number in numbers]
-    return {fit.decimal: fit for fit in fits if fit is not None}
-
-
-def _fitting(
-    notation: Notation, texts: pyarrow.Array, counts: pyarrow.Array, *, is_text: bool
-) -> Notation | None:
-    """Return a notation if nearly all texts fit it; other words then count as missing.
-
-    In a table with types (not `is_text`), texts of digits alone are codes, as are texts
-    such as 01067 anywhere.
-    """
-    _, odd = notation.read(texts)
-    dashes = compute.is_in(texts, value_set=pyarrow.array(_DASHES))
-    absent = texts.filter(compute.and_(odd, dashes)).to_pylist()
-    odd = compute.and_not(odd, dashes)
-    others = texts.filter(odd).to_pylist()
-    n_odd = compute.sum(counts.filter(odd)).as_py() or 0
-    n_texts = compute.sum(counts.filter(compute.invert(dashes))).as_py() or 0
-    is_code = False
-    if notation.kind == "number":
-        leading_zeros = compute.match_substring_regex(texts, r"^0\d+$")
-        is_code = compute.any(leading_zeros).as_py()
-    if not is_text:
-        digits = compute.match_substring_regex(texts, r"^\d+$")
-        is_code |= compute.all(digits).as_py()
-    if not n_texts or n_odd > _MOST_ODD * n_texts or is_code:
-        return None
-    have_digits = any(re.search(r"\d", text) for text in others)
-    if len(others) <= _MOST_WORDS and not have_digits:
-        return replace(notation, missing=[*absent, *others])
-    if n_odd <= _FEW_ODD * n_texts and len(texts) > 20:
-        return replace(notation, missing=absent)
-    return None

@@ -290,7 +290,7 @@ def _applies(notation: Notation, stored: pyarrow.DataType, table: RawTable) -> b
         return kind == "number"
     # A text file's numbers may have been read with another decimal point: with decimal
     # commas 1.234 is 1234.
-    return table.decimal is not None
+    return table.is_text_file
 
 
 def _misfit(place: str, text: str, notation: Notation, *, is_new: bool) -> DataError:

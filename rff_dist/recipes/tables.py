@@ -71,6 +71,11 @@ class RawTable:
     #: of a file of text: the decimal point of numbers that could have either
     decimal: str | None = None
 
+    @property
+    def is_text_file(self) -> bool:
+        """Whether types are guesses by the first texts of each column."""
+        return self.decimal is not None
+
     def first_rows(self, types: Types) -> pyarrow.RecordBatch | None:
         """Return the first rows of some columns, None if there is none; later they are
         read again.

@@ -161,7 +161,7 @@ def notations_of(
         tables,
         [name for name in names if name in used],
         reading,
-        numbers={*roles.targets, roles.weight} - {by},
+        quantities={*roles.targets, roles.weight} - {by},
     )
 
 
