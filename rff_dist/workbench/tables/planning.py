@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-import numpy as np
 import pyarrow
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import learn
 from rff_dist.recipes.finding import find_notations, notation_notes, suspicions
 from rff_dist.recipes.notations import Notation, with_notations
+from rff_dist.recipes.options import Encoding
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.recipes import Recipe
 from rff_dist.recipes.tables import (
@@ -44,76 +44,58 @@ def plan_rows(
 
     Returns the inputs as they are to be read, and how their columns become arrays.
     """
-    tables = [file.table for file in opened]
+    given: Recipe | None = options.recipe
     by = None if selection is None else selection.holdout.by
-    recipe: Recipe | None = options.recipe
-    notations: Mapping[str, Notation]
-    if recipe is None:
+    tables = [file.table for file in opened]
+    if given is None:
         notations = notations_of(tables, roles, by, options.reading)
         tables = [with_notations(table, notations, is_new=True) for table in tables]
     else:
-        notations = recipe.notations
-        tables = [recipe.read(table) for table in tables]
+        notations = dict(given.notations)
+        tables = [given.read(table) for table in tables]
     first = tables[0]
     schema = column_roles.common_schema(tables)
     _refuse_other_columns(tables, schema)
 
     index = None
-    if recipe is not None:
-        recipe.check(schema, first.name)
-        roles = _roles_by_recipe(recipe, roles, schema)
+    if given is not None:
+        given.check(schema, first.name)
+        roles = _roles_by_recipe(given, roles, schema)
     elif not options.encoding.keep_index:
         index = column_roles.find_index(first, roles)
     if index is not None:
         roles = replace(roles, drop=[*roles.drop, index])
-
     features = column_roles.choose_columns(first.name, schema, roles)
-    codes = options.encoding.categories or []
-    for name in codes:
-        column_roles.check_column(first.name, schema, name, "categories")
-    if others := sorted(set(codes) - set(features)):
-        raise InvalidParameterError(
-            f"`categories`: {listed(others)} of {first.name} have other roles; expected"
-            " columns of X"
-        )
+    _check_categories(first.name, schema, features, options.encoding)
+
     kinds = learn.kinds_of(schema, features, options.encoding)
-    reading = recipe or learn.plain(kinds, options.encoding)
-    plan = column_roles.plan_columns(schema, roles, reading, first.name)
+    must_learn = given is None and learn.needs_pass(kinds, options.encoding)
+    # what the columns are read by until the recipe is learned
+    recipe = given or learn.plain(kinds, options.encoding)
+    plan = column_roles.plan_columns(schema, roles, recipe, first.name)
     order = {} if by is None else holdout.order_type(first.name, schema, by)
     plan = replace(plan, types={**order, **plan.types})
-
-    must_learn = recipe is None and learn.needs_pass(kinds, options.encoding)
     if must_learn or selection is not None:
         tables[0] = arrow_files.rereadable(stack, first, plan.types)
     opened = [
         replace(file, table=table) for file, table in zip(opened, tables, strict=True)
     ]
-    test_start = np.nan
     if selection is not None and by is not None:
         test_start = holdout.find_start(opened, order, selection.holdout, by)
         plan = replace(plan, test_start=test_start)
-    learned = reading
     if must_learn:
-        journal = Journal()
-        batches = (
-            part.batch
-            for file in opened
-            for part in rows.read_rows(file, plan, journal, selection)
-        )
-        learned = learn.learn(kinds, batches, options.encoding)
+        recipe = _learn(opened, plan, kinds, options.encoding, selection)
 
-    left_out = dict(learned.left_out)
+    notes = {table.name: list(table.notes) for table in tables}
+    notes[first.name] += notation_notes(notations, options.reading.missing or [])
+    if given is None:
+        unread = [name for name in features if name not in notations]
+        notes[first.name] += suspicions(first, unread)
+    left_out = dict(recipe.left_out)
     if index is not None:
         left_out = {index: "it numbers the rows; `keep_index` keeps it", **left_out}
-    unread = [name for name in features if recipe is None and name not in notations]
-    notes = {table.name: table.notes for table in tables}
-    notes[first.name] = [
-        *first.notes,
-        *notation_notes(notations, options.reading.missing or []),
-        *suspicions(first, unread),
-    ]
-    described = replace(
-        learned,
+    recipe = replace(
+        recipe,
         left_out=left_out,
         id=roles.id,
         # the format of one file is not that of others
@@ -122,19 +104,49 @@ def plan_rows(
         notations=notations,
     )
     # Planned a second time: X's dtype follows from what was learned.
-    plan = column_roles.plan_columns(schema, roles, described, first.name)
-    constant = types_of_constants(schema, described)
-    plan = replace(
-        plan,
-        types={**order, **constant, **plan.types},
-        test_start=test_start,
+    final = column_roles.plan_columns(schema, roles, recipe, first.name)
+    types = {**order, **types_of_constants(schema, recipe), **final.types}
+    final = replace(
+        final,
+        types=types,
+        test_start=plan.test_start,
         time=by,
         columns=schema.names,
     )
-    if recipe is not None:
+    if given is not None:
         advice = "Fill it in in the table, or leave the row out of it"
-        plan = replace(plan, advice=advice)
-    return opened, plan
+        final = replace(final, advice=advice)
+    return opened, final
+
+
+def _learn(
+    opened: Sequence[Input],
+    plan: ColumnPlan,
+    kinds: Mapping[str, str | None],
+    encoding: Encoding,
+    selection: holdout.RowSelection | None,
+) -> Recipe:
+    """Learn the recipe in a pass over the selected rows of all inputs."""
+    journal = Journal()
+    batches = (
+        part.batch
+        for file in opened
+        for part in rows.read_rows(file, plan, journal, selection)
+    )
+    return learn.learn(kinds, batches, encoding)
+
+
+def _check_categories(
+    table: str, schema: pyarrow.Schema, features: Sequence[str], encoding: Encoding
+) -> None:
+    named = encoding.categories or []
+    for name in named:
+        column_roles.check_column(table, schema, name, "categories")
+    if others := sorted(set(named) - set(features)):
+        raise InvalidParameterError(
+            f"`categories`: {listed(others)} of {table} have other roles; expected"
+            " columns of X"
+        )
 
 
 def _refuse_other_columns(tables: Sequence[RawTable], schema: pyarrow.Schema) -> None:
