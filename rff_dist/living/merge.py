@@ -17,7 +17,7 @@ from rff_dist.data import blocks
 from rff_dist.engines import protocol
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features import kinds, levels
-from rff_dist.living import intervals, new_rows, update
+from rff_dist.living import interval_updates, new_rows, update
 from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge import describe
 from rff_dist.ridge.models import RidgeModel
@@ -72,7 +72,7 @@ def refit_on(
     columns = ColumnMoments.of(moments, frequency_weights=spec.frequency_weights)
     other = replace(other, columns=columns)
     rows = [(0, dataset.n_samples)]
-    return intervals.hold_out_newest(other, model, dataset, rows, engine=engine)
+    return interval_updates.hold_out_newest(other, model, dataset, rows, engine=engine)
 
 
 def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:

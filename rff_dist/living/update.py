@@ -301,7 +301,7 @@ def solve_as_before(
     """Solve a model from other sums, with alpha chosen as before.
 
     An alpha that folds or single rows chose stays, since sums do not have them.
-    Intervals are normal ones until `intervals.hold_out_newest` makes them.
+    Intervals are normal ones until `hold_out_newest` makes them.
     """
     card = model.card
     alpha = card["alpha_given"]

@@ -35,7 +35,7 @@ from rff_dist.features import nystrom
 from rff_dist.fitting.plan import Sums, plan_on_engine
 from rff_dist.living import drift as drifts
 from rff_dist.living import gate as gates
-from rff_dist.living import intervals, new_rows, ranges, windows
+from rff_dist.living import interval_updates, new_rows, ranges, windows
 from rff_dist.living import update as updates
 from rff_dist.living.new_rows import NewRows, Refusal
 from rff_dist.models import versions
@@ -169,7 +169,7 @@ def update_from(
                 facts = _describe_update(record, champion, reason)
                 challenger = do(
                     "hold out",
-                    intervals.hold_out_newest,
+                    interval_updates.hold_out_newest,
                     challenger,
                     champion,
                     dataset,

@@ -20,7 +20,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.predicting import LinearModel
-from rff_dist.living.intervals import hold_out_newest
+from rff_dist.living.interval_updates import hold_out_newest
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.living.update import solve_as_before
 from rff_dist.ridge import predict as prediction
