@@ -142,8 +142,8 @@ BREAKS = [
     Break(
         "a second rollback goes back to where the first one did",
         "rff_dist/models/versions.py",
-        "before.moved(number, before.previous[:i], reason)",
-        "before.moved(number, before.previous, reason)",
+        "pointer.moved(number, tuple(previous), reason)",
+        "pointer.moved(number, pointer.previous, reason)",
         ("tests/unit/models",),
     ),
     Break(
