@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.defaults import command, fits, table, tables
+from benchmarks.defaults import command, fits, front, table, tables
 from benchmarks.defaults.fits import Task
 from benchmarks.defaults.sets import regression_sets
 from tests.refusals import refuses
@@ -376,3 +376,15 @@ def test_tables_stand_below_the_sets_of_numbers_with_their_measure(path):
         "2",
     ]
     assert list(cells_of(below, "error<br>")) == ["telco, Brier score"]
+
+
+def test_the_front_fits_what_is_missing_and_is_drawn(tmp_path, monkeypatch):
+    words = ["--keep", str(tmp_path), "--sets", "n=50 d=5", "--splits", "0"]
+    monkeypatch.setattr(front, "OPTIONS", [("effort", 1), ("time_limit", 30)])
+    front.main(words)
+    picture = (tmp_path / "front.svg").read_bytes()
+    fits = json.loads((tmp_path / "front.json").read_text())
+    assert [fit[3] for fit in fits] == [1, 30]
+    front.main(words)
+    assert json.loads((tmp_path / "front.json").read_text()) == fits
+    assert (tmp_path / "front.svg").read_bytes() == picture
