@@ -283,7 +283,7 @@ def calibrate_rows(
         return None
     rows = blocks.Rows(blocks.Block(0, 0, len(targets)), X, targets)
     with machine.using_threads(machine.available_cores()):
-        scores = platt_scaling.leave_one_out_scores(rows, predictive, left_out)
+        scores = uncertainty.leave_one_out(rows, predictive, left_out)
     return platt_scaling.fit_calibration(scores, targets, weights, n_observations)
 
 

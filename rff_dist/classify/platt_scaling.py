@@ -33,9 +33,7 @@ import logging
 import numpy as np
 import scipy
 
-from rff_dist.data.blocks import Rows
 from rff_dist.numerics import softmax
-from rff_dist.ridge import uncertainty
 from rff_dist.typing import FloatArray, frozen
 
 logger = logging.getLogger(__name__)
@@ -45,8 +43,6 @@ logger = logging.getLogger(__name__)
 # row out moves the mean of the others away from it. With this slope the classes'
 # weights decide, and rows keep their order.
 SMALLEST_SLOPE = 1e-3
-# of 1 − h: a row that alone decides its prediction tells nothing of new rows
-SMALLEST_REMAINDER = 1e-6
 
 
 @frozen
@@ -74,45 +70,6 @@ class ScoreCalibration:
         """Return the log probability of each class, shape (n_samples, n_classes)."""
         logits = softmax.one_column_per_class(self.logits(scores))
         return np.asarray(scipy.special.log_softmax(logits, axis=1))
-
-
-def leave_one_out_scores(
-    rows: Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
-) -> FloatArray:
-    """Return the score of each training row by ridge fitted without it.
-
-    O(n_samples · n_components²). The weight to leave out is the row's own, or less to
-    leave out one of its repetitions. If a row decides its own prediction up to
-    rounding, 1 − h is taken as 1e-6, and this is logged.
-    """
-    assert rows.y is not None
-    predictions, remainder = remainders(rows, model, left_out)
-    decides_alone = (remainder < SMALLEST_REMAINDER).any(axis=1)
-    if decides_alone.any():
-        logger.warning(
-            "%d of %d rows decide their own prediction",
-            int(decides_alone.sum()),
-            len(decides_alone),
-        )
-    remainder = np.maximum(remainder, SMALLEST_REMAINDER)
-    return np.asarray(rows.y - (rows.y - predictions) / remainder)
-
-
-def remainders(
-    rows: Rows, model: uncertainty.PredictiveModel, left_out: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return predictions and 1 − h, each of shape (n_samples, n_targets)."""
-    predictions, deviations = uncertainty.predict_rows_with_std(rows, model)
-    remainder = np.empty_like(predictions)
-    for i in range(len(model.factors)):
-        targets = np.flatnonzero(model.factor_of_target == i)
-        target = targets[np.argmax(model.noise_variance[targets])]
-        # a prediction's variance is (1 + h·mean weight/w) times that of the noise, with
-        # one h for each alpha
-        spread = np.square(deviations[:, target]) / model.noise_variance[target] - 1.0
-        h = left_out / model.mean_weight * spread
-        remainder[:, targets] = (1.0 - h)[:, np.newaxis]
-    return predictions, remainder
 
 
 class _Posterior:

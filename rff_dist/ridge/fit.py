@@ -30,7 +30,15 @@ from rff_dist.fitting.options import Penalty, RidgeOptions
 from rff_dist.fitting.plan import Machines, Plan, plan_readings, plan_regression
 from rff_dist.fitting.prepare import PreparedDataset, describe_dataset, prepare
 from rff_dist.kernels.stationary import Stationary
-from rff_dist.ridge import describe, first_round, held_out, models, pcg, solve
+from rff_dist.ridge import (
+    describe,
+    first_round,
+    held_out,
+    models,
+    pcg,
+    solve,
+    uncertainty,
+)
 from rff_dist.ridge.budget import Budget
 from rff_dist.ridge.candidates import (
     Candidate,
@@ -634,10 +642,32 @@ def _with_scores(result: FitResult, prepared: PreparedDataset) -> FitResult:
     assert parts is not None
     dataset = prepared.dataset
     fold_models = _fold_models(result)
-    scores = held_out.score_sample(dataset, parts, fold_models, engine=prepared.engine)
+    scored = fold_models
+    if _leaves_single_rows_out(parts.folds, prepared):
+        model = result.model
+        without_row = uncertainty.predictive_model(
+            model.linear,
+            model.summed,
+            alpha=model.alpha,
+            fit_intercept=model.card["fit_intercept"],
+        )
+        scored = replace(fold_models, without_row=without_row)
+    scores = held_out.score_sample(dataset, parts, scored, engine=prepared.engine)
     rows = f"of {dataset.n_samples:,} rows of the fit"
     model = result.model.with_intervals(scores, rows)
     return replace(result, fold_models=fold_models, model=model)
+
+
+def _leaves_single_rows_out(folds: folding.Folds, prepared: PreparedDataset) -> bool:
+    """Return whether intervals take each row's error by the model without that row.
+
+    A model without a fold errs more than one of all rows, the more so the fewer rows
+    there are. Folds that are no random rows stay together.
+    """
+    base = folds.base if isinstance(folds, folding.HeldInFolds) else folds
+    has_few_rows = prepared.dataset.n_samples <= EXACT_ROWS
+    has_single_rows = isinstance(base, folding.HashFolds)
+    return has_few_rows and has_single_rows and not prepared.frequency_weights
 
 
 # -- conclude

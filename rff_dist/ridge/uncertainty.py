@@ -49,6 +49,8 @@ from rff_dist.typing import AnyArray, Float32Array, FloatArray, IntArray, frozen
 logger = logging.getLogger(__name__)
 _MOST_LEVELS = 32  # that tell how far levels of a category are apart
 
+# of 1 − h: a row that alone decides its prediction tells nothing of new rows
+SMALLEST_REMAINDER = 1e-6
 
 # nominal coverage of the central intervals that are counted
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -173,6 +175,18 @@ def predict_rows_with_std(
 
     Raises DataError as `predict_rows`, and if a variance overflows.
     """
+    predictions, relative = _predict_with_variances(rows, model)
+    variances = relative[:, model.factor_of_target] * model.noise_variance
+    variances += variance_of_unseen_levels(rows.X, model.linear)
+    return predictions, np.sqrt(variances)
+
+
+def _predict_with_variances(
+    rows: blocks.Rows, model: PredictiveModel
+) -> tuple[FloatArray, FloatArray]:
+    """Return predictions, and variances of new values in units of σ²/ω for each factor,
+    shape (n_samples, n_factors).
+    """
     predictions = predicting.predict_rows(rows, model.linear)
     feature_map = model.linear.feature_map
     inputs = feature_map.prepare(rows.X)
@@ -200,11 +214,40 @@ def predict_rows_with_std(
             f"the variance of row {row:_} is not finite: its features overflow; scale X"
             " down"
         )
-    # of the noise, the intercept and the coefficients, in units of σ²/ω
-    relative = 1.0 + model.intercept_variance + spread[:, model.factor_of_target]
-    variances = relative * model.noise_variance
-    variances += variance_of_unseen_levels(rows.X, model.linear)
-    return predictions, np.sqrt(variances)
+    # of the noise, the intercept and the coefficients
+    return predictions, 1.0 + model.intercept_variance + spread
+
+
+def leave_one_out(
+    rows: blocks.Rows, model: PredictiveModel, left_out: FloatArray
+) -> FloatArray:
+    """Return the prediction of each training row by ridge fitted without it.
+
+    O(n_samples · n_components²). The weight to leave out is the row's own, or less to
+    leave out one of its repetitions. If a row decides its own prediction up to
+    rounding, 1 − h is taken as 1e-6, and this is logged.
+    """
+    assert rows.y is not None
+    predictions, remainder = remainders(rows, model, left_out)
+    decides_alone = (remainder < SMALLEST_REMAINDER).any(axis=1)
+    if decides_alone.any():
+        logger.warning(
+            "%d of %d rows decide their own prediction",
+            int(decides_alone.sum()),
+            len(decides_alone),
+        )
+    remainder = np.maximum(remainder, SMALLEST_REMAINDER)
+    return np.asarray(rows.y - (rows.y - predictions) / remainder)
+
+
+def remainders(
+    rows: blocks.Rows, model: PredictiveModel, left_out: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return predictions and 1 − h, each of shape (n_samples, n_targets)."""
+    predictions, relative = _predict_with_variances(rows, model)
+    # a value's variance is 1 + h·ω/w, in units of σ²/ω
+    h = (left_out / model.mean_weight)[:, np.newaxis] * (relative - 1.0)
+    return predictions, (1.0 - h)[:, model.factor_of_target]
 
 
 def variance_of_unseen_levels(

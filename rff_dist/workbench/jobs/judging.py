@@ -322,8 +322,8 @@ def _predict_left_out(
     # a weight that repeats a row counts copies of it, of which one is left out
     if weights is None or model.summed.spec.frequency_weights:
         weights = np.ones(len(rows.X))
-    fitted, remainder = platt_scaling.remainders(rows.block, predictive, weights)
-    if (remainder < platt_scaling.SMALLEST_REMAINDER).any():
+    fitted, remainder = uncertainty.remainders(rows.block, predictive, weights)
+    if (remainder < uncertainty.SMALLEST_REMAINDER).any():
         raise SolveError(
             "a row alone decides its own prediction, so that it cannot be left out"
         )

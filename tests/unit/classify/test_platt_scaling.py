@@ -16,11 +16,10 @@ from rff_dist.classify.platt_scaling import (
     SMALLEST_SLOPE,
     ScoreCalibration,
     fit_calibration,
-    leave_one_out_scores,
 )
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.ridge.uncertainty import predictive_model
+from rff_dist.ridge.uncertainty import leave_one_out, predictive_model
 from tests.plain import fit_ridge
 
 ENGINE = SerialEngine(n_threads=1)
@@ -209,7 +208,7 @@ def test_leave_one_out_scores_are_those_of_refits_without_each_row(
     predictive = predictive_model(
         model.linear, model.statistics, alpha=0.2, fit_intercept=fit_intercept
     )
-    got = leave_one_out_scores(Rows(Block(0, 0, 60), X, codes), predictive, weights)
+    got = leave_one_out(Rows(Block(0, 0, 60), X, codes), predictive, weights)
     Z = model.feature_map.transform(X)
     for i in range(0, 60, 7):
         rest = np.arange(60) != i

@@ -23,10 +23,12 @@ from rff_dist.fitting.predicting import LinearModel
 from rff_dist.living.interval_updates import hold_out_newest
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.living.update import solve_as_before
+from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import fit
 from rff_dist.ridge.held_out import (
     MOST_ROWS,
+    REACH,
     FoldModels,
     HeldOutScores,
     ScoringModels,
@@ -35,6 +37,7 @@ from rff_dist.ridge.held_out import (
     score_rows,
     score_sample,
 )
+from rff_dist.ridge.uncertainty import predictive_model
 from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.accumulate import Accumulation
 from tests.plain import plain_ridge
@@ -116,6 +119,43 @@ def test_scores_are_those_of_refits_without_the_rows_fold(
     assert_allclose(Z @ spread.coefficients + spread.intercept, roots, rtol=1e-6)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_scores_of_few_rows_are_those_of_refits_without_the_row(weighted):
+    n = 200
+    dataset = problem(n, weighted=weighted)
+    feature_map = features_of(dataset, "fourier")
+    folds = HashFolds(4)
+    statistics = statistics_of(dataset, feature_map, folds)
+    total = statistics.total()
+    solved = solve_cholesky(total.normal_equations(), ALPHA)
+    linear = LinearModel(feature_map, solved.coefficients, solved.intercept)
+    models = replace(
+        fold_models(statistics, feature_map, alpha=ALPHA),
+        without_row=predictive_model(linear, total, alpha=ALPHA, fit_intercept=True),
+    )
+    scores = score_sample(dataset, statistics, models, engine=ENGINE)
+
+    Z = feature_map.transform(dataset.X)
+    weights = np.ones(n) if dataset.sample_weight is None else dataset.sample_weight
+    is_scored = weights > 0
+    Z = Z[is_scored]
+    y = dataset.y[is_scored]
+    weights = weights[is_scored]
+    rows = np.arange(len(y))
+    splits = [(np.delete(rows, row), row) for row in rows]
+    left_out = held_out_residuals(Z, y, rows, splits, ALPHA, weights=weights)
+    residuals = np.concatenate([found for _, found in left_out])
+    roots = np.sqrt(np.abs(residuals))
+    centred = Z - np.average(Z, axis=0, weights=weights)
+    prior = (weights @ np.square(centred)).sum() / len(y)
+    left_out = held_out_residuals(Z, roots, rows, splits, prior, weights=weights)
+    predicted = roots - np.concatenate([found for _, found in left_out])
+    means = np.average(roots, axis=0, weights=weights)
+    sizes = np.clip(predicted, means / REACH, means * REACH) ** 2
+    assert scores.n_samples == len(y)
+    assert_quantiles_of(scores, np.abs(residuals) / sizes, tolerance=1e-6)
+
+
 def test_rows_count_as_often_as_weights_repeat_them():
     residuals = np.abs(np.random.default_rng(0).standard_normal(60))
     times = np.random.default_rng(1).integers(0, 4, 60)
@@ -167,7 +207,9 @@ def models_of_nought(n_samples):
         linear = LinearModel(feature_map, np.zeros((2, 2)), np.full(2, value))
         return FoldModels(linear, HashFolds(2), np.arange(2), n_samples)
 
-    return ScoringModels(constant(0.0), constant(1.0), np.array([[0.1], [10.0]]))
+    return ScoringModels(
+        constant(0.0), constant(1.0), np.array([[0.1], [10.0]]), np.zeros(1)
+    )
 
 
 def test_too_few_rows_for_a_coverage_give_infinite_intervals():
@@ -312,7 +354,7 @@ def test_what_cannot_be_used_is_refused():
     with refuses(StatisticsError, "300 rows", "299"):
         score_sample(problem(299), statistics, models, engine=ENGINE)
     [block] = inspection.blocks_of(dataset)
-    scoring = ScoringModels(models, models, np.ones((2, 1)))
+    scoring = ScoringModels(models, models, np.ones((2, 1)), np.zeros(1))
     with refuses(DataError, "have no y"):
         score_rows(ArrayDataset(dataset.X).read(block), scoring)
     grouped = replace(models, folds=GroupFolds(3))
