@@ -29,21 +29,24 @@ _BATCH_BYTES = 8 * 2**20
 #: Texts that stand for a missing number or date: those of Arrow's CSV reader, and one
 #: more.
 MISSING_TEXTS = [
-    *(
-        "",
-        "#N/A",
-        "#N/A N/A",
-        "#NA",
-        "-1.#IND",
-        "-1.#QNAN",
-        "-NaN",
-        "-nan",
-        "1.#IND",
-        "1.#QNAN",
-        "N/A",
-        "NA",
-    ),
-    *("NULL", "NaN", "n/a", "nan", "null", "?"),
+    "",
+    "#N/A",
+    "#N/A N/A",
+    "#NA",
+    "-1.#IND",
+    "-1.#QNAN",
+    "-NaN",
+    "-nan",
+    "1.#IND",
+    "1.#QNAN",
+    "N/A",
+    "NA",
+    "NULL",
+    "NaN",
+    "n/a",
+    "nan",
+    "null",
+    "?",
 ]
 
 _MISSING = frozenset(MISSING_TEXTS)
@@ -88,50 +91,53 @@ class RawTable:
 
 
 @cache  # a table of 5,000 columns asks 35,000 times
-def kind_of(kind: pyarrow.DataType) -> str | None:
+def kind_of(type_: pyarrow.DataType) -> str | None:
     """Return the kind of an Arrow type: "number", "text", "date", or None for others.
 
-    A time of day counts as a number of hours, a duration as a number of days.
+    A time of day counts as a number of hours, a duration as a number of days. A column
+    that is empty in the first rows may hold numbers in later ones.
     """
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_string_view(kind)
+    if types.is_dictionary(type_):
+        type_ = type_.value_type
+    for kind, are_of_kind in (
+        ("text", (types.is_string, types.is_large_string, types.is_string_view)),
+        ("date", (types.is_date, types.is_timestamp)),
+        ("number", (_is_plain, _is_span, types.is_decimal, types.is_null)),
     ):
-        return "text"
-    if types.is_date(kind) or types.is_timestamp(kind):
-        return "date"
-    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    spans = types.is_time(kind) or types.is_duration(kind)
-    # A column that is empty in the first rows may hold numbers in later ones.
-    return (
-        "number"
-        if plain or spans or types.is_decimal(kind) or types.is_null(kind)
-        else None
-    )
+        if any(is_of_kind(type_) for is_of_kind in are_of_kind):
+            return kind
+    return None
 
 
-def read_type(kind: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
+def _is_plain(type_: pyarrow.DataType) -> bool:
+    is_number = types.is_integer(type_) or types.is_floating(type_)
+    return bool(is_number or types.is_boolean(type_))
+
+
+def _is_span(type_: pyarrow.DataType) -> bool:
+    return bool(types.is_time(type_) or types.is_duration(type_))
+
+
+def read_type(stored: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
     """Return the type to read a column by, from the type of its first rows.
 
     Numbers are read as float64, since "1.5" may follow after integers. `wanted` is
     "number", "text", "date", or None for labels, which are read as they are.
     """
-    if wanted == "text" or (wanted is None and types.is_null(kind)):
+    if wanted == "text" or (wanted is None and types.is_null(stored)):
         return pyarrow.string()
     if wanted == "date":
-        return pyarrow.timestamp("us", kind.tz if types.is_timestamp(kind) else None)
-    others = types.is_boolean(kind) or types.is_time(kind) or types.is_duration(kind)
-    if wanted == "number" and not (others or types.is_decimal(kind)):
+        zone = stored.tz if types.is_timestamp(stored) else None
+        return pyarrow.timestamp("us", zone)
+    keeps_type = types.is_boolean(stored) or types.is_decimal(stored)
+    if wanted == "number" and not keeps_type and not _is_span(stored):
         return pyarrow.float64()
-    return kind
+    return stored
 
 
-def number_dtype(kind: pyarrow.DataType) -> AnyDType:
+def number_dtype(type_: pyarrow.DataType) -> AnyDType:
     """Return the dtype that keeps all digits of a column of numbers."""
-    plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    return np.dtype(kind.to_pandas_dtype() if plain else np.float64)
+    return np.dtype(type_.to_pandas_dtype() if _is_plain(type_) else np.float64)
 
 
 def to_numbers(column: pyarrow.Array) -> np.ndarray:
@@ -178,12 +184,9 @@ def column_of(values: Sequence[Any]) -> pyarrow.Array:
         return pyarrow.array(texts, pyarrow.string() if kinds else pyarrow.null())
     values = [None if _is_missing(value) else value for value in values]
     if kinds <= {int, float}:
-        # others than whole numbers
-        with suppress(pyarrow.ArrowException, OverflowError):
-            numbers = pyarrow.array(
-                values, None if kinds == {int} else pyarrow.float64(), from_pandas=True
-            )
-            return numbers.cast("int64")
+        type_ = None if kinds == {int} else pyarrow.float64()
+        with suppress(pyarrow.ArrowException, OverflowError):  # not whole, or too long
+            return pyarrow.array(values, type_, from_pandas=True).cast("int64")
         return pyarrow.array(values, pyarrow.float64(), from_pandas=True)
     if kinds <= {date, datetime}:
         moments = [
@@ -192,10 +195,8 @@ def column_of(values: Sequence[Any]) -> pyarrow.Array:
         return pyarrow.array(moments, pyarrow.timestamp("us"))
     if len(kinds) == 1 or kinds <= {list, dict}:
         return pyarrow.array(values)
-    return pyarrow.array(
-        [None if value is None else cell_text(value) for value in values],
-        pyarrow.string(),
-    )
+    texts = [None if value is None else cell_text(value) for value in values]
+    return pyarrow.array(texts, pyarrow.string())
 
 
 def _is_missing(value: Any) -> bool:
@@ -215,61 +216,58 @@ def with_lists(table: RawTable) -> RawTable:
     They are called "NAME 0", "NAME 1", …. Its batches raise DataError if a list is not
     as long as the first one.
     """
-    kinds = {field.name: field.type for field in table.schema if _is_list(field.type)}
-    first = table.first_rows(kinds) if kinds else None
+    list_types = {column.name: column.type for column in table.schema}
+    list_types = {name: type_ for name, type_ in list_types.items() if _is_list(type_)}
+    first = table.first_rows(list_types) if list_types else None
     if first is None:
         return table
     widths = {}
-    for name in kinds:
+    for name in list_types:
         lengths = compute.list_value_length(first.column(name)).drop_null()
         if len(lengths):
             widths[name] = lengths[0].as_py()
-    places = {
-        f"{name} {i}": (name, i) for name, width in widths.items() for i in range(width)
-    }
     fields = {}
-    for field in table.schema:
-        width = widths.get(field.name)
-        if width is None:
-            fields[field.name] = field.type
-        else:
-            fields |= {f"{field.name} {i}": field.type.value_type for i in range(width)}
+    # the list of each new column, and its place there
+    places: dict[str, tuple[str, int]] = {}
+    for column in table.schema:
+        if column.name not in widths:
+            fields[column.name] = column.type
+            continue
+        for i in range(widths[column.name]):
+            name = f"{column.name} {i}"
+            fields[name] = column.type.value_type
+            places[name] = (column.name, i)
 
     def batches(types: Types) -> Batches:
-        lists = {
-            places[name][0]: kinds[places[name][0]] for name in types if name in places
-        }
-        plain = {name: kind for name, kind in types.items() if name not in places}
+        stored_types = {}
+        for name, type_ in types.items():
+            if name in places:
+                stored_types[places[name][0]] = list_types[places[name][0]]
+            else:
+                stored_types[name] = type_
         start = 0
-        for batch in table.batches({**plain, **lists}):
-            columns = {name: batch.column(name) for name in plain}
-            for name in lists:
-                _check_lengths(
-                    batch.column(name), widths[name], table.name, name, start
-                )
-            for name in types.keys() & places.keys():
-                source, i = places[name]
-                columns[name] = compute.list_element(batch.column(source), i).cast(
-                    types[name], safe=False
-                )
-            yield pyarrow.RecordBatch.from_pydict(
-                {name: columns[name] for name in types}
-            )
+        for batch in table.batches(stored_types):
+            for name in stored_types.keys() & widths.keys():
+                lists = batch.column(name)
+                _check_lengths(lists, widths[name], table.name, name, start)
+            columns = {}
+            for name, type_ in types.items():
+                if name in places:
+                    source, i = places[name]
+                    elements = compute.list_element(batch.column(source), i)
+                    columns[name] = elements.cast(type_, safe=False)
+                else:
+                    columns[name] = batch.column(name)
+            yield pyarrow.RecordBatch.from_pydict(columns)
             start += batch.num_rows
 
     return replace(table, schema=pyarrow.schema(fields), batches=batches)
 
 
-def _is_list(kind: pyarrow.DataType) -> bool:
-    is_list = (
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-    )
-    return bool(
-        is_list
-        and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type))
-    )
+def _is_list(type_: pyarrow.DataType) -> bool:
+    if types.is_list(type_) or types.is_large_list(type_):
+        return _is_plain(type_.value_type)
+    return types.is_fixed_size_list(type_) and _is_plain(type_.value_type)
 
 
 def _check_lengths(

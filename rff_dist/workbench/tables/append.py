@@ -93,8 +93,8 @@ def ingest_more(
         reading = options.reading
         recipe = recipe_of(dataset.attributes)
         if recipe is not None:
-            given = {k: v for k, v in asdict(reading).items() if v is not None}
-            reading = replace(recipe.reading, **given)
+            by_user = {k: v for k, v in asdict(reading).items() if v is not None}
+            reading = replace(recipe.reading, **by_user)
         known_sources = row_sources.known_sources(dataset.attributes)
         has_ids = ID in dataset.headers
         # under the lock: two runs at once would both find a file new
@@ -113,9 +113,9 @@ def ingest_more(
             table = arrow_files.rereadable(stack, table, types)
             opened[0] = replace(opened[0], table=table)
 
-        repeats = False
+        repeats_query = False
         if isinstance(sources, Query) and not sources.is_incremental:
-            repeats = any(
+            repeats_query = any(
                 row_sources.is_named(entry, sources.name) for entry in known_sources
             )
         result = _append(
@@ -124,7 +124,7 @@ def ingest_more(
             roles,
             write_options,
             replace_ids=replace_ids,
-            repeats_query=repeats,
+            repeats_query=repeats_query,
         )
         return replace(result, skipped=(*skipped, *result.skipped))
 
@@ -176,9 +176,9 @@ def _append(
     monitor = existing.monitor_of(dataset)
     batches = existing.read_onto(dataset, opened, roles, journal, monitor)
     is_query = opened[0].is_query
-    ids = None
+    known_rows = None
     if ID in dataset.headers:
-        ids = _known_rows(dataset, opened, replaces=replace_ids)
+        known_rows = _known_rows(dataset, opened, replaces=replace_ids)
 
     # called after the last batch, whose reading fills the journal and the monitor
     def change(remembered: Facts) -> Facts | None:
@@ -196,7 +196,7 @@ def _append(
         change=change,
         observer=write_options.observer,
         message=write_options.message,
-        known=ids,
+        known=known_rows,
     )
     names = tuple(file.provenance.name for file in opened)
     result = IngestResult(
@@ -207,8 +207,10 @@ def _append(
 
     if repeats_query:
         monitor.see_query(added.n_rows)
-    if ids is not None:
-        result = replace(result, n_replaced=ids.n_replaced, n_known=ids.n_same)
+    if known_rows is not None:
+        result = replace(
+            result, n_replaced=known_rows.n_replaced, n_known=known_rows.n_same
+        )
     return replace(result, unlike=tuple(monitor.findings()))
 
 
@@ -241,18 +243,19 @@ def _known_rows(
 ) -> appending.KnownRows:
     """Read the ids of new tables, and find those that a dataset has."""
     column = str(id_column(dataset.attributes))
-    ids = []
-    for file in opened:
+    new_ids = []
+    for table in (source.table for source in opened):
         # a table without ids is refused by name when its columns are chosen
-        if column not in file.table.schema.names:
+        if column not in table.schema.names:
             continue
-        kind = read_type(file.table.schema.field(column).type, None)
-        for batch in file.table.batches({column: kind}):
+        type_ = read_type(table.schema.field(column).type, None)
+        for batch in table.batches({column: type_}):
             labels = to_labels(batch.column(column).drop_null())
             if labels.dtype == object:
                 labels = labels.astype(TEXT)
-            ids.append(labels)
-    if not ids:
+            new_ids.append(labels)
+    if not new_ids:
         return appending.KnownRows(dataset, {}, (), replaces)
 
-    return appending.KnownRows.among(dataset, np.concatenate(ids), replaces=replaces)
+    ids = np.concatenate(new_ids)
+    return appending.KnownRows.among(dataset, ids, replaces=replaces)

@@ -241,7 +241,10 @@ def _type(values: Sequence[Any]) -> pyarrow.DataType:
         kind = _to_column(values).type
     except _NO_COLUMN:
         return pyarrow.binary()  # refused by name if the column is wanted
-    return pyarrow.float64() if pyarrow.types.is_null(kind) else kind
+    if not pyarrow.types.is_null(kind):
+        return kind
+    is_text = any(isinstance(value, str) for value in values)  # such as ""
+    return pyarrow.string() if is_text else pyarrow.float64()
 
 
 def _to_column(values: Sequence[Any]) -> pyarrow.Array:
