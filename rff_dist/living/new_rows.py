@@ -74,7 +74,8 @@ class NewRows:
     left_out: tuple[Range, ...]
     #: Corrected and deleted rows, of versioned data.
     differences: Differences = Differences()
-    #: The text of `Window.parse`, and the first row of that window.
+    #: The text of `Window.parse`, whether the model has another window, and the first
+    #: row of this one.
     window: str = ALL_ROWS
     has_other_window: bool = False
     first_row: int = 0
@@ -143,37 +144,44 @@ def find_new_rows(
     differences = _compare(model, dataset, first)
     changed = differences.changed
 
-    # Rows stay out if the model lacked them and they did not change, or if they were
-    # refused after that and are still the same.
-    lacking = without_rows(_left_out(model), changed)
-    refused = [
-        (refusal.start, refusal.stop)
-        for refusal in refusals
-        if not refusal.is_change
-        and refusal.stop > n_before
-        and _is_unchanged(refusal, dataset, changed)
-    ]
-    left_out = merge_ranges([*lacking, *without_rows(refused, [(0, n_before)])])
-    retried = [] if backfill is None else without_rows(left_out, [(0, backfill)])
-    left_out = without_rows(left_out, [*retried, (0, first)])
-
-    # Rows that are to be added: at the end, kept out so far, and before the start of a
-    # window that was shorter. Changed ones are among the differences already.
+    kept_out = _kept_out(model, dataset, refusals, changed)
+    retried = [] if backfill is None else without_rows(kept_out, [(0, backfill)])
+    left_out = without_rows(kept_out, [*retried, (0, first)])
+    # before the start of a window that was shorter; changed rows are among the
+    # differences already
     reentering = without_rows([(first, old_first)], changed)
     candidates = [*retried, *reentering, (n_before, n_after)]
     added = merge_ranges(without_rows(candidates, [*left_out, (0, first)]))
     expired = without_rows(rows_in(model), [*changed, (first, n_before)])
     return NewRows(
-        n_before,
-        n_after,
-        tuple(added),
-        tuple(left_out),
-        differences,
-        window,
-        window != old_window,
-        first,
-        tuple(expired),
+        n_before=n_before,
+        n_after=n_after,
+        ranges=tuple(added),
+        left_out=tuple(left_out),
+        differences=differences,
+        window=window,
+        has_other_window=window != old_window,
+        first_row=first,
+        expired=tuple(expired),
     )
+
+
+def _kept_out(
+    model: RidgeModel,
+    dataset: blocks.Dataset,
+    refusals: Sequence[Refusal],
+    changed: Sequence[Range],
+) -> list[Range]:
+    """Return the rows that the model lacked and that did not change, and those that
+    were refused since and are still the same.
+    """
+    n_before = n_seen(model)
+    refused = []
+    for refusal in refusals:
+        is_new = not refusal.is_change and refusal.stop > n_before
+        if is_new and _is_unchanged(refusal, dataset, changed):
+            refused.append((max(refusal.start, n_before), refusal.stop))
+    return merge_ranges([*without_rows(_left_out(model), changed), *refused])
 
 
 def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differences:
@@ -314,7 +322,6 @@ def check_columns(model: RidgeModel, dataset: blocks.Dataset) -> None:
 
 
 # -- what a model's card says about its rows
-# ----------------------------------------------
 
 
 def n_seen(model: RidgeModel) -> int:
@@ -344,7 +351,6 @@ def _window_of(model: RidgeModel) -> tuple[str, int]:
 
 
 # -- fingerprints of a dataset's first rows
-# ------------------------------------------------
 
 
 def _begins_with(dataset: blocks.Dataset, n_samples: int, fingerprint: str) -> bool:

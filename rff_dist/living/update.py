@@ -48,7 +48,6 @@ from rff_dist.typing import Facts, FloatArray
 logger = logging.getLogger(__name__)
 
 # -- before the sums: what is measured on new rows and on gone ones
-# ----------------------------------------------------------------
 
 
 def score_new_rows(
@@ -134,7 +133,6 @@ def rows_at_once(dataset: Dataset, max_rows: int) -> int:
 
 
 # -- sums
-# ------------------------------------------------------------------------------------
 
 
 def accumulate_new_rows(
@@ -243,7 +241,6 @@ def sum_ranges(
 
 
 # -- the challenger
-# ------------------------------------------------------------------------
 
 
 def solve_update(

@@ -87,7 +87,6 @@ class RawTable:
 
 
 # -- what columns hold
-# -----------------------------------------------------------------------------
 
 
 @cache  # a table of 5,000 columns asks 35,000 times
