@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any
 
@@ -93,13 +93,17 @@ class Recipe:
     @property
     def levels(self) -> dict[int, tuple[str, ...]]:
         """The columns of X that hold categories, with the text of each code."""
-        levels = {}
-        place = 0
-        for encoder in self.columns:
+        return {
+            column: tuple(category.levels) for _, column, category in self._categories()
+        }
+
+    def _categories(self) -> Iterator[tuple[int, int, Category]]:
+        """Yield each category, its place among the encoders, and its column of X."""
+        column = 0
+        for i, encoder in enumerate(self.columns):
             if isinstance(encoder, Category):
-                levels[place] = tuple(encoder.levels)
-            place += len(encoder.names)
-        return levels
+                yield i, column, encoder
+            column += len(encoder.names)
 
     @property
     def transformer(self) -> Transformer | None:
@@ -194,35 +198,27 @@ class Recipe:
 
     def with_levels(self, levels: Mapping[int, Sequence[str]]) -> Recipe:
         """Return a recipe with other lists of levels, by the columns of X."""
-        columns = []
-        place = 0
-        for encoder in self.columns:
-            if isinstance(encoder, Category) and place in levels:
-                encoder = replace(encoder, levels=list(levels[place]))
-            columns.append(encoder)
-            place += len(encoder.names)
+        columns = list(self.columns)
+        for i, column, category in self._categories():
+            if column in levels:
+                columns[i] = replace(category, levels=list(levels[column]))
         return replace(self, columns=columns)
 
     def without_levels(self, codes: Mapping[int, Iterable[int]]) -> Recipe:
         """Return a recipe without the texts of some levels, by the columns of X."""
-        columns = []
-        place = 0
-        for encoder in self.columns:
-            if isinstance(encoder, Category):
-                encoder = encoder.without(codes.get(place, ()))
-            columns.append(encoder)
-            place += len(encoder.names)
+        columns = list(self.columns)
+        for i, column, category in self._categories():
+            columns[i] = category.without(codes.get(column, ()))
         return replace(self, columns=columns)
 
     def with_levels_of(self, batch: pyarrow.RecordBatch) -> Recipe:
         """Return a recipe that also knows the texts of these rows, after its own."""
         columns = list(self.columns)
-        for i, encoder in enumerate(columns):
-            if isinstance(encoder, Category):
-                new = unknown_levels(batch.column(encoder.column), encoder.levels)
-                if len(new):
-                    levels = [*encoder.levels, *sorted(new.unique().to_pylist())]
-                    columns[i] = replace(encoder, levels=levels)
+        for i, _, category in self._categories():
+            new = unknown_levels(batch.column(category.column), category.levels)
+            if len(new):
+                levels = [*category.levels, *sorted(new.unique().to_pylist())]
+                columns[i] = replace(category, levels=levels)
         return replace(self, columns=columns)
 
     def encode(self, batch: pyarrow.RecordBatch) -> FloatArray:

@@ -33,23 +33,18 @@ if TYPE_CHECKING:
 
 #: Types that imputers, splines and selections need, and skops does not trust; none runs
 #: code it is given.
-_SELECTION = "sklearn.feature_selection"
 _TRUSTED = [
     "numpy.dtype",
-    *(
-        "builtins.object",
-        "numpy.number",
-        "sklearn.compose._column_transformer.make_column_selector",
-    ),
-    *("scipy.interpolate._bsplines.BSpline", "scipy.interpolate._bsplines._BSpline"),
-    *(
-        f"{_SELECTION}._univariate_selection.{name}"
-        for name in ("chi2", "f_classif", "f_regression")
-    ),
-    *(
-        f"{_SELECTION}._mutual_info.mutual_info_{name}"
-        for name in ("classif", "regression")
-    ),
+    "builtins.object",
+    "numpy.number",
+    "sklearn.compose._column_transformer.make_column_selector",
+    "scipy.interpolate._bsplines.BSpline",
+    "scipy.interpolate._bsplines._BSpline",
+    "sklearn.feature_selection._univariate_selection.chi2",
+    "sklearn.feature_selection._univariate_selection.f_classif",
+    "sklearn.feature_selection._univariate_selection.f_regression",
+    "sklearn.feature_selection._mutual_info.mutual_info_classif",
+    "sklearn.feature_selection._mutual_info.mutual_info_regression",
 ]
 #: Limits of a file's size, and of the size that it unpacks to, which in a crafted file
 #: could be anything.

@@ -5,6 +5,7 @@ A row is named by an id, by the value of another column, or by its number.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -124,12 +125,8 @@ def _row_numbers(dataset: appending.DatasetEditor, values: Sequence[Any]) -> Int
 
 
 def _is_whole(value: Any) -> bool:
-    if isinstance(value, str):
-        return False
-    try:
-        return bool(value == int(value))
-    except (TypeError, ValueError, OverflowError):  # of a date, NaN or infinity
-        return False
+    # NaN and infinity leave NaN
+    return isinstance(value, Number) and bool(value % 1 == 0)  # type: ignore[operator]
 
 
 def _column(table: tables.RawTable, name: str) -> list[Any]:

@@ -207,7 +207,6 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
         n_above = 0
     delimiter, n_title, rows = _find_body(lines[n_above:], reading.delimiter)
     n_above += n_title
-    _refuse_single_quotes(path, lines[n_above:], delimiter)
     has_ends = _has_ends(rows)
     has_header = reading.header
     if has_header is None:
@@ -264,17 +263,6 @@ def _has_ends(rows: list[list[str]]) -> bool:
     if any(len(row) != width or row[-1] for row in others):
         return False
     return len(names) == width - 1 or names[-1] == "" != names[0]
-
-
-def _refuse_single_quotes(path: Path, lines: list[str], delimiter: str) -> None:
-    cut = re.escape(delimiter)
-    quoted = re.compile(rf"(?:^|{cut})'[^']*{cut}[^']*'(?:{cut}|\s*$)")
-    # half of the lines, because apostrophes stand in texts as well
-    if sum(bool(quoted.search(line)) for line in lines) > len(lines) / 2:
-        raise StorageError(
-            f"{path} has text with delimiters in single quotes; expected double quotes,"
-            ' as in "a, b"'
-        )
 
 
 def has_names(rows: list[list[str]]) -> bool:

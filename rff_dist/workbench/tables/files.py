@@ -52,7 +52,6 @@ _SUFFIXES = {
     ".npy": (".npy",),
     ".npz": (".npz",),
     ".xlsx": (".xlsx", ".xlsm"),
-    ".xls": (".xls", ".xlsb", ".ods"),  # refused, with advice
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
 _PACKED = (".zip", ".xz", ".npz")  # unpacked before they are read
@@ -79,8 +78,8 @@ class File:
     """A file of rows, or a folder that is one table."""
 
     location: Location
-    #: a key of `_SUFFIXES`; "" if the name does not say it
-    kind: str
+    #: a key of `_SUFFIXES`; None if the name does not say it
+    kind: str | None
     #: size and time, or a store's ETag: changes with the file, and is known unread
     stamp: str
     partitions: Partitions = field(default_factory=dict)
@@ -373,7 +372,7 @@ def _local_file(path: Path, partitions: Mapping[str, str | None] = {}) -> File:
     status = path.stat()
     stamp = f"{status.st_size}-{status.st_mtime_ns}"
     location = Location("file", str(path))
-    return File(location, _readable_kind(str(path)), stamp, partitions)
+    return File(location, table_kind(str(path)), stamp, partitions)
 
 
 def _partitions(folders: Sequence[str]) -> Partitions:
@@ -436,25 +435,14 @@ def _remote_file(
     location: Location, entry: Facts, partitions: Mapping[str, str | None] = {}
 ) -> File:
     stamp = entry["e_tag"] or f"{entry['size']}-{entry['last_modified'].isoformat()}"
-    return File(location, _readable_kind(location.path), str(stamp), partitions)
+    return File(location, table_kind(location.path), str(stamp), partitions)
 
 
 # -- kinds of files: the keys of `_SUFFIXES`
 
 
-def _readable_kind(path: str) -> str:
-    """Return `File.kind`; StorageError for old spreadsheets, which are not read."""
-    kind = table_kind(path)
-    if kind == ".xls":
-        raise StorageError(
-            f"{path} is a spreadsheet of another form than .xlsx; expected that. Save"
-            " it so"
-        )
-    return kind or ""
-
-
 def table_kind(path: str) -> str | None:
-    """Return the kind that a file's name says, also one that is not read, or None."""
+    """Return the kind that a file's name says, or None."""
     name = spreadsheets.split_sheet(path)[0].lower()
     for packed in (".zip", ".xz"):
         name = name.removesuffix(packed)
@@ -507,10 +495,11 @@ def open_table(
         ".npy": lambda path: array_files.array_table([path]),
         ".npz": lambda path: array_files.array_table(sorted(path.rglob("*.npy"))),
     }
-    kind = file.kind
-    if not path.is_dir():
+    if path.is_dir():  # an unpacked .npz file
+        kind = ".npz"
+    else:
         # a packed file may have a name without its kind, but not the file in it
-        by_name = kind or table_kind(path.name)
+        by_name = file.kind or table_kind(path.name)
         kind = reading.kind or by_name or _kind_by_content(path)
     table = with_lists(open_kind[kind](path))
     return _with_partitions(table, folder_values) if folder_values else table

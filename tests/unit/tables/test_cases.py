@@ -248,10 +248,6 @@ CASES = {
         "Prices in 2024\n\n" + text(x=X, z=X),
         Read({"x": X, "z": X}, ("lines above the names .* skipped: 2",)),
     ),
-    "single quotes": (
-        text(a=[f"'{each}, too'" for each in FEW], x=X),
-        Refused("single quotes"),
-    ),
     # dates
     "02/29/2024": (dated("%m/%d/%Y"), Read(DATE, ("month/day/year: 'd'",), ELAPSED)),
     "29/02/2024": (dated("%d/%m/%Y"), Read(DATE, ("day/month/year: 'd'",), ELAPSED)),

@@ -376,7 +376,7 @@ class TestParameters:
             "folder": "without Parquet or CSV files",
             "a": "is Zarr data already",
             "t.xlsx": "cannot be read as a spreadsheet",
-            **dict.fromkeys(("t.XLS", "t.ods"), "of another form than .xlsx"),
+            **dict.fromkeys(("t.XLS", "t.ods"), "unknown type; expected text such as"),
         }.items():
             with refuses(StorageError, said):
                 ingest(tmp_path / name, "out")
