@@ -7,7 +7,6 @@ up to 4,096; with more rows quantiles are off by a percent of the ranks).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 
 import numpy as np
 
@@ -31,6 +30,8 @@ MAX_BYTES = 2**27
 _LEVEL_BYTES = 120
 #: Why columns that hold the same value in all rows are left out.
 CONSTANT = ("it holds one level only", "it holds one value only")
+#: Parts that become columns if they vary and the user names none.
+_VARYING_PARTS = ("elapsed-days", "day-of-year", "weekday", "hour")
 #: Above this share of missing values a column marks them, if so many are there to learn
 #: from.
 _MARKED_SHARE = 0.01
@@ -102,7 +103,7 @@ def learn(
         if kind == "text":
             encoder = texts[name].encoder(name, n_rows)
         else:
-            encoder = numbers.encoder(name, encoding.impute)
+            encoder = numbers.encoder(name)
         if isinstance(encoder, str):
             left_out[name] = encoder
         else:
@@ -120,92 +121,96 @@ def learn(
 
 
 class _Numbers:
-    """Sums, extremes and a row sample of all number columns and parts of dates."""
+    """Sums, extremes and a row sample of columns of numbers, and of parts of dates."""
 
     def __init__(self, kinds: Mapping[str, str | None], encoding: Encoding) -> None:
-        automatic = ("elapsed-days", "day-of-year", "weekday", "hour")
-        wanted = tuple(encoding.dates or automatic)
-        parts = {
-            name: wanted if kind == "date" else None
-            for name, kind in kinds.items()
-            if kind != "text"
-        }
-        *starts, n_parts = accumulate(
-            (len(names or (name,)) for name, names in parts.items()), initial=0
-        )
-        #: of each date column; None for a number column
-        self.parts = parts
-        #: the place of each column's first part among all
-        self.starts = dict(zip(parts, starts, strict=True))
+        self.impute = encoding.impute
+        self.parts = tuple(encoding.dates or _VARYING_PARTS)
         #: otherwise parts that do not vary are left out
         self.keeps_all_parts = encoding.dates is not None
-        size = inspection.sample_size(max(1, n_parts))
-        self.sample = inspection.RowSample.empty(size, n_parts)
-        self.sums: FloatArray = np.zeros(n_parts)
-        self.counts: IntArray = np.zeros(n_parts, np.int64)
+        #: the place of each column of numbers, and of the first part of each date
+        self.numbers: dict[str, int] = {}
+        self.dates: dict[str, int] = {}
+        n_columns = 0
+        for name, kind in kinds.items():
+            if kind == "date":
+                self.dates[name] = n_columns
+                n_columns += len(self.parts)
+            elif kind != "text":
+                self.numbers[name] = n_columns
+                n_columns += 1
+        size = inspection.sample_size(max(1, n_columns))
+        self.sample = inspection.RowSample.empty(size, n_columns)
+        self.sums: FloatArray = np.zeros(n_columns)
+        self.counts: IntArray = np.zeros(n_columns, np.int64)
         self.n_missing: IntArray = self.counts
-        self.min: FloatArray = self.sums + np.inf
-        self.max: FloatArray = self.sums - np.inf
+        self.min: FloatArray = np.full(n_columns, np.inf)
+        self.max: FloatArray = np.full(n_columns, -np.inf)
 
-    def add(self, batch: pyarrow.RecordBatch, start: int) -> None:
-        numbers: list[FloatArray] = []
-        for name, parts in self.parts.items():
-            column = batch.column(name)
-            numbers += (
-                [to_numbers(column)]
-                if parts is None
-                else encoders.date_parts(column, parts)
-            )
-        if not numbers:
+    def add(self, batch: pyarrow.RecordBatch, first_row: int) -> None:
+        if not len(self.sums):
             return
-        values = np.column_stack(numbers)
-        there = np.isfinite(values)
-        block = blocks.Block(0, start, start + len(values))
-        columns = np.arange(values.shape[1])
-        self.sample = self.sample + inspection.sample_columns(
-            blocks.Rows(block, values), columns
-        )
-        self.sums = self.sums + np.where(there, values, 0.0).sum(axis=0)
-        self.counts = self.counts + there.sum(axis=0)
+        values = np.empty((batch.num_rows, len(self.sums)))
+        for name, i in self.numbers.items():
+            values[:, i] = to_numbers(batch.column(name))
+        for name, first in self.dates.items():
+            parts = encoders.date_parts(batch.column(name), self.parts)
+            values[:, first : first + len(parts)] = np.column_stack(parts)
+        rows = blocks.Rows(blocks.Block(0, first_row, first_row + len(values)), values)
+        all_columns = np.arange(values.shape[1])
+        self.sample = self.sample + inspection.sample_columns(rows, all_columns)
+        is_finite = np.isfinite(values)
+        self.sums = self.sums + np.where(is_finite, values, 0.0).sum(axis=0)
+        self.counts = self.counts + is_finite.sum(axis=0)
         self.n_missing = self.n_missing + np.isnan(values).sum(axis=0)
-        self.min = np.minimum(
-            self.min, np.where(there, values, np.inf).min(axis=0, initial=np.inf)
-        )
-        self.max = np.maximum(
-            self.max, np.where(there, values, -np.inf).max(axis=0, initial=-np.inf)
-        )
+        lowest = values.min(axis=0, initial=np.inf, where=is_finite)
+        highest = values.max(axis=0, initial=-np.inf, where=is_finite)
+        self.min = np.minimum(self.min, lowest)
+        self.max = np.maximum(self.max, highest)
 
-    def encoder(self, name: str, impute: str) -> encoders.Encoder | str:
+    def encoder(self, name: str) -> encoders.Encoder | str:
         """Return the encoder of a column, or why the column is left out."""
-        at = self.starts[name]
-        parts = self.parts[name]
-        if parts is None and impute == "none":
+        if name in self.dates:
+            return self._date(name, self.dates[name])
+
+        i = self.numbers[name]
+        if self.impute == "none":
             return encoders.Number(name)
-        if not self.counts[at]:
+        if not self.counts[i]:
             return "it holds no value"
+        n_missing = int(self.n_missing[i])
+        return encoders.Number(name, self._fill(i), n_missing, self._is_marked(i))
 
-        n_missing = int(self.n_missing[at])
-        share = n_missing / (n_missing + self.counts[at])
-        are_many = bool(share > _MARKED_SHARE and n_missing >= _MARKED_ROWS)
-        is_marked = impute in ("median", "mean") and are_many
-        if parts is None:
-            return encoders.Number(name, self._fill(at, impute), n_missing, is_marked)
-
-        places = range(at, at + len(parts))
-        kept = [i for i in places if self.keeps_all_parts or self.min[i] < self.max[i]]
-        if not kept:
+    def _date(self, name: str, first: int) -> encoders.Encoder | str:
+        if not self.counts[first]:
+            return "it holds no value"
+        places: Sequence[int] = range(first, first + len(self.parts))
+        if not self.keeps_all_parts:
+            places = [i for i in places if self.min[i] < self.max[i]]
+        if not places:
             return CONSTANT[1]
-        fill = None if impute == "none" else [self._fill(i, impute) for i in kept]
-        kept_parts = tuple(parts[i - at] for i in kept)
-        return encoders.Date(name, kept_parts, fill, is_marked, n_missing)
+        fill = None
+        if self.impute != "none":
+            fill = [self._fill(i) for i in places]
+        parts = tuple(self.parts[i - first] for i in places)
+        n_missing = int(self.n_missing[first])
+        return encoders.Date(name, parts, fill, self._is_marked(first), n_missing)
 
-    def _fill(self, i: int, impute: str) -> float:
+    def _is_marked(self, i: int) -> bool:
+        """Return whether a further column marks the missing values of a column."""
+        n_missing = int(self.n_missing[i])
+        share = n_missing / (n_missing + self.counts[i])
+        are_many = bool(share > _MARKED_SHARE and n_missing >= _MARKED_ROWS)
+        return self.impute in ("median", "mean") and are_many
+
+    def _fill(self, i: int) -> float:
+        """Return what replaces the missing values of a column that has others."""
         sampled = self.sample.values[:, i]
         sampled = sampled[np.isfinite(sampled)]
         # the sample may miss a column's few values
-        if impute == "mean" or not len(sampled):
+        if self.impute == "mean" or not len(sampled):
             return float(self.sums[i] / self.counts[i])
-        if impute in ("median", "median-only"):
+        if self.impute in ("median", "median-only"):
             return float(np.median(sampled))
         values, counts = np.unique(sampled, return_counts=True)
         return float(values[np.argmax(counts)])
