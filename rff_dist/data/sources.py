@@ -47,8 +47,8 @@ def without_name(source: Facts) -> Facts:
     People read the names of files (`info`, `data log`, the list of `forget`), so a
     dataset keeps them until rows are forgotten: a file may be named after the person
     who asked for it. `--append` compares digests as well, so it still skips the files
-    that it knows, and an error about one that has grown names the file that was given.
-    Whoever guesses a name can compare it.
+    that it knows, and an error about one that has changed names the file that was
+    given. Whoever guesses a name can compare it.
     """
     name = str(source.get("name"))
     return {

@@ -359,12 +359,12 @@ def expecting_types(path: Path) -> Iterator[None]:
 
 def types_to_read(types: Types, schema: pyarrow.Schema) -> Types:
     """Return the types to read by, where a reader does not make texts of numbers."""
-    read = {}
-    for name, kind in types.items():
-        own = schema.field(name).type
-        is_number = kind_of(own) == "number" and own != pyarrow.null()
-        read[name] = own if is_number and kind == pyarrow.string() else kind
-    return read
+    wanted = {}
+    for name, type_ in types.items():
+        stored = schema.field(name).type
+        is_number = kind_of(stored) == "number" and stored != pyarrow.null()
+        wanted[name] = stored if is_number and type_ == pyarrow.string() else type_
+    return wanted
 
 
 def cast_columns(
@@ -375,19 +375,19 @@ def cast_columns(
     Raises DataError, which names the table, if a value cannot be cast.
     """
     columns = {}
-    for name, kind in types.items():
+    for name, type_ in types.items():
         column = batch.column(name)
         try:
-            if kind == pyarrow.string():
+            if type_ == pyarrow.string():
                 columns[name] = _written(column)
-            elif column.type == kind:
+            elif column.type == type_:
                 columns[name] = column
             else:
-                columns[name] = column.cast(kind, safe=False)
+                columns[name] = column.cast(type_, safe=False)
         except pyarrow.ArrowException as error:
             raise DataError(
-                f"{table}: column {name!r} is {column.type}; expected {kind}, as in the"
-                f" dataset ({locations.explain(error)})"
+                f"{table}: column {name!r} is {column.type}; expected {type_}, as in"
+                f" the dataset ({locations.explain(error)})"
             ) from error
     return pyarrow.RecordBatch.from_pydict(columns)
 

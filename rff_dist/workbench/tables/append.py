@@ -198,7 +198,7 @@ def _append(
         message=write_options.message,
         known=known_rows,
     )
-    names = tuple(file.provenance.name for file in opened)
+    names = tuple(source.provenance.name for source in opened)
     result = IngestResult(
         added.n_before, added.n_after, names, (), journal.n_dropped, added.version
     )

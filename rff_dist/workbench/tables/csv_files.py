@@ -1,7 +1,8 @@
 """CSV files → tables; delimiter, header and encoding are detected unless given.
 
 pyarrow reads the cells. Before it can, the first lines tell where names and rows begin
-and what divides cells, and all bytes are scanned for the encoding and for quotes.
+and what divides cells, and all bytes are scanned for the encoding and for quotes. The
+result is a `Dialect`; pyarrow alone knows commas, one line of names and UTF-8.
 """
 
 import codecs
@@ -10,7 +11,7 @@ import io
 import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -78,16 +79,20 @@ class Dialect:
     @property
     def notes(self) -> list[str]:
         """What is unusual about the file, in words."""
-        name = _DELIMITER_NAMES.get(self.delimiter, self.delimiter)
-        notes = {
-            "no header: columns are called 0, 1, …": not self.has_header,
-            f"delimiter {name}": self.delimiter != ",",
-            **dict.fromkeys(numbered_note(self.names or []), True),
-            f"encoding {self.encoding}": self.encoding != "utf-8",
-            f"lines above the names are skipped: {self.n_above}": self.n_above,
-            "each row ends in a delimiter": self.has_ends,
-        }
-        return [note for note, applies in notes.items() if applies]
+        notes = []
+        if not self.has_header:
+            notes.append("no header: columns are called 0, 1, …")
+        if self.delimiter != ",":
+            name = _DELIMITER_NAMES.get(self.delimiter, self.delimiter)
+            notes.append(f"delimiter {name}")
+        notes += numbered_note(self.names or [])
+        if self.encoding != "utf-8":
+            notes.append(f"encoding {self.encoding}")
+        if self.n_above:
+            notes.append(f"lines above the names are skipped: {self.n_above}")
+        if self.has_ends:
+            notes.append("each row ends in a delimiter")
+        return notes
 
     def open(self, path: Path, types: Types | None = None) -> Any:
         """Return a reader for a `with`, of all columns or of those in `types`."""
@@ -291,15 +296,43 @@ def has_names(rows: list[list[str]]) -> bool:
     return not any(name and name in cells for name, cells in columns)
 
 
+@dataclass(slots=True)
+class _Quotes:
+    """The quotes in a file: how many, and whether the last one begins a text."""
+
+    n_quotes: int = 0
+    n_lines: int = 0
+    #: the line of the last quote, and the byte before it
+    last_line: int = 0
+    before_last: bytes = b""
+
+    def add(self, piece: bytes) -> None:
+        at = piece.rfind(b'"')
+        if at >= 0:
+            self.n_quotes += piece.count(b'"')
+            self.last_line = self.n_lines + piece.count(b"\n", 0, at) + 1
+            self.before_last = piece[max(0, at - 1) : at]
+        self.n_lines += piece.count(b"\n")
+
+    @property
+    def never_ends(self) -> bool:
+        """Whether the last quote begins a text that goes on to the end of the file.
+
+        An odd quote may stand for inches: only one that begins a cell opens a text.
+        """
+        begins_cell = self.before_last in (b"", b",", b";", b"\t", b"|", b"\n")
+        is_odd = self.n_quotes % 2 == 1
+        return is_odd and begins_cell and self.n_lines > self.last_line
+
+
 def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
-    """Return the encoding of a file, and whether it has quotes."""
-    # All of the file: one late byte that is not UTF-8 would fail in the middle of
-    # ingest.
+    """Return the encoding of a file, and whether it has quotes.
+
+    Reads all of the file: one late byte that is not UTF-8 would fail in the middle of
+    ingest.
+    """
+    quotes = _Quotes()
     decoder = codecs.getincrementaldecoder("utf-8")()
-    n_quotes = n_lines = 0
-    # the last quote: its line, and the byte before it
-    last_line = 0
-    before_last = b""
     with pyarrow.input_stream(str(path), compression="detect") as stream:
         piece = stream.read(_PIECE)
         if encoding is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -312,25 +345,19 @@ def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
                 " utf-16-le or -be"
             )
         while piece:
-            if (at := piece.rfind(b'"')) >= 0:
-                n_quotes += piece.count(b'"')
-                before_last = piece[max(0, at - 1) : at]
-                last_line = n_lines + piece.count(b"\n", 0, at) + 1
-            n_lines += piece.count(b"\n")
+            quotes.add(piece)
             if encoding is None:
                 try:
                     decoder.decode(piece)
                 except UnicodeDecodeError:
                     encoding = "cp1252"
             piece = stream.read(_PIECE)
-    # An odd quote may stand for inches: only one that begins a cell opens a text.
-    begins_cell = before_last in (b"", b",", b";", b"\t", b"|", b"\n")
-    if n_quotes % 2 and begins_cell and n_lines > last_line:
+    if quotes.never_ends:
         raise StorageError(
-            f"{path}: the quote that begins in line {last_line} never ends; expected"
-            " another one"
+            f"{path}: the quote that begins in line {quotes.last_line} never ends;"
+            " expected another one"
         )
-    return encoding or "utf-8", n_quotes > 0
+    return encoding or "utf-8", quotes.n_quotes > 0
 
 
 def _first_lines(path: Path) -> tuple[bytes, bool]:

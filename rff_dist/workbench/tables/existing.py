@@ -18,7 +18,7 @@ from rff_dist.storage.columns import TIME_COLUMN
 from rff_dist.typing import Facts, frozen
 from rff_dist.workbench.tables import attributes, rows
 from rff_dist.workbench.tables.holdout import order_type
-from rff_dist.workbench.tables.inputs import Input, Journal
+from rff_dist.workbench.tables.inputs import Input, Journal, with_tables
 from rff_dist.workbench.tables.planning import types_of_constants
 from rff_dist.workbench.tables.roles import Roles, common_schema, plan_columns
 from rff_dist.workbench.tables.unlike import SEEN, RowMonitor
@@ -70,10 +70,8 @@ def read_onto(
     recipe = recipe_of(dataset.attributes)
     roles = _known_roles(dataset, roles, recipe)
     recipe = recipe or plain_recipe(roles.columns or [])
-    tables = [recipe.read(file.table) for file in opened]
-    opened = [
-        replace(file, table=table) for file, table in zip(opened, tables, strict=True)
-    ]
+    tables = [recipe.read(source.table) for source in opened]
+    opened = with_tables(opened, tables)
     for table in tables:
         plan = plan_columns(table.schema, roles, recipe, table.name)
         if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):

@@ -8,6 +8,7 @@ dataset has their rows.
 import fnmatch
 import glob
 import hashlib
+import json
 import logging
 import lzma
 import os
@@ -27,7 +28,7 @@ import pyarrow
 from pyarrow import compute
 
 from rff_dist.data.sources import Provenance, is_named
-from rff_dist.errors import DataError, StorageError
+from rff_dist.errors import StorageError
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.tables import Batches, RawTable, Types, opening, with_lists
 from rff_dist.storage import documents, locations
@@ -165,54 +166,26 @@ def _unpack(path: Path, folder: Path) -> Path:
             return Path(archive.extract(names[0], folder))
 
 
-def identify(file: File, path: Path, ingested: Sequence[Facts]) -> Provenance:
-    """Digest a file's bytes.
-
-    Raises DataError if the file is among the ingested sources of a dataset and has
-    grown: its first rows would be added twice.
-    """
+def identify(file: File, path: Path) -> Provenance:
+    """Digest a file's bytes, and what tells apart rows of the same bytes."""
     if path.is_dir():
-        return _identify_folder(file, path)
+        members = sorted(member for member in path.rglob("*") if member.is_file())
+        texts = [f"{member.relative_to(path)}|{_digest(member)}|" for member in members]
+        sha256 = hashlib.sha256("".join(texts).encode()).hexdigest()
+    else:
+        sha256 = _digest(path)
+    if file.partitions or file.sheet is not None:
+        # the same bytes have other rows in other folders, or sheets
+        parts = [sha256, json.dumps(dict(file.partitions), sort_keys=True)]
+        if file.sheet is not None:
+            parts.append(file.sheet)
+        sha256 = hashlib.sha256("|".join(parts).encode()).hexdigest()
+    return Provenance(file.name, sha256, {"stamp": file.stamp})
 
-    size = path.stat().st_size
-    digests = {
-        source["n_bytes"]: source.get("sha256")
-        for source in ingested
-        if is_named(source, file.name) and type(source.get("n_bytes")) is int
-    }
-    digest = hashlib.sha256()
-    n_bytes = 0
+
+def _digest(path: Path) -> str:
     with open(path, "rb") as stream:
-        while True:
-            # A piece ends where the file ended when the dataset read it, so that its
-            # digest up to there can be compared.
-            old_ends = [end for end in digests if end > n_bytes]
-            next_end = min([n_bytes + _PIECE, *old_ends])
-            piece = stream.read(next_end - n_bytes)
-            if not piece:
-                break
-            digest.update(piece)
-            n_bytes += len(piece)
-            has_grown = digests.get(n_bytes) == digest.hexdigest() and n_bytes < size
-            if has_grown:
-                raise DataError(
-                    f"{file.name} has grown since it was ingested: the first"
-                    f" {n_bytes:_} of its {size:_} bytes are in the"
-                    " dataset already, and would be added twice; expected new rows in"
-                    " a file of their own"
-                )
-    entry = {"stamp": file.stamp, "n_bytes": n_bytes}
-    return Provenance(file.name, digest.hexdigest(), entry)
-
-
-def _identify_folder(file: File, path: Path) -> Provenance:
-    digest = hashlib.sha256()
-    for member in sorted(path.rglob("*")):
-        if member.is_file():
-            with open(member, "rb") as stream:
-                content = hashlib.file_digest(stream, "sha256").hexdigest()
-            digest.update(f"{member.relative_to(path)}|{content}|".encode())
-    return Provenance(file.name, digest.hexdigest(), {"stamp": file.stamp})
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # -- finding files

@@ -160,8 +160,8 @@ def find_start(
     early ones, with a warning. Raises DataError as `Holdout.start`.
     """
     parts = [np.empty(0)]
-    for file in opened:
-        for batch in file.table.batches(types):
+    for source in opened:
+        for batch in source.table.batches(types):
             parts.append(order_values(batch.column(by)))
     values = np.concatenate(parts)
     # An early row cannot leak the future into training; a late one might be tested

@@ -169,7 +169,7 @@ def find_parts(
             new, same = open_inputs(
                 stack, find_sources(sources), options.reading, known
             )
-        except DataError:  # a file has grown, or cannot be read as before
+        except DataError:  # a file has changed, or cannot be read as before
             return parts, False, differing
     return parts, not new and len(same) == len(known), differing
 
@@ -240,7 +240,7 @@ def _ingest(
                 write_options = replace(write_options, message=message)
         opened, plan = plan_rows(stack, opened, roles, options, parts[-1][1])
         n_samples: int | None = None
-        lengths = [file.table.n_samples for file in opened]
+        lengths = [source.table.n_samples for source in opened]
         if parts[-1][1] is None and None not in lengths:
             n_samples = sum(filter(None, lengths))
         written: list[datasets.ZarrDataset] = []
@@ -300,8 +300,8 @@ def _selected_rows(
     first = next(batches, None)
     if first is None:
         raise DataError(
-            f"{', '.join(file.table.name for file in opened[:10])}: no rows; expected"
-            " some to begin with"
+            f"{', '.join(source.table.name for source in opened[:10])}: no rows;"
+            " expected some to begin with"
         )
 
     classes: set[str] = set()

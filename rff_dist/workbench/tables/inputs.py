@@ -6,7 +6,6 @@ still has would count twice.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
@@ -39,6 +38,12 @@ class Input:
     table: RawTable
     #: whether the rows complete the digest, since a query has no bytes before it runs
     is_query: bool = False
+
+
+def with_tables(opened: Sequence[Input], tables: Sequence[RawTable]) -> list[Input]:
+    """Return inputs with other tables, which read the same rows otherwise."""
+    pairs = zip(opened, tables, strict=True)
+    return [replace(source, table=table) for source, table in pairs]
 
 
 @dataclass(slots=True)
@@ -101,7 +106,7 @@ def open_inputs(
         path = stack.enter_context(files.fetch(file))
         # forgotten ids are unknown, and would come back with a file that has them
         may_have_changed = has_ids and not is_forgotten(known, file.name)
-        provenance = _identify(file, path, () if may_have_changed else known)
+        provenance = files.identify(file, path)
         if provenance.sha256 in digests:
             skipped.append(file.name)
             _log.info("%s holds rows that are there already", file.name)
@@ -131,26 +136,13 @@ def _open_columns(
     """Open .npy files side by side, as the columns of one table."""
     digest = hashlib.sha256()
     for file, path in zip(table_files, paths, strict=True):
-        digest.update(files.identify(file, path, []).sha256.encode())
+        digest.update(files.identify(file, path).sha256.encode())
     provenance = Provenance(
         ", ".join(file.name for file in table_files), digest.hexdigest()
     )
     if provenance.sha256 in known:
         return [], [provenance.name]
     return [Input(provenance, array_files.array_table(paths))], []
-
-
-def _identify(file: files.File, path: Path, known: Sequence[Facts]) -> Provenance:
-    source = files.identify(file, path, known)
-    if not file.partitions and file.sheet is None:
-        return source
-
-    # the same bytes have other rows in other folders, or sheets
-    parts = [source.sha256, json.dumps(dict(file.partitions), sort_keys=True)]
-    if file.sheet is not None:
-        parts.append(file.sheet)
-    digest = hashlib.sha256("|".join(parts).encode())
-    return replace(source, sha256=digest.hexdigest())
 
 
 def _refuse_changed(name: str, known: Sequence[Facts]) -> None:

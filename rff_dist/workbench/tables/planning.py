@@ -27,7 +27,7 @@ from rff_dist.recipes.tables import (
 )
 from rff_dist.workbench.tables import arrow_files, holdout, rows
 from rff_dist.workbench.tables import roles as column_roles
-from rff_dist.workbench.tables.inputs import Input, Journal
+from rff_dist.workbench.tables.inputs import Input, Journal, with_tables
 from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.roles import ColumnPlan, Roles
 from rff_dist.workbench.tables.unlike import constant_columns
@@ -46,7 +46,7 @@ def plan_rows(
     """
     given: Recipe | None = options.recipe
     by = None if selection is None else selection.holdout.by
-    tables = [file.table for file in opened]
+    tables = [source.table for source in opened]
     if given is None:
         notations = notations_of(tables, roles, by, options.reading)
         tables = [with_notations(table, notations, is_new=True) for table in tables]
@@ -77,9 +77,7 @@ def plan_rows(
     plan = replace(plan, types={**order, **plan.types})
     if must_learn or selection is not None:
         tables[0] = arrow_files.rereadable(stack, first, plan.types)
-    opened = [
-        replace(file, table=table) for file, table in zip(opened, tables, strict=True)
-    ]
+    opened = with_tables(opened, tables)
     if selection is not None and by is not None:
         test_start = holdout.find_start(opened, order, selection.holdout, by)
         plan = replace(plan, test_start=test_start)
@@ -130,8 +128,8 @@ def _learn(
     journal = Journal()
     batches = (
         part.batch
-        for file in opened
-        for part in rows.read_rows(file, plan, journal, selection)
+        for source in opened
+        for part in rows.read_rows(source, plan, journal, selection)
     )
     return learn.learn(kinds, batches, encoding)
 
@@ -195,6 +193,6 @@ def types_of_constants(schema: pyarrow.Schema, recipe: Recipe) -> Types:
     types = {}
     for name in constant_columns(recipe):
         if name in schema.names:
-            kind = schema.field(name).type
-            types[name] = read_type(kind, kind_of(kind))
+            stored = schema.field(name).type
+            types[name] = read_type(stored, kind_of(stored))
     return types

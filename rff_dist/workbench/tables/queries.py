@@ -238,11 +238,11 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.RawTable:
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
     """Return the type of a column by its first values; float64 if all are missing."""
     try:
-        kind = _to_column(values).type
+        type_ = _to_column(values).type
     except _NO_COLUMN:
         return pyarrow.binary()  # refused by name if the column is wanted
-    if not pyarrow.types.is_null(kind):
-        return kind
+    if not pyarrow.types.is_null(type_):
+        return type_
     is_text = any(isinstance(value, str) for value in values)  # such as ""
     return pyarrow.string() if is_text else pyarrow.float64()
 
@@ -254,21 +254,21 @@ def _to_column(values: Sequence[Any]) -> pyarrow.Array:
 
 
 def _as_column(
-    values: Sequence[Any], kind: pyarrow.DataType, name: str, start: int
+    values: Sequence[Any], type_: pyarrow.DataType, name: str, start: int
 ) -> pyarrow.Array:
     """Return values as a column of a type; DataError names the row that has another."""
-    may_round = kind == pyarrow.float64()  # integers above 2^53
+    may_round = type_ == pyarrow.float64()  # integers above 2^53
     with suppress(*_NO_COLUMN):
-        return _to_column(values).cast(kind, safe=not may_round)
+        return _to_column(values).cast(type_, safe=not may_round)
 
     parts = []
     for row, value in enumerate(values, start + 1):
         try:
-            parts.append(_to_column([value]).cast(kind, safe=not may_round))
+            parts.append(_to_column([value]).cast(type_, safe=not may_round))
         except _NO_COLUMN:
             raise DataError(
                 f"the query's column {name!r} is {str(value)[:50]!r}, a"
-                f" {type(value).__name__}, in row {row:_}; expected {kind}, as in its"
+                f" {type(value).__name__}, in row {row:_}; expected {type_}, as in its"
                 " first rows. CAST it, or leave it out"
             ) from None
     return pyarrow.concat_arrays(parts)

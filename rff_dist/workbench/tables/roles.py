@@ -142,12 +142,12 @@ def find_index(table: RawTable, roles: Roles) -> str | None:
 
 def common_schema(tables: Sequence[RawTable]) -> pyarrow.Schema:
     """Return types that hold the columns of all tables: text if one has text."""
-    kinds = {field.name: field.type for field in tables[0].schema}
+    types = {field.name: field.type for field in tables[0].schema}
     for table in tables[1:]:
         for field in table.schema:
-            if field.name in kinds:
-                kinds[field.name] = _common_type(kinds[field.name], field.type)
-    return pyarrow.schema(kinds)
+            if field.name in types:
+                types[field.name] = _common_type(types[field.name], field.type)
+    return pyarrow.schema(types)
 
 
 def _common_type(first: pyarrow.DataType, second: pyarrow.DataType) -> pyarrow.DataType:

@@ -59,19 +59,19 @@ def read_tables(
 
     Raises DataError, with row and column, if a value cannot be used.
     """
-    for file in opened:
-        for arrays in _read_input(file, plan, journal, selection, monitor):
+    for source in opened:
+        for arrays in _read_input(source, plan, journal, selection, monitor):
             monitor.add(arrays.X, arrays.y)
             yield arrays
 
 
 def read_rows(
-    file: Input, plan: ColumnPlan, journal: Journal, selection: RowSelection | None
+    source: Input, plan: ColumnPlan, journal: Journal, selection: RowSelection | None
 ) -> Iterator[TableRows]:
     """Yield the selected rows of an input, and count all of them in the journal."""
     # fewer rows at a time of wide tables
     n_rows = max(1, _BATCH_VALUES // max(_FEWEST_COLUMNS, len(plan.features)))
-    for batch in _pieces(file.table.batches(plan.types), n_rows):
+    for batch in _pieces(source.table.batches(plan.types), n_rows):
         first_row = journal.n_seen
         numbers = np.arange(first_row, first_row + batch.num_rows)
         journal.n_seen += batch.num_rows
@@ -90,7 +90,7 @@ def _pieces(batches: Batches, n_rows: int) -> Batches:
 
 
 def _read_input(
-    file: Input,
+    source: Input,
     plan: ColumnPlan,
     journal: Journal,
     selection: RowSelection | None,
@@ -102,19 +102,19 @@ def _read_input(
     # one for each array: batches may have any size
     digests = defaultdict[int, Any](hashlib.sha256)
     first_row = journal.n_seen
-    for rows in read_rows(file, plan, journal, selection):
+    for rows in read_rows(source, plan, journal, selection):
         monitor.look(rows.batch)
         recipe = (journal.recipe or plan.recipe).with_levels_of(rows.batch)
         journal.recipe = recipe
         arrays = _to_arrays(rows.batch, plan, recipe)
-        usable = _usable_rows(arrays, file, plan, rows.numbers - first_row)
+        usable = _usable_rows(arrays, source, plan, rows.numbers - first_row)
         n_read += len(usable)
         n_dropped += len(usable) - int(usable.sum())
         if not usable.all():
             arrays = arrays.take(usable)
         # A query has no bytes that could be compared before it runs, so its rows are
         # its digest.
-        if file.is_query:
+        if source.is_query:
             for i, part in enumerate(arrays):
                 if part is not None:
                     stored = part.astype("T") if part.dtype == object else part
@@ -124,12 +124,12 @@ def _read_input(
     if n_dropped:
         _log.warning(
             "%s: %d of %d rows dropped for missing or infinite values",
-            file.table.name,
+            source.table.name,
             n_dropped,
             n_read,
         )
-    provenance = file.provenance
-    if file.is_query:
+    provenance = source.provenance
+    if source.is_query:
         parts = [f"{i} {digest.hexdigest()}" for i, digest in digests.items()]
         digest = hashlib.sha256("|".join([provenance.sha256, *parts]).encode())
         facts = {"n_read": n_read}
@@ -168,7 +168,7 @@ def _to_arrays(
 
 
 def _usable_rows(
-    arrays: RowArrays, file: Input, plan: ColumnPlan, numbers: IntArray
+    arrays: RowArrays, source: Input, plan: ColumnPlan, numbers: IntArray
 ) -> BoolArray:
     """Return which rows have a finite value everywhere.
 
@@ -186,13 +186,13 @@ def _usable_rows(
         else:  # text is usable unless it is empty, or None
             has_value = (values != "") & (values != None)  # noqa: E711
         if plan.roles.on_nan == "error" and not has_value.all():
-            raise _missing_value(file, plan, name, has_value, numbers)
+            raise _missing_value(source, plan, name, has_value, numbers)
         is_usable &= has_value.all(axis=1)
     return is_usable
 
 
 def _missing_value(
-    file: Input, plan: ColumnPlan, name: str, has_value: BoolArray, numbers: IntArray
+    source: Input, plan: ColumnPlan, name: str, has_value: BoolArray, numbers: IntArray
 ) -> DataError:
     """Return the error that names the first value that an array lacks."""
     row, column = np.argwhere(~has_value)[0].tolist()
@@ -211,7 +211,7 @@ def _missing_value(
             f"None of {len(has_value):,} rows has one: leave the column out with `drop`"
         )
     return DataError(
-        f"{file.table.name}: row {numbers[row] + 1}, column {place}"
+        f"{source.table.name}: row {numbers[row] + 1}, column {place}"
         " is missing or not finite (rows count from 1, without a header); expected a"
         f" value. {advice}"
     )
