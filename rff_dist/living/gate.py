@@ -20,7 +20,13 @@ from rff_dist.errors import StatisticsError
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.living import new_rows, update
 from rff_dist.living.differences import take_rows
-from rff_dist.living.ranges import as_blocks, count_rows, cut_ranges, newest_rows
+from rff_dist.living.ranges import (
+    as_blocks,
+    count_rows,
+    cut_ranges,
+    newest_rows,
+    row_numbers,
+)
 from rff_dist.numerics import cholesky, eigen, exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
@@ -84,12 +90,10 @@ def hold_out(
         spec = champion.summed.spec
         shared = rows.shared(champion)
         n_wanted = max(1, min(count_rows(shared) // HELD_OUT_SHARE, HELD_OUT_ROWS))
-        numbers = [np.arange(*span) for span in newest_rows(shared, n_wanted)]
+        newest = newest_rows(shared, n_wanted)
         # In memory: between corrections lie thousands of short ranges, and each would
         # be a block to read.
-        in_memory = take_rows(
-            dataset, np.concatenate([np.empty(0, np.int64), *numbers])
-        )
+        in_memory = take_rows(dataset, row_numbers(newest))
         if in_memory is None:
             raise StatisticsError(
                 "the champion and the challenger share no row, so that none can be held"
@@ -301,9 +305,9 @@ def judge(
         numbers = [f"target {i}" for i in range(n_targets)]
         names = challenger.card.get("target_names") or numbers
         target = f" of {names[worst]}"
-    old_rmse = tuple(np.sqrt(before).tolist())
-    new_rmse = tuple(np.sqrt(now).tolist())
-    verdict = "refused would be what is" if passed else "it is"
+    old_rmse = np.sqrt(before)
+    new_rmse = np.sqrt(now)
+    verdict = "it would be refused if it were" if passed else "it is"
     reason = (
         f"on {held_out.words}, the mean squared error{target} is {_change_words(ratio)}"
         f" (RMSE {number(new_rmse[worst])}, before {number(old_rmse[worst])});"
@@ -311,7 +315,14 @@ def judge(
         " higher"
     )
     return Gate(
-        passed, reason, held_out.words, ratio, at_least, tolerance, old_rmse, new_rmse
+        passed=passed,
+        reason=reason,
+        held_out=held_out.words,
+        ratio=ratio,
+        at_least=at_least,
+        tolerance=tolerance,
+        champion=tuple(old_rmse.tolist()),
+        challenger=tuple(new_rmse.tolist()),
     )
 
 

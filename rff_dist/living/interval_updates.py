@@ -11,12 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-import numpy as np
-
 from rff_dist.data import blocks, folding
 from rff_dist.engines import protocol
 from rff_dist.living.differences import take_rows
-from rff_dist.living.ranges import Range, count_rows, newest_rows
+from rff_dist.living.ranges import Range, count_rows, newest_rows, row_numbers
 from rff_dist.ridge import held_out
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, passes
@@ -60,8 +58,7 @@ def hold_out_newest(
 
     n_rows = count_rows(ranges)
     n_wanted = max(FEWEST_ROWS, min(n_rows // SHARE, MOST_ROWS))
-    newest = [np.arange(*span) for span in newest_rows(ranges, n_wanted)]
-    rows = take_rows(dataset, np.concatenate(newest))
+    rows = take_rows(dataset, row_numbers(newest_rows(ranges, n_wanted)))
     assert rows is not None  # a model has rows
     feature_map = model.feature_map
     member = accumulate.Accumulation(feature_map, model.summed.spec)

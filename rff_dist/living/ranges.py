@@ -49,6 +49,11 @@ def count_rows(ranges: Iterable[Range]) -> int:
     return sum(stop - start for start, stop in ranges)
 
 
+def row_numbers(ranges: Iterable[Range]) -> IntArray:
+    """Return the numbers of the rows in the ranges, one by one."""
+    return np.concatenate([np.empty(0, np.int64), *(np.arange(*r) for r in ranges)])
+
+
 def newest_rows(ranges: Sequence[Range], n_wanted: int) -> list[Range]:
     """Return the last rows of ascending ranges; all of fewer."""
     newest: list[Range] = []
