@@ -16,11 +16,10 @@ from rff_dist.data.grid_attributes import reference_of
 from rff_dist.data.grids import GridDataset
 from rff_dist.data.labelled import TargetsOfSource, of_source, source_of
 from rff_dist.errors import DataError, warn
-from rff_dist.features import levels as levels_of
+from rff_dist.features import levels as feature_levels
 from rff_dist.features.levels import Levels
 from rff_dist.features.maps import FeatureMap
-from rff_dist.recipes.recipes import RECIPE, Recipe, recipe_of
-from rff_dist.recipes.recipes import levels_of as lists_in
+from rff_dist.recipes.recipes import RECIPE, Recipe, levels_of, recipe_of
 from rff_dist.recipes.tables import listed
 from rff_dist.text import redact
 from rff_dist.typing import Facts, FloatArray, IndexArray
@@ -36,7 +35,7 @@ def rows_for(dataset: Dataset, model: Any) -> Dataset:
     known = model.feature_map.levels
     # a table's were told of when it was read
     is_grid = isinstance(source_of(dataset), GridDataset)
-    lists = lists_in(dataset.attributes) if is_grid else {}
+    lists = levels_of(dataset.attributes) if is_grid else {}
     for column, texts in known.items():
         if unknown := sorted(set(lists.get(column, ())).difference(texts)):
             warn(
@@ -49,7 +48,7 @@ def rows_for(dataset: Dataset, model: Any) -> Dataset:
 
 def with_codes_of(levels: Levels, dataset: Dataset) -> Dataset:
     """Return the rows of a dataset with the codes of other lists of levels."""
-    codes = codes_between(lists_in(dataset.attributes), levels)
+    codes = codes_between(levels_of(dataset.attributes), levels)
     if not codes:
         return dataset
     return RecodedDataset(dataset, codes, levels)
@@ -59,7 +58,7 @@ def features_for(feature_map: FeatureMap, dataset: Dataset) -> FeatureMap:
     """Return a model's features for the codes of a dataset, whose levels all have
     features of their own: rows that are trained on.
     """
-    lists = {**feature_map.levels, **lists_in(dataset.attributes)}
+    lists = {**feature_map.levels, **levels_of(dataset.attributes)}
     return feature_map.with_levels({j: lists[j] for j in feature_map.levels})
 
 
@@ -67,7 +66,7 @@ def warn_of_levels(feature_map: FeatureMap, dataset: Dataset) -> None:
     """Warn of levels in rows to train on that the features cannot tell apart."""
     if feature_map.learns_levels:
         return
-    lists = lists_in(dataset.attributes)
+    lists = levels_of(dataset.attributes)
     n_new = sum(
         len(set(lists.get(column, ())).difference(texts))
         for column, texts in feature_map.levels.items()
@@ -97,12 +96,12 @@ def codes_between(levels: Levels, wanted: Levels) -> Mapping[int, FloatArray]:
         n_common = min(len(texts), len(wanted[column]))
         if texts[:n_common] != wanted[column][:n_common]:
             differing[column] = texts
-    return levels_of.codes_of(differing, wanted)
+    return feature_levels.codes_of(differing, wanted)
 
 
 def recode(codes: Mapping[int, FloatArray], rows: blocks.Rows) -> blocks.Rows:
     """Return rows with other codes in columns of categories, see `codes_between`."""
-    return replace(rows, X=levels_of.recoded(rows.X, codes))
+    return replace(rows, X=feature_levels.recoded(rows.X, codes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +127,7 @@ class RecodedDataset(TargetsOfSource):
 
     def take(self, indices: IndexArray, /) -> blocks.Sample:
         X, y, weight = self.source.take(indices)
-        return blocks.Sample(levels_of.recoded(X, self.codes), y, weight)
+        return blocks.Sample(feature_levels.recoded(X, self.codes), y, weight)
 
     def without_targets(self) -> Dataset:
         return replace(self, source=self.source.without_targets())
@@ -156,7 +155,7 @@ def check_columns(
         if recipe is not None:
             check_encoding(dataset, recipe)
         # without a card it is unknown what the columns were
-        elif card and (categories := lists_in(dataset.attributes)):
+        elif card and (categories := levels_of(dataset.attributes)):
             names = [dataset.column_names[column] for column in categories]
             raise DataError(
                 f"the columns {names} of X are categories, but {who} took them for"
