@@ -72,8 +72,7 @@ def open_delta(location: locations.Location) -> Lake:
     def read_feed(entry: Mapping[str, Any], columns: Sequence[str]) -> Feed:
         """Return the rows that came or went since the version of `entry`.
 
-        `entry` is what a dataset stored of that version; see `Lake.read_feed`. Returns
-        (rows, signs, commit versions): sign 1 = added, -1 = removed.
+        `entry` is what a dataset stored of that version; see `Lake.read_feed`.
         """
         since = int(entry["version"])
         if since > version or _is_rewritten(location, since, entry["commit"]):
@@ -100,11 +99,8 @@ def open_delta(location: locations.Location) -> Lake:
         is_removed = compute.is_in(kind, removals).to_numpy()
         parts = [cast_columns(batch, types, name) for batch in changes.to_batches()]
         rows = pyarrow.Table.from_batches(parts, pyarrow.schema(list(types.items())))
-        return (
-            rows,
-            np.where(is_removed, -1, 1),
-            changes.column(_COMMIT).to_numpy().astype(np.int64),
-        )
+        commits = changes.column(_COMMIT).to_numpy().astype(np.int64)
+        return Feed(rows, np.where(is_removed, -1, 1), commits)
 
     rows = RawTable(name, schema, batches, n_samples, is_read_once=not is_plain)
     facts = {"commit": _commit_digest(location, version)}

@@ -88,8 +88,8 @@ def read_onto(
     types = {**types_of_constants(schema, recipe), **plan.types}
     time = dataset.attributes.get(TIME_COLUMN)
     # rows may have been held out by a column of X, which the table does not have
-    is_in_table = time in schema.names or time not in recipe.names
-    if time is not None and is_in_table:
+    is_in_X_only = time in recipe.names and time not in schema.names
+    if time is not None and not is_in_X_only:
         types = {**order_type(name, schema, time), **types}
     y = dataset.headers.get("y")
     plan = replace(

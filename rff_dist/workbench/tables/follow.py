@@ -166,10 +166,10 @@ def _locate(
     differs = is_there != (changes.before > 0)
     if may_lack_rows:  # a row that was dropped may have been there, or go
         differs &= is_there
-    for i in np.flatnonzero(differs).tolist()[:1]:
-        dataset_has, table_had = (
-            ("has", "had not") if is_there[i] else ("has not", "had")
-        )
+    if differs.any():
+        i = int(np.argmax(differs))
+        dataset_has = "has" if is_there[i] else "has not"
+        table_had = "had not" if is_there[i] else "had"
         raise DataError(
             f"{dataset.location} {dataset_has} the row with the id {ids[i]!r}, and"
             f" version {since} of {lake.url} {table_had}; expected the same rows. Rows"

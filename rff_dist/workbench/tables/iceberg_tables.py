@@ -87,7 +87,7 @@ def open_iceberg(location: locations.Location) -> Lake:
             [*parts[0], *parts[1]], pyarrow.schema(list(types.items()))
         )
         signs = np.repeat([-1, 1], [sum(map(len, part)) for part in parts])
-        return rows, signs, np.zeros(len(signs), np.int64)
+        return Feed(rows, signs, commits=np.zeros(len(signs), np.int64))
 
     with as_iceberg():
         current = plan(snapshot.snapshot_id)

@@ -19,9 +19,16 @@ from rff_dist.recipes.tables import RawTable, to_labels
 from rff_dist.typing import Facts, IntArray, Summary
 from rff_dist.workbench.tables.roles import check_column
 
-#: Rows that came (1) or went (-1), these signs, and numbers that order the commits that
-#: they belong to.
-type Feed = tuple[pyarrow.Table, IntArray, IntArray]
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """Rows that came or went between two versions of a table."""
+
+    rows: pyarrow.Table
+    #: of each row: 1 if it came, -1 if it went
+    signs: IntArray
+    #: of each row: numbers that order the commits
+    commits: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +109,9 @@ class Lake:
         """
         if key is not None:
             check_column(self.rows.name, self.rows.schema, key, "id")
-        rows, signs, commits = self.read_feed(entry, columns)
-        if key is None and (signs < 0).any():
+        feed = self.read_feed(entry, columns)
+        rows = feed.rows
+        if key is None and (feed.signs < 0).any():
             raise DataError(
                 f"{self.url} has updates or deletes after version {entry['version']},"
                 " and the dataset has no ids by which its rows could be found; expected"
@@ -111,7 +119,7 @@ class Lake:
                 " `overwrite`"
             )
         if key is None:
-            rows = rows.take(np.argsort(commits, kind="stable"))
+            rows = rows.take(np.argsort(feed.commits, kind="stable"))
             return TableChanges(rows, np.empty(0), np.empty(0, np.int64))
 
         if rows.column(key).null_count:
@@ -122,13 +130,16 @@ class Lake:
         labels = to_labels(rows.column(key).combine_chunks())
         ids, codes = np.unique(labels, return_inverse=True)
         # the last of each key: what came with its last commit, or went
-        order = np.lexsort((signs, commits, codes))
+        order = np.lexsort((feed.signs, feed.commits, codes))
         last = order[np.flatnonzero(np.diff(codes[order], append=-1))]
-        stays = signs[last] > 0
-        before: IntArray = stays - np.bincount(codes, signs, len(ids)).astype(np.int64)
-        for i in np.flatnonzero((before < 0) | (before > 1)).tolist()[:1]:
+        stays = feed.signs[last] > 0
+        n_added = np.bincount(codes, feed.signs, len(ids)).astype(np.int64)
+        before: IntArray = stays - n_added
+        is_repeated = (before < 0) | (before > 1)
+        if is_repeated.any():
+            repeated = ids[np.argmax(is_repeated)]
             raise DataError(
-                f"several rows of {self.url} have {key!r} = {ids[i]!r}; expected one,"
+                f"several rows of {self.url} have {key!r} = {repeated!r}; expected one,"
                 " which changes with it"
             )
         return TableChanges(rows.take(last[stays]), ids, before)
