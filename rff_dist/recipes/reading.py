@@ -54,11 +54,9 @@ class CsvOptions:
     @property
     def kind(self) -> str | None:
         """The kind of a file, see `files.File`, if its format is given."""
-        return (
-            None
-            if self.format is None
-            else {"json": ".jsonl"}.get(self.format, f".{self.format}")
-        )
+        if self.format is None:
+            return None
+        return ".jsonl" if self.format == "json" else f".{self.format}"
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and (

@@ -1,7 +1,12 @@
-"""A dataset → one to train on, and one of held-out rows."""
+"""A dataset → one to train on, and one of held-out rows.
 
-from collections.abc import Iterator, Sequence
+Both are made of one version, and hold its rows in their order. Copying a random half
+would tear apart rows of one group or id.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +23,7 @@ from rff_dist.storage import (
     writing,
 )
 from rff_dist.storage.columns import ID, TIME_COLUMN
-from rff_dist.typing import PathLike
+from rff_dist.typing import Arrays, BoolArray, PathLike
 from rff_dist.workbench.tables import attributes, files
 from rff_dist.workbench.tables.holdout import Holdout, warn_of_chance
 
@@ -71,18 +76,12 @@ def split_dataset(
     warn_of_chance(about, holdout, has_groups="groups" in stored, is_encoded=True)
 
     column = None
-    key = next((name for name in ("groups", ID) if name in stored), None)
     if holdout.by is not None:
         known = list(names[0] or ())
         fields.check_names([holdout.by], known, what="column of X")
         column = known.index(holdout.by)
-        times = np.concatenate([part["X"][:, column] for part in read(["X"])])
-        is_test = times >= holdout.start(times)
         about[TIME_COLUMN] = holdout.by
-    elif key is not None:
-        is_test = np.concatenate([holdout.holds(part[key]) for part in read([key])])
-    else:
-        is_test = holdout.holds(np.arange(stored["X"].shape[0]))
+    is_test = _held_out_rows(read, stored, holdout, column)
     if is_test.all() or not is_test.any():
         raise DataError(
             f"{is_test.sum():,} of {len(is_test):,} rows are held out; expected some in"
@@ -113,3 +112,19 @@ def split_dataset(
         for output, wanted in ((test, is_test), (train, ~is_test))
     ]
     return written[1], written[0]
+
+
+def _held_out_rows(
+    read: Callable[[Sequence[str]], Iterable[Arrays]],
+    stored: Mapping[str, Any],
+    holdout: Holdout,
+    column: int | None,
+) -> BoolArray:
+    """Return which rows are held out: the latest by a column of X, or by a hash."""
+    if column is not None:
+        times = np.concatenate([part["X"][:, column] for part in read(["X"])])
+        return np.asarray(times >= holdout.start(times))
+    for name in ("groups", ID):
+        if name in stored:
+            return np.concatenate([holdout.holds(part[name]) for part in read([name])])
+    return holdout.holds(np.arange(stored["X"].shape[0]))
