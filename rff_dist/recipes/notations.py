@@ -53,13 +53,21 @@ FORMS = {
 _TIMES = ["/%H:%M:%S", "/%H:%M", "/%I:%M:%S/%p", "/%I:%M/%p"]
 #: Replacements in a text, in this order, before it is read as a date.
 _REWRITTEN = [
+    # Fri, 1 Mar 2024
     (r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*[.,]?\s+", ""),
+    # 1 Mar 2024 10:00 GMT
     (r"(?i)\s*\b(?:utc|gmt)\b", ""),
+    # 20240301
     (r"^(\d{4})(\d\d)(\d\d)$", r"\1/\2/\3"),
+    # 20240301T100000
     (r"^(\d{4})(\d\d)(\d\d)[T ]?(\d\d)(\d\d)(\d\d)$", r"\1/\2/\3/\4:\5:\6"),
+    # Mar 1 10:00:00 2024, as C writes it
     (r"^(.*\S)\s+(\d{1,2}:\d\d(?::\d\d)?)\s+(\d{4})$", r"\1 \3 \2"),
+    # 10:00 a.m.
     (r"(?i)(\d)\s*([ap])\.?m\.?$", r"\1 \2M"),
+    # Mar. 1, 2024
     (r"[.,]\s+|,", " "),
+    # 1-Mar-2024: what is left between the parts becomes one slash
     (r"[-/\s]+", "/"),
 ]
 UNITS = "$¢-¥₠-⃀%"
