@@ -259,7 +259,7 @@ def judge_drift(
         moved, p_columns = column_shifts(known, new.columns)
         p_values["columns"] = _smallest(p_columns)
         for i in np.argsort(p_columns, kind="stable")[:_N_LISTED].tolist():
-            kind = "distance" if i in new.levels else "shift"
+            kind = "distance" if i in known.counts else "shift"
             size = float(moved[i]) if np.isfinite(moved[i]) else None
             columns.append({"column": i, kind: size, "p_value": float(p_columns[i])})
     p_values["errors"] = error_drift(held_out, new.errors)
