@@ -206,16 +206,19 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     Raises InvalidParameterError if a column does not exist, or has two roles; DataError
     if it holds values that do not fit its role.
     """
-    single = {"weight": roles.weight, "groups": roles.groups, "id": roles.id}
-    others = [(name, "target") for name in roles.targets]
-    others += [(name, role) for role, name in single.items() if name is not None]
+    with_role = [(name, "target") for name in roles.targets]
+    for role in ("weight", "groups", "id"):
+        name = getattr(roles, role)
+        if name is not None:
+            with_role.append((name, role))
     features = list(roles.columns or ())
-    named = [*others, *((name, "columns") for name in features)]
-    for name, role in [*named, *((name, "drop") for name in roles.drop)]:
+    named_features = [(name, "columns") for name in features]
+    dropped = [(name, "drop") for name in roles.drop]
+    for name, role in [*with_role, *named_features, *dropped]:
         check_column(table, schema, name, role)
     if roles.columns is None:
         features = [name for name in schema.names if name not in roles.without_features]
-    used = [*features, *(name for name, _ in others)]
+    used = [*features, *(name for name, _ in with_role)]
     if twice := repeated(used):
         raise InvalidParameterError(
             f"columns {listed(twice)} are named twice; expected each once, in one role"
@@ -226,28 +229,15 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
         )
 
     kinds = {name: kind_of(schema.field(name).type) for name in used}
+    unknown = [name for name in used if kinds[name] is None]
+    _refuse_columns(table, schema, unknown, "numbers, text or dates")
     must_be_numbers = {roles.weight, *roles.targets} - {roles.groups, roles.id}
     if len(roles.targets) == 1:  # which may be classes
         must_be_numbers -= {*roles.targets}
-    unknown = [name for name in used if kinds[name] is None]
     no_numbers = [
         name for name in used if name in must_be_numbers and kinds[name] != "number"
     ]
-    for misfits, wanted in (
-        (unknown, "numbers, text or dates"),
-        (no_numbers, "numbers"),
-    ):
-        if misfits:
-            shown = ", ".join(
-                f"{name!r} ({clipped(str(schema.field(name).type))})"
-                for name in misfits[:10]
-            )
-            raise DataError(
-                f"{table}: not {wanted}: {clipped(shown, 300)}; expected {wanted}."
-                " Leave these columns out with"
-                f" `drop={[clipped(name) for name in misfits[:10]]}`, or convert them"
-                " first"
-            )
+    _refuse_columns(table, schema, no_numbers, "numbers")
     for name in roles.targets:
         if kinds[name] == "date":
             raise DataError(
@@ -255,3 +245,17 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
                 " Convert it first, for example to days since another date"
             )
     return features
+
+
+def _refuse_columns(
+    table: str, schema: pyarrow.Schema, names: Sequence[str], wanted: str
+) -> None:
+    """Raise DataError, with their types, if there are columns of other kinds."""
+    if not names:
+        return
+    types = [f"{name!r} ({clipped(str(schema.field(name).type))})" for name in names]
+    raise DataError(
+        f"{table}: not {wanted}: {clipped(', '.join(types[:10]), 300)}; expected"
+        f" {wanted}. Leave these columns out with"
+        f" `drop={[clipped(name) for name in names[:10]]}`, or convert them first"
+    )
