@@ -1,14 +1,15 @@
 """Folds for cross-validation: which rows are held out together.
 
-A fold is a function of row numbers or groups, never of a shuffled copy: any process can
-assign the rows of a block, and the folds are the same on any cluster.
+Row numbers or groups go in; the number of each row's fold comes out. No shuffled copy
+of the rows is made, as scikit-learn's `KFold` needs one: any process can assign the
+rows of a block, and the folds are the same on any cluster.
 """
 
 import hashlib
 import heapq
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,9 @@ from rff_dist.typing import (
 )
 
 MAX_FOLDS = 1000
-MANY_ROWS = 2**18  # samples of more rows than this are read in stretches of rows
+# Single rows of more rows than this may all lie in different chunks, so stretches of
+# consecutive rows are sampled.
+MANY_ROWS = 2**18
 STRETCHES = 256
 # SplitMix64's increment: 2**64 over the golden ratio, and odd
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -39,6 +42,8 @@ class Folds(ABC):
 
     #: At least 2.
     n_folds: int = 5
+
+    words: ClassVar[str]  # how rows are shared out, for people
 
     def __post_init__(self) -> None:
         n_folds: Any = self.n_folds
@@ -100,6 +105,8 @@ class HashFolds(Folds):
 
     seed: int = 0
 
+    words = "by a hash of the row"
+
     def assign(
         self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
     ) -> IntArray:
@@ -107,18 +114,14 @@ class HashFolds(Folds):
         first = start // self.n_folds
         last = -(-stop // self.n_folds)
         rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
-        # shape (n_hands, n_folds): a permutation of each hand; row order[i, k] of hand
-        # i goes to fold k
-        order = np.argsort(
-            _mixed(rows, self.seed).reshape(-1, self.n_folds), axis=1, kind="stable"
-        )
+        hands = _mixed(rows, self.seed).reshape(-1, self.n_folds)
+        # a permutation of each hand: its row order[i, k] goes to fold k
+        order = np.argsort(hands, axis=1, kind="stable")
         fold_of_row = np.empty(order.shape, np.int64)
-        np.put_along_axis(
-            fold_of_row, order, np.arange(self.n_folds)[np.newaxis], axis=1
-        )
-        return fold_of_row.ravel()[
-            start - first * self.n_folds : stop - first * self.n_folds
-        ]
+        folds = np.arange(self.n_folds)[np.newaxis]
+        np.put_along_axis(fold_of_row, order, folds, axis=1)
+        offset = first * self.n_folds
+        return fold_of_row.ravel()[start - offset : stop - offset]
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +167,8 @@ class GroupFolds(Folds):
     table: GroupTable | None = field(default=None, repr=False)
     is_default: bool = field(default=False, repr=False)
 
+    words = "by group"
+
     def assign(
         self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
     ) -> IntArray:
@@ -176,12 +181,13 @@ class GroupFolds(Folds):
         keys = _keys(values)
         fold_of_group = _below(np.uint64(self.n_folds), _mixed(keys, self.seed))
         if self.table is not None:
+            places = np.searchsorted(self.table.keys, keys)
             # a key beyond the last one points to it, and is then found to differ
-            places = np.minimum(
-                np.searchsorted(self.table.keys, keys), len(self.table.keys) - 1
+            places = np.minimum(places, len(self.table.keys) - 1)
+            is_counted = self.table.keys[places] == keys
+            fold_of_group = np.where(
+                is_counted, self.table.folds[places], fold_of_group
             )
-            known = self.table.keys[places] == keys
-            fold_of_group = np.where(known, self.table.folds[places], fold_of_group)
         return fold_of_group[inverse]
 
     def balanced(self, groups: AnyArray, n_rows: IntArray) -> Self:
@@ -215,13 +221,14 @@ class GroupFolds(Folds):
         # folds
         keys = _keys(groups)
         fold_of_group = np.empty(len(keys), np.int16)
-        filled = [(0, fold) for fold in range(self.n_folds)]
+        # a heap, whose first entry is the fold with the fewest rows
+        rows_of_folds = [(0, fold) for fold in range(self.n_folds)]
         # lexsort's last key comes first: by size, then by hash, so that the order in
         # which groups came decides nothing
         for group in np.lexsort((keys, _mixed(keys, self.seed), -n_rows)):
-            rows, fold = filled[0]
+            rows, fold = rows_of_folds[0]
             fold_of_group[group] = fold
-            heapq.heapreplace(filled, (rows + int(n_rows[group]), fold))
+            heapq.heapreplace(rows_of_folds, (rows + int(n_rows[group]), fold))
         order = np.argsort(keys)
         return replace(self, table=GroupTable(keys[order], fold_of_group[order]))
 
@@ -253,6 +260,8 @@ class TimeFolds(Folds):
         At least 2.
     """
 
+    words = "in the order of time"
+
     def assign(
         self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
     ) -> IntArray:
@@ -277,6 +286,8 @@ class PredefinedFolds(Folds):
     n_folds : int
         Groups are 0 to `n_folds` - 1.
     """
+
+    words = "as given"
 
     def assign(
         self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
@@ -309,6 +320,8 @@ class DatedFolds(PredefinedFolds):
         Groups are 0 to `n_folds` - 1.
     """
 
+    words = TimeFolds.words
+
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
         return TimeFolds(self.n_folds).splits
@@ -324,22 +337,22 @@ def first_values(values: FloatArray, n_folds: int) -> FloatArray:
 # On noise with 20 columns and 60 rows, the folds' R² was 0.35 too high when they
 # validated on these rows; now 0.02.
 @dataclass(frozen=True)
-class HeldInFolds(Folds):
-    """Folds in which some rows are held in: length scales are tuned on them, and no
-    split validates on them.
+class TuningFolds(Folds):
+    """Folds with some rows for tuning: length scales are tuned on them, every split
+    trains on them, and none validates on them.
 
     Length scales that were tuned on a row predict that row too well, so its error says
-    little about new rows. `hold_in` makes these folds.
+    little about new rows. `with_tuning_rows` makes these folds.
 
-    `n_folds`: one more than `base` has: the last fold is that of the rows held in. As
-    many as `base` has if its first fold is held in.
+    The tuning rows are a fold of their own, the last one, in addition to those of
+    `base`; or the first fold of `base`, if `n_stretches` is 0.
     """
 
     #: The folds of all other rows.
     base: Folds = HashFolds()
     #: The first `n_samples` rows are cut into `n_stretches` equal parts. From a random
-    #: place on, `width` consecutive rows of each part are held in. Rows that are
-    #: appended later are not. 0 stretches: the first fold of `base` is held in.
+    #: place on, `width` consecutive rows of each part are for tuning. Rows that are
+    #: appended later are not.
     n_samples: int = 0
     n_stretches: int = 0
     width: int = 0
@@ -357,11 +370,12 @@ class HeldInFolds(Folds):
         # n_stretches, is not after it
         parts = ((inside + 1) * self.n_stretches - 1) // self.n_samples
         first = self.stretch_starts(parts)
-        held = (rows >= first) & (rows < first + self.width) & (rows < self.n_samples)
-        return np.where(held, self.n_folds - 1, folds)
+        is_tuning = (rows >= first) & (rows < first + self.width)
+        is_tuning &= rows < self.n_samples
+        return np.where(is_tuning, self.n_folds - 1, folds)
 
     def stretch_starts(self, parts: IntArray) -> IntArray:
-        """Return the first row that is held in, for each of these parts."""
+        """Return the first tuning row of each of these parts."""
         begin = parts * self.n_samples // self.n_stretches
         end = (parts + 1) * self.n_samples // self.n_stretches
         room = (end - begin - self.width + 1).astype(np.uint64)
@@ -371,26 +385,24 @@ class HeldInFolds(Folds):
 
     @property
     def may_lack_rows(self) -> bool:
-        """True if rows are held in at random, since these may happen to be all rows of
-        a fold.
-        """
+        """True if tuning rows are random, since they may be all rows of a fold."""
         return self.n_stretches > 0
 
-    def is_held_in(self, fold_of_row: IntArray) -> BoolArray:
-        """Return which rows are never validated on, from the fold of each row."""
-        return np.asarray(fold_of_row == (self.n_folds - 1 if self.n_stretches else 0))
+    @property
+    def _tuning_fold(self) -> int:
+        return self.n_folds - 1 if self.n_stretches else 0
+
+    def is_tuning(self, fold_of_row: IntArray) -> BoolArray:
+        """Return which rows are for tuning, from the fold of each row."""
+        return np.asarray(fold_of_row == self._tuning_fold)
 
     @property
     def splits(self) -> list[tuple[tuple[int, ...], int]]:
-        if self.n_stretches:
-            return [
-                ((*trained, self.n_folds - 1), held_out)
-                for trained, held_out in self.base.splits
-            ]
+        if not self.n_stretches:
+            return [split for split in self.base.splits if split[1] != 0]
         return [
-            (trained, held_out)
+            ((*trained, self._tuning_fold), held_out)
             for trained, held_out in self.base.splits
-            if held_out != 0
         ]
 
 
@@ -411,79 +423,68 @@ class SampledFolds(PredefinedFolds):
         return self.whole.splits
 
 
-def hold_in(folds: Folds, n_samples: int, n_held_in: int) -> HeldInFolds:
-    """Return folds that hold some rows in, so that length scales can be tuned on them.
+def with_tuning_rows(folds: Folds, n_samples: int, n_tuning: int) -> TuningFolds:
+    """Return folds with some rows on which length scales can be tuned.
 
-    At most half of the rows are held in. With folds by hash these are about `n_held_in`
-    random rows. With groups, times and given folds it is the first fold, so that no
-    group or time is both tuned and validated on.
+    At most half of the rows are. With folds by hash they are about `n_tuning` random
+    rows. With groups, times and given folds they are the first fold, so that no group
+    or time is both tuned and validated on.
     """
-    if isinstance(folds, HeldInFolds):
+    if isinstance(folds, TuningFolds):
         return folds
     if not isinstance(folds, HashFolds):
-        return HeldInFolds(folds.n_folds, folds)
+        return TuningFolds(folds.n_folds, folds)
     # half of the rows tuned length scales as well as all did (airfoil, concrete,
     # energy)
-    wanted = max(1, min(n_held_in, n_samples // 2))
-    # single rows of many may all lie in different chunks, so stretches of rows are held
-    # in instead
+    wanted = max(1, min(n_tuning, n_samples // 2))
     n_stretches = wanted if n_samples <= MANY_ROWS else STRETCHES
     width = -(-wanted // n_stretches)
-    return HeldInFolds(
+    return TuningFolds(
         folds.n_folds + 1, folds, n_samples, n_stretches, width, folds.seed
     )
 
 
+# by their names in stored models
+_KINDS: dict[str, type[Folds]] = {
+    "HashFolds": HashFolds,
+    "GroupFolds": GroupFolds,
+    "TimeFolds": TimeFolds,
+    "DatedFolds": DatedFolds,
+    "PredefinedFolds": PredefinedFolds,
+    "HeldInFolds": TuningFolds,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
 def folds_to_dict(folds: Folds) -> Summary:
     """Return folds as JSON values for `folds_from_dict`, without a table of groups."""
-    facts = {"kind": type(folds).__name__}
-    facts |= {
-        field.name: getattr(folds, field.name) for field in fields(folds) if field.repr
-    }
-    return (
-        {**facts, "base": folds_to_dict(folds.base)}
-        if isinstance(folds, HeldInFolds)
-        else facts
-    )
+    facts: Summary = {"kind": _NAMES[type(folds)]}
+    for member in fields(folds):
+        if member.repr:
+            facts[member.name] = getattr(folds, member.name)
+    if isinstance(folds, TuningFolds):
+        facts["base"] = folds_to_dict(folds.base)
+    return facts
 
 
 def folds_words(facts: Facts) -> str:
     """Return the facts of `folds_to_dict` in words for people."""
-    if facts["kind"] == "HeldInFolds":
+    if "base" in facts:
         return f"{folds_words(facts['base'])}, excluding rows used for tuning"
-    how = {
-        "HashFolds": "by a hash of the row",
-        "GroupFolds": "by group",
-        "TimeFolds": "in the order of time",
-        "DatedFolds": "in the order of time",
-        "PredefinedFolds": "as given",
-    }
-    return f"{facts['n_folds']} folds {how[facts['kind']]}"
+    return f"{facts['n_folds']} folds {_KINDS[facts['kind']].words}"
 
 
 def folds_from_dict(facts: Facts) -> Folds:
     """Return folds from `folds_to_dict`; raises InvalidParameterError if unknown."""
-    kinds = {
-        kind.__name__: kind
-        for kind in (
-            HashFolds,
-            GroupFolds,
-            TimeFolds,
-            DatedFolds,
-            PredefinedFolds,
-            HeldInFolds,
-        )
-    }
-    kind = kinds.get(facts["kind"])
-    if kind is None:
+    values = dict(facts)
+    name = values.pop("kind")
+    if name not in _KINDS:
         raise InvalidParameterError(
-            f"unknown folds {facts['kind']!r}; expected one of {sorted(kinds)}"
+            f"unknown folds {name!r}; expected one of {sorted(_KINDS)}"
         )
-    values = {name: value for name, value in facts.items() if name != "kind"}
-    return kind(
-        **values
-        | ({"base": folds_from_dict(values["base"])} if "base" in values else {})
-    )
+    if "base" in values:
+        values["base"] = folds_from_dict(values["base"])
+    return _KINDS[name](**values)
 
 
 def find_folds(cv: int | Folds) -> Folds:

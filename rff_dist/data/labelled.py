@@ -20,6 +20,7 @@ import numpy as np
 from rff_dist.data import array_checks, blocks, columns, digests
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.numerics import exact_sums
+from rff_dist.text import some
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
 
@@ -94,7 +95,6 @@ class TargetsOfSource(ExtendedDataset):
 
 
 # -- groups
-# --------------------------------------------------------------------------------------
 
 
 def _read_groups(groups: columns.Column, block: blocks.Block) -> AnyArray:
@@ -141,7 +141,6 @@ class GroupedDataset(TargetsOfSource):
 
 
 # -- labels
-# --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +307,6 @@ def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
 
 
 # -- counts
-# --------------------------------------------------------------------------------------
 
 
 @frozen(eq=False)
@@ -446,5 +444,4 @@ def class_weights(
 
 
 def _listed(classes: AnyArray) -> str:
-    shown = ", ".join(repr(label) for label in classes[:10].tolist())
-    return f"{shown}, …" if len(classes) > 10 else shown
+    return some([*map(repr, classes.tolist())])

@@ -1,7 +1,9 @@
-"""Seeded samples of a dataset's rows, and of its folds.
+"""Samples of a dataset's rows: random ones by a seed, and evenly spread ones with
+their folds.
 
-Length scales and kernels are chosen on a few thousand rows in memory. Rows without
-weight are never among them, and of large data only some chunks are read.
+A dataset goes in; a few thousand rows in memory come out, on which length scales and
+kernels are chosen. Plain random rows would not do: rows without weight must not be
+among them, and of large data they would lie in all chunks.
 """
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError, NotFiniteError
-from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
 # rows of the seeded sample whose distances give the median heuristic
 HEURISTIC_ROWS = 1000
@@ -25,7 +27,7 @@ def sample_inputs(
     dataset: blocks.Dataset, seed: int, *, n_rows: int = HEURISTIC_ROWS
 ) -> AnyArray:
     """Return the X of `sample_rows`."""
-    return sample_rows(dataset, seed, n_rows=n_rows)[0]
+    return sample_rows(dataset, seed, n_rows=n_rows).X
 
 
 def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Sample:
@@ -43,63 +45,55 @@ def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Sa
     most = min(dataset.n_samples, max(64 * n_rows, LEAST_SEARCHED))
     while True:
         indices = sample_indices(dataset, rng, n_drawn)
-        sample, y, weights = dataset.take(indices)
-        weighted_rows = (
-            np.arange(len(sample)) if weights is None else np.flatnonzero(weights > 0)
-        )
-        if len(weighted_rows) >= n_rows or n_drawn >= most:
+        sample = dataset.take(indices)
+        rows = sample.weighted_rows()
+        if len(rows) >= n_rows or n_drawn >= most:
             break
         # too few of these have weight; drawn again, all of them, so that rows of one
         # draw are equally likely
         n_drawn = min(dataset.n_samples, 4 * n_drawn)
-    if not len(weighted_rows):
+    if not len(rows):
         indices = _first_with_weight(dataset, n_rows)
-        sample, y, weights = dataset.take(indices)
-        weighted_rows = np.arange(len(indices))
-    if len(weighted_rows) > n_rows:
+        sample = dataset.take(indices)
+        rows = np.arange(len(indices))
+    if len(rows) > n_rows:
         # at random: the first ones would leave out the end of the data
-        weighted_rows = np.sort(rng.choice(weighted_rows, n_rows, replace=False))
-    sample = sample[weighted_rows]
-    y, weights = (
-        None if part is None else part[weighted_rows] for part in (y, weights)
-    )
-    _check_sampled(indices[weighted_rows], sample, y)
-    return blocks.Sample(sample, y, weights)
+        rows = np.sort(rng.choice(rows, n_rows, replace=False))
+    sample = sample.select(rows)
+    _check_finite(sample, indices[rows])
+    return sample
 
 
 def _first_with_weight(dataset: blocks.Dataset, n_rows: int) -> IndexArray:
     """Return the numbers of the first rows with weight; raise DataError without any."""
-    found: list[IndexArray] = []
+    numbers: list[int] = []
     for block in blocks.cut_blocks(
         dataset.n_samples, dataset.chunk_rows, rows_per_block=LEAST_SEARCHED
     ):
         weights = dataset.read_weight(block)
         assert weights is not None  # else every row has weight
-        found.append(block.start + np.flatnonzero(weights > 0))
-        if sum(map(len, found)) >= n_rows:
+        numbers += (block.start + np.flatnonzero(weights > 0)).tolist()
+        if len(numbers) >= n_rows:
             break
-    rows = np.concatenate(found)[:n_rows]
-    if not len(rows):
+    if not numbers:
         raise DataError(
             f"none of {dataset.n_samples:_} rows has a weight above 0; give rows with"
             " weight"
         )
-    return rows
+    return np.array(numbers[:n_rows])
 
 
-def _check_sampled(indices: AnyArray, X: AnyArray, y: FloatArray | None) -> None:
-    for name, values in (("X", X), ("y", y)):
-        finite = (
-            np.ones(1)
-            if values is None
-            else np.isfinite(values).reshape(len(values), -1).all(axis=1)
+def _check_finite(sample: blocks.Sample, indices: IndexArray) -> None:
+    """Raise NotFiniteError with the number of the first row that is not finite."""
+    for name, values in (("X", sample.X), ("y", sample.y)):
+        if values is None or np.isfinite(values).all():
+            continue
+        is_finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        row = indices[np.argmin(is_finite)]
+        raise NotFiniteError(
+            f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such"
+            " rows"
         )
-        if not finite.all():
-            row = indices[np.argmin(finite)]
-            raise NotFiniteError(
-                f"Input {name} contains NaN or infinity: row {row:_}; fill or drop such"
-                " rows"
-            )
 
 
 def sample_indices(
@@ -137,25 +131,22 @@ class FoldSample:
     #: The rows' numbers in the dataset; shape (n_sampled,).
     indices: NDArray[np.int64]
 
-    def held_in(self, n_rows: int) -> tuple[AnyArray, FloatArray, FloatArray | None]:
-        """Return X, y and weights of up to `n_rows` rows that are held in.
+    def tuning_rows(self, n_rows: int) -> blocks.Sample:
+        """Return up to `n_rows` rows on which length scales are tuned: those that no
+        split of the folds validates on.
 
         Raises DataError if none has a weight.
         """
-        assert isinstance(self.folds, folding.HeldInFolds)
-        rows = np.flatnonzero(self.folds.is_held_in(self.fold_of_row))
-        # spread evenly over all stretches
+        assert isinstance(self.folds, folding.TuningFolds)
+        rows = np.flatnonzero(self.folds.is_tuning(self.fold_of_row))
+        # every so many of them, so that they come from all parts of the data
         rows = rows[:: max(1, -(-len(rows) // n_rows))]
         if not len(rows):
             raise DataError(
-                "none of the sampled rows that are held in to tune length scales has a"
-                " weight above 0; give rows with weight, or a `length_scale`"
+                "none of the sampled rows to tune length scales on has a weight above"
+                " 0; give rows with weight, or a `length_scale`"
             )
-        return (
-            self.X[rows],
-            self.y[rows],
-            None if self.weights is None else self.weights[rows],
-        )
+        return blocks.Sample(self.X, self.y, self.weights).select(rows)
 
 
 def sample_folds(
@@ -163,58 +154,59 @@ def sample_folds(
 ) -> FoldSample:
     """Return about `n_rows` rows with weight and their folds, or all of fewer.
 
-    Rows are spread evenly, and those that the folds hold in are among them. Raises
+    Rows are spread evenly, and tuning rows of the folds are among them. Raises
     DataError if a sampled value is NaN or infinite, too few rows have weight, or the
     folds need groups and there are none.
     """
-    n_samples = dataset.n_samples
-    whole = n_samples <= folding.MANY_ROWS
-    if n_samples <= n_rows:
-        starts = np.zeros(1, np.int64)
-        width = n_samples
-    elif isinstance(folds, folding.HeldInFolds) and folds.n_stretches:
-        starts = folds.stretch_starts(np.arange(folds.n_stretches))
-        width = max(folds.width, n_rows // folds.n_stretches)
-    else:
-        n_stretches = n_rows if whole else folding.STRETCHES
-        starts = np.arange(n_stretches) * n_samples // n_stretches
-        width = n_rows // n_stretches
-    indices = np.unique(
-        np.minimum(starts[:, np.newaxis] + np.arange(width), n_samples - 1)
-    )
-    # groups are read once for each stretch of consecutive rows; of few rows, once for
-    # all
-    places = np.arange(len(indices))
-    runs = (
-        [places]
-        if whole
-        else np.split(places, np.flatnonzero(np.diff(indices) > 1) + 1)
-    )
-    fold_of_row = np.empty(len(indices), np.int64)
-    for run in runs:
-        first = int(indices[run[0]])
-        stop = int(indices[run[-1]]) + 1
-        groups = dataset.read_groups(blocks.Block(0, first, stop))
-        assigned = folds.assign(first, stop, n_samples=n_samples, groups=groups)
-        fold_of_row[run] = assigned[indices[run] - first]
-    X, y, weights = dataset.take(indices)
-    assert y is not None  # folds are of rows with targets
-    weighted_rows = (
-        np.arange(len(X)) if weights is None else np.flatnonzero(weights > 0)
-    )
-    if len(weighted_rows) < min(len(X), folds.n_folds):
+    indices = _spread_rows(folds, dataset.n_samples, n_rows)
+    fold_of_row = _folds_of(dataset, folds, indices)
+    sample = dataset.take(indices)
+    rows = sample.weighted_rows()
+    if len(rows) < min(len(indices), folds.n_folds):
         raise DataError(
-            f"{len(weighted_rows)} of {len(X):_} sampled rows have a weight above 0,"
+            f"{len(rows)} of {len(indices):_} sampled rows have a weight above 0,"
             f" too few for {folds.n_folds} folds; leave rows without weight out of the"
             " data"
         )
-    _check_sampled(indices[weighted_rows], X[weighted_rows], y[weighted_rows])
-    kept = None if weights is None else weights[weighted_rows]
-    return FoldSample(
-        folds,
-        fold_of_row[weighted_rows],
-        X[weighted_rows],
-        y[weighted_rows],
-        kept,
-        indices[weighted_rows],
-    )
+    X, y, weights = sample = sample.select(rows)
+    _check_finite(sample, indices[rows])
+    assert y is not None  # folds are of rows with targets
+    return FoldSample(folds, fold_of_row[rows], X, y, weights, indices[rows])
+
+
+def _spread_rows(folds: folding.Folds, n_samples: int, n_rows: int) -> IntArray:
+    """Return the numbers of about `n_rows` rows, spread evenly; of many rows,
+    consecutive ones from several places, since single ones may all lie in different
+    chunks.
+    """
+    if n_samples <= n_rows:
+        return np.arange(n_samples)
+    if isinstance(folds, folding.TuningFolds) and folds.n_stretches:
+        # where the tuning rows are
+        starts = folds.stretch_starts(np.arange(folds.n_stretches))
+        width = max(folds.width, n_rows // folds.n_stretches)
+    else:
+        n_starts = n_rows if n_samples <= folding.MANY_ROWS else folding.STRETCHES
+        starts = np.arange(n_starts) * n_samples // n_starts
+        width = n_rows // n_starts
+    rows = starts[:, np.newaxis] + np.arange(width)
+    return np.unique(np.minimum(rows, n_samples - 1))
+
+
+def _folds_of(
+    dataset: blocks.Dataset, folds: folding.Folds, indices: IntArray
+) -> IntArray:
+    """Return the fold of some rows, whose numbers ascend."""
+    n_samples = dataset.n_samples
+    # groups are read once for each run of consecutive rows; of few rows, once for all
+    runs = [indices]
+    if n_samples > folding.MANY_ROWS:
+        runs = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
+    fold_of_row = []
+    for run in runs:
+        first = int(run[0])
+        stop = int(run[-1]) + 1
+        groups = dataset.read_groups(blocks.Block(0, first, stop))
+        assigned = folds.assign(first, stop, n_samples=n_samples, groups=groups)
+        fold_of_row.append(assigned[run - first])
+    return np.concatenate(fold_of_row)

@@ -476,7 +476,7 @@ def tune(
     kernel: base.Kernel,
     search: length_scales.EvidenceSearch = length_scales.EvidenceSearch(),
     *,
-    folds: folding.HeldInFolds | None = None,
+    folds: folding.TuningFolds | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> length_scales.TunedKernel:
     """Choose a kernel's length scales by the evidence of a seeded sample of rows, in
@@ -515,7 +515,7 @@ def tune_maps(
     kernel: stationary.Stationary,
     search: length_scales.EvidenceSearch,
     *,
-    folds: folding.HeldInFolds | None = None,
+    folds: folding.TuningFolds | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> tuple[base.Kernel, maps.Standardizer]:
     """Choose maps of the columns with the length scales, as `tune` does; see
@@ -545,7 +545,7 @@ def tune_maps(
 def _tuning_rows(
     inputs: Inputs,
     search: length_scales.EvidenceSearch,
-    folds: folding.HeldInFolds | None,
+    folds: folding.TuningFolds | None,
 ) -> tuple[AnyArray, FloatArray, FloatArray | None]:
     """Return inputs, targets and weights in the likelihood of the rows that tune; see
     `tune`.
@@ -562,7 +562,7 @@ def _tuning_rows(
     else:
         # half of the rows are held in at most, so twice as many are sampled
         sample = samples.sample_folds(dataset, folds, n_rows=2 * search.n_samples)
-        X, y, weights = sample.held_in(search.n_samples)
+        X, y, weights = sample.tuning_rows(search.n_samples)
     assert y is not None  # there are targets
     if weights is not None:
         weights = length_scales.likelihood_weights(

@@ -46,7 +46,7 @@ def hold_out_newest(
     if before.held_out is None:
         return model
     folds = folding.folds_from_dict(before.card["folds"])
-    if isinstance(folds, folding.HeldInFolds):
+    if isinstance(folds, folding.TuningFolds):
         folds = folds.base
     if not isinstance(folds, folding.HashFolds):
         logger.warning(

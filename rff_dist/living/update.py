@@ -220,7 +220,7 @@ def _lasting_folds(model: RidgeModel) -> folding.Folds | None:
     if not model.card.get("summed_by_folds", False):
         return None
     folds = folding.folds_from_dict(model.card["folds"])
-    base = folds.base if isinstance(folds, folding.HeldInFolds) else folds
+    base = folds.base if isinstance(folds, folding.TuningFolds) else folds
     return folds if isinstance(base, folding.HashFolds) else None
 
 

@@ -247,7 +247,7 @@ class Draws:
         kernel = candidate.kernel
         kernel_text = names.kernel_text(kernel)
         self._prepared.say("tune", f"length scales of the {kernel_text} kernel")
-        folds = self._folds if isinstance(self._folds, folding.HeldInFolds) else None
+        folds = self._folds if isinstance(self._folds, folding.TuningFolds) else None
         report = partial(self._prepared.count, "tune")
         seed = self._options.seed
         inputs = self._prepared.inputs(seed)

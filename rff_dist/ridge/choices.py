@@ -458,7 +458,7 @@ def _fit_for(
         folds = folding.GroupFolds(folds.n_folds, is_default=options.cv is None)
     if n_tuning_rows == 0:
         return folds
-    return folding.hold_in(folds, dataset.n_samples, n_tuning_rows)
+    return folding.with_tuning_rows(folds, dataset.n_samples, n_tuning_rows)
 
 
 def prepare_folds(
@@ -470,7 +470,7 @@ def prepare_folds(
     assigned by hash. Raises DataError if the folds are of groups, and the dataset has
     none or too few.
     """
-    if isinstance(folds, folding.HeldInFolds):
+    if isinstance(folds, folding.TuningFolds):
         base = prepare_folds(dataset, folds.base, engine=engine)
         n_more = folds.n_folds - folds.base.n_folds
         return replace(folds, base=base, n_folds=base.n_folds + n_more)

@@ -13,8 +13,8 @@ candidates on all rows would take many times as long.
    come from the rows themselves (`selection.row_folds`), which the final takes over.
 
 All errors are cross-validated, with the same folds. Length scales are tuned on rows
-that no fold validates on (`data.folding.hold_in`). Given options stay; if all are
-given, there is no first round.
+that no fold validates on (`data.folding.with_tuning_rows`). Given options stay; if all
+are given, there is no first round.
 """
 
 import time

@@ -232,7 +232,7 @@ def _fold_rows(
     # earliest, which every split by time trains on.
     split = held_out.split_of_folds(sample.fold_of_row, fold_models)
     counted = np.flatnonzero(split >= 0)
-    if isinstance(folds, folding.HeldInFolds):
+    if isinstance(folds, folding.TuningFolds):
         folds = folds.base  # the folds before some rows were held in for tuning
     n_available = len(counted) if dataset.n_samples <= n_rows else dataset.n_samples
     numbers = sample.indices[counted]

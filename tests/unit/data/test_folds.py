@@ -22,7 +22,7 @@ from rff_dist.data.folding import (
     find_folds,
     folds_from_dict,
     folds_to_dict,
-    hold_in,
+    with_tuning_rows,
 )
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
@@ -162,8 +162,8 @@ def test_a_number_of_folds_is_folds_by_hash():
         GroupFolds(4),
         TimeFolds(9),
         PredefinedFolds(2),
-        hold_in(HashFolds(3, 7), 1000, 100),
-        hold_in(TimeFolds(9), 1000, 100),
+        with_tuning_rows(HashFolds(3, 7), 1000, 100),
+        with_tuning_rows(TimeFolds(9), 1000, 100),
     ],
 )
 def test_folds_are_rebuilt_from_their_facts(folds):
@@ -289,7 +289,7 @@ def held_in_folds(draw):
     seed = draw(st.integers(0, 2**32))
     wanted = draw(st.integers(1, 4000))
     return (
-        hold_in(HashFolds(draw(st.integers(2, 6)), seed), n_samples, wanted),
+        with_tuning_rows(HashFolds(draw(st.integers(2, 6)), seed), n_samples, wanted),
         n_samples,
         wanted,
     )
@@ -299,7 +299,7 @@ def held_in_folds(draw):
 def test_rows_held_in_are_as_many_as_wanted_however_blocks_are_cut(case, cuts):
     folds, n_samples, wanted = case
     whole = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
-    held_in = folds.is_held_in(whole)
+    held_in = folds.is_tuning(whole)
     assert held_in.sum() == min(wanted, n_samples // 2)
     # the other rows are in their own fold
     base = folds.base.assign(0, n_samples, n_samples=n_samples, groups=None)
@@ -319,7 +319,7 @@ def test_rows_that_are_appended_later_are_not_held_in_and_move_no_other(case, ad
     before = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
     after = folds.assign(0, n_samples + added, n_samples=n_samples + added, groups=None)
     assert_array_equal(after[:n_samples], before)
-    assert not folds.is_held_in(after[n_samples:]).any()
+    assert not folds.is_tuning(after[n_samples:]).any()
 
 
 @given(
@@ -331,8 +331,8 @@ def test_rows_that_are_appended_later_are_not_held_in_and_move_no_other(case, ad
 def test_rows_held_in_are_trained_on_in_every_split_that_uses_their_time_and_never_validated_on(
     base, n_samples
 ):
-    folds = hold_in(base, n_samples, 10)
-    held_in = {f for f in range(folds.n_folds) if folds.is_held_in(np.array([f]))[0]}
+    folds = with_tuning_rows(base, n_samples, 10)
+    held_in = {f for f in range(folds.n_folds) if folds.is_tuning(np.array([f]))[0]}
     assert len(held_in) == 1
     assert folds.splits
     for trained, validated in folds.splits:
@@ -346,18 +346,18 @@ def test_rows_held_in_are_trained_on_in_every_split_that_uses_their_time_and_nev
 @pytest.mark.parametrize("base", [TimeFolds(4), GroupFolds(4), PredefinedFolds(4)])
 def test_of_times_and_groups_the_first_fold_is_held_in(base):
     groups = np.arange(100) % 4
-    folds = hold_in(base, 100, 10)
+    folds = with_tuning_rows(base, 100, 10)
     fold_of_row = folds.assign(0, 100, n_samples=100, groups=groups)
     assert_array_equal(fold_of_row, base.assign(0, 100, n_samples=100, groups=groups))
-    assert_array_equal(folds.is_held_in(fold_of_row), fold_of_row == 0)
+    assert_array_equal(folds.is_tuning(fold_of_row), fold_of_row == 0)
     assert folds.n_folds == 4
 
 
 def test_of_many_rows_few_stretches_are_held_in_one_in_each_equal_part():
     n_samples = 300_000
-    folds = hold_in(HashFolds(5), n_samples, 4000)
+    folds = with_tuning_rows(HashFolds(5), n_samples, 4000)
     rows = np.flatnonzero(
-        folds.is_held_in(folds.assign(0, n_samples, n_samples=n_samples, groups=None))
+        folds.is_tuning(folds.assign(0, n_samples, n_samples=n_samples, groups=None))
     )
     assert len(rows) == 4096  # 256 stretches of 4000 / 256 rows, rounded up
     starts = rows[np.diff(rows, prepend=-2) > 1]
@@ -372,8 +372,8 @@ def test_of_many_rows_few_stretches_are_held_in_one_in_each_equal_part():
 
 
 def test_what_is_held_in_is_held_in_once():
-    folds = hold_in(HashFolds(3), 100, 10)
-    assert hold_in(folds, 50, 20) is folds
+    folds = with_tuning_rows(HashFolds(3), 100, 10)
+    assert with_tuning_rows(folds, 50, 20) is folds
 
 
 # -- leading components

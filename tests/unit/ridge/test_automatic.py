@@ -14,7 +14,7 @@ from sklearn.linear_model import Ridge, RidgeCV
 
 from rff_dist import HashFolds, RFFClassifier, RFFRidge, SerialEngine, TimeFolds
 from rff_dist.data import samples
-from rff_dist.data.folding import GroupFolds, HeldInFolds, hold_in
+from rff_dist.data.folding import GroupFolds, TuningFolds, with_tuning_rows
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, PlanError
@@ -97,14 +97,14 @@ def found():
 def test_rows_are_sampled_with_their_own_folds(n_samples, n_rows, n_held_in):
     X = np.arange(n_samples, dtype=float)[:, np.newaxis]
     dataset = ArrayDataset(X, X)
-    folds = hold_in(HashFolds(3), n_samples, n_held_in)
+    folds = with_tuning_rows(HashFolds(3), n_samples, n_held_in)
     sample = samples.sample_folds(dataset, folds, n_rows=n_rows)
     rows = sample.X[:, 0].astype(int)
     whole = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
     np.testing.assert_array_equal(sample.fold_of_row, whole[rows])
     assert len(set(rows)) == len(rows)
-    held_in = set(sample.held_in(n_rows)[0][:, 0].astype(int))
-    assert held_in <= set(np.flatnonzero(folds.is_held_in(whole)))
+    held_in = set(sample.tuning_rows(n_rows)[0][:, 0].astype(int))
+    assert held_in <= set(np.flatnonzero(folds.is_tuning(whole)))
 
 
 @pytest.mark.parametrize("cv", [None, HashFolds(3), TimeFolds(4)])
@@ -119,8 +119,8 @@ def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
     )
     trained = fit(ArrayDataset(X, y), options, engine=ENGINE)
     folds = trained.parts.folds
-    assert isinstance(folds, HeldInFolds)
-    held_in = folds.is_held_in(folds.assign(0, 300, n_samples=300, groups=None))
+    assert isinstance(folds, TuningFolds)
+    held_in = folds.is_tuning(folds.assign(0, 300, n_samples=300, groups=None))
     assert 50 < held_in.sum() <= 150
     others = np.where(held_in, y, np.random.default_rng(1).permutation(y))
     again = fit(ArrayDataset(X, others), options, engine=ENGINE)

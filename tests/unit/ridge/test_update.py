@@ -18,7 +18,7 @@ from rff_dist.classify import fit as classification
 from rff_dist.data import blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.columns import MemoryColumn
-from rff_dist.data.folding import folds_from_dict, hold_in
+from rff_dist.data.folding import folds_from_dict, with_tuning_rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, FingerprintMismatchError, StatisticsError
 from rff_dist.fitting.options import Penalty, RidgeOptions
@@ -117,7 +117,11 @@ def test_updates_one_after_another_have_the_bits_of_one_pass(
     """Blocks keep their edges when rows are appended."""
     given = {"chunk_rows": chunk_rows, "weights": weights}
     n_samples = first if folds is None else max(first, 200)
-    cv = hold_in(HashFolds(3, seed=1), n_samples, 50) if folds == "held in" else folds
+    cv = (
+        with_tuning_rows(HashFolds(3, seed=1), n_samples, 50)
+        if folds == "held in"
+        else folds
+    )
     with pytest.MonkeyPatch.context() as patched:
         if small_blocks:
             patched.setattr(blocks, "MIN_BLOCK_ROWS", 512)
@@ -190,7 +194,7 @@ def test_a_copy_in_other_chunks_is_cut_as_the_copy_is_and_the_old_rows_as_they_w
 
 
 @pytest.mark.parametrize(
-    "folds", [None, HashFolds(3), hold_in(HashFolds(3), 20_000, 100)]
+    "folds", [None, HashFolds(3), with_tuning_rows(HashFolds(3), 20_000, 100)]
 )
 def test_only_the_last_block_and_the_new_rows_are_read_again(folds):
     read = []
@@ -247,7 +251,9 @@ def by_folds_at_once(model, dataset):
     return parts.total()
 
 
-@pytest.mark.parametrize("folds", [TimeFolds(3), hold_in(TimeFolds(3), 2000, 10)])
+@pytest.mark.parametrize(
+    "folds", [TimeFolds(3), with_tuning_rows(TimeFolds(3), 2000, 10)]
+)
 def test_what_was_summed_by_folds_that_move_is_summed_anew(folds):
     model = begun = fit(first_rows(2000), cv=folds)
     for n_samples in (2600, 2700):
