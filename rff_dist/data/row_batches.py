@@ -1,6 +1,6 @@
 """Batches of rows that are to be stored: checks of their arrays, and those of Dask."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,6 +65,28 @@ def fit(
             " converts without rounding. Convert the values first"
         )
     return values.astype(dtype, copy=False)
+
+
+def fit_parts(
+    parts: Mapping[str, np.ndarray], stored: Mapping[str, Any], label: str, where: str
+) -> dict[str, np.ndarray]:
+    """Return a batch's arrays in the dtypes of `stored` arrays or headers by name.
+
+    `label` names what has the stored arrays, and `where` begins errors. Raises
+    DataError as `fit`, or if there are other arrays.
+    """
+    if parts.keys() != stored.keys():
+        raise DataError(
+            f"{where}the new rows have the arrays {', '.join(parts)}, and {label} has"
+            f" {', '.join(stored)}; expected the same arrays"
+        )
+    fitted = {}
+    for name, values in parts.items():
+        array = stored[name]
+        shape = (len(parts["X"]), *array.shape[1:])
+        of = f"array {name!r} of {label}"
+        fitted[name] = fit(values, shape, array.dtype, f"{where}{name}", of)
+    return fitted
 
 
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from rff_dist.features.levels import Levels
 from rff_dist.recipes import recipes
 from rff_dist.statistics import accumulate, inspection, passes
 from rff_dist.statistics.moments import Moments
-from rff_dist.storage import groups
+from rff_dist.storage import manifests
 from rff_dist.typing import Facts, Summary, frozen
 
 
@@ -126,7 +126,7 @@ def describe_dataset(dataset: blocks.Dataset) -> Facts:
     facts: Summary = {"data_fingerprint": dataset.fingerprint()}
     if dataset.version is not None:
         facts["data_version"] = dataset.version
-        name = groups.name_of(dataset.attributes)
+        name = manifests.name_of(dataset.attributes)
         if name is not None:
             facts["data_id"] = name
     n_samples = dataset.n_samples

@@ -25,7 +25,7 @@ from rff_dist.living.ranges import Range, count_rows, merge_ranges, without_rows
 from rff_dist.living.windows import ALL_ROWS, Window
 from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.storage import groups, locations, repositories
+from rff_dist.storage import locations, manifests, repositories
 from rff_dist.text import redact
 from rff_dist.typing import frozen
 
@@ -221,7 +221,7 @@ def _why_not(model: RidgeModel, dataset: blocks.Dataset) -> str:
     n_samples = dataset.n_samples
     name = _name(dataset)
     version = model.card.get("data_version")
-    data_id = groups.name_of(dataset.attributes)
+    data_id = manifests.name_of(dataset.attributes)
     are_versions = version is not None and dataset.version is not None
     if not are_versions or model.card.get("data_id") != data_id:
         has = (
@@ -270,7 +270,7 @@ def _loads_of(dataset: blocks.Dataset, window: str) -> list[Load]:
             " record the rows that came together; expected a versioned dataset."
             " `rff-dist data convert` makes one"
         )
-    return read_loads(groups.manifest_of(dataset.attributes), dataset.n_samples)
+    return read_loads(manifests.manifest_of(dataset.attributes), dataset.n_samples)
 
 
 def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]:

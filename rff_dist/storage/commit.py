@@ -44,21 +44,12 @@ from zarr.core.sync import sync
 from zarr.storage import ObjectStore
 
 from rff_dist.errors import OutputExistsError, StorageError
-from rff_dist.storage import arrays, groups, locations, output_places
+from rff_dist.storage import arrays, locations, manifests, output_places
 from rff_dist.storage.documents import (
     TaggedBytes,
     overtaken,
     read_tagged,
     replace_bytes,
-)
-from rff_dist.storage.groups import (
-    FILE,
-    MANIFEST,
-    PARTS,
-    RECORD,
-    SUM_BYTES,
-    generations_of,
-    manifest_of,
 )
 from rff_dist.storage.locations import (
     MEMORY,
@@ -67,6 +58,15 @@ from rff_dist.storage.locations import (
     load_json,
     open_store,
     store_errors,
+)
+from rff_dist.storage.manifests import (
+    FILE,
+    MANIFEST,
+    PARTS,
+    RECORD,
+    SUM_BYTES,
+    generations_of,
+    manifest_of,
 )
 from rff_dist.typing import Facts, Summary, frozen
 
@@ -254,7 +254,7 @@ def _remove(location: Location, name: str) -> None:
     for member in locations.list_names(location):
         # such as the list of rows that updates of a model refused
         is_file = member.endswith(".json")
-        if not is_file and not groups.is_generation(member):
+        if not is_file and not manifests.is_generation(member):
             output_places.discard(location.child(member))
 
 
@@ -368,23 +368,12 @@ def complete(
         for name in names
     }
     manifest = {**attributes[MANIFEST], "state": "complete", PARTS: parts}
-    content = sign_group(document, {**attributes, MANIFEST: manifest})
+    content = manifests.sign_group(document, {**attributes, MANIFEST: manifest})
     if not isinstance(store, ObjectStore):
         # No one else writes to a hidden folder or a session of Icechunk.
         locations.write_bytes(store, FILE, content)
     elif not replace_bytes(store, FILE, content, expected=before, where=place):
         raise overtaken(place)
-
-
-def sign_group(document: Facts, attributes: Facts) -> bytes:
-    """Return a group's metadata with new attributes, which its manifest binds."""
-    old = document["attributes"]
-    manifest = {**manifest_of(old), **attributes[MANIFEST]}
-    manifest["format_version"] = groups.FORMAT_VERSION
-    signed = {**document, "attributes": {**old, **attributes, MANIFEST: manifest}}
-    manifest[groups.COVERS] = sorted(signed["attributes"])
-    manifest[groups.DIGEST] = groups.group_digest(signed)
-    return json.dumps(signed).encode()  # an indent takes 0.1 s with 5,000 columns
 
 
 def _describe(
@@ -398,7 +387,7 @@ def _describe(
     sums = np.zeros(n_chunks, "<u4")
     is_new = np.ones(n_chunks, bool)
     if known is not None:
-        before = groups.unpacked(known["crc32c"])[:n_chunks]
+        before = manifests.unpacked(known["crc32c"])[:n_chunks]
         sums[: len(before)] = before
         is_new[: len(before)] = False
         is_new[[number for number in changed if number < n_chunks]] = True

@@ -15,24 +15,24 @@ from rff_dist.data.array_checks import check_indices
 from rff_dist.data.loads import with_load, without_deleted
 from rff_dist.data.row_batches import RowBatch, column_names
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import (
-    appending,
-    arrays,
-    datasets,
-    locations,
-    writing,
-)
-from rff_dist.storage.appending import (
-    ChangeResult,
-    DatasetEditor,
-    digest_rows,
-    editing,
-    select,
-)
+from rff_dist.storage import arrays, datasets, locations, writing
 from rff_dist.storage.arrays import ZarrArray
 from rff_dist.storage.columns import ID, id_column
-from rff_dist.storage.groups import MANIFEST, find_group
+from rff_dist.storage.editing import (
+    ROLES,
+    ChangeResult,
+    DatasetEditor,
+    differences,
+    digest_rows,
+    editing,
+    find_values,
+    read_headers,
+    refuse_others,
+    select,
+)
+from rff_dist.storage.groups import find_group
 from rff_dist.storage.locations import parse_location
+from rff_dist.storage.manifests import MANIFEST
 from rff_dist.storage.output_places import check_output
 from rff_dist.typing import AnyDType, Arrays, Facts, IntArray, PathLike, frozen
 
@@ -230,9 +230,7 @@ def merge_rows(
     is_new = rows < 0
     known = np.flatnonzero(~is_new)
     known = known[np.argsort(rows[known], kind="stable")]
-    for cells, _ in appending.differences(
-        dataset, rows[known], select(parts, known)
-    ).values():
+    for cells, _ in differences(dataset, rows[known], select(parts, known)).values():
         is_new[known] |= cells.any(axis=1)
     rows = rows[is_new]
     n_added = int((rows < 0).sum())
@@ -362,7 +360,7 @@ def find_rows(
     dtype = dataset.array(name).dtype
     stored = [_as_stored(value, dtype) for value in values]
     wanted = np.array([value for value in stored if value is not None], dtype)
-    rows_of = appending.find_values(dataset, name, wanted, place)
+    rows_of = find_values(dataset, name, wanted, place)
     return [np.array(rows_of.get(value, []), np.int64) for value in stored]
 
 
@@ -449,17 +447,17 @@ def convert_dataset(
     if output is not None:
         check_output(place, overwrite=False, inputs=[location])
     group = find_group(url)
-    headers = appending.read_headers(group)
+    headers = read_headers(group)
     if "X" not in headers:
         raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
-    appending.refuse_others(group)
+    refuse_others(group)
     n_samples = headers["X"].shape[0]
     chunk_rows = headers["X"].stored_rows
     attributes = dict(group.attributes)
     attributes.pop(MANIFEST, None)
     names = attributes.pop("feature_names", None), attributes.pop("target_names", None)
     stored = datasets.read_arrays(url, [*headers], n_rows=chunk_rows)
-    batches = (tuple(map(parts.get, appending.ROLES)) for parts in stored)
+    batches = (tuple(map(parts.get, ROLES)) for parts in stored)
     # In the same chunks: blocks end on their edges, so that passes keep their bits and
     # kept sums.
     write_options = writing.WriteOptions(

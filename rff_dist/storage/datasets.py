@@ -21,10 +21,11 @@ from rff_dist.data.grid_attributes import marks_of
 from rff_dist.data.grids import GridDataset
 from rff_dist.errors import NoSuchVersionError, StorageError
 from rff_dist.storage import grids as stored_grids
-from rff_dist.storage import groups, repositories
+from rff_dist.storage import groups, manifests, repositories
 from rff_dist.storage.arrays import Header, ZarrArray
-from rff_dist.storage.groups import StoredArray, StoredGroup, find_group, manifest_of
+from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
 from rff_dist.storage.locations import json_digest, parse_location
+from rff_dist.storage.manifests import manifest_of
 from rff_dist.typing import AnyArray, Facts, PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
@@ -119,7 +120,7 @@ class ZarrDataset(memory.IndexedDataset):
         """Return the manifest's digest of the first rows, if a version ended there."""
         if self.version is None:
             return None
-        prefixes = manifest_of(self.attributes).get(groups.PREFIXES, ())
+        prefixes = manifest_of(self.attributes).get(manifests.PREFIXES, ())
         # An append that only changes attributes lists the same number again: the first
         # digest of a number counts.
         digest = dict(map(tuple, reversed(prefixes))).get(n_samples)

@@ -30,8 +30,9 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, groups, locations
 from rff_dist.storage.arrays import ZarrArray, naming_cells
-from rff_dist.storage.groups import MANIFEST, StoredArray, StoredGroup, find_group
+from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
 from rff_dist.storage.locations import Location, open_store
+from rff_dist.storage.manifests import MANIFEST
 from rff_dist.storage.outputs import Layout, StagedOutput, begin
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
 

@@ -1,5 +1,5 @@
-"""Find Zarr groups, open them and their arrays for reading, also in another process,
-and bind the parts of a group to each other.
+"""Find Zarr groups, and open them and their arrays for reading, also in another
+process.
 
 A URL goes in; a StoredGroup in one state comes out. Zarr alone would mix the rows of
 two states if someone writes meanwhile, and would not notice chunks that were swapped.
@@ -7,22 +7,19 @@ two states if someone writes meanwhile, and would not notice chunks that were sw
 
 from __future__ import annotations
 
-import base64
 import os
-import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.core.buffer import Buffer
 from zarr.storage import LocalStore, WrapperStore
 
 from rff_dist.data.array_checks import check_indices
@@ -31,17 +28,11 @@ from rff_dist.errors import (
     IntegrityError,
     NoSuchVersionError,
     StorageError,
-    VersionError,
 )
-from rff_dist.storage import arrays, locations, repositories
+from rff_dist.storage import arrays, locations, manifests, repositories
 from rff_dist.storage.arrays import Header, ZarrArray
-from rff_dist.storage.locations import (
-    Location,
-    json_digest,
-    load_json,
-    open_store,
-    parse_location,
-)
+from rff_dist.storage.locations import Location, open_store, parse_location
+from rff_dist.storage.manifests import MANIFEST, WrongChunkError, manifest_of
 from rff_dist.text import some
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
 
@@ -149,8 +140,8 @@ class StoredGroup:
         """
         try:
             return {
-                name: (part["metadata"], unpacked(part["crc32c"]))
-                for name, part in self.manifest.get(PARTS, {}).items()
+                name: (part["metadata"], manifests.unpacked(part["crc32c"]))
+                for name, part in self.manifest.get(manifests.PARTS, {}).items()
             }
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise IntegrityError(
@@ -166,7 +157,7 @@ class StoredGroup:
         sums = {
             f"{self.prefix}{name}/c/": sums for name, (_, sums) in self.parts.items()
         }
-        return arrays.CheckedStore(self.store, partial(_check_place, sums))
+        return arrays.CheckedStore(self.store, partial(manifests.check_chunk, sums))
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""
@@ -425,8 +416,8 @@ def find_group(
     if not location.is_remote:
         return group_in(open_store(location), process=os.getpid())
     # An overwritten dataset's metadata only lead to the generation's folder.
-    content = locations.read_file(location, FILE) or b""
-    current, _ = generations_of(content)
+    content = locations.read_file(location, manifests.FILE) or b""
+    current, _ = manifests.generations_of(content)
     folder = location.child(current) if current else location
     return group_in(open_store(folder), generation=folder.url)
 
@@ -486,7 +477,7 @@ def _read_attributes(store: Store, prefix: str, place: str) -> Summary:
     others = None
     if name == ".zgroup":  # format 2
         others = locations.read_bytes(store, f"{prefix}.zattrs", where=place) or b"{}"
-    document = parse_group(content, place, others)
+    document = manifests.parse_group(content, place, others)
     if name == ".zarray" or document.get("node_type") == "array":
         parent, _, name = place.rstrip("/").rpartition("/")
         raise StorageError(
@@ -494,158 +485,3 @@ def _read_attributes(store: Store, prefix: str, place: str) -> Summary:
             f" x={name!r}"
         )
     return dict(document["attributes"])
-
-
-def parse_group(content: bytes, place: str, attributes: bytes | None = None) -> Summary:
-    """Parse and check a group's metadata, in format 2 with its attributes apart."""
-    try:
-        document = load_json(content, place)
-        if attributes is not None:
-            document["attributes"] = load_json(attributes, place)
-        document.setdefault("attributes", {})
-        _check_digest(document, place)
-        if document["zarr_format"] not in (2, 3):
-            raise StorageError(
-                f"Zarr format {str(document['zarr_format'])[:20]}; expected 2 or 3"
-            )
-        return document
-    except (IntegrityError, VersionError):
-        raise
-    except Exception as error:
-        raise StorageError(
-            f"{place} cannot be opened as a Zarr group: {locations.explain(error)}"
-        ) from error
-
-
-# -- the manifest of a group that this package writes
-#
-# A chunk ends with its crc32c, which reveals damaged bytes. The manifest keeps the
-# checksums of all chunks in order, a digest of each array's metadata, and a digest of
-# the group's own. So swapped chunks and changed metadata are noticed. Arrays carry a
-# mark, which says that their group must have such a manifest.
-
-
-FORMAT_VERSION = 1
-FILE = "zarr.json"
-PARTS = "arrays"
-COVERS = "covers"
-DIGEST = "digest"
-SUM_BYTES = 4
-_FEW_BITS = 4  # A checksum that differs in so few bits is damaged, not another chunk's.
-# The attribute of a group that says what this package wrote there: its manifest.
-MANIFEST = "rff_dist"
-# Members of the manifest:
-RECORD = "record"  # the kind of a stored model; datasets and outputs have none
-LINEAGE = "lineage"  # of a published version of a registered model
-NAME = "id"  # a name that all versions of one dataset share, and no other dataset has
-# [number, digest] of the first rows: those of the last version that changed old rows,
-# and after each append since
-PREFIXES = "line"
-
-GENERATION = re.compile(r"generation-[0-9a-f]{32}")
-
-
-def manifest_of(attributes: object) -> Facts:
-    """Return the manifest among a group's attributes; empty if there is none."""
-    manifest = attributes.get(MANIFEST) if isinstance(attributes, Mapping) else None
-    return manifest if isinstance(manifest, Mapping) else {}
-
-
-def manifest_in(content: bytes) -> Facts:
-    """Return the manifest in a group's metadata; empty if they are damaged."""
-    with suppress(StorageError):
-        return manifest_of(load_json(content, "a group").get("attributes"))
-    return {}
-
-
-def is_generation(name: object) -> TypeGuard[str]:
-    """Return whether a name is that of a generation's folder, see `output_places`."""
-    return isinstance(name, str) and GENERATION.fullmatch(name) is not None
-
-
-def generations_of(content: bytes) -> tuple[str, str | None]:
-    """Return the names of the generation that a group's metadata lead to, and of the
-    one before.
-
-    The name "" means a group that was written in its place; see `output_places`.
-    """
-    manifest = manifest_in(content)
-    current = manifest.get("generation")
-    previous = manifest.get("previous")
-    if not is_generation(current):
-        return "", None
-    return current, previous if previous == "" or is_generation(previous) else None
-
-
-def name_of(attributes: Facts) -> str | None:
-    """Return the name that all versions of a dataset share; None for plain Zarr."""
-    name = manifest_of(attributes).get(NAME)
-    return None if name is None else str(name)
-
-
-def _check_digest(document: Facts, place: str) -> None:
-    """Check a group's metadata against the digest in its manifest, if this package
-    completed the group.
-    """
-    manifest = manifest_of(document.get("attributes"))
-    version = manifest.get("format_version")
-    if type(version) is int and version > FORMAT_VERSION:
-        raise VersionError(
-            f"{place} is of format {version}; this release knows format"
-            f" {FORMAT_VERSION}. Use a newer one of rff_dist"
-        )
-    # What only names a generation has a digest if the group has a lineage.
-    is_signed = manifest.get("state") == "complete" and "generation" not in manifest
-    if not is_signed and DIGEST not in manifest:
-        return
-    if group_digest(document) != manifest.get(DIGEST):
-        raise IntegrityError(
-            f"the metadata of {place} ({FILE}) are not as they were written; restore"
-            " them from a copy, or write the dataset again"
-        )
-
-
-class WrongChunkError(IntegrityError):
-    """A whole chunk that is not its place's: a program may have written just now."""
-
-
-def _check_place(
-    sums_of: Mapping[str, NDArray[np.uint32]], key: str, chunk: Buffer, is_part: bool
-) -> None:
-    """Compare a chunk with the checksum of its place; `sums_of` has those of each
-    array, by the key's part before the chunk's number.
-    """
-    array, slash, place = key.partition("/c/")
-    sums = sums_of.get(array + slash)
-    # A part need not have the checksum, which ends the chunk.
-    if sums is None or is_part:
-        return
-    number = int(place.partition("/")[0])
-    if number >= len(sums):
-        return
-    stored = chunk[-SUM_BYTES:].to_bytes()
-    if stored == sums[number].tobytes():
-        return
-    n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
-    is_damaged = n_bits <= _FEW_BITS or len(chunk) < SUM_BYTES
-    kind = IntegrityError if is_damaged else WrongChunkError
-    raise kind(f"{key} is not the chunk that was written there")
-
-
-def group_digest(document: Facts) -> str:
-    """Return a digest of the manifest and the attributes that it covers; others may be
-    added freely, such as xarray's.
-    """
-    attributes = document["attributes"]
-    manifest = {**manifest_of(attributes)}
-    manifest.pop(DIGEST, None)
-    covered = {key: attributes.get(key) for key in manifest.get(COVERS, ())}
-    covered.pop(MANIFEST, None)
-    return json_digest(
-        [document.get("zarr_format"), document.get("node_type"), covered, manifest]
-    )
-
-
-def unpacked(text: str) -> NDArray[np.uint32]:
-    """Return checksums from the manifest's text."""
-    return np.frombuffer(base64.b64decode(text), "<u4")

@@ -26,14 +26,13 @@ from zarr.core.sync import sync
 
 from rff_dist.contexts import setting
 from rff_dist.errors import OutputBusyError, OutputExistsError, StorageError
-from rff_dist.storage import documents, groups, locations, repositories
+from rff_dist.storage import documents, locations, manifests, repositories
 from rff_dist.storage.documents import (
     TaggedBytes,
     overtaken,
     read_tagged,
     replace_bytes,
 )
-from rff_dist.storage.groups import RECORD
 from rff_dist.storage.locations import (
     DATASET_FILES,
     MEMORY,
@@ -44,6 +43,7 @@ from rff_dist.storage.locations import (
     open_store,
     store_errors,
 )
+from rff_dist.storage.manifests import RECORD
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
 
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 _FILE = "zarr.json"
 # What a killed writer of a generation, or of a repository, has written to an object
 # store before anything leads to it.
-_ABANDONED = re.compile("|".join([groups.GENERATION.pattern, *repositories.FOLDERS]))
+_ABANDONED = re.compile("|".join([manifests.GENERATION.pattern, *repositories.FOLDERS]))
 # Ends of names that no folder has.
 _OF_FILES = (
     *(".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".xlsx", ".xls"),
@@ -115,8 +115,8 @@ def _check_replacing(
             " publish the next one with register=True, or choose another name"
         )
     content = locations.read_file(location, _FILE) or b""
-    manifest = groups.manifest_in(content)
-    if overwrite and groups.LINEAGE in manifest:
+    manifest = manifests.manifest_in(content)
+    if overwrite and manifests.LINEAGE in manifest:
         raise OutputExistsError(
             f"{location} is a published version of a registered model, which is never"
             " replaced; publish the next one with register=True, or choose another"
@@ -226,8 +226,8 @@ def holds_model(location: Location) -> bool:
     content = locations.read_file(location, _FILE)
     if content is None:
         return has_versions(location)
-    attributes = groups.parse_group(content, str(location))["attributes"]
-    return RECORD in groups.manifest_of(attributes)
+    attributes = manifests.parse_group(content, str(location))["attributes"]
+    return RECORD in manifests.manifest_of(attributes)
 
 
 def is_unfinished(location: Location) -> bool:
@@ -237,7 +237,7 @@ def is_unfinished(location: Location) -> bool:
     content = locations.read_file(location, _FILE)
     if content is None:
         return locations.is_versioned(location) and repositories.is_empty(location)
-    return groups.manifest_in(content).get("state") == "writing"
+    return manifests.manifest_in(content).get("state") == "writing"
 
 
 def _refuse_others_objects(location: Location) -> None:

@@ -22,8 +22,8 @@ from rff_dist.storage import commit, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, ZarrArray, create_array, read_rows
 from rff_dist.storage.commit import Place
 from rff_dist.storage.documents import drain
-from rff_dist.storage.groups import MANIFEST
 from rff_dist.storage.locations import Location, open_store
+from rff_dist.storage.manifests import MANIFEST
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)

@@ -30,12 +30,14 @@ from rff_dist.storage import (
     documents,
     groups,
     locations,
+    manifests,
     output_places,
 )
 from rff_dist.storage.commit import Place
 from rff_dist.storage.documents import TaggedBytes
-from rff_dist.storage.groups import LINEAGE, MANIFEST, RECORD, StoredGroup
+from rff_dist.storage.groups import StoredGroup
 from rff_dist.storage.locations import POINTER_FILE, Location, open_store
+from rff_dist.storage.manifests import LINEAGE, MANIFEST, RECORD
 from rff_dist.typing import AnyArray, Arrays, Facts, PathLike, Summary, frozen
 
 _FILE = "zarr.json"
@@ -161,7 +163,7 @@ def add_lineage(location: Location, lineage: Facts) -> None:
     # they are these.
     before = documents.read_tagged(open_store(location), _FILE, where=location)
     document = _parse(b"" if before is None else before.content, location)
-    content = commit.sign_group(document, {MANIFEST: {LINEAGE: lineage}})
+    content = manifests.sign_group(document, {MANIFEST: {LINEAGE: lineage}})
     output_places.publish_bytes(location, _FILE, content, expected=before)
 
 
@@ -231,14 +233,14 @@ def read_lineage(location: Location) -> Facts | None:
     if content is None:
         return None
     document = _parse(content, location)
-    return groups.manifest_of(document["attributes"]).get(LINEAGE)
+    return manifests.manifest_of(document["attributes"]).get(LINEAGE)
 
 
 def _parse(content: bytes, location: Location) -> Summary:
     """Parse the metadata of a record, which may name the folder that it is in."""
     where = f"{_FILE} of {location}"
-    document = groups.parse_group(content, where)
-    if not groups.manifest_of(document["attributes"]):
+    document = manifests.parse_group(content, where)
+    if not manifests.manifest_of(document["attributes"]):
         raise IntegrityError(
             f"{where} is not as it was written; restore it from a copy"
         )

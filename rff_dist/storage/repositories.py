@@ -13,7 +13,6 @@ branch.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Set
 from contextlib import (
@@ -32,15 +31,20 @@ from zarr.abc.store import Store
 from zarr.core.sync import sync
 
 from rff_dist.errors import (
-    ConflictError,
     IntegrityError,
     InvalidParameterError,
     NoSuchVersionError,
-    RFFDistError,
     StorageError,
 )
 from rff_dist.storage import documents, locations
-from rff_dist.storage.locations import Location, explain, json_digest
+from rff_dist.storage.icechunk_access import (
+    bounded_config,
+    icechunk_errors,
+    load_icechunk,
+    open_repository,
+    storage_of,
+)
+from rff_dist.storage.locations import Location, json_digest
 from rff_dist.typing import Facts, Summary, frozen
 
 if TYPE_CHECKING:
@@ -59,7 +63,6 @@ _DIGEST = "rff_dist.digest"
 _BEFORE = "rff_dist.before"
 _WRITTEN = "rff_dist.written"
 _CACHE_BYTES = 2**27  # of chunks, for `open_together`
-_REQUEST_S = 30
 # In an object store a writer may be at work on chunks that no snapshot names yet.
 _SPARED = timedelta(days=1)
 
@@ -125,7 +128,9 @@ class Change:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         signed = {**facts, _BEFORE: self.before, _WRITTEN: now}
         signed[_DIGEST] = json_digest([message, signed])
-        with _errors(f"{self.location} could not be changed", "; it is as it was"):
+        with icechunk_errors(
+            f"{self.location} could not be changed", "; it is as it was"
+        ):
             if not self.location.is_local:  # Icechunk moves the branch on a condition.
                 return str(self._session.commit(message, metadata=signed))
             # Icechunk syncs nothing. After a power cut the branch must lead to files
@@ -135,7 +140,7 @@ class Change:
             new_files = _files(self.location) - self._old_files
             for path in new_files | {path.parent for path in new_files}:
                 locations.fsync_path(path)
-            repository = _open_repository(self.location)
+            repository = open_repository(self.location)
             repository.reset_branch(MAIN, snapshot, from_snapshot_id=self.before)
         _sync_branch(self.location)
         return snapshot
@@ -147,8 +152,8 @@ class Change:
         documents.drain()
         # Icechunk's own collection of garbage would also remove versions from before a
         # rollback.
-        with suppress(_icechunk().IcechunkError, OSError):
-            if _open_repository(self.location).lookup_branch(MAIN) == self.before:
+        with suppress(load_icechunk().IcechunkError, OSError):
+            if open_repository(self.location).lookup_branch(MAIN) == self.before:
                 for path in _files(self.location) - self._old_files:
                     path.unlink(missing_ok=True)
 
@@ -158,8 +163,8 @@ class Change:
 
 def is_empty(location: Location) -> bool:
     """Return whether a repository was created, but nothing was ever committed to it."""
-    with _errors(f"{location} cannot be read"):
-        repository = _open_repository(location)
+    with icechunk_errors(f"{location} cannot be read"):
+        repository = open_repository(location)
         if repository.list_branches() != {MAIN} or repository.list_tags():
             return False
         return _is_first(repository, next(_ancestry(repository)), location)
@@ -172,8 +177,10 @@ def open_snapshot(
     must have, if known.
     """
     snapshot = find_snapshot(location, version)
-    with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
-        repository = _open_repository(location)
+    with icechunk_errors(
+        f"version {snapshot} of {location} cannot be read", version=snapshot
+    ):
+        repository = open_repository(location)
         facts = _checked(repository, repository.lookup_snapshot(snapshot), location)
     return open_pinned(location, snapshot), snapshot, facts.get("sha256")
 
@@ -182,17 +189,21 @@ def open_snapshot(
 @lru_cache(maxsize=8)
 def open_pinned(location: Location, snapshot: str) -> Store:
     """Return the store of a snapshot, by its full name."""
-    with _errors(f"version {snapshot} of {location} cannot be read", version=snapshot):
-        return _open_repository(location).readonly_session(snapshot_id=snapshot).store
+    with icechunk_errors(
+        f"version {snapshot} of {location} cannot be read", version=snapshot
+    ):
+        return open_repository(location).readonly_session(snapshot_id=snapshot).store
 
 
 def open_together(location: Location, *snapshots: str) -> list[Store]:
     """Return the stores of several snapshots with a common cache of 128 MiB, so that a
     shared chunk is read once.
     """
-    caching = _icechunk().CachingConfig(num_bytes_chunks=_CACHE_BYTES)
-    with _errors(f"versions of {location} cannot be read", version=snapshots[0]):
-        repository = _open_repository(location, caching=caching)
+    caching = load_icechunk().CachingConfig(num_bytes_chunks=_CACHE_BYTES)
+    with icechunk_errors(
+        f"versions of {location} cannot be read", version=snapshots[0]
+    ):
+        repository = open_repository(location, caching=caching)
         return [
             repository.readonly_session(snapshot_id=name).store for name in snapshots
         ]
@@ -204,15 +215,15 @@ def find_snapshot(location: Location, version: str | None = None) -> str:
 
     Raises NoSuchVersionError if no snapshot or several match.
     """
-    with _errors(f"{location} cannot be read"):
-        repository = _open_repository(location)
+    with icechunk_errors(f"{location} cannot be read"):
+        repository = open_repository(location)
         if version is None or version == MAIN:
             return repository.lookup_branch(MAIN)
         if version in repository.list_tags():
             return repository.lookup_tag(version)
         if version in repository.list_branches():
             return repository.lookup_branch(version)
-        with suppress(_icechunk().IcechunkError):
+        with suppress(load_icechunk().IcechunkError):
             return str(repository.lookup_snapshot(version).id)
         # by its first characters: all histories are listed for it, so this comes last
         matches = {
@@ -233,8 +244,8 @@ def find_snapshot(location: Location, version: str | None = None) -> str:
 def read_history(location: Location, version: str | None = None) -> list[Snapshot]:
     """Return a snapshot (None: the current one) and its ancestors, the newest first."""
     head = find_snapshot(location, version)
-    with _errors(f"the history of {location} cannot be read"):
-        repository = _open_repository(location)
+    with icechunk_errors(f"the history of {location} cannot be read"):
+        repository = open_repository(location)
         tags: dict[str, list[str]] = {}
         for tag in sorted(repository.list_tags()):
             tags.setdefault(repository.lookup_tag(tag), []).append(tag)
@@ -257,8 +268,8 @@ def read_history(location: Location, version: str | None = None) -> list[Snapsho
 def other_snapshots(location: Location) -> list[Snapshot]:
     """Return all snapshots that can be read, except the current one."""
     current = find_snapshot(location)
-    with _errors(f"the history of {location} cannot be read"):
-        heads = _heads(_open_repository(location))
+    with icechunk_errors(f"the history of {location} cannot be read"):
+        heads = _heads(open_repository(location))
     snapshots = {}
     for head in heads:
         for snapshot in read_history(location, head):
@@ -273,8 +284,8 @@ def changed_chunks(location: Location, before: str, after: str) -> Chunks:
     Raises NoSuchVersionError if one of them has expired, or belongs to another dataset.
     """
     changed: Chunks = {}
-    with _errors(f"versions of {location} cannot be compared", version=before):
-        repository = _open_repository(location)
+    with icechunk_errors(f"versions of {location} cannot be compared", version=before):
+        repository = open_repository(location)
         ancestors = {entry.id for entry in _ancestry(repository, after)}
         line = [entry.id for entry in _ancestry(repository, before)]
         # After a rollback neither is the other's ancestor: compare both with their last
@@ -306,10 +317,12 @@ def create_repository(location: Location) -> Change:
             f"{location} would be a versioned dataset, whose name Icechunk writes in"
             " ASCII only; expected a name in ASCII, or plain Zarr"
         )
-    with _errors(f"{location} cannot be written"):
+    with icechunk_errors(f"{location} cannot be written"):
         if location.is_local:
             Path(location.path).parent.mkdir(parents=True, exist_ok=True)
-        repository = _icechunk().Repository.create(_storage(location), config=_config())
+        repository = load_icechunk().Repository.create(
+            storage_of(location), config=bounded_config()
+        )
         return _begin(location, repository)
 
 
@@ -325,9 +338,9 @@ def changing(location: Location) -> Iterator[Change]:
     out meanwhile.
     """
     with ExitStack() as stack:
-        with _errors(f"{location} cannot be changed"):
+        with icechunk_errors(f"{location} cannot be changed"):
             stack.enter_context(_locked(location))
-            change = _begin(location, _open_repository(location))
+            change = _begin(location, open_repository(location))
         try:
             yield change
         finally:
@@ -345,7 +358,7 @@ def tag_snapshot(location: Location, tag: str, version: str | None = None) -> st
     with _writer(location) as repository:
         try:
             repository.create_tag(tag, snapshot)
-        except _icechunk().IcechunkError as error:
+        except load_icechunk().IcechunkError as error:
             raise InvalidParameterError(
                 f"{location} has, or had, a tag {tag!r}; a tag names one version for"
                 " ever. Choose another name"
@@ -431,7 +444,7 @@ def _check_parent(
         return
     try:
         repository.lookup_snapshot(before)
-    except _icechunk().IcechunkError:
+    except load_icechunk().IcechunkError:
         # Once `before` has expired, the empty first snapshot is the parent.
         if parent.parent_id is None:
             return
@@ -445,72 +458,7 @@ def _damaged(location: Location, what: str) -> IntegrityError:
     )
 
 
-# -- Icechunk
-
-
-def _icechunk() -> Any:
-    import icechunk
-
-    # Icechunk warns that folders have no locks, but this module locks them. Failures
-    # are in our errors.
-    icechunk.set_logs_filter("off")
-    locations.wait_at_exit()
-    return icechunk
-
-
-def _open_repository(location: Location, *, caching: Any = None) -> Repository:
-    repository: Repository = _icechunk().Repository.open(
-        _storage(location), config=_config(caching)
-    )
-    return repository
-
-
-def _config(caching: Any = None) -> Any:
-    """Return a configuration by which a silent store fails in bounded time."""
-    icechunk = _icechunk()
-    # By default AWS's client waits for ever for an answer; these are the bounds of
-    # obstore, see `open_store`.
-    each = 1000 * _REQUEST_S
-    all_tries = 1000 * locations.RETRIED_S
-    timeouts = icechunk.StorageTimeoutSettings(each, each, all_tries, each)
-    settings = icechunk.StorageSettings(timeouts=timeouts)
-    return icechunk.RepositoryConfig(storage=settings, caching=caching)
-
-
-def _storage(location: Location) -> Any:
-    """Return Icechunk's storage; credentials come from the environment."""
-    icechunk = _icechunk()
-    env = os.environ.get
-    bucket, _, prefix = location.path.partition("/")
-    match location.scheme:
-        case "file":
-            return icechunk.local_filesystem_storage(location.path)
-        case "s3":
-            endpoint = env("AWS_ENDPOINT_URL_S3") or env("AWS_ENDPOINT_URL")
-            return icechunk.s3_storage(
-                bucket=bucket,
-                prefix=prefix or None,
-                region=env("AWS_REGION") or env("AWS_DEFAULT_REGION"),
-                endpoint_url=endpoint,
-                allow_http=env("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
-                force_path_style=endpoint is not None,
-                from_env=True,
-            )
-        case "gs":
-            return icechunk.gcs_storage(
-                bucket=bucket, prefix=prefix or None, from_env=True
-            )
-        case "az":
-            account = env("AZURE_STORAGE_ACCOUNT_NAME", "")
-            return icechunk.azure_storage(
-                account=account, container=bucket, prefix=prefix, from_env=True
-            )
-        case "https":
-            return icechunk.http_storage(location.url)
-    raise StorageError(
-        f"{location} is in this process's memory, which keeps no versions; write to a"
-        " path or an object store"
-    )
+# -- histories
 
 
 def _heads(repository: Repository) -> list[str]:
@@ -526,60 +474,14 @@ def _ancestry(repository: Repository, head: str | None = None) -> Iterator[Any]:
     return iter(repository.ancestry(snapshot_id=head))
 
 
-@contextmanager
-def _errors(
-    failure: str, consequence: str = "", *, version: str | None = None
-) -> Iterator[None]:
-    """Turn Icechunk's errors into this package's; the version that was opened may have
-    expired.
-    """
-    icechunk = _icechunk()
-    try:
-        yield
-    except RFFDistError:
-        raise
-    except icechunk.ConflictError as error:
-        raise ConflictError(
-            f"{failure}: another program changed it meanwhile, and it stays as that"
-            " wrote it. Look at what the other one wrote (`rff-dist data log`), and"
-            " repeat this"
-        ) from error
-    except icechunk.SnapshotNotFoundError as error:
-        raise NoSuchVersionError(
-            f"{failure}: there is no such version, or it has expired; expected one that"
-            " `rff-dist data log` lists"
-        ) from error
-    except (icechunk.IcechunkError, OSError) as error:
-        is_missing = isinstance(
-            error, icechunk.InvalidInputError | icechunk.NotFoundError
-        )
-        if version is not None and is_missing:
-            raise NoSuchVersionError(
-                f"{failure}: it has expired, or belongs to another dataset"
-            ) from error
-        text = f"{failure}: {explain(error)}{consequence}"
-        # Icechunk has the system's error in its text only.
-        if isinstance(error, OSError) or "os error" in str(error):
-            text += f". {locations.writing_advice(error)}"
-        raise StorageError(text) from error
-    except BaseException as error:
-        # Icechunk panics on some damaged files; a PanicException is not an Exception.
-        if type(error).__name__ != "PanicException":
-            raise
-        raise IntegrityError(
-            f"{failure}: its files are damaged ({explain(error)}). Restore them from a"
-            " copy"
-        ) from error
-
-
 # -- folders, which need a lock and a sync
 
 
 @contextmanager
 def _writer(location: Location) -> Iterator[Repository]:
     """Open a repository to change its branch or tags, under the folder's lock."""
-    with _errors(f"{location} could not be changed"), _locked(location):
-        yield _open_repository(location)
+    with icechunk_errors(f"{location} could not be changed"), _locked(location):
+        yield open_repository(location)
         _sync_branch(location)
 
 

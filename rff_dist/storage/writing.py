@@ -33,8 +33,8 @@ from rff_dist.storage.arrays import (
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.commit import Place, complete
 from rff_dist.storage.datasets import ZarrDataset, dataset_from_arrays, open_dataset
-from rff_dist.storage.groups import MANIFEST, NAME, PREFIXES
 from rff_dist.storage.locations import Location
+from rff_dist.storage.manifests import MANIFEST, NAME, PREFIXES
 from rff_dist.storage.repositories import Change
 from rff_dist.typing import (
     AnyArray,
@@ -339,25 +339,14 @@ class RowBuffer:
 
     def add(self, parts: Arrays) -> None:
         """Add rows to all arrays, and write the chunks that are whole."""
-        if parts.keys() != self.arrays.keys():
-            raise DataError(
-                f"a batch of {len(parts)} arrays after batches of {len(self.arrays)}"
-                f" (row {self.n_samples}: {', '.join(parts)} after"
-                f" {', '.join(self.arrays)}); expected the same in each batch: X, (X,"
-                " y), (X, y, sample_weight) or (X, y, sample_weight, groups)"
-            )
-        n_rows = len(parts["X"])
-        for name, array in self.arrays.items():
-            where = f"batch at row {self.n_samples}: {name}"
-            shape = (n_rows, *array.shape[1:])
+        where = f"batch at row {self.n_samples}: "
+        fitted = row_batches.fit_parts(parts, self.arrays, "the first batch", where)
+        for name, values in fitted.items():
             # in the stored dtype and before chunks are cut: the digest depends on
             # neither batches nor chunks
-            value = row_batches.fit(
-                parts[name], shape, array.dtype, where, f"array {name!r}"
-            )
-            self.hashes[name].update(digests.canonical_bytes(value))
-            self.pending[name].append(value)
-        self.n_samples += n_rows
+            self.hashes[name].update(digests.canonical_bytes(values))
+            self.pending[name].append(values)
+        self.n_samples += len(parts["X"])
         if self.n_samples - self.n_written >= self.chunk_rows:
             self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
 

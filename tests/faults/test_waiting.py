@@ -18,7 +18,7 @@ import pytest
 from rff_dist.engines import dask_cluster, dask_workers
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import ClusterLostError, ClusterUnavailableError, StorageError
-from rff_dist.storage import repositories
+from rff_dist.storage import icechunk_access, repositories
 from rff_dist.storage.locations import parse_location
 from tests.dask_processes import (
     assert_each_counts_once,
@@ -261,7 +261,7 @@ class Wire:
 @pytest.mark.faults("F12")
 def test_a_store_that_takes_requests_and_answers_none_is_given_up(monkeypatch):
     pytest.importorskip("obstore", reason="needs the extra s3")
-    monkeypatch.setattr(repositories, "_REQUEST_S", 1)
+    monkeypatch.setattr(icechunk_access, "_REQUEST_S", 1)
     monkeypatch.setattr("rff_dist.storage.locations.RETRIED_S", 2)
     ended = []
 

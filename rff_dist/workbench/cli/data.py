@@ -18,7 +18,7 @@ from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
-    from rff_dist.storage import appending, locations
+    from rff_dist.storage import editing, locations
 
 group = shell.make_group(
     "data", "List the versions of datasets; correct, delete, roll back and expire."
@@ -174,10 +174,10 @@ def delete(
     message: str | None = _MESSAGE,
 ) -> Document:
     """Delete rows in one new version; earlier versions hold them until they expire."""
-    from rff_dist.storage import appending, corrections, locations
+    from rff_dist.storage import corrections, editing, locations
     from rff_dist.workbench.tables.corrections import read_rows_to_change
 
-    with appending.editing(locations.parse_location(data)) as dataset:
+    with editing.editing(locations.parse_location(data)) as dataset:
         rows = read_rows_to_change(source, dataset, by)
         corrected = corrections.delete_from(
             dataset, rows, keep_order=keep_order, message=message
@@ -194,7 +194,7 @@ def _versioned(data: str) -> locations.Location:
     return location
 
 
-def _corrected(data: str, what: str, corrected: appending.ChangeResult) -> Document:
+def _corrected(data: str, what: str, corrected: editing.ChangeResult) -> Document:
     facts = {
         "rows": words.change_words(corrected.n_before, corrected.n_after),
         "version": corrected.version or None,

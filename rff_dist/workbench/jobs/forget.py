@@ -32,9 +32,9 @@ from rff_dist.recipes import recipes
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import inspection
 from rff_dist.storage import (
-    appending,
     corrections,
     datasets,
+    editing,
     locations,
     output_places,
     repositories,
@@ -112,7 +112,7 @@ def delete(
     by what the dataset's other versions and models are known.
     """
     old_version = repositories.find_snapshot(location)
-    with appending.editing(location) as dataset:
+    with editing.editing(location) as dataset:
         if job.id and ID not in dataset.headers:
             raise InvalidParameterError(
                 f"`id` is given, but the rows of {location} have no ids; give numbers"

@@ -15,7 +15,7 @@ from rff_dist.data.columns import TEXT
 from rff_dist.errors import InvalidParameterError
 from rff_dist.recipes.recipes import recipe_of
 from rff_dist.recipes.tables import read_type, to_labels
-from rff_dist.storage import appending, locations, output_places
+from rff_dist.storage import appending, editing, locations, output_places
 from rff_dist.storage.columns import ID, id_column
 from rff_dist.storage.writing import WriteOptions
 from rff_dist.typing import Facts, PathLike
@@ -85,7 +85,7 @@ def ingest_more(
 
     found = find_sources(sources, may_be_none=True)
     with ExitStack() as stack:
-        dataset = stack.enter_context(appending.editing(location))
+        dataset = stack.enter_context(editing.editing(location))
         _refuse_other_options(dataset, roles, options)
         if found and isinstance(found[0], Lake):
             return follow(dataset, found[0], roles, write_options.message)
@@ -159,7 +159,7 @@ def _create(
 
 
 def _append(
-    dataset: appending.DatasetEditor,
+    dataset: editing.DatasetEditor,
     opened: list[Input],
     roles: Roles,
     write_options: WriteOptions,
@@ -215,7 +215,7 @@ def _append(
 
 
 def _refuse_other_options(
-    dataset: appending.DatasetEditor, roles: Roles, options: TableOptions
+    dataset: editing.DatasetEditor, roles: Roles, options: TableOptions
 ) -> None:
     """Refuse a recipe or options other than those of a dataset's rows."""
     recipe = recipe_of(dataset.attributes)
@@ -239,7 +239,7 @@ def _refuse_other_options(
 
 
 def _known_rows(
-    dataset: appending.DatasetEditor, opened: Sequence[Input], *, replaces: bool
+    dataset: editing.DatasetEditor, opened: Sequence[Input], *, replaces: bool
 ) -> appending.KnownRows:
     """Read the ids of new tables, and find those that a dataset has."""
     column = str(id_column(dataset.attributes))

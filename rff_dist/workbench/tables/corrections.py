@@ -13,7 +13,7 @@ import numpy as np
 from rff_dist.errors import DataError
 from rff_dist.recipes import recipes, tables
 from rff_dist.recipes.reading import CsvOptions
-from rff_dist.storage import appending, columns, locations
+from rff_dist.storage import columns, editing, locations
 from rff_dist.storage.corrections import find_rows, replace_batches
 from rff_dist.typing import Facts, IntArray, PathLike
 from rff_dist.workbench.tables import attributes, existing, roles
@@ -22,7 +22,7 @@ from rff_dist.workbench.tables.inputs import Journal, find_sources, open_inputs
 
 def correct(
     source: PathLike, url: PathLike, *, by: str, message: str | None = None
-) -> appending.ChangeResult:
+) -> editing.ChangeResult:
     """Replace rows of a versioned dataset by those of a table, in one commit.
 
     The file has the dataset's columns, and the column `by`, which names the row that
@@ -34,7 +34,7 @@ def correct(
     found = find_sources(source)
     with (
         ExitStack() as stack,
-        appending.editing(locations.parse_location(url)) as dataset,
+        editing.editing(locations.parse_location(url)) as dataset,
     ):
         recipe = recipes.recipe_of(dataset.attributes)
         reading = CsvOptions() if recipe is None else recipe.reading
@@ -53,7 +53,7 @@ def correct(
 
 
 def read_rows_to_change(
-    source: PathLike, dataset: appending.DatasetEditor, by: str | None
+    source: PathLike, dataset: editing.DatasetEditor, by: str | None
 ) -> IntArray:
     """Return the numbers of the rows that a file names.
 
@@ -85,7 +85,7 @@ def read_rows_to_change(
 
 
 def _rows_of(
-    dataset: appending.DatasetEditor, by: str, values: Sequence[Any]
+    dataset: editing.DatasetEditor, by: str, values: Sequence[Any]
 ) -> IntArray:
     """Return the number of the row that each value of the column `by` names.
 
@@ -114,7 +114,7 @@ def _rows_of(
     return np.concatenate(matches) if matches else np.empty(0, np.int64)
 
 
-def _row_numbers(dataset: appending.DatasetEditor, values: Sequence[Any]) -> IntArray:
+def _row_numbers(dataset: editing.DatasetEditor, values: Sequence[Any]) -> IntArray:
     for value in values:
         if not _is_whole(value) or not 0 <= value < dataset.n_before:
             raise DataError(

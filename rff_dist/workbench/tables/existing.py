@@ -13,8 +13,8 @@ from rff_dist.data.columns import is_text
 from rff_dist.data.row_batches import RowArrays
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes.recipes import Recipe, plain_recipe, recipe_of
-from rff_dist.storage.appending import DatasetEditor
 from rff_dist.storage.columns import TIME_COLUMN
+from rff_dist.storage.editing import DatasetEditor
 from rff_dist.typing import Facts, frozen
 from rff_dist.workbench.tables import attributes, rows
 from rff_dist.workbench.tables.holdout import order_type

@@ -17,7 +17,7 @@ from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError
 from rff_dist.recipes.recipes import recipe_of
-from rff_dist.storage import appending, corrections
+from rff_dist.storage import corrections, editing
 from rff_dist.storage.columns import ID, TIME_COLUMN, id_column
 from rff_dist.typing import Arrays, IntArray, Summary
 from rff_dist.workbench.tables import arrow_files, attributes, existing
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def follow(
-    dataset: appending.DatasetEditor, lake: Lake, roles: Roles, message: str | None
+    dataset: editing.DatasetEditor, lake: Lake, roles: Roles, message: str | None
 ) -> existing.IngestResult:
     """Bring a dataset in step with the table that it was made of."""
     remembered = dataset.attributes
@@ -75,7 +75,7 @@ def follow(
     )
 
 
-def _columns_of(dataset: appending.DatasetEditor, lake: Lake) -> list[str]:
+def _columns_of(dataset: editing.DatasetEditor, lake: Lake) -> list[str]:
     """Return the table's columns that the dataset was made of."""
     remembered = dataset.attributes
     kept_as = (attributes.WEIGHT_COLUMN, attributes.GROUPS_COLUMN, TIME_COLUMN)
@@ -88,7 +88,7 @@ def _columns_of(dataset: appending.DatasetEditor, lake: Lake) -> list[str]:
 
 
 def _merge(
-    dataset: appending.DatasetEditor,
+    dataset: editing.DatasetEditor,
     lake: Lake,
     changes: TableChanges,
     batches: Sequence[Arrays],
@@ -140,7 +140,7 @@ def _merge(
 
 
 def _locate(
-    dataset: appending.DatasetEditor,
+    dataset: editing.DatasetEditor,
     changes: TableChanges,
     lake: Lake,
     since: int | str,
@@ -159,7 +159,7 @@ def _locate(
             " table again with `overwrite`"
         )
     stored = ids.astype(dtype)
-    row_of = appending.locate_ids(dataset, stored)
+    row_of = editing.locate_ids(dataset, stored)
     rows = np.array([row_of.get(key, -1) for key in stored.tolist()], np.int64)
 
     is_there = rows >= 0

@@ -15,10 +15,11 @@ from rff_dist.data import row_batches
 from rff_dist.data import sources as row_sources
 from rff_dist.errors import DataError
 from rff_dist.storage import (
-    appending,
     datasets,
+    editing,
     groups,
     locations,
+    manifests,
     output_places,
     writing,
 )
@@ -67,11 +68,11 @@ def split_dataset(
     # Both parts are made from one version, whatever is committed meanwhile.
     version = groups.find_group(data).version
     about, stored = datasets.list_arrays(data, version)
-    arrays = [name for name in appending.ROLES if name in stored]
+    arrays = [name for name in editing.ROLES if name in stored]
     read = partial(datasets.read_arrays, data, n_rows=_ROWS, version=version)
     names = about.pop("feature_names", None), about.pop("target_names", None)
     # These hold of the whole dataset only.
-    for of_all in (groups.MANIFEST, row_sources.SOURCES, attributes.PARTS):
+    for of_all in (manifests.MANIFEST, row_sources.SOURCES, attributes.PARTS):
         about.pop(of_all, None)
     warn_of_chance(about, holdout, has_groups="groups" in stored, is_encoded=True)
 
@@ -96,7 +97,7 @@ def split_dataset(
             rows = wanted[start : start + len(part["X"])]
             start += len(part["X"])
             yield tuple(
-                part[name][rows] if name in part else None for name in appending.ROLES
+                part[name][rows] if name in part else None for name in editing.ROLES
             )
 
     written = [

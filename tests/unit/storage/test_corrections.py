@@ -21,7 +21,7 @@ from rff_dist.errors import (
     OutputExistsError,
     StorageError,
 )
-from rff_dist.storage.appending import append_dataset, editing
+from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.columns import column_of
 from rff_dist.storage.corrections import (
     convert_dataset,
@@ -30,6 +30,7 @@ from rff_dist.storage.corrections import (
     replace_rows,
 )
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.editing import editing
 from rff_dist.storage.locations import is_versioned, parse_location
 from rff_dist.storage.repositories import (
     changed_chunks,

@@ -520,11 +520,11 @@ class TestWriting:
             ),
             (
                 [np.ones((3, 2)), (np.ones((3, 2)), np.ones(3))],
-                "a batch of 2 arrays after batches of 1",
+                "batch at row 3: .* the arrays X, y, and the first batch has X;",
             ),
             (
                 [np.ones((3, 2), dtype=np.int32), np.ones((3, 2))],
-                "X is float64, but array 'X' holds int32",
+                "X is float64, but array 'X' of the first batch holds int32",
             ),
             ([(np.ones((3, 2)), np.ones(2))], r"y has shape \(2,\); expected \(3,\)"),
             ([np.ones(3)], "expected 2 axes"),

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from rff_dist.data.decoding import SIZES
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
-from rff_dist.storage import commit, locations, repositories
+from rff_dist.storage import locations, manifests, repositories
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import read_record, write_record
 from tools import flips
@@ -109,7 +109,7 @@ def test_a_model_that_claims_more_than_it_has_takes_no_memory(tmp_path):
         json.loads(header.read_text())
     )
     (tmp_path / "m/zarr.json").write_bytes(
-        commit.sign_group(document, {"rff_dist": manifest})
+        manifests.sign_group(document, {"rff_dist": manifest})
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises((IntegrityError, StorageError), match=r"claims|pieces of"):
@@ -213,7 +213,7 @@ def test_documents_with_anything_in_them_are_read_or_refused(subjects, name, dat
             document["sha256"] = locations.json_digest(document)
     with contextlib.suppress(Exception):  # it is no group of ours any more
         attributes = {"rff_dist": document["attributes"]["rff_dist"]}
-        document = json.loads(commit.sign_group(document, attributes))
+        document = json.loads(manifests.sign_group(document, attributes))
     repositories.open_pinned.cache_clear()
     path.write_text(json.dumps(document))
     try:

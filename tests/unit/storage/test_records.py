@@ -20,7 +20,7 @@ from rff_dist.errors import (
     UnsafeModelError,
     VersionError,
 )
-from rff_dist.storage import commit, locations
+from rff_dist.storage import locations, manifests
 from rff_dist.storage.records import read_record, write_record
 from tests.bits import flipped
 
@@ -62,7 +62,7 @@ def edit(path, change, *, metadata=METADATA):
     """Change the manifest of a model as an attacker would."""
     file = path / "zarr.json"
     attributes = {"metadata": metadata, "rff_dist": change}
-    file.write_bytes(commit.sign_group(json.loads(file.read_text()), attributes))
+    file.write_bytes(manifests.sign_group(json.loads(file.read_text()), attributes))
 
 
 @settings(max_examples=20)

@@ -25,9 +25,9 @@ from rff_dist.errors import (
     MissingDependencyError,
     StorageError,
 )
-from rff_dist.storage.appending import editing
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.editing import editing
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import read_history
 from rff_dist.storage.writing import write_dataset

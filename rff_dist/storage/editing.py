@@ -1,0 +1,291 @@
+"""Open a versioned dataset for one change, and commit it: readers see all of it or
+nothing.
+
+A location goes in; an object comes out that reads and writes rows, and makes the new
+version. Writing to plain Zarr would show readers half of a change, and a retry would
+make it twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import zarr
+
+from rff_dist.data import digests, row_batches
+from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
+from rff_dist.data.row_batches import RowBatch
+from rff_dist.errors import DataError, StorageError
+from rff_dist.storage import arrays, repositories, writing
+from rff_dist.storage.arrays import Header
+from rff_dist.storage.columns import ID
+from rff_dist.storage.commit import complete
+from rff_dist.storage.groups import StoredGroup, require_versions
+from rff_dist.storage.locations import Location
+from rff_dist.storage.manifests import MANIFEST, PREFIXES, manifest_of
+from rff_dist.text import some
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    BoolArray,
+    Facts,
+    IntArray,
+    frozen,
+)
+
+ROLES = ("X", "y", "sample_weight", "groups", ID, row_batches.TIME)
+# how many appends before the last the manifest lists
+_MOST_PREFIXES = 1000
+
+
+@frozen
+class ChangeResult:
+    """The result of a change."""
+
+    n_rows: int  # rows that were appended, replaced or deleted
+    n_before: int  # rows of the dataset before, and after
+    n_after: int
+    version: str | None = None  # the new one; None if there was nothing to do
+
+
+@frozen
+class DatasetEditor:
+    """A dataset that is open for changes, made by `editing`."""
+
+    location: Location
+    n_before: int  # rows before the change
+    attributes: Facts  # of the group
+    headers: Mapping[str, Header]  # of the arrays, by name
+    group: zarr.Group
+    _change: repositories.Change
+
+    def names(self, key: str) -> tuple[str, ...] | None:
+        """Return the "feature_names" or "target_names", if there are any."""
+        names = self.attributes.get(key)
+        return tuple(map(str, names)) if isinstance(names, list) else None
+
+    def loads(self) -> list[Load]:
+        """Return which rows came together, before the change."""
+        return read_loads(manifest_of(self.attributes), self.n_before)
+
+    def check_names(
+        self, features: Sequence[str] | None, targets: Sequence[str] | None
+    ) -> None:
+        """Raise DataError if column names of X or y differ from the dataset's."""
+        for key, names in (("feature_names", features), ("target_names", targets)):
+            known = self.names(key)
+            if names is None or known is None:
+                continue
+            for name, expected in itertools.zip_longest(names, known):
+                if name != expected:
+                    raise DataError(
+                        f"`{key}`: {name!r} where {self.location} has {expected!r};"
+                        f" expected the columns {some([*map(repr, known)])} in this"
+                        " order. Choose and sort them by name"
+                    )
+
+    def array(self, name: str) -> arrays.ZarrArray:
+        """Return an array for writing."""
+        array = cast("arrays.ZarrArray", self.group[name])
+        return array.with_config(arrays.EVERY_CHUNK)
+
+    def label(self, name: str) -> str:
+        """Return an array's name in errors."""
+        return f"array {name!r} of {self.location}"
+
+    def row_buffer(self) -> writing.RowBuffer:
+        """Return a buffer that writes after the existing rows."""
+        stored = {name: self.array(name) for name in self.headers}
+        return writing.RowBuffer.onto(stored, self.n_before)
+
+    def overwrite(self, rows: IntArray, parts: Arrays) -> None:
+        """Write values over rows of all arrays."""
+        for name in self.headers if len(rows) else ():
+            self.array(name).oindex[rows] = parts[name]
+
+    def fit_batch(self, batch: RowBatch, first_row: int) -> dict[str, AnyArray]:
+        """Return a batch's arrays by name, in the dtypes of the dataset's arrays.
+
+        Raises DataError if the dataset has other arrays, or would round the values.
+        """
+        parts = row_batches.name_parts(batch, first_row)
+        return row_batches.fit_parts(parts, self.headers, str(self.location), "")
+
+    def commit(
+        self,
+        what: str,
+        n_after: int,
+        *,
+        digest: str,
+        message: str,
+        facts: Facts,
+        attributes: Facts | None = None,
+        loads: Sequence[Load] | None = None,
+    ) -> str:
+        """Make the change the current version, and return its name.
+
+        `what` is the kind of change, such as "append", and `digest` one of the changed
+        rows. The loads become one more for new rows, unless they are given.
+        """
+        manifest = manifest_of(self.attributes)
+        # A chain, so that old rows need not be read again. The same rows in two appends
+        # have another one.
+        chain = hashlib.sha256(f"{manifest['sha256']}|{digest}".encode()).hexdigest()
+        # After any other change, an earlier version's rows are not the first rows any
+        # more.
+        prefixes = []
+        if what == "append":
+            prefixes = manifest[PREFIXES][-_MOST_PREFIXES:]
+        if loads is None:
+            loads = with_load(self.loads(), n_after)
+        state = {
+            "n_samples": n_after,
+            "sha256": chain,
+            PREFIXES: [*prefixes, [n_after, chain]],
+            LOADS: describe_loads(loads),
+        }
+        # Only changed chunks' checksums are read for the manifest; all others are known
+        # from the one before.
+        complete(
+            self._change.store,
+            self.headers,
+            {**(attributes or {}), MANIFEST: {**manifest, **state}},
+            place=self.location,
+            changed=self._change.changed_chunks(),
+        )
+        about = {
+            "change": what,
+            "n_before": self.n_before,
+            "n_after": n_after,
+            "sha256": chain,
+        }
+        return self._change.commit(message, {**about, **facts})
+
+
+@contextmanager
+def editing(location: Location) -> Iterator[DatasetEditor]:
+    """Open a versioned dataset for one change.
+
+    Raises OutputBusyError if another run is changing it; StorageError if there is no
+    versioned dataset.
+    """
+    require_versions(location)
+    with repositories.changing(location) as change:
+        # The headers come through the checks of what is read; the group for writing is
+        # Zarr's own.
+        stored = StoredGroup(change.store, str(location))
+        headers = read_headers(stored)
+        group = zarr.open_group(change.store, mode="r+")
+        n_before = _check(stored, headers)
+        yield DatasetEditor(
+            location, n_before, stored.attributes, headers, group, change
+        )
+
+
+def read_headers(group: StoredGroup) -> dict[str, Header]:
+    """Return the checked headers of a dataset's arrays by name."""
+    headers = {}
+    for name in ROLES:
+        header = group.read_header(name, text=name in ("y", "groups", ID))
+        if header is not None:
+            headers[name] = header
+    return headers
+
+
+def _check(dataset: StoredGroup, headers: Mapping[str, Header]) -> int:
+    """Return the number of rows; refuse a repository that others wrote."""
+    if "X" not in headers or not dataset.manifest:
+        raise StorageError(
+            f"{dataset.place} is a repository that rff_dist did not write; expected a"
+            " versioned dataset. Open its arrays with Icechunk, and write them with"
+            " write_dataset"
+        )
+    shapes = {name: header.shape for name, header in headers.items()}
+    n_samples = dataset.manifest.get("n_samples")
+    if {shape[:1] for shape in shapes.values()} != {(n_samples,)}:
+        raise StorageError(
+            f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest"
+            f" says {n_samples} rows; expected as many rows in all arrays. Go back to"
+            " an earlier version (`rff-dist data rollback`)"
+        )
+    refuse_others(dataset)
+    return shapes["X"][0]
+
+
+def refuse_others(dataset: StoredGroup) -> None:
+    """Refuse a group with further arrays, which would stay as they are."""
+    others = sorted({*dataset.list_arrays()}.difference(ROLES))
+    if others:
+        raise StorageError(
+            f"{dataset.place} also holds {some([*map(repr, others)])}; expected only"
+            f" {', '.join(ROLES)}. Write other arrays to another group"
+        )
+
+
+# -- rows that are stored already
+
+
+def select(parts: Arrays, rows: IntArray | BoolArray) -> dict[str, AnyArray]:
+    """Return some rows of each array."""
+    return {name: values[rows] for name, values in parts.items()}
+
+
+def digest_rows(*parts: AnyArray) -> str:
+    """Return a digest of arrays."""
+    return "".join(map(digests.digest_array, parts))
+
+
+def find_values(
+    dataset: DatasetEditor, name: str, values: AnyArray, column: int | None = None
+) -> dict[Any, list[int]]:
+    """Return the rows of an array, or of one of its columns, that have some values, by
+    value; all of the array is read.
+    """
+    rows_of = dict[Any, list[int]]()
+    for start, stored in arrays.iterate_rows(
+        dataset.array(name), dataset.n_before, label=dataset.label(name)
+    ):
+        cells = stored if column is None else stored[:, column]
+        hits = np.flatnonzero(np.isin(cells, values))
+        for row, value in zip(hits.tolist(), cells[hits].tolist(), strict=True):
+            rows_of.setdefault(value, []).append(start + row)
+    return rows_of
+
+
+def locate_ids(dataset: DatasetEditor, ids: AnyArray) -> dict[Any, int]:
+    """Return the row of each id that the dataset has; no two rows may have one id."""
+    rows_of = find_values(dataset, ID, ids)
+    for name, rows in rows_of.items():
+        if len(rows) > 1:
+            raise DataError(
+                f"rows {rows[0]:_} and {rows[1]:_} of {dataset.location} have the id"
+                f" {name!r}; expected one, which changes with it"
+            )
+    return {name: row for name, (row,) in rows_of.items()}
+
+
+def differences(
+    dataset: DatasetEditor, rows: IntArray, parts: Arrays
+) -> dict[str, tuple[BoolArray, AnyArray]]:
+    """Return, for each array, which values differ from those stored in some rows,
+    ascending, and the stored values.
+    """
+    n_rows = len(rows)
+    result = {}
+    for name in dataset.headers if n_rows else ():
+        stored = arrays.gather_rows(
+            dataset.array(name), rows, label=dataset.label(name)
+        )
+        differs = _as_bits(stored) != _as_bits(parts[name])
+        result[name] = differs.reshape(n_rows, -1), stored.reshape(n_rows, -1)
+    return result
+
+
+def _as_bits(values: AnyArray) -> AnyArray:
+    """Return floats as integers, since 0.0 equals -0.0."""
+    return values.view(f"u{values.itemsize}") if values.dtype.kind == "f" else values
