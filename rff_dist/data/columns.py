@@ -1,8 +1,9 @@
 """Columns next to a dataset: a label or group for each row.
 
-Values are integers, booleans or text; anything else is refused with the first row that
-has it, since labels are compared and sorted. Those here are in memory;
-`storage.columns` has stored ones.
+Any array goes in; integers, booleans or text come out. Anything else is refused with
+the first row that has it, since labels are compared and sorted, which NumPy does for a
+NaN or mixed objects in surprising ways. Columns here are in memory; `storage.columns`
+has stored ones.
 """
 
 from collections.abc import Sequence
@@ -121,8 +122,9 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         good &= np.abs(values) <= 2.0**53
         if not good.all():
             at = int(np.argmin(good))
-            broken = f"is {values[at]!s}, no whole number up to 2^53,"
-            what = "is missing (NaN)" if np.isnan(values[at]) else broken
+            what = f"is {values[at]!s}, no whole number up to 2^53,"
+            if np.isnan(values[at]):
+                what = "is missing (NaN)"
             raise DataError(
                 f"{name} {what} in row {rows[at]:_}; expected labels: integers,"
                 " booleans or text. Fill or drop such rows, or round the values"
@@ -145,37 +147,28 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
 
 def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     """Return Python objects as an array of the one type that all of them have."""
-    families: dict[Any, Any] = {
-        str: TEXT,
-        bool | np.bool_: np.dtype(bool),
-        int | np.integer: None,
-    }
     first = values[0] if len(values) else ""
-    expected = next((family for family in families if isinstance(first, family)), None)
-    dtype = families.get(expected)
+    families: tuple[Any, ...] = (str, bool | np.bool_, int | np.integer)
+    family = next((kind for kind in families if isinstance(first, kind)), None)
+    is_bool = family == bool | np.bool_
     for row, value in zip(rows.tolist(), values.tolist(), strict=True):
         # Python's bool is an int
-        mixed = isinstance(value, bool) and not isinstance(first, bool | np.bool_)
-        if expected is None or mixed or not isinstance(value, expected):
-            # NaN, pandas' among them, is the value that differs from itself
-            missing = (
-                value is None
-                or type(value).__name__ in ("NAType", "NaTType")
-                or value != value
-            )
-            what = (
-                "is missing"
-                if missing
-                else f"is {str(value)[:50]!r}, a {type(value).__name__},"
-            )
-            raise DataError(
-                f"{name} {what} in row {row:_}; expected labels of one type: integers,"
-                " booleans or text. Fill or drop such rows, or convert all to text"
-            )
-    if dtype == TEXT:
+        is_mixed = isinstance(value, bool) and not is_bool
+        if family is not None and isinstance(value, family) and not is_mixed:
+            continue
+        what = f"is {str(value)[:50]!r}, a {type(value).__name__},"
+        # NaN, pandas' among them, is the value that differs from itself
+        is_missing = value is None or type(value).__name__ in ("NAType", "NaTType")
+        if is_missing or value != value:
+            what = "is missing"
+        raise DataError(
+            f"{name} {what} in row {row:_}; expected labels of one type: integers,"
+            " booleans or text. Fill or drop such rows, or convert all to text"
+        )
+    if family is str:
         return _as_text(values, name, rows)
-    if dtype is not None:
-        return values.astype(dtype)
+    if is_bool:
+        return values.astype(bool)
     whole = np.array(values.tolist())
     if whole.dtype.kind not in "iu":
         raise DataError(

@@ -1,10 +1,11 @@
 """Datasets and DataArrays of xarray as grids, and results as DataArrays.
 
-xarray is imported only if its objects are used.
+Objects of xarray go in; a `GridDataset` comes out, and later a value of each row
+becomes a DataArray again. Their plain values would have lost dimensions and coordinates
+by which parts are compared. xarray is imported only if its objects are used.
 """
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,23 +63,25 @@ def open_xarray(
     Raises DataError if coordinates or reference systems of the parts differ.
     """
     y = X[y] if isinstance(y, str) else y
-    others = {"y": y, "sample_weight": sample_weight}
-    for name, other in others.items():
-        if other is not None:
-            if not is_xarray(other):
-                raise DataError(
-                    f"`{name}` is a {type(other).__name__}, and X of xarray is a grid"
-                    f" with the dimensions {[*X.sizes]}; expected a DataArray. For a"
-                    " table of rows pass X.values"
-                )
-            _check_coordinates(X, other, name)
-    X = _as_variables(X, y, expected) if hasattr(X, "to_dataset") else X
+    for name, part in (("y", y), ("sample_weight", sample_weight)):
+        if part is None:
+            continue
+        if not is_xarray(part):
+            raise DataError(
+                f"`{name}` is a {type(part).__name__}, and X of xarray is a grid"
+                f" with the dimensions {[*X.sizes]}; expected a DataArray. For a"
+                " table of rows pass X.values"
+            )
+        _check_coordinates(X, part, name)
+    if hasattr(X, "to_dataset"):  # a DataArray
+        X = _as_variables(X, y, expected)
     variables = {str(name): X[name] for name in X.variables}
 
     def find(name: str) -> XarrayVariable | None:
         return _xarray_variable(name, variables[name]) if name in variables else None
 
-    named = [str(name) for name in X.data_vars] if inputs is None else inputs
+    if inputs is None:
+        inputs = [str(name) for name in X.data_vars]
     targets: list[Any] = []
     if hasattr(y, "data_vars"):
         targets = list(y.data_vars.values())
@@ -88,19 +91,18 @@ def open_xarray(
     if sample_weight is not None:
         weight = _xarray_variable("sample_weight", sample_weight)
     dataset = grids.grid_of(
-        grid_inputs.columns_of(named, find),
+        grid_inputs.columns_of(inputs, find),
         [_xarray_variable(str(t.name or "y"), t) for t in targets],
         weight,
     )
-    parts = [X, *others.values()]
-    mappings = mappings_of([variable.attributes for variable in dataset.variables])
-    coordinates = (part.coords for part in parts if part is not None)
-    found = [
-        part[name].attrs
-        for part in coordinates
-        for name in sorted(mappings & set(part))
+    described = mappings_of([variable.attributes for variable in dataset.variables])
+    systems = [
+        part.coords[name].attrs
+        for part in (X, y, sample_weight)
+        if part is not None
+        for name in sorted(described & {*part.coords})
     ]
-    return replace(dataset, reference=reference_of(found))
+    return replace(dataset, reference=reference_of(systems))
 
 
 def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
@@ -111,11 +113,11 @@ def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
     """
     names = {dim: _names_along(X, dim) for dim in X.dims}
     if y is not None:
-        found = [dim for dim in X.dims if dim not in y.dims]
+        of_inputs = [dim for dim in X.dims if dim not in y.dims]
     else:
-        found = [dim for dim in X.dims if set(names[dim]) == set(expected)]
-        found = found or [dim for dim in X.dims if dim in _INPUTS]
-    if len(found) != 1:
+        of_inputs = [dim for dim in X.dims if set(names[dim]) == set(expected)]
+        of_inputs = of_inputs or [dim for dim in X.dims if dim in _INPUTS]
+    if len(of_inputs) != 1:
         if len(expected) > 1 or (y is None and X.ndim == 2 and not expected):
             _log.warning(
                 "X is a DataArray, read as one input on a grid with the dimensions %s."
@@ -124,7 +126,7 @@ def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
                 [*X.dims],
             )
         return X.to_dataset(name=X.name or "x0")
-    [dim] = found
+    [dim] = of_inputs
     import xarray
 
     along = [name for name, coordinate in X.coords.items() if dim in coordinate.dims]
@@ -197,9 +199,11 @@ def facts_of(name: str, array: Any) -> Summary:
 
 def _xarray_variable(name: str, array: Any) -> XarrayVariable:
     facts = facts_of(name, array)
-    stored = array.encoding.get("chunks", array.shape)
-    if array.chunks is not None:
-        stored = [lengths[0] for lengths in array.chunks]
+    chunks = array.encoding.get("chunks")
+    if array.chunks is not None:  # of Dask
+        chunks = [lengths[0] for lengths in array.chunks]
+    if chunks is None or len(chunks) != array.ndim:
+        chunks = array.shape
     marks, doubtful_fill = _missing_marks(array)
     if marks.size:
         # marks are stored values, and xarray shows unpacked ones
@@ -208,11 +212,7 @@ def _xarray_variable(name: str, array: Any) -> XarrayVariable:
         facts |= {"dtype": np.result_type(array.dtype, np.float32), "may_miss": True}
     return XarrayVariable(
         **facts,
-        chunks=(
-            tuple(stored)
-            if stored is not None and len(stored) == array.ndim
-            else facts["shape"]
-        ),
+        chunks=tuple(chunks),
         attributes=array.encoding | array.attrs,
         can_travel=False,
         doubtful_fill=doubtful_fill,
@@ -259,19 +259,19 @@ def to_xarray(dataset: grids.GridDataset, values: AnyArray, X: Any, name: str) -
     import xarray
 
     grid = dataset.grid
-    tail = values.shape[1:]
-    values = values if values.dtype.kind == "f" else values.astype(np.float64)
-    cells = np.full((*grid.shape, *tail), np.nan, values.dtype)
+    row_shape = values.shape[1:]
+    if values.dtype.kind != "f":
+        values = values.astype(np.float64)
+    cells = np.full((*grid.shape, *row_shape), np.nan, values.dtype)
     for number in np.flatnonzero(dataset.piece_rows).tolist():
         region = grid.region(number)
-        (first, stop) = dataset.edges[number : number + 2]
+        first, stop = dataset.edges[number : number + 2]
         rows = dataset.read(blocks.Block(number, first, stop))
-        piece = np.full(
-            (math.prod(cells[region].shape[: len(region)]), *tail), np.nan, values.dtype
-        )
-        piece[rows.cells] = values[first:stop]
-        cells[region] = piece.reshape(cells[region].shape)
-    dims = [*grid.dims, *(["column"] if tail else [])]
+        assert rows.cells is not None  # rows of a grid
+        piece = cells[region]  # a view
+        places = np.unravel_index(rows.cells, piece.shape[: len(region)])
+        piece[places] = values[first:stop]
+    dims = [*grid.dims, *(["column"] if row_shape else [])]
     coordinates = {
         key: c for key, c in X.coords.items() if set(c.dims) <= set(grid.dims)
     }

@@ -201,9 +201,7 @@ def _with_cells[S](
     """Return the results of a piece's rows, each with the index of its cell there."""
     values = np.empty(rows.block.n_samples, grids.fields_of(layout))
     values["cell"] = rows.cells
-    for name, part in zip(
-        layout.parts, layout.split(compute(rows, state)), strict=True
-    ):
+    for name, part in layout.split(compute(rows, state)).items():
         values[name] = part
     return values
 

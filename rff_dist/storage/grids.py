@@ -389,21 +389,18 @@ class GridOutput(StagedOutput):
 def variable_names(layout: Layout) -> dict[str, list[str]]:
     """Return the variables of each array of a layout: one, or one per column."""
     names: dict[str, list[str]] = {}
-    for part, (_, tail) in layout.parts.items():
+    for part, dtype in layout.arrays.items():
         name = NAMES.get(part, part)
         names[part] = [name]
-        if tail:
-            columns = layout.column_names or range(tail[0])
+        if dtype.shape:
+            columns = layout.column_names or range(dtype.shape[0])
             names[part] = [f"{name}_{column}" for column in columns]
     return names
 
 
 def fields_of(layout: Layout) -> AnyDType:
     """Return the dtype of rows for a grid: the cell, and each array of a layout."""
-    fields: list[Any] = [("cell", np.int64)]
-    for name, (dtype, tail) in layout.parts.items():
-        fields.append((name, dtype, tail))
-    return np.dtype(fields)
+    return np.dtype([("cell", np.int64), *layout.arrays.items()])
 
 
 def create_grid_output(
@@ -437,7 +434,7 @@ def create_grid_output(
         if target_name in group.list_arrays():
             target = dict(_array(group, target_name).attrs)
         for part, names in variable_names(layout).items():
-            dtype, _ = layout.parts[part]
+            dtype = layout.arrays[part].base
             for name in names:
                 facts = _attributes(name, target_name, target, template)
                 if dtype.kind not in "fU":

@@ -47,47 +47,44 @@ class Layout:
     meanings: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        parts = self.parts.values()
-        has_fields = self.kind.names is not None
-        lengths = [length for _, tail in parts for length in tail]
-        kinds = {dtype.kind for dtype, _ in parts}
-        is_wrong = not kinds <= {*("biufU" if has_fields else "biuf")}
-        has_zero = min(self.n_samples, self.chunk_rows, *lengths) < 1
-        if is_wrong or has_zero or (has_fields and self.tail):
+        dtypes = self.arrays.values()
+        has_fields = np.dtype(self.dtype).names is not None
+        kinds = "biufU" if has_fields else "biuf"
+        can_be_stored = all(dtype.base.kind in kinds for dtype in dtypes)
+        sizes = [self.n_samples, self.chunk_rows]
+        n_names = 1
+        for dtype in dtypes:
+            sizes += dtype.shape
+            n_names = max([n_names, *dtype.shape])
+        is_both = has_fields and self.n_columns is not None
+        if not can_be_stored or min(sizes) < 1 or is_both:
             raise InvalidParameterError(
                 f"an output of `n_samples`={self.n_samples},"
                 f" `n_columns`={self.n_columns}, `chunk_rows`={self.chunk_rows} and"
-                f" `dtype`={self.kind}; expected sizes of at least 1 and integers or"
-                " floats"
+                f" `dtype`={np.dtype(self.dtype)}; expected sizes of at least 1 and"
+                " integers or floats"
             )
-        n_names = max((tail[0] for _, tail in parts if tail), default=1)
         if self.column_names is not None and len(self.column_names) != n_names:
             raise InvalidParameterError(
                 f"`column_names` has {len(self.column_names)} names; expected {n_names}"
             )
 
     @property
-    def kind(self) -> AnyDType:
-        return np.dtype(self.dtype)
+    def arrays(self) -> dict[str, AnyDType]:
+        """The dtype of a row of each array: its `base` are the array's elements, its
+        `shape` is that of the array without the axis of rows.
+        """
+        dtype: AnyDType = np.dtype(self.dtype)
+        if dtype.names is not None:
+            return {name: dtype[name] for name in dtype.names}
+        row_shape = () if self.n_columns is None else (self.n_columns,)
+        return {self.array: np.dtype((dtype, row_shape))}
 
-    @property
-    def tail(self) -> tuple[int, ...]:
-        """The shape of an array without the axis of rows."""
-        return () if self.n_columns is None else (self.n_columns,)
-
-    @property
-    def parts(self) -> dict[str, tuple[AnyDType, tuple[int, ...]]]:
-        """Each array's dtype, and its shape without the axis of rows."""
-        kind = self.kind
-        if kind.names is None:
-            return {self.array: (kind, self.tail)}
-        return {name: (kind[name].base, kind[name].shape) for name in kind.names}
-
-    def split(self, values: AnyArray) -> list[AnyArray]:
+    def split(self, values: AnyArray) -> dict[str, AnyArray]:
         """Return the rows of each array: values of several are fields."""
-        if self.kind.names is None:
-            return [values]
-        return [values[name] for name in self.parts]
+        if values.dtype.names is None:
+            return {self.array: values}
+        return {name: values[name] for name in self.arrays}
 
 
 @dataclass(frozen=True)
@@ -214,12 +211,12 @@ class Output(StagedOutput):
 
     def _has_shapes(self) -> bool:
         return all(
-            self._open(name).shape == (self.n_samples, *tail)
-            for name, (_, tail) in self.layout.parts.items()
+            self._open(name).shape == (self.n_samples, *dtype.shape)
+            for name, dtype in self.layout.arrays.items()
         )
 
     def _is_written(self, block: Block) -> bool:
-        for name in self.layout.parts:
+        for name in self.layout.arrays:
             # A writer that was killed may have written half a chunk, which its checksum
             # shows.
             array = self._open(name)
@@ -228,19 +225,21 @@ class Output(StagedOutput):
 
     def _parts(self, block: Block, values: AnyArray) -> dict[str, AnyArray]:
         """Return the values of each array."""
-        kind = self.layout.kind
-        expected = (block.n_samples, *self.layout.tail)
-        if (shape := np.shape(values)) != expected:
+        fields = np.dtype(self.layout.dtype)
+        if fields.names is not None and values.dtype != fields:
             raise DataError(
-                f"values of shape {shape} for rows {block.start}:{block.stop}; expected"
-                f" {expected}"
+                f"values of dtype {values.dtype}; expected the fields {fields}"
             )
-        if kind.names is not None and values.dtype != kind:
-            raise DataError(
-                f"values of dtype {values.dtype}; expected the fields {kind}"
-            )
-        stored = map(_as_stored, self.layout.split(values))
-        return dict(zip(self.layout.parts, stored, strict=True))
+        parts = {}
+        for name, part in self.layout.split(values).items():
+            expected = (block.n_samples, *self.layout.arrays[name].shape)
+            if part.shape != expected:
+                raise DataError(
+                    f"values of shape {part.shape} for rows {block.start}:{block.stop};"
+                    f" expected {expected}"
+                )
+            parts[name] = _as_stored(part)
+        return parts
 
     def add(self, name: str, column: Column) -> None:
         """Write a column as a further array of the output."""
@@ -274,7 +273,7 @@ class Output(StagedOutput):
         with locations.store_errors(f"{self.location} cannot be put in place"):
             # counts objects in the store; their values were checked by their writers
             n_written = min(
-                self._open(name).nchunks_initialized for name in self.layout.parts
+                self._open(name).nchunks_initialized for name in self.layout.arrays
             )
             if n_written != n_chunks:
                 raise StorageError(
@@ -324,12 +323,12 @@ def create_output(
         attributes["feature_names"] = list(layout.column_names)
 
     def fill(group: zarr.Group) -> None:
-        for name, (dtype, tail) in layout.parts.items():
+        for name, dtype in layout.arrays.items():
             create_array(
                 group,
                 name,
-                shape=(layout.n_samples, *tail),
-                dtype=dtype,
+                shape=(layout.n_samples, *dtype.shape),
+                dtype=dtype.base,
                 chunk_rows=layout.chunk_rows,
             )
 
