@@ -174,8 +174,12 @@ def _parse_header(document: Facts, *, text: bool) -> Header:
             " Convert it first: a time to a number of seconds, a category to 0/1"
             " columns or codes"
         )
-    facts = {name: getattr(stored, name) for name in ("shape", "chunks", "shards")}
-    facts |= {name: document.get(name) for name in deciding}
+    facts = {
+        "shape": stored.shape,
+        "chunks": stored.chunks,
+        "shards": stored.shards,
+        **{name: document.get(name) for name in deciding},
+    }
     return Header(
         shape=stored.shape,
         dtype=dtype if dtype.kind == "T" else dtype.newbyteorder("="),
@@ -414,7 +418,7 @@ def _reading_error(error: Exception, where: str) -> StorageError:
 # -- stores that check what is read
 
 
-_SLACK = 2**20
+_SLACK = 2**20  # bytes that small chunks may decode to beyond their own
 _SAME_SIZE = ("bytes", "transpose")  # codecs of format 3 that keep the size
 _METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 

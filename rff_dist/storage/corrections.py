@@ -180,15 +180,15 @@ def delete_from(
     """
     n_before = dataset.n_before
     # ascending, as `np.setdiff1d` and the loads' ends need them
-    gone = np.unique(check_indices(np.asarray(rows, np.int64), n_before))
-    n_rows = len(gone)
+    deleted = np.unique(check_indices(np.asarray(rows, np.int64), n_before))
+    n_rows = len(deleted)
     if not n_rows:
         return ChangeResult(0, n_before, n_before)
     version = _commit(
         dataset,
         what,
         message or f"{what} {_rows(n_rows)}",
-        gone=gone,
+        deleted=deleted,
         keep_order=keep_order,
         facts={"n_rows": n_rows, "order_kept": keep_order},
         attributes=attributes or {},
@@ -214,7 +214,7 @@ def merge_rows(
     dataset: DatasetEditor,
     parts: Arrays,
     rows: IntArray,
-    gone: IntArray,
+    deleted: IntArray,
     *,
     message: Callable[[int, int, int], str],
     attributes: Facts,
@@ -224,29 +224,34 @@ def merge_rows(
 
     `parts` are new rows from `DatasetEditor.fit_batch`, and `rows` the stored row that
     each of them replaces, -1 to append it. Rows that are stored with the same values
-    already stay as they are. The last rows take the places of the rows `gone`,
+    already stay as they are. The last rows take the places of the rows `deleted`,
     ascending. The message is made of the numbers of added, replaced and deleted rows.
     """
-    is_new = rows < 0
-    known = np.flatnonzero(~is_new)
+    changes = rows < 0  # which new rows change the dataset
+    known = np.flatnonzero(~changes)
     known = known[np.argsort(rows[known], kind="stable")]
-    for cells, _ in differences(dataset, rows[known], select(parts, known)).values():
-        is_new[known] |= cells.any(axis=1)
-    rows = rows[is_new]
+    stored = differences(dataset, rows[known], select(parts, known))
+    for differs, _ in stored.values():
+        changes[known] |= differs.any(axis=1)
+    rows = rows[changes]
     n_added = int((rows < 0).sum())
-    counts = (n_added, len(rows) - n_added, len(gone))
-    names = ("n_added", "n_replaced", "n_deleted")
+    n_replaced = len(rows) - n_added
+    n_deleted = len(deleted)
     version = _commit(
         dataset,
-        "merge" if any(counts[1:]) else "append",
-        message(*counts),
-        parts=select(parts, is_new),
+        "merge" if n_replaced or n_deleted else "append",
+        message(n_added, n_replaced, n_deleted),
+        parts=select(parts, changes),
         rows=rows,
-        gone=gone,
-        facts=dict(zip(names, counts, strict=True)),
+        deleted=deleted,
+        facts={
+            "n_added": n_added,
+            "n_replaced": n_replaced,
+            "n_deleted": n_deleted,
+        },
         attributes=attributes,
     )
-    return MergeResult(*counts, version)
+    return MergeResult(n_added, n_replaced, n_deleted, version)
 
 
 def _commit(
@@ -258,15 +263,15 @@ def _commit(
     attributes: Facts,
     parts: Arrays = MappingProxyType({}),
     rows: IntArray = _NO_ROWS,
-    gone: IntArray = _NO_ROWS,
+    deleted: IntArray = _NO_ROWS,
     keep_order: bool = False,
 ) -> str:
-    """Write values over rows, -1 to append them, then take out the rows `gone`,
-    ascending, and commit; return the new version.
+    """Write values over rows, -1 to append them, then delete rows, whose numbers
+    ascend, and commit; return the new version.
     """
     is_added = rows < 0
     n_all = dataset.n_before + int(is_added.sum())
-    n_after = n_all - len(gone)
+    n_after = n_all - len(deleted)
     if not n_after:
         raise DataError(
             f"all {n_all:_} rows of {dataset.location} would be deleted; expected one"
@@ -276,18 +281,18 @@ def _commit(
         f"rows of {dataset.location} could not be changed", "; they are as before"
     ):
         # in the order of the stored rows, so that each chunk is read and written once
-        order = np.argsort(rows, kind="stable")
-        order = order[~is_added[order]]
-        dataset.overwrite(rows[order], select(parts, order))
-        digest = digest_rows(rows, gone, np.array([keep_order]), *parts.values())
+        replacing = np.flatnonzero(~is_added)
+        replacing = replacing[np.argsort(rows[replacing], kind="stable")]
+        dataset.overwrite(rows[replacing], select(parts, replacing))
+        digest = digest_rows(rows, deleted, np.array([keep_order]), *parts.values())
         if n_all > dataset.n_before:
             buffer = dataset.row_buffer()
             buffer.add(select(parts, is_added))
             buffer.finish()
         loads = with_load(dataset.loads(), n_all)
-        if len(gone):
-            _take_out(dataset, gone, n_all, keep_order=keep_order)
-            loads = without_deleted(loads, gone, keep_order=keep_order)
+        if len(deleted):
+            _delete(dataset, deleted, n_all, keep_order=keep_order)
+            loads = without_deleted(loads, deleted, keep_order=keep_order)
         return dataset.commit(
             what,
             n_after,
@@ -299,20 +304,20 @@ def _commit(
         )
 
 
-def _take_out(
-    dataset: DatasetEditor, gone: IntArray, n_before: int, *, keep_order: bool
+def _delete(
+    dataset: DatasetEditor, deleted: IntArray, n_before: int, *, keep_order: bool
 ) -> None:
-    """Remove some of `n_before` rows, ascending, from all arrays."""
-    n_after = n_before - len(gone)
-    # As many of the last rows stay as there are holes before them.
-    holes = gone[gone < n_after]
+    """Remove some of `n_before` rows, whose numbers ascend, from all arrays."""
+    n_after = n_before - len(deleted)
+    # the last rows that stay are as many as the holes, which they fill
+    holes = deleted[deleted < n_after]
     last = np.arange(n_after, n_before)
-    movers = np.setdiff1d(last, gone, assume_unique=True)
+    movers = np.setdiff1d(last, deleted, assume_unique=True)
     for name in dataset.headers:
         array = dataset.array(name)
         label = dataset.label(name)
         if keep_order:
-            _move_up(array, gone, label)
+            _move_up(array, deleted, label)
         elif len(holes):
             array.oindex[holes] = arrays.gather_rows(array, movers, label=label)
         # Values beyond the last row of its chunk are never read, but would still be
@@ -324,17 +329,17 @@ def _take_out(
         array.resize((n_after, *array.shape[1:]))
 
 
-def _move_up(array: ZarrArray, gone: IntArray, label: str) -> None:
+def _move_up(array: ZarrArray, deleted: IntArray, label: str) -> None:
     """Move rows up over deleted ones; a chunk is read before it is overwritten."""
     chunk_rows = array.chunks[0]
     n_samples = array.shape[0]
-    first = int(gone[0]) // chunk_rows * chunk_rows
-    target = first
-    waiting = np.empty((0, *array.shape[1:]), array.dtype)
+    first = int(deleted[0]) // chunk_rows * chunk_rows
+    target = first  # the row to write next
+    waiting = np.empty((0, *array.shape[1:]), array.dtype)  # for a whole chunk
     for start in range(first, n_samples, chunk_rows):
         stop = min(start + chunk_rows, n_samples)
         rows = arrays.read_rows(array, start, stop, label=label)
-        staying = np.isin(np.arange(start, stop), gone, invert=True)
+        staying = np.isin(np.arange(start, stop), deleted, invert=True)
         waiting = np.concatenate([waiting, rows[staying]])
         if len(waiting) >= chunk_rows:
             array[target : target + chunk_rows] = waiting[:chunk_rows]
@@ -376,10 +381,10 @@ def _as_stored(value: Any, dtype: AnyDType) -> Any:
         return None
     if not isinstance(value, str) and whole != value:
         return None
-    bounds = (0, 1)
-    if dtype.kind != "b":
-        bounds = (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return whole if bounds[0] <= whole <= bounds[1] else None
+    if dtype.kind == "b":
+        return whole if whole in (0, 1) else None
+    limits = np.iinfo(dtype)
+    return whole if limits.min <= whole <= limits.max else None
 
 
 def _column_of(dataset: DatasetEditor, column: str) -> tuple[str, int | None]:

@@ -152,7 +152,7 @@ def replace_bytes(
     """
     if isinstance(store, ObjectStore):
         return _put(store, key, content, expected, where)
-    with _locked(store, key):
+    with _key_lock(store, key):
         present = read_bytes(store, key, where=where)
         if present != (None if expected is None else expected.content):
             return False
@@ -161,7 +161,7 @@ def replace_bytes(
 
 
 @contextmanager
-def _locked(store: Store, key: str) -> Iterator[None]:
+def _key_lock(store: Store, key: str) -> Iterator[None]:
     """Lock a key of a folder or of a store in memory."""
     if isinstance(store, MemoryStore):
         with _memory_lock:  # Who has it writes to memory.

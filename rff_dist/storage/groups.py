@@ -395,7 +395,7 @@ def find_group(
         root = local_root(url.store, url.path)
         place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
         return StoredGroup(url.store, place, url.path, root)
-    location = _existing(url)
+    location = _require_data(url)
     group_in = partial(
         StoredGroup,
         place=str(location),
@@ -422,7 +422,7 @@ def find_group(
     return group_in(open_store(folder), generation=folder.url)
 
 
-def _existing(url: PathLike) -> Location:
+def _require_data(url: PathLike) -> Location:
     """Return the location of a URL; if that is no dataset, say what is there."""
     location = parse_location(url)
     if location.is_remote and not locations.exists(location):
@@ -453,7 +453,7 @@ def _existing(url: PathLike) -> Location:
 def require_versions(location: Location) -> None:
     """Refuse what is not a versioned dataset, and say what is there."""
     if not locations.is_versioned(location):
-        _existing(location.url)
+        _require_data(location.url)
         raise StorageError(
             f"{location} is plain Zarr, which keeps no versions and is written once;"
             " expected a versioned dataset. Convert it with `rff-dist data convert"

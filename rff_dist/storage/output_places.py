@@ -405,7 +405,7 @@ def hold(location: PathLike | Location, *, holder: str) -> Iterator[None]:
         return
     locking: AbstractContextManager[TextIO | None] = nullcontext()
     if place.is_local:
-        locking = _locked(place, redact(holder))
+        locking = _lock_output(place, redact(holder))
     with locking as lock, setting(_held, {**held, place.url: _Hold(place, lock)}):
         yield
 
@@ -437,7 +437,7 @@ def note_published(location: Location, key: str) -> None:
 
 
 @contextmanager
-def _locked(location: Location, holder: str) -> Iterator[TextIO]:
+def _lock_output(location: Location, holder: str) -> Iterator[TextIO]:
     """Lock a local output, and remove what killed writers left."""
     output = Path(location.path)
     path = output.with_name(f".{output.name}.lock")

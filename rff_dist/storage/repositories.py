@@ -339,7 +339,7 @@ def changing(location: Location) -> Iterator[Change]:
     """
     with ExitStack() as stack:
         with icechunk_errors(f"{location} cannot be changed"):
-            stack.enter_context(_locked(location))
+            stack.enter_context(_folder_lock(location))
             change = _begin(location, open_repository(location))
         try:
             yield change
@@ -480,12 +480,12 @@ def _ancestry(repository: Repository, head: str | None = None) -> Iterator[Any]:
 @contextmanager
 def _writer(location: Location) -> Iterator[Repository]:
     """Open a repository to change its branch or tags, under the folder's lock."""
-    with icechunk_errors(f"{location} could not be changed"), _locked(location):
+    with icechunk_errors(f"{location} could not be changed"), _folder_lock(location):
         yield open_repository(location)
         _sync_branch(location)
 
 
-def _locked(location: Location) -> AbstractContextManager[object]:
+def _folder_lock(location: Location) -> AbstractContextManager[object]:
     """Return the lock that keeps other processes from writing to a folder."""
     if not location.is_local:
         return nullcontext()
