@@ -1,7 +1,8 @@
 """Compute Dask collections on the cluster that has their persisted parts.
 
-A task computes those without persisted parts itself, since it might wait for ever for
-other tasks.
+Collections go in; NumPy arrays come out. Dask's own default may be another cluster than
+the one with the parts; and a task that waits for other tasks of its cluster may wait
+for ever, so it computes collections without persisted parts itself.
 """
 
 import sys

@@ -1,8 +1,9 @@
 """Datasets with labels or groups next to their rows.
 
-Rows of any dataset get a group, by which they are held out together, or a label, which
-becomes targets of −1 and +1 for a ridge regression. Labels are counted first, in a pass
-that reads no X: a block may lack some classes.
+A dataset and a column go in; the same rows come out with a group, by which they are
+held out together, or with a label, which becomes targets of −1 and +1 for a ridge
+regression. Labels are counted first, in a pass that reads no X, because a block may
+lack some classes.
 """
 
 from __future__ import annotations

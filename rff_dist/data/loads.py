@@ -1,9 +1,10 @@
 """Loads of a versioned dataset: which rows came together, and when.
 
 A load is the rows of one append. The manifest lists the row at which each load ends, in
-the order of the rows. A deletion that keeps the order makes these numbers smaller. Any
-other deletion moves the newest rows to the places of deleted ones, and from then on
-they belong to the loads of those places.
+the order of the rows; it goes in here, and comes out as it is after an append or a
+deletion. A deletion that keeps the order makes these numbers smaller. Any other one
+moves the newest rows to the places of deleted ones, and from then on they belong to the
+loads of those places.
 """
 
 import bisect

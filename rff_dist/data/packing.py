@@ -1,7 +1,7 @@
 """Values as JSON and the arrays that it refers to, in place of pickles.
 
-Numbers, arrays and dataclasses of this package are packed. Unpacking runs no code of a
-file, unlike pickle.
+Numbers, arrays and dataclasses of this package go in; JSON and arrays come out, and
+back. JSON alone has no arrays and no NaN, and unpickling would run code of a file.
 """
 
 import logging

@@ -1,4 +1,9 @@
-"""Batches of rows that are to be stored: checks of their arrays, and those of Dask."""
+"""Batches of rows that are to be stored: their arrays, checked and by name.
+
+A batch goes in, as a tuple of arrays or a block of a Dask collection; arrays in stored
+dtypes come out. NumPy would round values and turn numbers into text to make them fit,
+and batches of one dataset would differ in their dtypes.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,9 @@
-"""Where the rows of a dataset came from, so that each source is ingested only once."""
+"""Where the rows of a dataset came from, so that each source is ingested only once.
+
+A source goes in, such as a file's name and digest; its entry in the dataset's
+attributes comes out, and is found there again. A list of names would not do: a file may
+be renamed, grow, or have to be forgotten.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -332,8 +332,9 @@ def discard(location: Location) -> None:
 
 
 class _Hold:
-    """The lock of a run on the file next to a local output; elsewhere what leads to an
-    output, as it was when the run began.
+    """What tells a run that another one writes to its place: for a local output the
+    lock on the file next to it; elsewhere the files that lead to the output, as they
+    were when the run began.
     """
 
     def __init__(self, location: Location, lock: TextIO | None) -> None:
