@@ -2,10 +2,10 @@
 
 A URL goes in; a dataset comes out, of a Zarr group with `X` (n_samples, n_features)
 and, for training, `y`. Arrays that Zarr opens would not do: what workers read could
-change during a pass, and shapes and names would be checked by nobody. Datasets that
-this package wrote are chunked along the rows only, checksummed (crc32c), complete or
-absent, and have a manifest. Data of other writers are read as they are: Zarr format 2
-or 3, sharded or not, with or without checksums.
+change during a pass, and shapes and names would not be checked. Datasets that this
+package wrote are chunked along the rows only, checksummed (crc32c), complete or absent,
+and have a manifest. Data of other writers are read as they are: Zarr format 2 or 3,
+sharded or not, with or without checksums.
 """
 
 import logging
