@@ -249,9 +249,14 @@ class KnownRows:
                 row, column = np.argwhere(cells)[0].tolist()
                 new = parts[name].reshape(len(rows), -1)
                 row_id = parts[ID][row : row + 1].tolist()[0]
+                names = {
+                    "X": self.dataset.names("feature_names"),
+                    "y": self.dataset.names("target_names"),
+                }.get(name)
+                what = name if names is None else repr(names[column])
                 raise DataError(
                     f"the row with the id {row_id!r} is in {self.dataset.location}"
-                    f" already, with other values: {self._column_name(name, column)} is"
+                    f" already, with other values: {what} is"
                     f" {new[row, column]!s} and was {stored[row, column]!s}; expected"
                     " new ids, or rows as they are. Replace such rows by"
                     " `replace_ids=True`, or by `rff-dist data correct`"
@@ -264,8 +269,3 @@ class KnownRows:
         if n_differing:
             self.digest += digest_rows(rows, *parts.values())
             buffer.overwrite(rows, parts)
-
-    def _column_name(self, name: str, column: int) -> str:
-        keys = {"X": "feature_names", "y": "target_names"}
-        names = self.dataset.names(keys.get(name, "")) or ()
-        return repr(names[column]) if column < len(names) else name

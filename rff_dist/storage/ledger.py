@@ -80,10 +80,16 @@ class FileLedger:
     def spans(self, name: str) -> list[range]:
         """Return the ranges of blocks, by position, whose sums of a pass are kept."""
         try:
-            return [span for entry, span in self._entries() if entry == name]
+            files = locations.list_names(self.location)
         except RFFDistError as error:
             self._warn_once(f"kept sums are not used: {locations.explain(error)}")
             return []
+        spans = []
+        for file in files:
+            match = _NAME.fullmatch(file)
+            if match is not None and match["name"] == name:
+                spans.append(range(int(match["start"]), int(match["stop"])))
+        return spans
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
         """Return the sums of a range of blocks, if they are there and not damaged."""
@@ -111,7 +117,8 @@ class FileLedger:
 
         If they cannot be kept, that is logged once, and the job goes on.
         """
-        if (packed := packing.pack(total)) is None or not self._is_in_reach():
+        packed = packing.pack(total)
+        if packed is None or not self._is_in_reach():
             return
         began = time.perf_counter()
         key = _key(name, span)
@@ -143,7 +150,8 @@ class FileLedger:
 
     def seconds(self, total: Any) -> float:
         """Estimate the seconds to keep sums; infinite if they cannot be kept."""
-        if (packed := packing.pack(total)) is None:
+        packed = packing.pack(total)
+        if packed is None:
             return math.inf
         n_bytes = sum(array.nbytes for array in packed[1])
         return _SECONDS_OF_FILE + self._seconds_per_byte * n_bytes
@@ -187,16 +195,6 @@ class FileLedger:
                 store = locations.open_store(self.location, read_only=False)
                 locations.delete_bytes(store, _holder(self.token))
 
-    def _entries(self) -> list[tuple[str, range]]:
-        matches = (
-            _NAME.fullmatch(name) for name in locations.list_names(self.location)
-        )
-        return [
-            (m["name"], range(int(m["start"]), int(m["stop"])))
-            for m in matches
-            if m is not None
-        ]
-
     def _is_in_reach(self) -> bool:
         """Return whether this process sees the folder that the job's process made."""
         if not self.location.is_local:
@@ -209,10 +207,10 @@ class FileLedger:
         return False
 
     def _has_room(self, n_bytes: int) -> bool:
-        if (kept := self.n_bytes()) is None:
+        kept = self.n_bytes()
+        if kept is None:
             return True
-        # of what would be free without the ledger, so that the share does not shrink as
-        # it fills
+        # free without the ledger, so that the share does not shrink as it fills
         free = shutil.disk_usage(self.location.path).free + kept
         if kept + n_bytes <= _SHARE_OF_FREE * free:
             return True

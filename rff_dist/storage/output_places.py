@@ -349,10 +349,11 @@ class _Hold:
     def check(self) -> None:
         """Raise OutputBusyError if another run has published since."""
         # If somebody removed the lock's file, another run may have locked a new one.
-        is_ours = self._lock is None or documents.is_at(self._lock, self._lock.name)
-        if is_ours and all(
+        is_locked = self._lock is None or documents.is_at(self._lock, self._lock.name)
+        is_unchanged = is_locked and all(
             self._tag(name) == tag for name, tag in self._before.items()
-        ):
+        )
+        if is_unchanged:
             return
         raise OutputBusyError(
             f"this run may no longer write {self._location}: another run has begun or"
@@ -413,7 +414,8 @@ def hold(location: PathLike | Location, *, holder: str) -> Iterator[None]:
 
 def check_held(location: Location) -> None:
     """Raise OutputBusyError if another run has published since this one's lock."""
-    if (held := _held.get().get(location.url)) is not None:
+    held = _held.get().get(location.url)
+    if held is not None:
         held.check()
 
 
@@ -433,7 +435,8 @@ def publish_bytes(
 
 def note_published(location: Location, key: str) -> None:
     """Take this run's own publication for what was there when it began."""
-    if (held := _held.get().get(location.url)) is not None:
+    held = _held.get().get(location.url)
+    if held is not None:
         held.note(key)
 
 
