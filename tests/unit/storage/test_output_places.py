@@ -220,7 +220,7 @@ def test_of_many_that_take_and_release_a_lock_one_holds_it_at_a_time(tmp_path):
     def run(_):
         nonlocal now, most, in_total
         for _ in range(200):
-            place = output_places._locked(parse_location("model"), "one")
+            place = output_places._lock_output(parse_location("model"), "one")
             with contextlib.suppress(OutputBusyError), place:
                 now = now + 1
                 in_total = in_total + 1
