@@ -238,10 +238,11 @@ def _ingest(
             if isinstance(source, Lake):
                 message = write_options.message or f"write {source.words}"
                 write_options = replace(write_options, message=message)
-        opened, plan = plan_rows(stack, opened, roles, options, parts[-1][1])
+        _, last_selection = parts[-1]
+        opened, plan = plan_rows(stack, opened, roles, options, last_selection)
         n_samples: int | None = None
         lengths = [source.table.n_samples for source in opened]
-        if parts[-1][1] is None and None not in lengths:
+        if last_selection is None and None not in lengths:
             n_samples = sum(filter(None, lengths))
         written: list[datasets.ZarrDataset] = []
         new_outputs: list[locations.Location] = []
