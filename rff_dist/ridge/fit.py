@@ -664,7 +664,7 @@ def _leaves_single_rows_out(folds: folding.Folds, prepared: PreparedDataset) -> 
     A model without a fold errs more than one of all rows, the more so the fewer rows
     there are. Folds that are no random rows stay together.
     """
-    base = folds.base if isinstance(folds, folding.HeldInFolds) else folds
+    base = folds.base if isinstance(folds, folding.TuningFolds) else folds
     has_few_rows = prepared.dataset.n_samples <= EXACT_ROWS
     has_single_rows = isinstance(base, folding.HashFolds)
     return has_few_rows and has_single_rows and not prepared.frequency_weights
