@@ -26,7 +26,7 @@ import json, resource, sys, time, warnings
 import numpy as np
 from rff_dist import Gaussian, draw_feature_map, open_dataset
 from rff_dist.data.blocks import Block, BlockTask
-from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.row_passes import blocks_of
 path, n_components, n_clusters, n_init = sys.argv[1], *map(int, sys.argv[2:5])
 dataset = open_dataset(path, y=None)
 feature_map = draw_feature_map(

@@ -24,7 +24,7 @@ from rff_dist.features.draw import Inputs, tune
 from rff_dist.features.length_scales import EvidenceSearch, MedianDistances
 from rff_dist.kernels.stationary import with_length_scale
 from rff_dist.ridge import predict as prediction
-from rff_dist.statistics import inspection
+from rff_dist.statistics import inspection, standardizing
 from tests.plain import fit_ridge
 
 UCI = (
@@ -104,7 +104,7 @@ def measure(
     """Fit every problem with every kernel, length scale, width, seed and map."""
     for problem in problems(max_rows, sine_rows):
         moments = inspection.inspect(problem.train, engine=SerialEngine())
-        standardizer = inspection.standardizer_from(moments)
+        standardizer = standardizing.standardizer_from(moments)
         for name, kernel in KERNELS.items():
             for by in LENGTH_SCALES:
                 scaled = with_length_scale(

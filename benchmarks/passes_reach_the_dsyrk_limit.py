@@ -29,7 +29,7 @@ from benchmarks.measure import (
 from rff_dist import DaskEngine, SerialEngine, draw_feature_map
 from rff_dist.engines.protocol import Engine
 from rff_dist.products.choice import VARIABLE, measure
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import inspection, passes, standardizing
 from rff_dist.storage.datasets import ZarrDataset
 
 ROUNDS = 2
@@ -151,6 +151,6 @@ def everything(dataset: ZarrDataset, n_components: int, engine: Engine) -> None:
         "gaussian",
         n_features=N_FEATURES,
         n_components=n_components,
-        standardizer=inspection.standardizer_from(moments),
+        standardizer=standardizing.standardizer_from(moments),
     )
     passes.accumulate(dataset, feature_map, engine=engine)

@@ -11,9 +11,9 @@ import numpy as np
 from rff_dist import RFFPCA, HashFolds, RFFKMeans, accumulate, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import inspection, passes, row_passes, standardizing
 from rff_dist.statistics.accumulate import Accumulation
-from rff_dist.statistics.inspection import count_labels
+from rff_dist.statistics.label_counts import count_labels
 from rff_dist.storage.columns import as_column
 
 
@@ -45,7 +45,7 @@ def sums_of_every_kind(engine: Engine) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     X = rng.standard_t(2.0, (40_000, 3))
     data = ArrayDataset(X, np.sin(X[:, 0]), rng.uniform(0.5, 2.0, len(X)))
-    assert len(inspection.blocks_of(data)) == 3
+    assert len(row_passes.blocks_of(data)) == 3
     moments = inspection.inspect(data, engine=engine)
     feature_map = draw_feature_map(
         "gaussian", n_features=3, n_components=8, random_state=0
@@ -65,7 +65,7 @@ def sums_of_every_kind(engine: Engine) -> dict[str, Any]:
     return {
         "moments": bits_of(moments),
         "ranks": bits_of(
-            inspection.standardizer_for(
+            standardizing.standardizer_for(
                 data, moments, "rank", engine=engine
             ).to_arrays()
         ),

@@ -118,7 +118,7 @@ def spec_of(
     return passes.statistics_spec(
         dataset,
         feature_map,
-        target_offset=inspection.target_offset_from(moments),
+        target_offset=moments.target_offset,
         fraction_bits=passes.fraction_bits_for(dataset.n_samples),
         weights=passes.weight_grid(moments, kind),
     )

@@ -30,7 +30,13 @@ from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.ridge import fit as ridge_fit
 from rff_dist.ridge import held_out, models, uncertainty
 from rff_dist.ridge.choices import Choices
-from rff_dist.statistics import accumulate, gram_products, inspection, specs
+from rff_dist.statistics import (
+    accumulate,
+    gram_products,
+    label_counts,
+    row_passes,
+    specs,
+)
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, Do, FloatArray, Summary, frozen, plainly
 
@@ -127,7 +133,7 @@ def fit_loss(
         coefficients: FloatArray, intercept: FloatArray
     ) -> tuple[float, FloatArray, FloatArray]:
         linear = predicting.LinearModel(model.feature_map, coefficients, intercept)
-        sums = inspection.sum_rows(
+        sums = row_passes.sum_rows(
             dataset, add_up, linear, engine=engine, label=loss.name
         )
         specs.check_counted(sums.n_samples, dataset.n_samples)
@@ -328,7 +334,7 @@ def label_rows(
 
     Raises DataError if fewer than two classes have rows with a weight above 0.
     """
-    counts = inspection.count_labels(labels, source=source, engine=engine)
+    counts = label_counts.count_labels(labels, source=source, engine=engine)
     if classes is not None:
         counts = counts.among(classes)
     if whole_weights_repeat:
@@ -483,7 +489,7 @@ def estimate_by_folds(
     with one split. The log loss, in nats, is None without probabilities.
     """
     judge = partial(judge_held_out, calibration=calibration)
-    confusions = inspection.sum_rows(
+    confusions = row_passes.sum_rows(
         dataset,
         judge,
         folds,

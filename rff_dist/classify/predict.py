@@ -22,7 +22,7 @@ from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
-from rff_dist.statistics import inspection
+from rff_dist.statistics import row_passes
 from rff_dist.typing import (
     AnyArray,
     AnyDType,
@@ -64,7 +64,7 @@ def evaluate_by_group(
     """
     dataset = model_rows.rows_for(dataset, model)
     judge = partial(judge_rows, calibration=calibration_of(model))
-    return inspection.sum_rows(
+    return row_passes.sum_rows(
         dataset, judge, model.linear, engine=engine, label="evaluate"
     )
 

@@ -263,10 +263,12 @@ class DaskEngine(Engine):
         source, compute = worker.take_apart(function)
         self._check_persisted(source)
         shared = state.state if isinstance(state, Broadcast) else state
-        kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
+        pass_ledger = resuming.ledger_of_pass(
+            self.ledger, function, blocks, shared, combine
+        )
         number = uuid.uuid4().hex
         definition = worker.PassDefinition(
-            compute, combine, self._topic, number, label, kept
+            compute, combine, self._topic, number, label, pass_ledger
         )
         # Here, so that what cannot travel is refused before the pass is announced.
         pickled = worker.pickle_value(definition, "function")
@@ -297,9 +299,9 @@ class DaskEngine(Engine):
                 partitions=partitions,
             )
             self._passes[number] = running
-            serial.announce_resumed(announce, label, blocks, running.parts)
+            serial.announce_resumed(announce, label, blocks, running.first_runs)
             try:
-                return self._finish(running, announce, len(blocks), kept)
+                return self._finish(running, announce, len(blocks), pass_ledger)
             finally:
                 del self._passes[number]
                 # Release futures by hand: the frames of an exception in flight would
@@ -314,15 +316,15 @@ class DaskEngine(Engine):
         running: dask_pass.Pass,
         announce: events.Announcer,
         n_blocks: int,
-        kept: resuming.KeptPass | None,
+        pass_ledger: resuming.PassLedger | None,
     ) -> Any:
         """Run a pass to its end, and keep its total in place of the sums of runs.
 
         So each pass of a job leaves one file.
         """
         keeper = None
-        if kept is not None:
-            keeper = resuming.Keeper(kept, 0, share=resuming.SHARE / 3)
+        if pass_ledger is not None:
+            keeper = resuming.Keeper(pass_ledger, 0, share=resuming.SHARE / 3)
         for event in running.sum_up():
             announce(event)
         total = running.result()

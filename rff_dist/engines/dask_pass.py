@@ -21,7 +21,7 @@ import queue
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dask.config
@@ -32,7 +32,8 @@ from distributed.scheduler import KilledWorker
 from rff_dist.data.blocks import Block
 from rff_dist.engines import dask_workers, events, serial, totals, tracing
 from rff_dist.engines.partitions import PartitionTasks
-from rff_dist.engines.runs import Run, RunQueue
+from rff_dist.engines.resuming import Run
+from rff_dist.engines.runs import RunQueue
 from rff_dist.engines.totals import TotalLostError
 from rff_dist.engines.worker import (
     PassDefinition,
@@ -54,10 +55,10 @@ PARTS = 16
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """A task under way, which adds a run, or the total of another chain."""
+    """A task under way, which adds a run, or the total of another chain, to a total."""
 
     future: Future
-    adds: Run | _Chain
+    addend: Run | _Chain
 
 
 @dataclass(slots=True, eq=False)
@@ -94,8 +95,8 @@ class _Chain:
     def merged_chain(self) -> _Chain | None:
         """The chain whose total is being merged into this one."""
         for task in self.tasks:
-            if isinstance(task.adds, _Chain):
-                return task.adds
+            if isinstance(task.addend, _Chain):
+                return task.addend
         return None
 
     def stop(self) -> list[Run]:
@@ -104,10 +105,10 @@ class _Chain:
         # all of them, because a run that waits for another keeps it in memory
         for task in self.tasks:
             task.future.release()
-            if isinstance(task.adds, _Chain):
-                task.adds.is_being_merged = False
+            if isinstance(task.addend, _Chain):
+                task.addend.is_being_merged = False
             else:
-                runs.append(task.adds)
+                runs.append(task.addend)
         self.tasks.clear()
         return runs
 
@@ -157,10 +158,10 @@ class Pass:
         self._news: queue.SimpleQueue[tuple[str, list[Timing]] | None] = (
             queue.SimpleQueue()
         )
-        self._queue = RunQueue(len(blocks), definition.kept, partitions)
-        #: All blocks, in parts with whether their sums were kept before the pass.
-        self.parts = self._queue.cut(range(len(blocks)))
-        self._queue.put(self.parts)
+        self._queue = RunQueue(len(blocks), definition.pass_ledger, partitions)
+        #: All blocks, with whether their sums were kept before the pass.
+        self.first_runs = self._queue.cut(range(len(blocks)))
+        self._queue.put(self.first_runs)
 
     def note(self, worker: str, timings: list[Timing]) -> None:
         """Note that a worker has done some blocks; any thread may call this."""
@@ -292,7 +293,7 @@ class Pass:
             return True
         if chain.is_being_merged or len(chain.tasks) > 1:
             return False
-        run = chain.tasks[0].adds
+        run = chain.tasks[0].addend
         if isinstance(run, _Chain):
             return False
         # The next run's partitions are made meanwhile.
@@ -354,8 +355,8 @@ class Pass:
                 pure=False,
             )
         news = self._news
-        for future, (chain, adds, _) in zip(futures, submissions, strict=True):
-            chain.tasks.append(_Task(future, adds))
+        for future, (chain, addend, _) in zip(futures, submissions, strict=True):
+            chain.tasks.append(_Task(future, addend))
             # Not a method of this object: a cycle of references would keep the futures
             # until it is collected.
             future.add_done_callback(lambda _: news.put(None))
@@ -400,26 +401,26 @@ class Pass:
                 yield events.BlockDone(label, block, seconds, worker, waited)
 
     def _advance(self, chain: _Chain, done: Container[Any]) -> Iterator[Run]:
-        """Take over the totals that are done, in order; yield the runs they add."""
+        """Take over the totals that are done, in order; yield the runs in them."""
         while chain.tasks and chain.tasks[0].future.key in done:
             task = chain.tasks[0]
-            adds = task.adds
+            addend = task.addend
 
             if _has_failed(task.future, TotalLostError):
-                if isinstance(adds, _Chain):
+                if isinstance(addend, _Chain):
                     chain.is_mergeable = False
-                    adds.is_mergeable = False
+                    addend.is_mergeable = False
                     chain.stop()
                 else:
                     chain.worker = None
                 self._give_out_again()
                 return
 
-            if isinstance(adds, Run) and _has_failed(task.future, SumsLostError):
+            if isinstance(addend, Run) and _has_failed(task.future, SumsLostError):
                 _, *waiting = chain.stop()
                 if chain.total is None:
                     self._chains.remove(chain)
-                self._queue.put([(adds.positions, False)], adds.n_deaths)
+                self._queue.put([replace(addend, is_kept=False)])
                 for run in waiting:
                     self._put_back(run)
                 return
@@ -427,12 +428,12 @@ class Pass:
             self._check(task)
             chain.tasks.popleft()
             chain.total = task.future
-            if isinstance(adds, _Chain):
-                chain.runs += adds.runs
-                self._chains.remove(adds)
+            if isinstance(addend, _Chain):
+                chain.runs += addend.runs
+                self._chains.remove(addend)
             else:
-                chain.runs.append(adds)
-                yield adds
+                chain.runs.append(addend)
+                yield addend
 
     # -- what is given out again
 
@@ -482,16 +483,19 @@ class Pass:
 
         # Kept sums may have killed the worker that read them: they are summed again.
         if run.is_kept and has_killed:
-            spans = [(positions, False)]
+            runs = [Run(positions)]
         else:
-            spans = self._queue.cut(positions)
-        part_length = math.ceil(len(positions) / (PARTS if has_killed else 1))
+            runs = self._queue.cut(positions)
+        length = len(positions)
+        if has_killed:
+            length = math.ceil(length / PARTS)
         parts = []
-        for span, is_kept in spans:
-            length = len(span) if is_kept else part_length
-            for i in range(0, len(span), length):
-                parts.append((span[i : i + length], is_kept))
-        self._queue.put(parts, n_deaths)
+        for whole in runs:
+            step = len(whole.positions) if whole.is_kept else length
+            for i in range(0, len(whole.positions), step):
+                part = whole.positions[i : i + step]
+                parts.append(Run(part, whole.is_kept, n_deaths))
+        self._queue.put(parts)
 
     # -- what goes wrong
 
@@ -506,13 +510,13 @@ class Pass:
         error = future.exception()
         if isinstance(error, serial.BlockFailed):
             raise serial.failure_of(error)
-        if isinstance(task.adds, _Chain):
+        if isinstance(task.addend, _Chain):
             if isinstance(error, KilledWorker):
                 n_deaths = error.allowed_failures + 1
                 raise _killed(ClusterError, "a merge of partials", n_deaths) from error
             raise error
 
-        name = self._name_blocks(task.adds.positions)
+        name = self._name_blocks(task.addend.positions)
         if isinstance(error, KilledWorker):
             raise _killed(BlockError, name, error.allowed_failures + 1) from error
         # of a task that made a partition of a Dask collection

@@ -1,10 +1,10 @@
 """What a pass keeps of its sums in a ledger, so that a stopped job goes on from there.
 
 A pass is named by a digest of all that its result depends on: the function, its state,
-the stored rows and the blocks. A run is consecutive blocks that one task sums; who
-computes it keeps the sums of its first
-blocks now and then, in place of those that it kept before. Sums are exact, so the kept
-ones and those of the other blocks add up to the bits of an undisturbed pass.
+the stored rows and the blocks. A run is consecutive blocks that one task sums. Whoever
+computes it keeps the sums of its first blocks now and then, in place of those that it
+kept before. Sums are exact, so the kept ones and those of the other blocks add up to
+the bits of an undisturbed pass.
 """
 
 from __future__ import annotations
@@ -54,6 +54,17 @@ def most_kept(n_blocks: int, n_workers: int, *, separate: bool) -> int:
     return min(n_blocks, MOST_RUNS + math.ceil(short)) + n_workers
 
 
+@frozen
+class Run:
+    """Consecutive blocks, by their positions in the pass."""
+
+    positions: range
+    #: Whether a ledger has their sums already, so that they stay together.
+    is_kept: bool = False
+    #: How many workers died while they were at these blocks.
+    n_deaths: int = 0
+
+
 class Ledger(Protocol):
     """Where sums of passes are kept; `rff_dist.storage.ledger` has one that writes
     files.
@@ -78,16 +89,16 @@ class Ledger(Protocol):
 
 
 @frozen
-class KeptPass:
-    """The name of a pass, and the ledger that keeps its sums."""
+class PassLedger:
+    """Where the sums of one pass are kept: a ledger, and the pass's name in it."""
 
     ledger: Ledger
     name: str
 
-    def cut(self, positions: range) -> list[tuple[range, bool]]:
-        """Cut consecutive blocks into parts, each with whether its sums are kept."""
+    def cut(self, positions: range) -> list[Run]:
+        """Cut consecutive blocks into runs whose sums are kept, and those between."""
         spans = self.ledger.spans(self.name)
-        parts: list[tuple[range, bool]] = []
+        runs = []
         start = positions.start
         while start < positions.stop:
             # Of the sums that begin here, the longest; else up to where the next begin.
@@ -99,9 +110,9 @@ class KeptPass:
                 elif span and start < span.start:
                     next_starts.append(span.start)
             stop = max(kept_stops) if kept_stops else min(next_starts)
-            parts.append((range(start, stop), bool(kept_stops)))
+            runs.append(Run(range(start, stop), is_kept=bool(kept_stops)))
             start = stop
-        return parts
+        return runs
 
     def find(self, span: range) -> tuple[Any] | None:
         """Return the sums of consecutive blocks, if they are there."""
@@ -115,8 +126,11 @@ class Keeper:
     sums are kept seldom.
     """
 
-    def __init__(self, kept: KeptPass, first: int, *, share: float = SHARE) -> None:
-        self._kept = kept
+    def __init__(
+        self, pass_ledger: PassLedger, first: int, *, share: float = SHARE
+    ) -> None:
+        self._ledger = pass_ledger.ledger
+        self._name = pass_ledger.name
         self._first = first
         self._share = share
         self._begun = time.perf_counter()
@@ -128,30 +142,30 @@ class Keeper:
         It is the `last` time if the run ends here.
         """
         now = time.perf_counter()
-        interval = self._kept.ledger.seconds(total) / self._share
+        interval = self._ledger.seconds(total) / self._share
         if not last:
             interval = max(interval, min(LONGEST_S, LEAST_SHARE * (now - self._begun)))
         if now - self._kept_at < interval:
             return
-        self._kept.ledger.put(self._kept.name, range(self._first, stop), total)
+        self._ledger.put(self._name, range(self._first, stop), total)
         self._kept_at = time.perf_counter()
 
 
 # -- names
 
 
-def keep_pass(
+def ledger_of_pass(
     ledger: Ledger | None,
     function: Any,
     blocks: Sequence[Block],
     state: Any,
     combine: Any,
-) -> KeptPass | None:
+) -> PassLedger | None:
     """Return where to keep a pass's sums; None without a ledger, or without a name."""
     if ledger is None or not isinstance(function, BlockFunction):
         return None
     name = name_pass(function, blocks, state, combine)
-    return None if name is None else KeptPass(ledger, name)
+    return None if name is None else PassLedger(ledger, name)
 
 
 def name_pass(

@@ -6,25 +6,15 @@ would leave workers idle at the end. So runs are long at first, and short in the
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rff_dist.engines import resuming
 from rff_dist.engines.partitions import PartitionTasks
-from rff_dist.typing import frozen
+from rff_dist.engines.resuming import Run
 
 #: Seconds of the longest run, judged by the blocks so far: a run begins again when its
 #: worker dies.
 RUN_S = 60.0
-
-
-@frozen
-class Run:
-    """Consecutive blocks, by their positions in the pass."""
-
-    positions: range
-    #: How many workers died while they were at these blocks.
-    n_deaths: int = 0
-    #: Whether a ledger has their sums already, so that they stay together.
-    is_kept: bool = False
 
 
 class RunQueue:
@@ -33,11 +23,11 @@ class RunQueue:
     def __init__(
         self,
         n_blocks: int,
-        kept: resuming.KeptPass | None,
+        pass_ledger: resuming.PassLedger | None,
         partitions: PartitionTasks | None,
     ) -> None:
         self._n_blocks = n_blocks
-        self._kept = kept
+        self._pass_ledger = pass_ledger
         self._partitions = partitions
         self._seconds = 0.0
         self._n_timed = 0
@@ -57,14 +47,16 @@ class RunQueue:
         self._seconds += sum(seconds)
         self._n_timed += len(seconds)
 
-    def cut(self, positions: range) -> list[tuple[range, bool]]:
-        """Cut consecutive blocks into parts, each with whether its sums are kept."""
-        return [(positions, False)] if self._kept is None else self._kept.cut(positions)
+    def cut(self, positions: range) -> list[Run]:
+        """Cut consecutive blocks into runs whose sums are kept, and those between."""
+        if self._pass_ledger is None:
+            return [Run(positions)]
+        return self._pass_ledger.cut(positions)
 
-    def put(self, parts: Sequence[tuple[range, bool]], n_deaths: int = 0) -> None:
-        """Add parts that come before all others: those with kept sums first."""
-        stretches = [Run(part, n_deaths, is_kept) for part, is_kept in reversed(parts)]
-        self._stretches += sorted(stretches, key=lambda stretch: stretch.is_kept)
+    def put(self, runs: Sequence[Run]) -> None:
+        """Add blocks that come before all others: those with kept sums first."""
+        last_first = runs[::-1]
+        self._stretches += sorted(last_first, key=lambda run: run.is_kept)
 
     def take(self, n_workers: int) -> Run:
         """Take the next run."""
@@ -79,8 +71,8 @@ class RunQueue:
 
         rest = stretch.positions[length:]
         if rest:
-            self._stretches.append(Run(rest, stretch.n_deaths))
-        return Run(stretch.positions[:length], stretch.n_deaths)
+            self._stretches.append(replace(stretch, positions=rest))
+        return replace(stretch, positions=stretch.positions[:length])
 
     def _length(self, n_workers: int) -> int:
         """Return the number of blocks of the next run, by guided self-scheduling.
@@ -92,7 +84,7 @@ class RunQueue:
             longest = RUN_S / self.seconds_per_block
             # With a ledger each run leaves a file, so runs are few and long; little
             # dies with a worker.
-            if self._kept is not None:
+            if self._pass_ledger is not None:
                 longest = max(longest, self._n_blocks / resuming.MOST_RUNS)
             length = min(length, int(longest))
         return max(1, length)

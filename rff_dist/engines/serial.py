@@ -82,7 +82,9 @@ class SerialEngine(protocol.Engine):
     ) -> T:
         check_blocks(blocks, label)
         shared: S = state.state if isinstance(state, protocol.Broadcast) else state
-        kept = resuming.keep_pass(self.ledger, function, blocks, shared, combine)
+        pass_ledger = resuming.ledger_of_pass(
+            self.ledger, function, blocks, shared, combine
+        )
         about = partial(protocol.describe_pass, function, shared)
         with (
             events.announce_pass(self.observers, label, blocks, about) as announce,
@@ -94,11 +96,11 @@ class SerialEngine(protocol.Engine):
 
             reduction = Reduction(function, shared, combine, done)
             try:
-                if kept is None:
+                if pass_ledger is None:
                     return reduction.run(blocks)
-                parts = kept.cut(range(len(blocks)))
-                announce_resumed(announce, label, blocks, parts)
-                return _run_kept(reduction, blocks, kept, parts)
+                runs = pass_ledger.cut(range(len(blocks)))
+                announce_resumed(announce, label, blocks, runs)
+                return _resume(reduction, blocks, runs, pass_ledger)
             except BlockFailed as error:
                 failure = error
             # Out here, so that the error has no context.
@@ -108,24 +110,28 @@ class SerialEngine(protocol.Engine):
         """Do nothing: this engine holds no resource."""
 
 
-def _run_kept[T](
+def _resume[T](
     reduction: "Reduction[Any, T]",
     blocks: Sequence[Block],
-    kept: resuming.KeptPass,
-    parts: Sequence[tuple[range, bool]],
+    runs: Sequence[resuming.Run],
+    pass_ledger: resuming.PassLedger,
 ) -> T:
-    """Reduce all blocks in their order, without computing parts whose sums are kept."""
+    """Reduce all blocks in their order, without computing runs whose sums are kept."""
     total: list[T] = []  # of all blocks so far
-    keeper = resuming.Keeper(kept, 0)
-    for span, is_kept in parts:
-        blocks_of_part = blocks[span.start : span.stop]
-        sums = kept.find(span) if is_kept else None
+    keeper = resuming.Keeper(pass_ledger, 0)
+    for run in runs:
+        first = run.positions.start
+        blocks_of_run = blocks[first : run.positions.stop]
+        sums = pass_ledger.find(run.positions) if run.is_kept else None
         if sums is None:
-            reduction.run(blocks_of_part, total=total, keeper=keeper, first=span.start)
+            reduction.run(blocks_of_run, total=total, keeper=keeper, first=first)
             continue
-        total[:] = [reduction.combine(total[0], sums[0])] if total else sums
+        if total:
+            total[:] = [reduction.combine(total[0], sums[0])]
+        else:
+            total[:] = sums
         del sums
-        for block in blocks_of_part:
+        for block in blocks_of_run:
             reduction.done(block, math.nan, 0.0)
     keeper.note(len(blocks), total[0], last=True)
     return total[0]
@@ -135,13 +141,13 @@ def announce_resumed(
     announce: events.Announcer,
     label: str,
     blocks: Sequence[Block],
-    parts: Sequence[tuple[range, bool]],
+    runs: Sequence[resuming.Run],
 ) -> None:
     """Announce how many rows of a pass have kept sums, if there are any."""
     n_kept = 0
-    for span, is_kept in parts:
-        if is_kept:
-            n_kept += sum(blocks[i].n_samples for i in span)
+    for run in runs:
+        if run.is_kept:
+            n_kept += sum(blocks[i].n_samples for i in run.positions)
     if n_kept:
         n_samples = sum(block.n_samples for block in blocks)
         announce(events.PassResumed(label, n_kept, n_samples))

@@ -149,7 +149,7 @@ class PassDefinition:
     number: str
     label: str
     #: Where the sums of runs are kept.
-    kept: resuming.KeptPass | None = None
+    pass_ledger: resuming.PassLedger | None = None
     #: The span of the pass in a trace.
     trace: tracing.ParentSpan | None = None
 
@@ -226,7 +226,9 @@ def run_blocks(
                 )
                 with machine.using_threads(worker.state.nthreads):
                     sums.append(
-                        _sum_up(reduction, definition.kept, first, blocks, is_kept)
+                        _sum_up(
+                            reduction, definition.pass_ledger, first, blocks, is_kept
+                        )
                     )
                 report.send()
         except serial.BlockFailed as error:
@@ -242,23 +244,23 @@ def run_blocks(
 
 def _sum_up(
     reduction: serial.Reduction[Any, Any],
-    kept: resuming.KeptPass | None,
+    pass_ledger: resuming.PassLedger | None,
     first: int,
     blocks: Sequence[Block],
     is_kept: bool,
 ) -> Any:
     """Return the sums of a run: those of the ledger, or new ones, which it may keep."""
-    if kept is None:
+    if pass_ledger is None:
         return reduction.run(blocks)
     stop = first + len(blocks)
     if is_kept:
-        sums = kept.find(range(first, stop))
+        sums = pass_ledger.find(range(first, stop))
         if sums is None:
             raise SumsLostError(
                 f"the sums of blocks {first}:{stop} are gone or damaged"
             )
         return sums[0]
-    keeper = resuming.Keeper(kept, first)
+    keeper = resuming.Keeper(pass_ledger, first)
     total = reduction.run(blocks, keeper=keeper, first=first)
     keeper.note(stop, total, last=True)
     return total

@@ -33,7 +33,7 @@ from rff_dist.frequencies import designs
 from rff_dist.kernels import base
 from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge import effects, models
-from rff_dist.statistics import inspection, passes, ridge_statistics
+from rff_dist.statistics import passes, ridge_statistics, standardizing
 from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike
 
 #: Where the manual is, for links in notebooks: the address of the site that `make
@@ -307,7 +307,7 @@ class FeatureEstimator(RowsEstimator):
         """Check the parameters that say which features are drawn, and return them as
         library options.
         """
-        inspection.check_standardize(self.standardize)
+        standardizing.check_standardize(self.standardize)
         kernel = self.kernel
         length_scale = self.length_scale
         # the fit compares several kernels for "auto"

@@ -27,7 +27,7 @@ from rff_dist.kmeans import exact
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.numerics import machine
 from rff_dist.recipes.recipes import RECIPE
-from rff_dist.statistics import inspection
+from rff_dist.statistics import standardizing
 from rff_dist.text import human_bytes, number
 from rff_dist.typing import FloatArray, IndexArray
 
@@ -204,7 +204,7 @@ class KernelKMeans(
     def _check_parameters(self) -> None:
         for name in ("n_clusters", "max_iter"):
             check_count(getattr(self, name), name)
-        inspection.check_standardize(self.standardize)
+        standardizing.check_standardize(self.standardize)
         # "auto" counts as one start here, so that it is allowed with given rows
         n_init = check_count(n_starts_of(self.n_init, auto=1), "n_init")
         if isinstance(self.init, str):

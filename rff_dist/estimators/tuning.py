@@ -22,7 +22,7 @@ from rff_dist.kernels import base, names
 from rff_dist.recipes import recipes
 from rff_dist.ridge import choices, fit
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import passes, standardizing
 
 
 def tune_length_scales(
@@ -112,7 +112,7 @@ def tune_length_scales(
     ... ).fit(X, y)
     """
     per_feature = inputs.check_flag(per_feature, "per_feature")
-    inspection.check_standardize(standardize)
+    standardizing.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
     found = names.find_kernel(kernel)
     dataset = inputs.as_dataset(ridge.RFFRidge(), X, y, sample_weight, reset=True)

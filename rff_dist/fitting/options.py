@@ -293,7 +293,7 @@ class RidgeOptions(FeatureOptions):
 
     def __post_init__(self) -> None:
         from rff_dist.frequencies import designs
-        from rff_dist.statistics import inspection, passes
+        from rff_dist.statistics import passes, standardizing
 
         object.__setattr__(
             self, "length_scale", feature_options.as_length_scale(self.length_scale)
@@ -312,7 +312,7 @@ class RidgeOptions(FeatureOptions):
                 )
         check_penalty(self.alpha, self.alphas, self.alpha_per_target)
         check_name(self.precision, ("auto", *feature_options.PRECISIONS), "precision")
-        inspection.check_standardize(self.standardize)
+        standardizing.check_standardize(self.standardize)
         passes.check_weight_kind(self.sample_weight_kind)
         check_name(self.solver, SOLVERS, "solver")
         if self.solver == "pcg" and self.reason_for_sums is not None:

@@ -24,7 +24,7 @@ from rff_dist.numerics import cholesky, conjugate_gradients, machine
 from rff_dist.products.protocol import FLOAT64_REGION
 from rff_dist.recipes import recipes
 from rff_dist.selection import cross_validation
-from rff_dist.statistics import gram_products, inspection, specs
+from rff_dist.statistics import gram_products, layouts, row_passes, specs
 from rff_dist.text import human_bytes
 from rff_dist.typing import Summary, frozen
 
@@ -128,7 +128,7 @@ class Sizes:
 
         Raises DataError if the dataset has no rows.
         """
-        inspection.blocks_of(dataset)
+        row_passes.blocks_of(dataset)
         return cls(
             n_samples=dataset.n_samples,
             n_features=dataset.n_features,
@@ -341,7 +341,7 @@ def _plan_direct(fit: PlannedFit) -> Plan:
 def _bytes_of_one_set(fit: PlannedFit) -> int:
     """Return the bytes of the statistics of one fold and one feature map."""
     n_components = fit.n_components
-    gram_numbers = specs.TileLayout(n_components).size
+    gram_numbers = layouts.TileLayout(n_components).size
     # of Z'[Y, 1], each an exact sum of about six digits
     n_moments = n_components * (fit.sizes.n_targets + 1)
     return 8 * _limbs(fit.sizes.n_samples) * gram_numbers + 8 * 6 * n_moments
@@ -350,10 +350,10 @@ def _bytes_of_one_set(fit: PlannedFit) -> int:
 def _cell_bytes(fit: PlannedFit) -> int:
     """Return the bytes of a cell of Z'Z, for all folds and feature maps.
 
-    Cells are squares of Z'Z, see `specs.CELL`; a part of the sums has whole ones, so
+    Cells are squares of Z'Z, see `layouts.CELL`; a part of the sums has whole ones, so
     that each keeps the bits of one pass.
     """
-    n_numbers = specs.cell_components(fit.n_components) ** 2
+    n_numbers = layouts.cell_components(fit.n_components) ** 2
     n_sets = fit.sums.n_folds * fit.sums.n_maps
     return 8 * _limbs(fit.sizes.n_samples) * n_numbers * n_sets
 
@@ -375,13 +375,13 @@ def _tile_bytes(fit: PlannedFit, rows: int) -> int:
     n_tiles_at_once = 1
     if n_threads > 1:
         # as in `statistics.accumulate`: two regions of Z'Z for each thread
-        n_regions = specs.TileLayout(n_components).count_regions(FLOAT64_REGION)
+        n_regions = layouts.TileLayout(n_components).count_regions(FLOAT64_REGION)
         n_tiles_at_once = min(-(-rows // height), -(-2 * n_threads // n_regions))
     features = 8 * n_components * height * n_tiles_at_once
     # of each thread: the product of a region in float64, and a stripe of features in
     # float32
     return features + n_threads * (
-        8 * FLOAT64_REGION**2 + 4 * specs.OUTPUT_TILE * height
+        8 * FLOAT64_REGION**2 + 4 * layouts.OUTPUT_TILE * height
     )
 
 
@@ -569,13 +569,13 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
     # stripe of a tile for predictions
     copies = 3 + (n_matrices > 1)
     strip_bytes = n_threads * (copies * 8 * cholesky.STRIP_COLUMNS * n_components)
-    strip_bytes += n_threads * 8 * specs.OUTPUT_TILE * height
+    strip_bytes += n_threads * 8 * layouts.OUTPUT_TILE * height
     whitener_bytes = fit.sums.whitened * 8 * n_components**2
     matrix_bytes = n_matrices * 8 * n_components**2
     pass_bytes = fit.process_bytes + block_bytes + strip_bytes + matrix_bytes
     # of the model
     sums_bytes = (
-        8 * _limbs(n_samples) * specs.TileLayout(n_components).size + whitener_bytes
+        8 * _limbs(n_samples) * layouts.TileLayout(n_components).size + whitener_bytes
     )
     # the Cholesky factor that the pass carries is made in the Gram's own memory
     making_bytes = fit.process_bytes + sums_bytes + matrix_bytes

@@ -22,7 +22,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError
 from rff_dist.features import maps
 from rff_dist.numerics import machine
-from rff_dist.statistics import inspection, specs
+from rff_dist.statistics import row_passes, specs
 from rff_dist.storage import columns, grids, outputs
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike, frozen
@@ -106,7 +106,7 @@ WORTH_KEEPING_S = 5.0
 def layout_of(dataset: Dataset, **arrays: Any) -> outputs.Layout:
     """Return a layout with a chunk for each block, so that no tasks share a chunk."""
     return outputs.Layout(
-        dataset.n_samples, inspection.blocks_of(dataset)[0].n_samples, **arrays
+        dataset.n_samples, row_passes.blocks_of(dataset)[0].n_samples, **arrays
     )
 
 
@@ -133,11 +133,11 @@ def write_output[S](
     With `attributes` the output is finished and appears at `url`. With None the caller
     finishes or discards it.
     """
-    blocks = inspection.blocks_of(dataset)
+    blocks = row_passes.blocks_of(dataset)
     if isinstance(labelled.source_of(dataset), GridDataset):
         # whole pieces of the grid, however many rows they have, since a piece is
         # written at once
-        blocks = inspection.blocks_of(dataset, max_rows=dataset.n_samples)
+        blocks = row_passes.blocks_of(dataset, max_rows=dataset.n_samples)
         compute = partial(_with_cells, compute=compute, layout=layout)
     task = BlockTask(dataset, compute)
     place = None
@@ -217,7 +217,7 @@ def rows_in_memory[S](
     """Apply a function to each block's rows, and return the results as one array."""
     # the "sum" of `RowParts` is their union: no numbers are added
     part_of = partial(_part_of, compute=compute)
-    return inspection.sum_rows(
+    return row_passes.sum_rows(
         dataset, part_of, state, engine=engine, label=label
     ).joined()
 
@@ -236,7 +236,7 @@ def transform_in_memory(
     Raises DataError if a value of X cannot be used.
     """
     Z = np.empty((dataset.n_samples, feature_map.n_components), dtype)
-    for block in inspection.blocks_of(dataset):
+    for block in row_passes.blocks_of(dataset):
         X = dataset.read(block).X
         feature_map.inputs_of(Rows(block, X))  # raises DataError, with the row's number
         Z[block.start : block.stop] = feature_map.transform(X, dtype=dtype)

@@ -13,7 +13,7 @@ from rff_dist.features import draw as for_dataset
 from rff_dist.features import feature_options, maps
 from rff_dist.features.levels import Levels
 from rff_dist.recipes import recipes
-from rff_dist.statistics import accumulate, inspection, passes
+from rff_dist.statistics import accumulate, inspection, passes, standardizing
 from rff_dist.statistics.moments import Moments
 from rff_dist.storage import manifests
 from rff_dist.typing import Facts, Summary, frozen
@@ -73,9 +73,7 @@ class PreparedDataset:
         spec = passes.statistics_spec(
             self.dataset,
             feature_map,
-            target_offset=(
-                inspection.target_offset_from(self.moments) if with_targets else ()
-            ),
+            target_offset=self.moments.target_offset if with_targets else (),
             with_targets=with_targets,
             fraction_bits=passes.fraction_bits_for(self.dataset.n_samples),
             engine=self.engine,
@@ -97,14 +95,14 @@ def prepare(
     Takes one cheap pass unless `moments` are given, and another if columns are mapped
     by their ranks; see `inspect` and `standardizer_for`.
     """
-    standardize = inspection.check_standardize(standardize)
+    standardize = standardizing.check_standardize(standardize)
     levels = recipes.levels_of(dataset.attributes)
     if moments is None:
         moments = inspection.inspect(dataset, levels=levels, engine=engine)
     if standardize is False:
         # standardised columns have means of 0, so they keep their digits in float32
         inspection.check_float32(moments)
-    standardizer = inspection.standardizer_for(
+    standardizer = standardizing.standardizer_for(
         dataset,
         moments,
         standardize,

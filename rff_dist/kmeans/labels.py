@@ -17,7 +17,7 @@ from rff_dist.features.composed import PrincipalFeatureMap
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.recipes import model_rows
-from rff_dist.statistics import inspection
+from rff_dist.statistics import inspection, row_passes
 from rff_dist.storage import outputs
 from rff_dist.typing import (
     AnyArray,
@@ -68,7 +68,7 @@ def evaluate(
     dataset = model_rows.rows_for(dataset, clusters)
     # known labels travel with rows as groups
     rows = GroupedDataset(dataset.without_targets(), labels)
-    return inspection.sum_rows(
+    return row_passes.sum_rows(
         rows, _count_rows, clusters.state, engine=engine, label="evaluate"
     )
 

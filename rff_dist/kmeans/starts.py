@@ -35,7 +35,7 @@ from rff_dist.kmeans.candidates import (
 )
 from rff_dist.kmeans.cluster_options import INITS, LloydOptions
 from rff_dist.numerics import exact_sums, machine
-from rff_dist.statistics import inspection, passes, specs
+from rff_dist.statistics import passes, row_passes, specs
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import human_bytes, short_repr
 from rff_dist.typing import Facts, FloatArray, frozen
@@ -104,7 +104,7 @@ class Clusters:
 
 def check_rows(dataset: Dataset, n_clusters: int) -> None:
     """Raise DataError if there are fewer rows than clusters, or none."""
-    inspection.blocks_of(dataset)  # refuses a dataset without rows
+    row_passes.blocks_of(dataset)  # refuses a dataset without rows
     check_enough(dataset.n_samples, n_clusters)
 
 
@@ -146,7 +146,7 @@ def check_memory(
 ) -> None:
     """Raise PlanError unless sums and centres of a pass fit in a worker's memory."""
     n_centres = n_starts * n_clusters
-    block_rows = inspection.blocks_of(dataset)[0].n_samples
+    block_rows = row_passes.blocks_of(dataset)[0].n_samples
     # a block as read, in float64 and in float32, and the next block, which is read
     # ahead
     value_bytes = 2 * dataset.dtype.itemsize + 12
@@ -188,7 +188,7 @@ class ClusteringJob:
         combine: Callable[[T, T], T] = operator.add,
     ) -> T:
         """Run a pass over all blocks."""
-        return inspection.sum_rows(
+        return row_passes.sum_rows(
             self.dataset,
             compute,
             state,

@@ -38,7 +38,7 @@ from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.statistics import accumulate, specs
+from rff_dist.statistics import accumulate, layouts
 from rff_dist.statistics.moments import ColumnMoments, Moments, measure_moments
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import EPS, FloatArray, IntArray, Summary, frozen
@@ -135,8 +135,8 @@ def chi_squares_tail(value: float, matrix: FloatArray) -> float:
     variance = 0.0
     third = 0.0
     # in strips, since A·A would be a second matrix of this size
-    for start in range(0, len(matrix), specs.OUTPUT_TILE):
-        strip = matrix[start : start + specs.OUTPUT_TILE]
+    for start in range(0, len(matrix), layouts.OUTPUT_TILE):
+        strip = matrix[start : start + layouts.OUTPUT_TILE]
         # tr A² = Σ a_ij², and tr A³ = Σ a_ij·(A·A)_ij
         variance += 2 * float(np.vdot(strip, strip))
         third += 8 * float(np.vdot(strip, strip @ matrix))

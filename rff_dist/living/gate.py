@@ -30,7 +30,7 @@ from rff_dist.living.ranges import (
 from rff_dist.numerics import cholesky, eigen, exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.statistics import accumulate, inspection, ridge_statistics
+from rff_dist.statistics import accumulate, ridge_statistics, row_passes
 from rff_dist.text import number
 from rff_dist.typing import FloatArray, frozen
 
@@ -85,7 +85,7 @@ def hold_out(
     if test is not None:
         new_rows.check_columns(champion, test)
         held_out = test
-        blocks = inspection.blocks_of(test)
+        blocks = row_passes.blocks_of(test)
     else:
         spec = champion.summed.spec
         shared = rows.shared(champion)
@@ -108,7 +108,7 @@ def hold_out(
         sums = update.sum_ranges(held_out, pieces, state, engine=engine)
         sums = sums.with_whitener(champion.feature_map.whitener)
     without = _solve_without(champion, sums)
-    errors = inspection.sum_rows(
+    errors = row_passes.sum_rows(
         model_rows.with_codes_of(champion.feature_map.levels, held_out),
         evaluation.measure_errors,
         without,
@@ -278,7 +278,7 @@ def judge(
     champion = held_out.champion
     without = _solve_without(challenger, held_out.sums)
     levels = challenger.feature_map.levels
-    pair = inspection.sum_rows(
+    pair = row_passes.sum_rows(
         model_rows.with_codes_of(levels, held_out.dataset),
         measure_pair,
         Pair.of(champion, without),

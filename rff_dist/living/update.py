@@ -42,7 +42,7 @@ from rff_dist.recipes import model_rows
 from rff_dist.ridge import describe
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.ridge.refit import refit
-from rff_dist.statistics import accumulate, inspection, moments, ridge_statistics, specs
+from rff_dist.statistics import accumulate, moments, ridge_statistics, row_passes, specs
 from rff_dist.typing import Facts, FloatArray
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def measure_gone_rows(
     removals = rows.differences.removals
     levels = model_rows.features_for(model.feature_map, before).levels
     parts = [
-        inspection.sum_rows(
+        row_passes.sum_rows(
             source,
             functools.partial(moments.measure_moments, levels=levels),
             _pivot(model),
@@ -124,12 +124,12 @@ def _sources(
         pieces = cut_ranges(ranges, rows_at_once(dataset, max_rows))
         yield dataset, as_blocks(pieces)
     if others is not None:
-        yield others, inspection.blocks_of(others, max_rows=max_rows)
+        yield others, row_passes.blocks_of(others, max_rows=max_rows)
 
 
 def rows_at_once(dataset: Dataset, max_rows: int) -> int:
     """Return how many rows a block that is not cut along chunks may have."""
-    return min(MIN_BLOCK_ROWS, max_rows, inspection.blocks_of(dataset)[0].n_samples)
+    return min(MIN_BLOCK_ROWS, max_rows, row_passes.blocks_of(dataset)[0].n_samples)
 
 
 # -- sums

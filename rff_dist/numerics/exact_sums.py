@@ -199,6 +199,11 @@ def exact_sum_from_arrays(prefix: str, arrays: Arrays) -> ExactSum:
     )
 
 
+def add_whole_numbers(numbers: FloatArray, total: IntArray) -> None:
+    """Add float64 numbers without a fraction to int64 sums, in place."""
+    np.add(total, numbers, out=total, casting="unsafe", dtype=np.int64)
+
+
 def add_fields[S](left: S, right: S, **values: Any) -> S:
     """Add two dataclasses of sums field by field; the fields in `values` are set to
     these.

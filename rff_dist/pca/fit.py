@@ -19,7 +19,13 @@ from rff_dist.features import composed, feature_options, maps
 from rff_dist.fitting import plan, predicting, prepare
 from rff_dist.pca import components
 from rff_dist.recipes import model_rows
-from rff_dist.statistics import accumulate, inspection, passes, ridge_statistics
+from rff_dist.statistics import (
+    accumulate,
+    inspection,
+    passes,
+    ridge_statistics,
+    row_passes,
+)
 from rff_dist.statistics.moments import Moments
 from rff_dist.text import short_repr
 from rff_dist.typing import PathLike, frozen
@@ -154,7 +160,7 @@ def _fit_normalized(
     engine = prepared.engine
     add_up = components.sum_features
     shared = engine.broadcast(feature_map)
-    sums = inspection.sum_rows(
+    sums = row_passes.sum_rows(
         dataset,
         add_up,
         shared,
@@ -186,7 +192,7 @@ def _fit_normalized(
     )
     total: components.DegreeStatistics = engine.map_reduce(
         BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
-        inspection.blocks_of(dataset, max_rows=spec.limb_rows),
+        row_passes.blocks_of(dataset, max_rows=spec.limb_rows),
         engine.broadcast(
             components.DegreeAccumulation(accumulation, degree, degrees.floor)
         ),

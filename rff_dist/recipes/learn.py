@@ -19,7 +19,7 @@ from rff_dist.recipes.notations import read_dates
 from rff_dist.recipes.options import Encoding
 from rff_dist.recipes.recipes import Recipe
 from rff_dist.recipes.tables import kind_of, listed, to_numbers
-from rff_dist.statistics import inspection
+from rff_dist.statistics import row_samples
 from rff_dist.typing import FloatArray, IntArray
 
 #: With up to so many levels, a text may be in one row only.
@@ -139,8 +139,8 @@ class _Numbers:
             elif kind != "text":
                 self.numbers[name] = n_columns
                 n_columns += 1
-        size = inspection.sample_size(max(1, n_columns))
-        self.sample = inspection.RowSample.empty(size, n_columns)
+        size = row_samples.sample_size(max(1, n_columns))
+        self.sample = row_samples.RowSample.empty(size, n_columns)
         self.sums: FloatArray = np.zeros(n_columns)
         self.counts: IntArray = np.zeros(n_columns, np.int64)
         self.n_missing: IntArray = self.counts
@@ -158,7 +158,7 @@ class _Numbers:
             values[:, first : first + len(parts)] = np.column_stack(parts)
         rows = blocks.Rows(blocks.Block(0, first_row, first_row + len(values)), values)
         all_columns = np.arange(values.shape[1])
-        self.sample = self.sample + inspection.sample_columns(rows, all_columns)
+        self.sample = self.sample + row_samples.sample_columns(rows, all_columns)
         is_finite = np.isfinite(values)
         self.sums = self.sums + np.where(is_finite, values, 0.0).sum(axis=0)
         self.counts = self.counts + is_finite.sum(axis=0)

@@ -41,7 +41,7 @@ from rff_dist.ridge.budget import (
     EffortLevel,
 )
 from rff_dist.ridge.candidates import Candidate, TimesMedian
-from rff_dist.statistics import inspection
+from rff_dist.statistics import label_counts
 from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
@@ -483,7 +483,7 @@ def prepare_folds(
         return folds
 
     folds = replace(folds, table=None)
-    counts = inspection.count_groups(
+    counts = label_counts.count_groups(
         dataset, at_most=folding.MAX_BALANCED_GROUPS, engine=engine
     )
     if counts is None:

@@ -17,7 +17,7 @@ from rff_dist.fitting import options
 from rff_dist.kernels import names, stationary
 from rff_dist.ridge import solve
 from rff_dist.selection.grids import RESOLUTION
-from rff_dist.statistics import inspection, ridge_statistics, specs
+from rff_dist.statistics import ridge_statistics, row_passes, specs
 from rff_dist.text import errors_words, number, plus_minus, some
 from rff_dist.typing import Facts, Summary
 
@@ -40,7 +40,7 @@ def summed_blocks(
 ) -> list[Block]:
     """Return the blocks of rows that are summed together."""
     n_folds = 1 if folds is None else folds.n_folds
-    return inspection.blocks_of(dataset, max_rows=spec.limb_rows, n_folds=n_folds)
+    return row_passes.blocks_of(dataset, max_rows=spec.limb_rows, n_folds=n_folds)
 
 
 def describe_choices(penalty: options.Penalty) -> Facts:

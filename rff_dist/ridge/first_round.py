@@ -49,7 +49,7 @@ from rff_dist.ridge.choices import (
     trusted_samples,
 )
 from rff_dist.selection import cross_validation, row_folds
-from rff_dist.statistics import fold_statistics, passes, specs
+from rff_dist.statistics import fold_statistics, passes, reading
 from rff_dist.storage import columns
 from rff_dist.typing import FloatArray, frozen
 
@@ -133,7 +133,7 @@ class _FirstRound:
         if self._is_final(widths):
             # rows themselves resolve smaller alphas than sums do
             sums = self._sums(best.feature_map, sample).total()
-            table = best.table.from_alpha(specs.gram_error_of(sums))
+            table = best.table.from_alpha(reading.gram_error_of(sums))
         results = [trial.result for trial in ranked]
         return Finalists([best.candidate], results, [table], widths)
 

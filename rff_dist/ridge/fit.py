@@ -369,7 +369,7 @@ def broadcast(
             f" digest {feature_map.digest()[:16]}, {destination}",
         )
     state = Accumulations(members, folds, prepared.dataset.n_samples)
-    return engine.broadcast(state.of_part((0, reading.n_parts)))
+    return engine.broadcast(state.of_part(0, reading.n_parts))
 
 
 def accumulate(

@@ -23,7 +23,7 @@ from rff_dist.features import maps
 from rff_dist.fitting import evaluation, predicting
 from rff_dist.numerics import cholesky, solution
 from rff_dist.ridge import uncertainty
-from rff_dist.statistics import accumulate, fold_statistics, inspection, passes
+from rff_dist.statistics import accumulate, fold_statistics, passes, row_passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage import columns
 from rff_dist.typing import (
@@ -270,11 +270,11 @@ def score_folds(
         accumulate.Accumulations((member,), models.folds, models.n_samples),
         SMALLEST * np.where(deviations > 0, deviations, 1.0),
     )
-    [of_folds] = inspection.sum_rows(
+    [of_folds] = row_passes.sum_rows(
         dataset,
         sum_roots,
         residuals,
-        blocks=inspection.blocks_of(dataset, max_rows=member.spec.limb_rows),
+        blocks=row_passes.blocks_of(dataset, max_rows=member.spec.limb_rows),
         combine=accumulate.add_fold_rows,
         engine=engine,
         label="residuals",
@@ -290,7 +290,7 @@ def score_folds(
                 targets=roots.targets,
             )
     spread, root_models = fit_spread(replace(statistics, parts=tuple(parts)), models)
-    scores = inspection.sum_rows(
+    scores = row_passes.sum_rows(
         dataset,
         score_rows,
         ScoringModels(

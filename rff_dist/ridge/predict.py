@@ -18,7 +18,7 @@ from rff_dist.fitting import evaluation, plan, predicting
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.statistics import inspection
+from rff_dist.statistics import row_passes
 from rff_dist.typing import AnyArray, AnyDType, FloatArray, PathLike, frozen
 
 # Degrees of freedom over rows. Of real sets with 0.03 to 0.44 normal 95 % intervals
@@ -45,7 +45,7 @@ def evaluate_by_group(
     Raises DataError if the dataset does not fit the model, or has no targets.
     """
     dataset = _rows_with_targets(dataset, model)
-    return inspection.sum_rows(
+    return row_passes.sum_rows(
         dataset, evaluation.evaluate_rows, model.linear, engine=engine, label="evaluate"
     )
 
@@ -60,7 +60,7 @@ def calibrate(
     """
     dataset = _rows_with_targets(dataset, model)
     state = _predictive_state(dataset, model, engine=engine)
-    return inspection.sum_rows(
+    return row_passes.sum_rows(
         dataset, uncertainty.calibrate_rows, state, engine=engine, label="evaluate"
     )
 

@@ -28,7 +28,13 @@ from rff_dist.errors import DataError, PlanError, StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
 from rff_dist.products import choice, protocol
-from rff_dist.statistics import fold_statistics, ridge_statistics, specs
+from rff_dist.statistics import (
+    fold_statistics,
+    layouts,
+    ridge_statistics,
+    specs,
+    target_moments,
+)
 from rff_dist.typing import Float32Array, FloatArray, IntArray, frozen
 
 #: The number of a tile's piece, its rows among the sorted ones, and its features.
@@ -69,8 +75,9 @@ class Accumulations:
     #: Rows of the dataset, by which contiguous folds are cut.
     n_samples: int
 
-    def of_part(self, part: specs.Part) -> Accumulations:
+    def of_part(self, number: int, n_parts: int) -> Accumulations:
         """Return the state of a pass that sums up a part of Z'Z of each map."""
+        part = layouts.Part(number, n_parts)
         members = []
         for member in self.members:
             spec = replace(member.spec, part=part)
@@ -213,7 +220,7 @@ def _accumulate(
 
     height = min(specs.tile_rows(spec.n_components), max(1, *pieces.sizes))
     tiles = pieces.tiles(height)
-    products: protocol.Products = protocol.Float64Products(specs.OUTPUT_TILE)
+    products: protocol.Products = protocol.Float64Products(layouts.OUTPUT_TILE)
     panel_rows = height
     # tiles of each piece whose products are rounded to the grid
     n_rounded = np.bincount([piece for piece, _ in tiles], minlength=len(pieces.ends))
@@ -287,7 +294,7 @@ class _SortedRows:
         weights = None if self.weights is None else self.weights[rows]
         # `ExactSum.of` refuses what overflows
         with np.errstate(over="ignore", invalid="ignore"):
-            products = specs.target_products(self.outputs[rows], weights)
+            products = target_moments.target_products(self.outputs[rows], weights)
         return exact_sums.ExactSum.of(products)
 
 
@@ -335,34 +342,35 @@ class _GramSums:
         self,
         spec: specs.StatisticsSpec,
         totals: Sequence[ridge_statistics.RidgeStatistics],
-        regions: Sequence[specs.Region],
+        regions: Sequence[layouts.Region],
         n_threads: int,
     ):
         self._spec = spec
         self._sums = [total.low for total in totals]
         # tiles share output tiles
-        self._locks = {offset: Lock() for _, _, offset in spec.layout.tiles()}
+        self._locks = {tile.offset: Lock() for tile in spec.layout.tiles()}
         # Each thread reuses one buffer for its products: Dask's workers return freed
         # memory to the system at once, and fresh pages for each product cost 5 % there.
-        largest = max(
-            (side.stop - side.start for *sides, _ in regions for side in sides),
-            default=0,
-        )
+        heights = [region.rows.stop - region.rows.start for region in regions]
+        largest = max(heights, default=0)
         self._buffers = [np.empty((largest, largest + GAP)) for _ in range(n_threads)]
 
-    def add(self, job: tuple[specs.Region, _Tile]) -> None:
+    def add(self, job: tuple[layouts.Region, _Tile]) -> None:
         """Multiply a region of a tile's components, and add it to its output tiles."""
-        (left, right, output_tiles), (piece, _, tile) = job
+        region, (piece, _, tile) = job
+        rows = region.rows
+        columns = region.columns
         spec = self._spec
         buffer = self._buffers.pop()
-        product = buffer[: left.stop - left.start, : right.stop - right.start]
-        tile.gram(left, right, product)
-        for row, column, offset in output_tiles:
-            total = spec.layout.view(self._sums[piece], row, column, offset)
-            part = product[row - left.start :, column - right.start :][
-                : len(total), : total.shape[1]
-            ]
-            with self._locks[offset]:
+        product = buffer[: rows.stop - rows.start, : columns.stop - columns.start]
+        tile.gram(rows, columns, product)
+        for output_tile in region.tiles:
+            total = spec.layout.view(self._sums[piece], output_tile)
+            height, width = total.shape
+            first_row = output_tile.row - rows.start
+            first_column = output_tile.column - columns.start
+            part = product[first_row:, first_column:][:height, :width]
+            with self._locks[output_tile.offset]:
                 _add(part, total, -spec.grid_exponent, exact=spec.fixed_point)
         self._buffers.append(buffer)
 
@@ -449,13 +457,7 @@ def _add(product: FloatArray, total: IntArray, shift: int, *, exact: bool) -> No
         strip *= 2.0**shift
         if not exact:
             np.rint(strip, out=strip)
-        np.add(
-            total[i : i + 32],
-            strip,
-            out=total[i : i + 32],
-            casting="unsafe",
-            dtype=np.int64,
-        )
+        exact_sums.add_whole_numbers(strip, total[i : i + 32])
 
 
 def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:

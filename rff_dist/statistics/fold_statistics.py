@@ -18,7 +18,7 @@ from rff_dist.data import folding
 from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums
-from rff_dist.statistics import ridge_statistics, specs
+from rff_dist.statistics import reading, ridge_statistics, specs
 from rff_dist.typing import frozen
 
 type FoldSum = ridge_statistics.RidgeStatistics | None  # None for a fold without rows
@@ -102,7 +102,7 @@ class FoldStatistics:
 
     def with_whitener(self, whitener: NDArray[np.float64] | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
-        shared = None if whitener is None else specs.Whitener(whitener)
+        shared = None if whitener is None else reading.Whitener(whitener)
         return self._with_each(lambda part: part.with_whitener(shared))
 
     def _with_each(

@@ -22,10 +22,8 @@ from rff_dist.engines import protocol
 from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
-from rff_dist.statistics import accumulate, inspection, specs
+from rff_dist.statistics import accumulate, reading, row_passes, specs, target_moments
 from rff_dist.typing import EPS, Float32Array, FloatArray, IntArray, frozen
-
-type _Pair = tuple[FloatArray, FloatArray]
 
 # Size of a tile's features, which are read twice. With few columns it matters that they
 # stay in the cache; with many, taller tiles are faster.
@@ -49,7 +47,9 @@ class TrainingSplit:
     #: Rows of the dataset, by which contiguous folds are cut.
     n_samples: int
 
-    def weights(self, rows: blocks.Rows, weights: FloatArray) -> _Pair:
+    def weights(
+        self, rows: blocks.Rows, weights: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """Return rows' weights for training and for validation; 0 excludes a row."""
         block = rows.block
         training_folds, held_out = self.folds.splits[-1]
@@ -107,7 +107,7 @@ def sum_targets(
             with np.errstate(over="ignore", invalid="ignore"):
                 moments[low:high] = part @ weighted[tile]
                 squares.append(float(np.einsum("ij,ij,j->", part, part, weights[tile])))
-            of_targets = specs.target_products(right[tile], weights[tile])
+            of_targets = target_moments.target_products(right[tile], weights[tile])
         products = moments, of_targets, np.asarray(math.fsum(squares))
         sums.append(
             FirstSums(tile.stop - tile.start, *map(exact_sums.ExactSum.of, products))
@@ -210,13 +210,7 @@ def multiply_rows(
             product *= 2.0**-state.grid_exponent
             np.rint(product, out=product)
             with one_at_a_time:
-                np.add(
-                    sums[low:high],
-                    product,
-                    out=sums[low:high],
-                    casting="unsafe",
-                    dtype=np.int64,
-                )
+                exact_sums.add_whole_numbers(product, sums[low:high])
 
     _share_tiles(multiply, len(inputs), feature_map.n_components, columns.shape[1])
     if total is None:
@@ -291,8 +285,10 @@ class GramOperator:
         return self.accumulation.feature_map
 
     @cached_property
-    def targets(self) -> specs.TargetMoments:
-        return specs.TargetMoments.of(self.sums.targets, self.accumulation.spec.offsets)
+    def targets(self) -> target_moments.TargetMoments:
+        return target_moments.TargetMoments.of(
+            self.sums.targets, self.accumulation.spec.offsets
+        )
 
     @property
     def raw_means(self) -> FloatArray:
@@ -339,7 +335,7 @@ class GramOperator:
         if whitener is None:
             return of_trace
         # as in `gram_error_of`, for a trace of equal parts
-        spectral, frobenius = specs.Whitener(whitener).inverse_norms
+        spectral, frobenius = reading.Whitener(whitener).inverse_norms
         return 0.5 * of_trace / math.sqrt(spec.n_components) * spectral * frobenius
 
     def multiply(self, columns: FloatArray, *, label: str = "iterate") -> FloatArray:
@@ -349,7 +345,7 @@ class GramOperator:
 
     def multiply_and_validate(
         self, columns: FloatArray, coefficients: FloatArray, targets: IntArray
-    ) -> _Pair:
+    ) -> tuple[FloatArray, FloatArray]:
         """Return Z'WZ times columns, and the errors of solutions on held-out rows.
 
         `coefficients` have the shape (n_components, n_solutions); `targets` are the
@@ -371,34 +367,42 @@ class GramOperator:
 
     def _run(
         self, columns: FloatArray, validation: Validation | None, label: str
-    ) -> _Pair:
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return Z'WZ times columns, and the `errors` of a `GramProduct`."""
         raw = self.feature_map.raw_coefficients(columns)
-        # powers of two: scaling norms to at most 1 does not round, nor does scaling
-        # before squares overflow
-        exponents = np.frexp(np.abs(raw).max(axis=0))[1]
-        norms = (
-            exponents + np.frexp(np.linalg.norm(np.ldexp(raw, -exponents), axis=0))[1]
-        )
-        raw = np.ldexp(raw, -norms)
+        column_exponents = _norm_exponents(raw)
+        scaled = np.ldexp(raw, -column_exponents)
         # By Cauchy and Schwarz no partial sum exceeds the trace times a column's norm,
-        # which is at most 1.
-        exponent = (
-            int(np.frexp(float(self.sums.trace.value()))[1]) + 1 - specs.LIMB_BITS
-        )
+        # which is now at most 1.
+        _, trace_exponent = math.frexp(float(self.sums.trace.value()))
+        grid_exponent = trace_exponent + 1 - specs.LIMB_BITS
         factor = GramFactor(
             self.feature_map,
-            raw,
-            self.raw_means @ raw,
-            exponent,
+            scaled,
+            self.raw_means @ scaled,
+            grid_exponent,
             self.split,
             validation,
         )
         task = blocks.BlockTask(self.dataset, multiply_rows, adds=True)
-        parts = inspection.blocks_of(self.dataset)
+        parts = row_passes.blocks_of(self.dataset)
         product: GramProduct = self.engine.map_reduce(task, parts, factor, label=label)
         specs.check_counted(product.n_samples, self.dataset.n_samples)
-        sums = np.ldexp(product.sums.astype(np.float64), exponent + norms)
+        sums = np.ldexp(
+            product.sums.astype(np.float64), grid_exponent + column_exponents
+        )
         return sums_of_z(sums, self.feature_map), product.errors.value()
+
+
+def _norm_exponents(columns: FloatArray) -> IntArray:
+    """Return e for each column, such that its norm over 2**e is at most 1.
+
+    Dividing by powers of two does not round.
+    """
+    # first by the largest number, because squares of larger ones would overflow
+    exponents = np.frexp(np.abs(columns).max(axis=0))[1]
+    norms = np.linalg.norm(np.ldexp(columns, -exponents), axis=0)
+    return np.asarray(exponents + np.frexp(norms)[1])
 
 
 def gram_operator(
@@ -415,7 +419,7 @@ def gram_operator(
     row is missing.
     """
     add_up = partial(sum_targets, split=split)
-    sums = inspection.sum_rows(
+    sums = row_passes.sum_rows(
         dataset, add_up, accumulation, engine=engine, label="targets"
     )
     specs.check_counted(sums.n_samples, dataset.n_samples)
@@ -425,4 +429,4 @@ def gram_operator(
 def sums_of_z(sums: FloatArray, feature_map: maps.FeatureMap) -> FloatArray:
     """Turn sums U'[…] of shape (n_components, n_columns) into sums Z'[…]."""
     scales = exact_sums.expand(feature_map.scales)[:, np.newaxis]
-    return specs.whitened(scales * sums, feature_map.whitener)
+    return reading.whitened(scales * sums, feature_map.whitener)

@@ -97,6 +97,11 @@ class Moments:
         return self.pivot + self.sums.value() / self.weight.value()
 
     @property
+    def target_offset(self) -> tuple[float, ...]:
+        """The targets' means, to subtract before summing."""
+        return tuple(self.means[self.n_features :].tolist())
+
+    @property
     def fourth_central(self) -> FloatArray:
         """The mean fourth powers of the deviations of [X, y] from their means.
 

@@ -19,7 +19,14 @@ from rff_dist.errors import DataError, InvalidParameterError, StatisticsError, w
 from rff_dist.features import maps, nystrom
 from rff_dist.numerics import exact_sums
 from rff_dist.statistics import accumulate as block_sums
-from rff_dist.statistics import fold_statistics, inspection, ridge_statistics, specs
+from rff_dist.statistics import (
+    fold_statistics,
+    inspection,
+    layouts,
+    ridge_statistics,
+    row_passes,
+    specs,
+)
 from rff_dist.statistics.moments import Moments
 from rff_dist.typing import frozen
 
@@ -122,7 +129,7 @@ def statistics_spec(
         raise DataError("the data have no y: training needs targets")
     exponents: tuple[tuple[int, int], ...] = ()
     if not feature_map.bounded:
-        largest = inspection.sum_rows(
+        largest = row_passes.sum_rows(
             dataset,
             block_sums.measure_features,
             feature_map,
@@ -216,7 +223,7 @@ def accumulate(
             )
     member = block_sums.Accumulation(feature_map, spec)
     state = block_sums.Accumulations((member,), None, dataset.n_samples).of_part(
-        (0, n_parts)
+        0, n_parts
     )
     (statistics,) = accumulate_shared(dataset, engine.broadcast(state), engine=engine)
     return cast("ridge_statistics.RidgeStatistics", statistics)
@@ -238,7 +245,7 @@ def accumulate_folds(
     targets or groups are missing.
     """
     state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples).of_part(
-        (0, n_parts)
+        0, n_parts
     )
     summed = accumulate_shared(dataset, engine.broadcast(state), engine=engine)
     return cast("tuple[fold_statistics.FoldStatistics, ...]", summed)
@@ -264,7 +271,7 @@ def accumulate_shared(
     members = state.members
     folds = state.folds
     specs_of = [member.spec for member in state.members]
-    n_parts = specs_of[0].part[1]
+    n_parts = specs_of[0].part.n_parts
     n_workers = max(1, engine.n_workers)  # some may still be on their way
     n_threads = engine.n_threads
     for spec in specs_of:
@@ -283,11 +290,11 @@ def accumulate_shared(
     # a block's sums must fit in one limb
     most = min(spec.limb_rows for spec in specs_of)
     n_folds = 1 if folds is None else folds.n_folds
-    parts = inspection.blocks_of(dataset, max_rows=most, n_folds=n_folds)
+    parts = row_passes.blocks_of(dataset, max_rows=most, n_folds=n_folds)
     sums: fold_statistics.MapSums = ()
     for index in range(n_parts):
         if index:
-            shared = engine.broadcast(state.of_part((index, n_parts)))
+            shared = engine.broadcast(state.of_part(index, n_parts))
         sums_of_part = engine.map_reduce(
             task, parts, shared, combine=block_sums.add_fold_rows, label="accumulate"
         )
@@ -333,7 +340,7 @@ def _sums_of_each_pass(sums: fold_statistics.FoldSum) -> tuple[object, ...] | No
 def _with_all_tiles(part: fold_statistics.FoldSum) -> fold_statistics.FoldSum:
     if part is None:
         return None
-    spec = replace(part.spec, part=specs.WHOLE)
+    spec = replace(part.spec, part=layouts.WHOLE)
     low = np.zeros(spec.layout.size, np.int64)
     high = None if part.high is None else low.copy()
     return replace(part, spec=spec, low=low, high=high)

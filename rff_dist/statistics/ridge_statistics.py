@@ -18,7 +18,7 @@ import numpy as np
 from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, solution
-from rff_dist.statistics import specs
+from rff_dist.statistics import layouts, reading, specs, target_moments
 from rff_dist.text import short_repr
 from rff_dist.typing import (
     AnyArray,
@@ -97,7 +97,7 @@ class RidgeStatistics(EqualByFields):
     cross: exact_sums.ExactSum
     targets: exact_sums.ExactSum
     n_tiles: int = field(default=0, compare=False)
-    whitener: specs.Whitener | None = field(default=None, compare=False)
+    whitener: reading.Whitener | None = field(default=None, compare=False)
 
     __repr__ = short_repr
 
@@ -127,10 +127,10 @@ class RidgeStatistics(EqualByFields):
             return NotImplemented
         return _combined(self, other, -1)
 
-    def with_whitener(self, whitener: FloatArray | specs.Whitener | None) -> Self:
+    def with_whitener(self, whitener: FloatArray | reading.Whitener | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
         if isinstance(whitener, np.ndarray):
-            whitener = specs.Whitener(whitener)
+            whitener = reading.Whitener(whitener)
         return replace(self, whitener=whitener)
 
     def leading(
@@ -215,19 +215,19 @@ class RidgeStatistics(EqualByFields):
         return float(self.targets.value()[0, -1])
 
     @property
-    def target_moments(self) -> specs.TargetMoments:
+    def target_moments(self) -> target_moments.TargetMoments:
         """Means, sums of squares and standard deviations of the targets."""
-        return specs.TargetMoments.of(self.targets, self.spec.offsets)
+        return target_moments.TargetMoments.of(self.targets, self.spec.offsets)
 
     def ZtZ(self) -> FloatArray:  # noqa: N802  the public name is the formula
         """Return Z'Z (Z'WZ with weights), of shape (n_components, n_components)."""
-        return specs.gram_of(self)
+        return reading.gram_of(self)
 
     def Zty(self) -> FloatArray:  # noqa: N802
         """Return Z'y of shape (n_components,), or Z'Y of (n_components, n_targets)."""
         cross = self.cross.value()
         raw = cross[:, :-1] + np.outer(cross[:, -1], self.spec.offsets)
-        moments = specs.sums_over_z(self, raw)
+        moments = reading.sums_over_z(self, raw)
         return moments[:, 0] if self.spec.one_dimensional else moments
 
     def yty(self) -> float | FloatArray:
@@ -237,7 +237,7 @@ class RidgeStatistics(EqualByFields):
 
     def Zt1(self) -> FloatArray:  # noqa: N802
         """Return Z'1, the sums of the features, of shape (n_components,)."""
-        return specs.sums_over_z(self, self.cross.value()[:, -1:])[:, 0]
+        return reading.sums_over_z(self, self.cross.value()[:, -1:])[:, 0]
 
     def target_means(self) -> FloatArray:
         """Return the (weighted) means of the targets, of shape (n_targets,)."""
@@ -270,7 +270,7 @@ class RidgeStatistics(EqualByFields):
             center = cross[:, -1] / np.sqrt(total)
             # means minus the offsets are small, so that little cancels
             raw = cross[:, :-1] - np.outer(cross[:, -1], targets.shifts)
-            moments = specs.sums_over_z(self, raw)
+            moments = reading.sums_over_z(self, raw)
             feature_means = self.Zt1() / total
             target_means = targets.means
         else:
@@ -279,7 +279,7 @@ class RidgeStatistics(EqualByFields):
             feature_means = np.zeros(self.n_components)
             target_means = np.zeros(self.spec.n_targets)
         return solution.NormalEquations(
-            gram=specs.gram_of(self, center),
+            gram=reading.gram_of(self, center),
             moments=moments,
             total_sum_of_squares=targets.sums_of_squares(centred=fit_intercept),
             feature_means=feature_means,
@@ -287,7 +287,7 @@ class RidgeStatistics(EqualByFields):
             n_samples=self.n_observations,
             sum_of_weights=total,
             fit_intercept=fit_intercept,
-            gram_error=specs.gram_error_of(self, center),
+            gram_error=reading.gram_error_of(self, center),
         )
 
     # -- checks
@@ -314,7 +314,7 @@ class RidgeStatistics(EqualByFields):
             return
         # Each row adds the same to the trace: dropped, doubled or damaged rows show.
         expected = squared_norm * self.sum_of_weights
-        trace = specs.trace_of(self)
+        trace = reading.trace_of(self)
         # unit of the grid that rows were rounded to
         rounding = (
             self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
@@ -480,19 +480,19 @@ def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray
     return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> specs.LIMB_BITS
 
 
-def _packed(layout: specs.TileLayout, buffer: IntArray) -> IntArray:
+def _packed(layout: layouts.TileLayout, buffer: IntArray) -> IntArray:
     parts = []
-    for row, column, offset in layout.tiles():
-        tile = layout.view(buffer, row, column, offset)
-        # diagonal tiles are symmetric, so half of each is enough
-        numbers = tile.ravel()
-        if row == column:
-            numbers = tile[np.triu_indices(len(tile))]
+    for tile in layout.tiles():
+        matrix = layout.view(buffer, tile)
+        numbers = matrix.ravel()
+        if tile.row == tile.column:
+            # symmetric, so half of it is enough
+            numbers = matrix[np.triu_indices(len(matrix))]
         parts.append(numbers)
     return np.concatenate(parts)
 
 
-def _unpacked(layout: specs.TileLayout, packed: IntArray) -> IntArray:
+def _unpacked(layout: layouts.TileLayout, packed: IntArray) -> IntArray:
     buffer = np.empty(layout.size, np.int64)
     expected = layout.n_components * (layout.n_components + 1) // 2
     if packed.shape != (expected,):
@@ -501,15 +501,15 @@ def _unpacked(layout: specs.TileLayout, packed: IntArray) -> IntArray:
             f"expected ({expected},) for n_components={layout.n_components}"
         )
     position = 0
-    for row, column, offset in layout.tiles():
-        tile = layout.view(buffer, row, column, offset)
-        if row == column:
-            indices = np.triu_indices(len(tile))
+    for tile in layout.tiles():
+        matrix = layout.view(buffer, tile)
+        if tile.row == tile.column:
+            indices = np.triu_indices(len(matrix))
             count = len(indices[0])
             numbers = packed[position : position + count]
-            tile[indices] = tile.T[indices] = numbers
+            matrix[indices] = matrix.T[indices] = numbers
         else:
-            count = tile.size
-            tile[:] = packed[position : position + count].reshape(tile.shape)
+            count = matrix.size
+            matrix[:] = packed[position : position + count].reshape(matrix.shape)
         position += count
     return buffer

@@ -12,7 +12,7 @@ from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.held_out import fold_models, score_sample
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import passes, row_passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from tests.bits import bits_of
 from tests.dask_processes import scaled
@@ -58,7 +58,7 @@ def fit(dataset, engine):
 @pytest.fixture(scope="module")
 def expected(dataset):
     """Return the fit of the serial engine with one thread: the specification."""
-    assert len(inspection.blocks_of(dataset)) == 4
+    assert len(row_passes.blocks_of(dataset)) == 4
     return fit(dataset, SerialEngine(n_threads=1))
 
 
@@ -115,7 +115,7 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
     X = rng.normal(size=(20_000, 3))
     Y = np.column_stack([np.sin(X[:, 0]), X[:, 1]]) + 0.1 * rng.normal(size=(20_000, 2))
     data = ArrayDataset(X, Y, rng.random(20_000))
-    assert len(inspection.blocks_of(data)) > 1
+    assert len(row_passes.blocks_of(data)) > 1
     model = plain_ridge(n_components=64, alpha=0.01, random_state=0).fit(data).model_
     members = [Accumulation(model.feature_map, model.statistics.spec)]
 
@@ -159,7 +159,7 @@ def test_other_chunks_that_make_the_same_blocks_have_the_same_bits(
     dataset, expected, chunk_rows
 ):
     other = with_chunks(dataset, chunk_rows)
-    assert inspection.blocks_of(other) == inspection.blocks_of(dataset)
+    assert row_passes.blocks_of(other) == row_passes.blocks_of(dataset)
     assert_same_bits(fit(other, SerialEngine(n_threads=2)), expected)
 
 

@@ -26,7 +26,7 @@ from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import shapes
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.models import versions
-from rff_dist.statistics import inspection
+from rff_dist.statistics import inspection, row_passes
 from rff_dist.storage import datasets, locations, output_places, outputs
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
@@ -178,7 +178,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             "data": redact(dataset.url or ""),
             "fingerprint": dataset.fingerprint(),
             **fields.values_of(dataset, "n_samples", "n_features"),
-            "n_blocks": len(inspection.blocks_of(dataset)),
+            "n_blocks": len(row_passes.blocks_of(dataset)),
             **fields.values_of(engine, "n_workers", "n_threads"),
             "kernel": None if kernel is None else kernel.to_dict(),
             "length_scale": stationary.own_length_scale(kernel),

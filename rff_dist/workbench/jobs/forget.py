@@ -30,7 +30,7 @@ from rff_dist.living import new_rows
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.ridge.models import read_model, write_model
-from rff_dist.statistics import inspection
+from rff_dist.statistics import row_passes
 from rff_dist.storage import (
     corrections,
     datasets,
@@ -156,7 +156,7 @@ def _codes_of_no_other(
         }
         for j, texts in levels.items()
     }
-    for block in inspection.blocks_of(dataset):
+    for block in row_passes.blocks_of(dataset):
         if not any(codes.values()):
             break
         is_gone = np.isin(np.arange(block.start, block.stop), rows)

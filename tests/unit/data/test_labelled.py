@@ -36,7 +36,7 @@ from rff_dist.data.labelled import (
 from rff_dist.data.memory import ArrayDataset, SparseDataset
 from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import DataError
-from rff_dist.statistics.inspection import count_labels
+from rff_dist.statistics.label_counts import count_labels
 from rff_dist.storage.columns import as_column, open_column
 from rff_dist.storage.datasets import dataset_from_arrays
 from tests.dask_processes import scaled

@@ -16,7 +16,7 @@ from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines import resuming as kept_module
 from rff_dist.engines.events import BlockDone, PassResumed
-from rff_dist.engines.resuming import Keeper, KeptPass, most_kept, name_pass
+from rff_dist.engines.resuming import Keeper, PassLedger, most_kept, name_pass
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.specs import StatisticsSpec
 
@@ -173,9 +173,10 @@ def test_what_does_not_say_what_it_is_made_of_has_no_name(task, state):
 def test_the_parts_of_a_pass_cover_each_block_once(spans, start):
     ledger = InMemory()
     ledger.sums = {("pass", range(*span)): None for span in spans if span[0] < span[1]}
-    parts = KeptPass(ledger, "pass").cut(range(start, 12))
-    assert [i for part, _ in parts for i in part] == list(range(start, 12))
-    assert all(("pass", part) in ledger.sums for part, is_kept in parts if is_kept)
+    runs = PassLedger(ledger, "pass").cut(range(start, 12))
+    assert [i for run in runs for i in run.positions] == list(range(start, 12))
+    kept = [run for run in runs if run.is_kept]
+    assert all(("pass", run.positions) in ledger.sums for run in kept)
 
 
 def resumed(ledger, blocks=BLOCKS):
@@ -246,7 +247,7 @@ def kept_in(monkeypatch, n_blocks, cost):
             kept.append((now, span.stop))
             now += self.cost
 
-    keeper = Keeper(KeptPass(Timed(cost), "pass"), 0)
+    keeper = Keeper(PassLedger(Timed(cost), "pass"), 0)
     for i in range(n_blocks):
         now += 1.0
         keeper.note(i + 1, None, last=i == n_blocks - 1)

@@ -32,7 +32,7 @@ from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.cluster_options import LloydOptions
 from rff_dist.kmeans.lloyd_pass import centre_distances
-from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.row_passes import blocks_of
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)

@@ -27,7 +27,7 @@ from rff_dist.ridge.models import read_model, write_model
 from rff_dist.ridge.predict import evaluate, predict, predict_in_memory
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from rff_dist.statistics.inspection import blocks_of
+from rff_dist.statistics.row_passes import blocks_of
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.corrections import delete_rows
 from rff_dist.workbench.jobs.forget import forget

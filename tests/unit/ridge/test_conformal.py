@@ -38,7 +38,7 @@ from rff_dist.ridge.held_out import (
     score_sample,
 )
 from rff_dist.ridge.uncertainty import predictive_model
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import passes, row_passes
 from rff_dist.statistics.accumulate import Accumulation
 from tests.plain import plain_ridge
 from tests.refits import held_out_residuals, scores_of_refits
@@ -161,7 +161,7 @@ def test_rows_count_as_often_as_weights_repeat_them():
     times = np.random.default_rng(1).integers(0, 4, 60)
     weighted = ArrayDataset(np.zeros((60, 2)), residuals, times.astype(float))
     models = replace(models_of_nought(60), repeats_rows=True)
-    [block] = inspection.blocks_of(weighted)
+    [block] = row_passes.blocks_of(weighted)
     found = score_rows(weighted.read(block), models)
     assert_array_equal(found, scored(np.repeat(residuals, times)).counts)
 
@@ -194,7 +194,7 @@ def scored(residuals):
     models = models_of_nought(len(residuals))
     counts = [
         score_rows(dataset.read(block), models)
-        for block in inspection.blocks_of(dataset)
+        for block in row_passes.blocks_of(dataset)
     ]
     spread = SpreadModel(np.zeros((2, 1)), np.ones(1), models.bounds)
     return HeldOutScores(functools.reduce(operator.add, counts), spread)
@@ -353,7 +353,7 @@ def test_what_cannot_be_used_is_refused():
     models = fold_models(statistics, feature_map, alpha=ALPHA)
     with refuses(StatisticsError, "300 rows", "299"):
         score_sample(problem(299), statistics, models, engine=ENGINE)
-    [block] = inspection.blocks_of(dataset)
+    [block] = row_passes.blocks_of(dataset)
     scoring = ScoringModels(models, models, np.ones((2, 1)), np.zeros(1))
     with refuses(DataError, "have no y"):
         score_rows(ArrayDataset(dataset.X).read(block), scoring)

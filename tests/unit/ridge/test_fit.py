@@ -38,7 +38,7 @@ from rff_dist.fitting.plan import Sums, plan_on_engine
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.refit import refit
 from rff_dist.ridge.solve import solve
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import inspection, passes, standardizing
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from tests.plain import fit_ridge, plain_ridge
 from tests.refusals import refuses
@@ -53,7 +53,7 @@ ENGINE = SerialEngine(n_threads=1)
 
 def test_constant_columns_are_shifted_but_not_scaled():
     X = np.column_stack([np.full(50, 0.1), np.arange(50.0), np.full(50, 1e9)])
-    standardizer = inspection.standardizer_from(
+    standardizer = standardizing.standardizer_from(
         inspection.inspect(ArrayDataset(X, X[:, 1]), engine=ENGINE)
     )
     standardized = standardizer(X)
@@ -253,7 +253,7 @@ def test_rows_that_stay_add_up_alike_in_any_two_passes(
         passes.statistics_spec(
             data, draw_feature_map(Gaussian(1.0), n_features=1, n_components=8)
         ),
-        target_offset=inspection.target_offset_from(moments),
+        target_offset=moments.target_offset,
     )
     right = np.column_stack([y - spec.target_offset, np.ones(n_samples)])
     weighed = right if weights is None else weights[:, np.newaxis] * right
@@ -382,7 +382,7 @@ def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(
 
 def test_map_auto_looks_at_standardized_rows():
     dataset = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    standardizer = inspection.standardizer_from(
+    standardizer = standardizing.standardizer_from(
         inspection.inspect(dataset, engine=ENGINE)
     )
     for applied, expected in ((None, "phases"), (standardizer, "pairs")):

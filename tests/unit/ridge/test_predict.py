@@ -14,7 +14,7 @@ from rff_dist.errors import DataError, OutputExistsError, StorageError
 from rff_dist.fitting import evaluation
 from rff_dist.fitting.predicting import transform_in_memory
 from rff_dist.ridge import predict as prediction
-from rff_dist.statistics import inspection
+from rff_dist.statistics import row_passes
 from tests.plain import fit_ridge
 from tests.refusals import refuses
 from tests.ridge_problems import draw_dataset
@@ -179,4 +179,4 @@ def test_features_in_memory_are_those_of_the_map_block_by_block(dtype):
     Z = transform_in_memory(data, feature_map, dtype=dtype)
     assert Z.dtype == dtype
     assert_array_equal(Z, feature_map.transform(data.X, dtype=dtype))
-    assert len(inspection.blocks_of(data)) == 2
+    assert len(row_passes.blocks_of(data)) == 2

@@ -30,7 +30,7 @@ from rff_dist.ridge.candidates import (
     read_length_scale,
 )
 from rff_dist.ridge.describe import compare_rows
-from rff_dist.statistics import inspection
+from rff_dist.statistics import inspection, standardizing
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge, plain_ridge, search_plain
 from tests.refusals import each, for_each_refusal, refuses
@@ -159,7 +159,7 @@ def test_multiples_are_of_the_median_in_each_kernels_own_metric(dataset):
         engine=ENGINE,
         n_components=8,
     )
-    standardizer = inspection.standardizer_from(
+    standardizer = standardizing.standardizer_from(
         inspection.inspect(dataset, engine=ENGINE)
     )
     expected = []

@@ -29,7 +29,7 @@ from rff_dist.numerics.machine import using_threads
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.refit import refit
 from rff_dist.ridge.solve import solve
-from rff_dist.statistics import inspection, passes
+from rff_dist.statistics import passes, row_passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from tests.living_data import fit
 from tests.plain import fit_labels, update_model
@@ -174,7 +174,7 @@ def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces
     for start, stop in out:
         kept[start:stop] = False
     parts = []
-    for block in inspection.blocks_of(dataset, max_rows=state.spec.limb_rows):
+    for block in row_passes.blocks_of(dataset, max_rows=state.spec.limb_rows):
         edges = (
             np.flatnonzero(np.diff(np.r_[False, kept[block.start : block.stop], False]))
             + block.start

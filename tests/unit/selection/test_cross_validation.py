@@ -32,7 +32,8 @@ from rff_dist.statistics.accumulate import (
     add_fold_rows,
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.specs import FINE_FRACTION_BITS, TileLayout
+from rff_dist.statistics.layouts import TileLayout
+from rff_dist.statistics.specs import FINE_FRACTION_BITS
 from tests.refits import held_out_errors
 from tests.refusals import refuses
 from tests.small_statistics import accumulation

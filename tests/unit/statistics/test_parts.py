@@ -14,8 +14,8 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, plan_fit
 from rff_dist.statistics.accumulate import Accumulation
+from rff_dist.statistics.layouts import Part, TileLayout
 from rff_dist.statistics.passes import accumulate_folds, statistics_spec
-from rff_dist.statistics.specs import TileLayout
 from tests.plain import fit_ridge
 from tests.refusals import refuses
 
@@ -29,7 +29,7 @@ ROWS = ArrayDataset(
 @settings(max_examples=60, deadline=None)
 def test_each_output_tile_is_in_one_part_and_parts_are_alike(n_components, n_parts):
     whole = TileLayout(n_components)
-    parts = [TileLayout(n_components, (i, n_parts)) for i in range(n_parts)]
+    parts = [TileLayout(n_components, Part(i, n_parts)) for i in range(n_parts)]
     places = [(row, column) for part in parts for row, column, _ in part.tiles()]
     assert sorted(places) == sorted((row, column) for row, column, _ in whole.tiles())
     assert sum(part.size for part in parts) == whole.size

@@ -17,8 +17,8 @@ from rff_dist import RFFRidge, SerialEngine
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.features.column_maps import N_CELLS, rank_map
-from rff_dist.statistics import inspection
-from rff_dist.statistics.inspection import RowSample, sample_columns
+from rff_dist.statistics import inspection, standardizing
+from rff_dist.statistics.row_samples import RowSample, sample_columns
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
 
@@ -46,7 +46,7 @@ def tailed(n_samples, seed=0):
 def standardizer_of(X, standardize, weights=None, engine=ENGINE, chunk_rows=8192):
     dataset = ArrayDataset(X, None, weights, chunk_rows=chunk_rows)
     moments = inspection.inspect(dataset, engine=engine)
-    return inspection.standardizer_for(dataset, moments, standardize, engine=engine)
+    return standardizing.standardizer_for(dataset, moments, standardize, engine=engine)
 
 
 def test_scores_of_few_rows_are_those_of_scikit_learn():

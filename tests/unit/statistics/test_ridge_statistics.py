@@ -17,13 +17,9 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import StatisticsError
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
+from rff_dist.statistics.reading import trace_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.specs import (
-    FINE_FRACTION_BITS,
-    FRACTION_BITS,
-    StatisticsSpec,
-    trace_of,
-)
+from rff_dist.statistics.specs import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec
 from tests.refusals import refuses
 from tests.small_statistics import (
     LIMB_ROWS,

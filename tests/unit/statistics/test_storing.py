@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rff_dist.errors import StatisticsError
 from rff_dist.statistics.accumulate import accumulate_rows
+from rff_dist.statistics.layouts import TileLayout
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.statistics.specs import TileLayout
 from tests.refusals import refuses
 from tests.small_statistics import (
     LIMB_ROWS,
@@ -104,10 +104,12 @@ class TestTileLayout:
         layout = TileLayout(n_components)
         buffer = np.zeros(layout.size, np.int8)
         counts = np.zeros((n_components, n_components), np.int8)
-        for row, column, offset in layout.tiles():
-            tile = layout.view(buffer, row, column, offset)
+        for place in layout.tiles():
+            tile = layout.view(buffer, place)
             tile += 1  # a view: it writes through
-            counts[row : row + tile.shape[0], column : column + tile.shape[1]] += 1
+            rows = slice(place.row, place.row + tile.shape[0])
+            columns = slice(place.column, place.column + tile.shape[1])
+            counts[rows, columns] += 1
         np.testing.assert_array_equal(buffer, 1)
         assert (counts[np.triu_indices(n_components)] == 1).all()
         assert counts.max() == 1

@@ -24,7 +24,7 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.fitting import predicting
 from rff_dist.pca.fit import project
 from rff_dist.ridge.predict import predict
-from rff_dist.statistics import inspection
+from rff_dist.statistics import row_passes
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.grids import GridOutput, fold_by_time
 from rff_dist.storage.locations import parse_location
@@ -114,7 +114,7 @@ class TestRows:
                 dataset.grid.piece, CHUNKS, dataset.grid.shape, strict=True
             )
         )
-        blocks = inspection.blocks_of(dataset)
+        blocks = row_passes.blocks_of(dataset)
         assert [block.start for block in blocks] + [dataset.n_samples] == sorted(
             set(dataset.edges.tolist())
         )
@@ -431,7 +431,7 @@ def test_a_map_that_was_stopped_goes_on_where_it_was(
     )
     score()
     again = {"half a chunk": 1, "no variables": 3}.get(damage, 0)
-    assert len(written) == len(inspection.blocks_of(rows)) - 3 + again
+    assert len(written) == len(row_passes.blocks_of(rows)) - 3 + again
     found, expected = (
         xr.open_zarr(n, consolidated=False) for n in (tmp_path / "map", whole)
     )

@@ -1,0 +1,106 @@
+"""Counts the rows and the weight of each label or group, in a pass without X.
+
+A column of labels goes in; each value with its exact counts comes out. `numpy.unique`
+would need the whole column in memory, and has no weights.
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, reduce
+
+import numpy as np
+
+from rff_dist.data import array_checks, labelled
+from rff_dist.data.blocks import Block, Dataset, cut_blocks
+from rff_dist.data.columns import Column
+from rff_dist.engines import protocol
+from rff_dist.errors import DataError
+
+#: None if there are too many groups.
+type _Counts = labelled.LabelCounts | None
+
+ROWS_PER_BLOCK = 2**20
+
+
+def count_labels(
+    labels: Column, *, source: Dataset | None = None, engine: protocol.Engine
+) -> labelled.LabelCounts:
+    """Count the rows and the weight of each label, in one pass over labels and weights.
+
+    Labels in memory, or of rows of a Dask collection, are counted in this process. The
+    counts are exact, and do not depend on the blocks. `source` is the dataset with the
+    weights; by default each row has weight 1. Raises DataError if there are no labels,
+    or not one for each row; a label is missing or not valid; or a weight is negative or
+    not finite.
+    """
+    if not labels.n_samples:
+        raise DataError(
+            "the data have 0 rows; a classifier needs labels of at least 2 classes"
+        )
+    if source is not None:
+        array_checks.require_rows({"X": source.n_samples, "y": labels.n_samples})
+    is_weighted = source is not None and source.weighted
+    count = labelled.LabelReader(labels, source if is_weighted else None)
+    counts: labelled.LabelCounts = _count(
+        count, labels, source, operator.add, label="labels", engine=engine
+    )
+    return counts
+
+
+def count_groups(
+    dataset: Dataset, *, at_most: int, engine: protocol.Engine
+) -> labelled.LabelCounts | None:
+    """Count the rows and the weight of each group, as `count_labels` does.
+
+    Groups that are stored as floats become integers. The result is None if there are
+    more than `at_most` groups. Raises DataError if a weight is negative or not finite.
+    """
+    grouped = dataset
+    while not isinstance(grouped, labelled.GroupedDataset):
+        # folds were checked to find groups
+        assert isinstance(grouped, labelled.ExtendedDataset)
+        grouped = grouped.source
+    reader = labelled.LabelReader(grouped.groups, dataset if dataset.weighted else None)
+    count = partial(_count_up_to, at_most, reader)
+    add = partial(_add_up_to, at_most)
+    counts: _Counts = _count(
+        count, grouped.groups, dataset, add, label="groups", engine=engine
+    )
+    if counts is None or counts.labels.dtype.kind != "f":
+        return counts
+    return replace(counts, labels=counts.labels.astype(np.int64))
+
+
+def _count_up_to(
+    at_most: int, count: labelled.LabelReader, block: Block, _: None
+) -> _Counts:
+    counts = count(block, None)
+    return counts if len(counts.labels) <= at_most else None
+
+
+def _add_up_to(at_most: int, left: _Counts, right: _Counts) -> _Counts:
+    if left is None or right is None:
+        return None
+    counts = left + right
+    return counts if len(counts.labels) <= at_most else None
+
+
+def _count[T](
+    count: Callable[[Block, None], T],
+    values: Column,
+    source: Dataset | None,
+    add: Callable[[T, T], T],
+    *,
+    label: str,
+    engine: protocol.Engine,
+) -> T:
+    blocks = cut_blocks(
+        values.n_samples, values.chunk_rows, rows_per_block=ROWS_PER_BLOCK
+    )
+    # its weights are computed once, as the values were
+    if source is not None and source.is_lazy:
+        return count(Block(0, 0, values.n_samples), None)
+    if values.in_memory:
+        return reduce(add, (count(block, None) for block in blocks))
+    return engine.map_reduce(count, blocks, None, combine=add, label=label)

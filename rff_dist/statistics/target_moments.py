@@ -1,0 +1,83 @@
+"""Means and variances of the targets, from sums that every pass makes of its tiles.
+
+[Y - offset, 1] of some rows goes in; sums and squares come out, and from their exact
+totals the targets' moments. Squares about 0 would lose the digits of targets with a
+large mean, so offsets near the means are subtracted first.
+"""
+
+from typing import Self
+
+import numpy as np
+
+from rff_dist.numerics import exact_sums
+from rff_dist.typing import FloatArray, frozen
+
+_TARGETS = 64  # whose products are made together
+# of the squares about the offset: so much of a constant's variance may be rounding
+_CONSTANT = 1e-14
+
+
+@frozen(eq=False)
+class TargetMoments:
+    """Means and squares of the targets, from exact sums of targets minus offsets."""
+
+    #: The sum of the rows' weights.
+    weight: float
+    #: Means minus the offsets, of shape (n_targets,).
+    shifts: FloatArray
+    #: Weighted sums of squares of the targets minus the offsets.
+    squares: FloatArray
+    offsets: FloatArray
+
+    @classmethod
+    def of(cls, targets: exact_sums.ExactSum, offsets: FloatArray) -> Self:
+        """Read the sums that `target_products` makes of tiles."""
+        sums, squares = targets.value()
+        weight = float(sums[-1])
+        shifts = sums[:-1] / weight if weight else np.zeros_like(offsets)
+        return cls(weight, shifts, squares[:-1], offsets)
+
+    @property
+    def means(self) -> FloatArray:
+        return self.offsets + self.shifts
+
+    def sums_of_squares(self, *, centred: bool) -> FloatArray:
+        """Return sums of squares about the means or about 0, shape (n_targets,)."""
+        if centred:
+            return np.maximum(self.squares - self.weight * self.shifts**2, 0.0)
+        # Σ w·(d + o)² multiplied out, for the differences d from the offsets o
+        return self.squares + self.weight * self.offsets * (
+            2.0 * self.shifts + self.offsets
+        )
+
+    def variances(self, *, centred: bool = True) -> FloatArray:
+        """Return population variances, or mean squares about 0.
+
+        That of a constant target is exactly 0.
+        """
+        squares = self.sums_of_squares(centred=centred)
+        return np.where(squares > _CONSTANT * self.squares, squares, 0.0) / self.weight
+
+    @property
+    def deviations(self) -> FloatArray:
+        """Population standard deviations, shape (n_targets,)."""
+        return np.sqrt(self.variances())
+
+
+def target_products(right: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """Return the sums 1'W[Y, 1] and the squares 1'W[Y², 1] of a tile.
+
+    `right` is [Y, 1]; the result has the shape (2, n_targets + 1).
+    """
+    last = right.shape[1] - 1
+    sums = np.empty((2, last + 1))
+    # products of a few columns at a time, of which only the last column and the
+    # diagonal are kept
+    for first in range(0, max(1, last), _TARGETS):
+        columns = [*range(first, min(first + _TARGETS, last)), last]
+        these = np.take(right, columns, axis=1)
+        weighted = these if weights is None else these * weights[:, np.newaxis]
+        products = these.T @ weighted
+        sums[0, columns] = products[:, -1]
+        sums[1, columns] = np.diagonal(products)
+    return sums
