@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.measure import dsyrk_gflops, make_data
 from rff_dist import Matern, Nystrom, SerialEngine
-from rff_dist.features import draw
+from rff_dist.features import for_dataset
 from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.machine import available_cores
@@ -45,8 +45,8 @@ def run(console: Console, folder: Path) -> None:
         for _ in range(ROUNDS):
             limit = max(limit, dsyrk_gflops(n_centres, n_threads))
             clock = [time.perf_counter()]
-            feature_map = draw.draw(
-                draw.Inputs(dataset),
+            feature_map = for_dataset.draw(
+                for_dataset.Inputs(dataset),
                 KernelFeatures(
                     kernel=Matern(3.0), n_components=n_centres, features=Nystrom()
                 ),

@@ -19,7 +19,7 @@ from rff_dist.errors import DataError, InvalidParameterError, PlanError, warn
 from rff_dist.estimators import base, categories, panel
 from rff_dist.estimators.inputs import as_dataset, choose_kernel
 from rff_dist.estimators.values import validated, validated_weights
-from rff_dist.features import draw, feature_options, maps
+from rff_dist.features import draw, feature_options, for_dataset, maps
 from rff_dist.fields import values_of
 from rff_dist.fitting.prepare import prepare
 from rff_dist.kernels.base import Kernel
@@ -251,7 +251,9 @@ class KernelKMeans(
         prepared = prepare(dataset, standardize=self.standardize, engine=engine)
         self._standardizer = prepared.standardizer
         kernel.check_columns(dataset.n_features)
-        self.kernel_ = draw.resolve_kernel(prepared.inputs(seed), kernel, length_scale)
+        self.kernel_ = for_dataset.resolve_kernel(
+            prepared.inputs(seed), kernel, length_scale
+        )
         self._recipe = dataset.attributes.get(RECIPE)
         inputs, weights = _read(dataset, self._standardizer)
         # so that starts do not depend on the order of the rows

@@ -12,7 +12,7 @@ from rff_dist.engines import events
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators import base, categories, inputs, panel
-from rff_dist.features import draw, feature_options, kinds, nystrom
+from rff_dist.features import draw, feature_options, for_dataset, kinds, nystrom
 from rff_dist.fields import values_of
 from rff_dist.fitting import predicting
 from rff_dist.frequencies import designs
@@ -400,8 +400,8 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
                     inspection.inspect(dataset, engine=engine), None
                 )
             engine.tell(events.Remark("draw", f"{self.n_components:,} features"))
-            self.feature_map_ = draw.draw(
-                draw.Inputs(dataset, None, seed, ranges, levels=levels), options
+            self.feature_map_ = for_dataset.draw(
+                for_dataset.Inputs(dataset, None, seed, ranges, levels=levels), options
             )
         self._recipe = dataset.attributes.get(recipes.RECIPE)
         self.kernel_ = kinds.kernel_of(self.feature_map_)

@@ -14,7 +14,7 @@ import numpy as np
 
 from rff_dist.engines import clock, protocol, serial
 from rff_dist.estimators import inputs, ridge
-from rff_dist.features import draw, kinds, nystrom
+from rff_dist.features import draw, for_dataset, kinds, nystrom
 from rff_dist.features.length_scales import TUNING_ROWS, EvidenceSearch, TunedKernel
 from rff_dist.fitting.prepare import prepare
 from rff_dist.frequencies import designs
@@ -124,11 +124,11 @@ def tune_length_scales(
     seed = draw.seed_from_random_state(random_state)
     repeated = sample_weight_kind == "frequency"
     levels = recipes.levels_of(dataset.attributes)
-    rows = draw.Inputs(
+    rows = for_dataset.Inputs(
         dataset, standardizer, seed, frequency_weights=repeated, levels=levels
     )
     search = EvidenceSearch(per_feature, n_samples, n_components, n_starts)
-    return draw.tune(rows, found, search)
+    return for_dataset.tune(rows, found, search)
 
 
 class RidgeParameters(TypedDict, total=False):

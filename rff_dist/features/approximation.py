@@ -126,7 +126,7 @@ def approximation_error(
             "the kernel is 0 on all sampled rows, so that no error is relative to it"
         )
     Z = feature_map.transform(rows)
-    error = Z @ Z.conj().T - gram
+    error = Z @ Z.T - gram
     # of a difference, the smallest eigenvalue may be negative, and largest in size
     eigenvalues = scipy.linalg.eigvalsh(error)
     operator_norm = float(np.abs(eigenvalues[[0, -1]]).max())

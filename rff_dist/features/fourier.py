@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from rff_dist.checks import as_array
 from rff_dist.errors import BroadcastError, InvalidParameterError, warn
 from rff_dist.features import maps
 from rff_dist.features.levels import (
@@ -461,64 +460,3 @@ def check_float32(largest: float, spec: maps.FeatureSpec) -> None:
             " holds; take a larger `length_scale` (or `nu`), or scale the inputs up"
             " with it"
         )
-
-
-# -- complex Fourier features, for teaching
-# --------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ComplexFeatureMap(maps.FeatureMap):
-    """exp(i·ω_j'x) / √D: D frequencies, D complex components.
-
-    For `transform` only, not for training.
-    """
-
-    kind = "complex"
-    map = "complex"
-
-    #: float32 array of shape (n_features, n_components). In radians per unit of the
-    #: (standardised) inputs.
-    frequencies: Float32Array
-    standardizer: maps.Standardizer | None = None
-    spec: maps.FeatureSpec | None = None
-
-    @property
-    def n_features(self) -> int:
-        return int(self.frequencies.shape[0])
-
-    @property
-    def n_components(self) -> int:
-        return int(self.frequencies.shape[1])
-
-    @property
-    def scales(self) -> exact_sums.Runs:
-        return ((self.n_components, 1 / np.sqrt(self.n_components)),)
-
-    def fill(
-        self, inputs: Float32Array, out: FloatArray, start: int, stop: int
-    ) -> None:
-        """Raise InvalidParameterError: sums and solvers are real."""
-        raise InvalidParameterError(
-            "map='complex' is for teaching: it has no real features to train on; take"
-            " map='pairs', whose cosines and sines are its real and imaginary parts"
-        )
-
-    def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.complex128) -> AnyArray:
-        inputs = self.prepare(as_array(X, "X"))
-        maps.check_inputs(inputs)
-        angles = inputs.astype(np.float64) @ self.frequencies.astype(np.float64)
-        return np.asarray(np.exp(1j * angles) / np.sqrt(self.n_components), dtype)
-
-    def digest(self) -> str:
-        label = f"{self.kind} {self.frequencies.shape}"
-        return maps.arrays_digest(label, [self.frequencies], self.standardizer)
-
-    def record(self) -> maps.Record:
-        return {}, {"frequencies": self.frequencies}
-
-    @classmethod
-    def from_record(
-        cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
-    ) -> Self:
-        return cls(arrays["frequencies"], standardizer)

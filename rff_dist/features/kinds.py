@@ -16,7 +16,6 @@ _KINDS: dict[str, type[maps.FeatureMap]] = {
     kind.kind: kind
     for kind in (
         fourier.FourierFeatureMap,
-        fourier.ComplexFeatureMap,
         explicit.LinearFeatureMap,
         explicit.ThresholdFeatureMap,
         explicit.MonomialFeatureMap,

@@ -9,8 +9,7 @@ from dataclasses import field
 
 from rff_dist.data import blocks, sources
 from rff_dist.engines import events, protocol
-from rff_dist.features import draw as for_dataset
-from rff_dist.features import feature_options, maps
+from rff_dist.features import feature_options, for_dataset, maps
 from rff_dist.features.levels import Levels
 from rff_dist.recipes import recipes
 from rff_dist.statistics import accumulate, inspection, passes, standardizing

@@ -14,7 +14,7 @@ from typing import Any
 from rff_dist.checks import check_positive
 from rff_dist.data import blocks, folding
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import draw, feature_options, nystrom
+from rff_dist.features import draw, feature_options, for_dataset, nystrom
 from rff_dist.features import length_scales as median_heuristic
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
@@ -254,12 +254,12 @@ class Draws:
         tuned: base.Kernel
         if candidate.mapped:
             assert isinstance(kernel, stationary.Stationary)
-            tuned, standardizer = draw.tune_maps(
+            tuned, standardizer = for_dataset.tune_maps(
                 inputs, kernel, self._tuning, folds=folds, report=report
             )
             self._mapped[kernel] = replace(self._prepared, standardizer=standardizer)
         else:
-            tuned = draw.tune(
+            tuned = for_dataset.tune(
                 inputs, kernel, self._tuning, folds=folds, report=report
             ).kernel
         if isinstance(tuned, Additive):

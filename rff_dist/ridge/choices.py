@@ -20,9 +20,9 @@ from rff_dist.data.blocks import Block, Dataset
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import length_scales
-from rff_dist.features.draw import linear_components
 from rff_dist.features.feature_options import FeatureKind
 from rff_dist.features.nystrom import Nystrom
+from rff_dist.features.sums import linear_components
 from rff_dist.fitting.options import (
     CV_NAMES,
     Penalty,

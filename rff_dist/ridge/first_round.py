@@ -26,7 +26,7 @@ import numpy as np
 from rff_dist.data import folding, labelled, memory, samples
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
-from rff_dist.features import draw
+from rff_dist.features import sums
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fields import values_of
 from rff_dist.fitting import prepare
@@ -221,7 +221,7 @@ class _FirstRound:
     @property
     def _n_linear_components(self) -> int:
         prepared = self.prepared
-        return draw.linear_components(prepared.dataset.n_features, prepared.levels)
+        return sums.linear_components(prepared.dataset.n_features, prepared.levels)
 
     def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Trial | None:
         """Cross-validate a candidate; None if it cannot be tuned."""

@@ -74,10 +74,6 @@ def nouns():
     yield "error", rff_dist.approximation_error("gaussian", sampler.feature_map_, X)
     for kernel in KERNELS:
         yield kernel, draw_feature_map(kernel, n_features=40, n_components=1_024)
-    yield (
-        "complex",
-        draw_feature_map("gaussian", n_features=40, n_components=64, map="complex"),
-    )
 
 
 def test_a_noun_prints_as_a_few_lines():

@@ -22,7 +22,7 @@ from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, PlanError, SolveError, StatisticsError
 from rff_dist.features import kinds
-from rff_dist.features.draw import linear_components
+from rff_dist.features.sums import linear_components
 from rff_dist.fitting import predicting
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import explicit

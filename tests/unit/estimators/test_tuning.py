@@ -4,7 +4,7 @@ import pytest
 from rff_dist import Gaussian, Matern, RFFSampler, tune_length_scales, write_dataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
-from rff_dist.features import draw
+from rff_dist.features import for_dataset
 from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
 from tests.plain import plain_ridge
 from tests.refusals import for_each_refusal, once, refuses
@@ -66,7 +66,7 @@ def test_values_that_are_not_finite_are_named(column):
     X, y = rows()
     (X[7] if column == "X" else y[7:8])[:] = np.nan
     with refuses(DataError, column, "row 7"):
-        draw.tune(draw.Inputs(ArrayDataset(X, y)), Gaussian())
+        for_dataset.tune(for_dataset.Inputs(ArrayDataset(X, y)), Gaussian())
 
 
 ROWS = rows()

@@ -9,7 +9,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.features.maps import Standardizer
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern
+from rff_dist.kernels.stationary import Cauchy, Gaussian
 
 MEASURES = ["mean", "max", "operator_norm", "relative_operator_norm"]
 
@@ -38,7 +38,6 @@ def dense(kernel, features, rows):
 CASES = {
     "pairs": (Gaussian(1.5), {}),
     "phases": (Cauchy(1.5), {"map": "phases", "design": "iid"}),
-    "complex": (Matern(1.5), {"map": "complex"}),
     "standardised": (
         Gaussian(1.5),
         {"standardizer": Standardizer(np.full(3, 5.0), np.array([1.0, 9, 0.1]))},

@@ -18,7 +18,7 @@ from rff_dist.data.folding import GroupFolds, TuningFolds, with_tuning_rows
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, PlanError
-from rff_dist.features import draw
+from rff_dist.features import for_dataset
 from rff_dist.features.kinds import kernel_of, length_scale_of
 from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import RidgeOptions
@@ -47,8 +47,8 @@ def additive(n_samples=500, n_features=8, *, noise=0.1, seed=0):
     return X, np.sin(3 * X[:, 0]) + noise * rng.standard_normal(n_samples)
 
 
-whole_tune = draw.tune
-whole_tune_maps = draw.tune_maps
+whole_tune = for_dataset.tune
+whole_tune_maps = for_dataset.tune_maps
 tuned_with = []
 EFFORT = {"n_starts": 1, "n_components": 64}
 
@@ -69,8 +69,8 @@ def quick():
         return whole_tune_maps(inputs, kernel, replace(search, **EFFORT), **rest)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(draw, "tune", tune)
-        patched.setattr(draw, "tune_maps", tune_maps)
+        patched.setattr(for_dataset, "tune", tune)
+        patched.setattr(for_dataset, "tune_maps", tune_maps)
         yield
 
 

@@ -30,7 +30,7 @@ from rff_dist.errors import (
     SolveError,
     StatisticsError,
 )
-from rff_dist.features import draw, length_scales
+from rff_dist.features import for_dataset, length_scales
 from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.options import Penalty
@@ -107,7 +107,7 @@ def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and
         + Linear()
         + Matern(nu=2.5)
     )
-    found = draw.resolve_kernel(draw.Inputs(dataset), kernel, "auto")
+    found = for_dataset.resolve_kernel(for_dataset.Inputs(dataset), kernel, "auto")
     X = dataset.X
     near, far, whole = (
         np.median(pdist(*one)) for one in ((X[:, :2],), (X[:, 2:], "cityblock"), (X,))
@@ -376,7 +376,7 @@ def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(
     described = KernelFeatures(
         kernel=kernel, n_components=n_components, design="iid", map="auto"
     )
-    features = draw.draw(draw.Inputs(far_apart), described)
+    features = for_dataset.draw(for_dataset.Inputs(far_apart), described)
     assert features.spec.map == expected
 
 
@@ -386,10 +386,12 @@ def test_map_auto_looks_at_standardized_rows():
         inspection.inspect(dataset, engine=ENGINE)
     )
     for applied, expected in ((None, "phases"), (standardizer, "pairs")):
-        chosen = draw.choose_map(draw.Inputs(dataset, applied), Cauchy(0.3), 32)
+        chosen = for_dataset.choose_map(
+            for_dataset.Inputs(dataset, applied), Cauchy(0.3), 32
+        )
         assert chosen == expected
 
 
 def test_one_row_leaves_no_pairs_to_choose_a_map_by():
     dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
-    assert draw.choose_map(draw.Inputs(dataset), Cauchy(), 4) == "pairs"
+    assert for_dataset.choose_map(for_dataset.Inputs(dataset), Cauchy(), 4) == "pairs"
