@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 
 from rff_dist.features import maps
-from rff_dist.frequencies import designs
+from rff_dist.frequencies import designs, measures
 from rff_dist.kernels import additive, stationary
 from rff_dist.typing import FloatArray, IndexArray
 
@@ -200,7 +200,7 @@ class SumsOfColumnsKernel(stationary.Stationary):
     def with_logits(self, logits: FloatArray) -> Self:
         return replace(self, kernel=self.kernel.with_logits(logits))
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
+    def spectral_measure(self) -> measures.SpectralMeasure:
         return self.kernel.spectral_measure()
 
     def points(self, X: FloatArray) -> stationary.Points:
@@ -215,14 +215,12 @@ class SumsOfColumnsKernel(stationary.Stationary):
     def _drawn_columns(self, n_features: int) -> IndexArray:
         return np.arange((n_features - len(self.categories)) // N_BASES)
 
-    def draw(
-        self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int
-    ) -> FloatArray:
-        n_sums = len(self._drawn_columns(shape[0]))
-        inner = self.kernel.draw(design, (n_sums, shape[1]), seed, first=first)
-        frequencies = np.zeros(shape)
-        frequencies[: N_BASES * n_sums] = np.tile(inner, (N_BASES, 1))
-        return frequencies / self.length_scales(shape[0])[:, np.newaxis]
+    def draw(self, draw: designs.Draw) -> FloatArray:
+        n_sums = len(self._drawn_columns(draw.n_features))
+        of_sums = self.kernel.draw(replace(draw, n_features=n_sums))
+        frequencies = np.zeros(draw.shape)
+        frequencies[: N_BASES * n_sums] = np.tile(of_sums, (N_BASES, 1))
+        return frequencies / self.length_scales(draw.n_features)[:, np.newaxis]
 
     def differentiate_points(
         self, points: stationary.Points

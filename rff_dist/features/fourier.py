@@ -25,7 +25,7 @@ from rff_dist.features.levels import (
     never_seen,
     to_json,
 )
-from rff_dist.frequencies import uniforms
+from rff_dist.frequencies import designs, uniforms
 from rff_dist.kernels import base
 from rff_dist.numerics import exact_sums
 from rff_dist.products import protocol
@@ -382,8 +382,9 @@ def _draw_tables(spec: maps.FeatureSpec, levels: Levels) -> tuple[LevelTable, ..
     if not levels:
         return ()
     assert isinstance(spec.kernel, base.ShiftInvariant)
-    shape = (spec.n_features, n_frequencies_of(spec))
-    return draw_tables(spec.kernel, spec.design, shape, spec.seed, levels)
+    n_frequencies = n_frequencies_of(spec)
+    draw = designs.Draw(spec.design, spec.n_features, n_frequencies, spec.seed)
+    return draw_tables(spec.kernel, draw, levels)
 
 
 def to_fixed_point(values: Float32Array, out: AnyArray) -> None:

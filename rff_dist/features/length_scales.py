@@ -19,7 +19,7 @@ from rff_dist.checks import check_count
 from rff_dist.data import blocks, samples
 from rff_dist.errors import DataError, InvalidParameterError, SolveError
 from rff_dist.features import left_out, maps
-from rff_dist.frequencies import uniforms
+from rff_dist.frequencies import designs, uniforms
 from rff_dist.kernels import base, stationary
 from rff_dist.numerics import lapack, machine
 from rff_dist.text import short_repr
@@ -660,21 +660,18 @@ def maximize_evidence(
     def with_features(
         index: int, width: int, kernel: stationary.Stationary = unit
     ) -> Objective:
-        drawn_with = (
-            design,
-            (n_features, width // 2),
-            uniforms.derived_seed(seed, 1 + index),
-        )
+        own_seed = uniforms.derived_seed(seed, 1 + index)
+        draw = designs.Draw(design, n_features, width // 2, own_seed)
         levels = {}
         for column in kernel.categories:
             # levels by their first row: the order of a list of texts changes nothing
             _, firsts, places = np.unique(
                 X[:, column], return_index=True, return_inverse=True
             )
-            parts = kernel.level_angles(column, *drawn_with, first=0)
+            parts = kernel.level_angles(column, draw)
             lines = [sum(part.angles(str(row)) for part in parts) for row in firsts]
             levels[column] = (np.array(lines), places)
-        return Objective(rows, kernel.draw(*drawn_with, first=0), levels)
+        return Objective(rows, kernel.draw(draw), levels)
 
     n_starts = search.starts(n_features)
     n_scales = n_features if per_feature else 1

@@ -61,21 +61,14 @@ class LevelTable:
 
 
 def draw_tables(
-    kernel: base.ShiftInvariant,
-    design: designs.Design,
-    shape: tuple[int, int],
-    seed: int,
-    levels: Levels,
+    kernel: base.ShiftInvariant, draw: designs.Draw, levels: Levels
 ) -> tuple[LevelTable, ...]:
-    """Draw a table for each column of categories that the kernel sees.
-
-    `shape`: (n_features, n_frequencies), as of the kernel's frequencies.
-    """
+    """Draw a table for each column of categories that the kernel sees."""
     tables = []
     for column, texts in sorted(levels.items()):
-        parts = kernel.level_angles(column, design, shape, seed, first=0)
+        parts = kernel.level_angles(column, draw)
         if parts:
-            tables.append(_draw_table(column, tuple(texts), seed, parts))
+            tables.append(_draw_table(column, tuple(texts), draw.seed, parts))
     return tuple(tables)
 
 

@@ -1,9 +1,14 @@
-"""Designs: how draws from a spectral measure are arranged."""
+"""Designs: how the frequencies of a kernel are arranged.
+
+A spectral measure and a draw go in; frequencies come out, each of which follows the
+measure exactly. Independent draws are the simple version; other designs cover the
+measure more evenly, and so estimate the kernel with less variance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 import scipy
@@ -11,187 +16,149 @@ import scipy
 from rff_dist.checks import check_name
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import uniforms
-
-# parameters called `uniforms` hide the module
-from rff_dist.frequencies.uniforms import pick
+from rff_dist.frequencies.measures import (
+    CoordinateMeasure,
+    GaussianMixture,
+    SpectralMeasure,
+)
 from rff_dist.typing import FloatArray, frozen
 
 
-class Design(Protocol):
-    """How draws from a spectral measure are arranged."""
+@frozen
+class Draw:
+    """Which frequencies are drawn: how arranged, how many, and of which numbers."""
+
+    design: Design
+    n_features: int
+    n_frequencies: int
+    seed: int
+    #: Number of the first uniform. Draws that share no uniforms are independent;
+    #: `SpectralMeasure.n_uniforms` says how many each takes.
+    first: int = 0
 
     @property
-    def name(self) -> str:
-        """The name that the estimators and the command line use."""
+    def shape(self) -> tuple[int, int]:
+        return self.n_features, self.n_frequencies
 
-    def draw(
-        self,
-        measure: SpectralMeasure,
-        n_features: int,
-        n_frequencies: int,
-        seed: int,
-        *,
-        first: int = 0,
+    def independent_uniforms(
+        self, stream: int, n_rows: int, n_columns: int
     ) -> FloatArray:
-        """Return frequencies of shape (n_features, n_frequencies) for a unit length
-        scale.
+        """Return uniforms that are independent of those of other streams and draws."""
+        stream += uniforms.STREAMS * self.first
+        return uniforms.counter_uniforms(self.seed, stream, n_rows, n_columns)
 
-        `first`: number of the first uniform that the draw uses;
-          `SpectralMeasure.n_uniforms` says how many it uses. Draws that share no
-          uniforms are independent.
 
-        Raises InvalidParameterError if the design does not suit the measure.
-        """
+class Design(ABC):
+    """How draws from a spectral measure are arranged.
 
-    def scales(
-        self, measure: CoordinateMeasure, shape: tuple[int, int], seed: int, first: int
-    ) -> FloatArray:
-        """Return the factors of `draw`'s coordinates, of this shape, (n_features,
-        n_frequencies); see `CoordinateMeasure`.
-        """
+    Methods raise InvalidParameterError if the design does not suit the measure.
+    """
+
+    #: The name that the estimators and the command line use.
+    name: ClassVar[str]
+
+    @abstractmethod
+    def frequencies(self, measure: SpectralMeasure, draw: Draw) -> FloatArray:
+        """Return frequencies of the draw's shape, for a unit length scale."""
+
+    @abstractmethod
+    def scales(self, measure: CoordinateMeasure, draw: Draw) -> FloatArray:
+        """Return the scales of the coordinates; see `CoordinateMeasure`."""
+
+
+class _ByUniforms(Design):
+    """A design that hands the measure all uniforms of each frequency."""
+
+    @abstractmethod
+    def numbers(self, measure: SpectralMeasure, draw: Draw) -> FloatArray:
+        """Return the uniforms of a draw, shape (n_frequencies, n_uniforms)."""
+
+    def frequencies(self, measure: SpectralMeasure, draw: Draw) -> FloatArray:
+        drawn = measure.frequencies(self.numbers(measure, draw), draw.n_features)
+        return np.ascontiguousarray(drawn.T)
+
+    def scales(self, measure: CoordinateMeasure, draw: Draw) -> FloatArray:
+        numbers = self.numbers(measure, draw)
+        return measure.scales_of_columns(numbers, draw.n_features).T
 
 
 @frozen
-class IID:
-    """Independent draws (Rahimi & Recht 2007, Alg. 1): the baseline, and right for
-    every measure.
-    """
+class IID(_ByUniforms):
+    """Independent draws (Rahimi & Recht 2007, Alg. 1): right for every measure."""
 
     name = "iid"
 
-    def draw(
-        self,
-        measure: SpectralMeasure,
-        n_features: int,
-        n_frequencies: int,
-        seed: int,
-        *,
-        first: int = 0,
-    ) -> FloatArray:
-        shape = (n_features, n_frequencies)
-        numbers = self._numbers(measure, shape, seed, first)
-        return np.ascontiguousarray(measure.frequencies(numbers, n_features).T)
-
-    def scales(
-        self, measure: CoordinateMeasure, shape: tuple[int, int], seed: int, first: int
-    ) -> FloatArray:
-        numbers = self._numbers(measure, shape, seed, first)
-        return measure.scales_of_columns(numbers, shape[0]).T
-
-    def _numbers(
-        self, measure: SpectralMeasure, shape: tuple[int, int], seed: int, first: int
-    ) -> FloatArray:
-        """Return the uniforms of a draw, shape (n_frequencies, n_uniforms)."""
-        n_features, n_frequencies = shape
-        numbers = _independent(
-            seed, first, uniforms.FREQUENCY_STREAM, n_frequencies, n_features
+    def numbers(self, measure: SpectralMeasure, draw: Draw) -> FloatArray:
+        numbers = draw.independent_uniforms(
+            uniforms.FREQUENCY_STREAM, draw.n_frequencies, draw.n_features
         )
-        more = measure.n_uniforms(n_features) - n_features
-        if more <= 0:
+        n_more = measure.n_uniforms(draw.n_features) - draw.n_features
+        if n_more <= 0:
             return numbers
         # column 0 gives the lengths of orthogonal designs, and column 1 the scales, see
-        # `_radii`
-        further = _independent(
-            seed, first, uniforms.RADIUS_STREAM, n_frequencies, 1 + more
+        # `_radius_numbers`
+        further = draw.independent_uniforms(
+            uniforms.RADIUS_STREAM, draw.n_frequencies, 1 + n_more
         )
         return np.hstack([numbers, further[:, 1:]])
 
 
 @frozen
-class Orthogonal:
-    """Blocks of `n_features` orthogonal directions with independent radii (Yu et al.
-    2016, Sec. 3).
+class Orthogonal(Design):
+    """Blocks of `n_features` orthogonal directions with independent radii.
 
     Every frequency keeps its exact marginal distribution, and the kernel estimate has
     less variance: the best choice for isotropic kernels. O(n_frequencies *
     n_features**2).
+
+    Source: Yu et al. (2016), Sec. 3.
     """
 
     name = "orthogonal"
 
-    def draw(
-        self,
-        measure: SpectralMeasure,
-        n_features: int,
-        n_frequencies: int,
-        seed: int,
-        *,
-        first: int = 0,
-    ) -> FloatArray:
+    def frequencies(self, measure: SpectralMeasure, draw: Draw) -> FloatArray:
         if not isinstance(measure, GaussianMixture):
             raise not_isotropic()
+        n_features, n_frequencies = draw.shape
         # whole blocks, though the last may be cut, so that a longer draw begins with
         # the same frequencies
         n_blocks = -(-n_frequencies // n_features)
-        numbers = _independent(
-            seed, first, uniforms.FREQUENCY_STREAM, n_blocks * n_features, n_features
+        numbers = draw.independent_uniforms(
+            uniforms.FREQUENCY_STREAM, n_blocks * n_features, n_features
         )
+        normals = scipy.special.ndtri(numbers)
         # shape (n_blocks, n_features, n_features): a column is a direction
-        directions = _haar_columns(
-            scipy.special.ndtri(numbers).reshape(n_blocks, n_features, n_features)
-        )
-        columns = directions.transpose(1, 0, 2).reshape(n_features, -1)[
-            :, :n_frequencies
-        ]
-        return np.ascontiguousarray(
-            columns * _radii(measure, n_features, n_frequencies, seed, first)
-        )
+        directions = _haar_columns(normals.reshape(n_blocks, n_features, n_features))
+        columns = directions.transpose(1, 0, 2).reshape(n_features, -1)
+        radii = _radii(measure, draw)
+        return np.ascontiguousarray(columns[:, :n_frequencies] * radii)
 
-    def scales(
-        self, measure: CoordinateMeasure, shape: tuple[int, int], seed: int, first: int
-    ) -> FloatArray:
+    def scales(self, measure: CoordinateMeasure, draw: Draw) -> FloatArray:
         if not isinstance(measure, GaussianMixture):
             raise not_isotropic()
-        numbers = _radius_numbers(shape[1], seed, first)
-        return np.broadcast_to(measure.scales(numbers[:, 1]), shape)
+        numbers = _radius_numbers(draw)
+        return np.broadcast_to(measure.scales(numbers[:, 1]), draw.shape)
 
 
 @frozen
-class QuasiMonteCarlo:
-    """Scrambled Sobol points through the inverse distribution functions (Avron et al.
-    2016).
+class QuasiMonteCarlo(_ByUniforms):
+    """Scrambled Sobol points through the inverse distribution functions.
 
     Every frequency keeps its exact distribution, and together they cover it more evenly
     than independent draws: the variance falls faster, most of all in few columns. For
     every measure that takes at most 21,201 uniform numbers, as many as the sequence has
     dimensions. Best if the number of frequencies is a power of two.
+
+    Source: Avron et al. (2016).
     """
 
     name = "quasi-monte-carlo"
 
-    def draw(
-        self,
-        measure: SpectralMeasure,
-        n_features: int,
-        n_frequencies: int,
-        seed: int,
-        *,
-        first: int = 0,
-    ) -> FloatArray:
-        numbers = uniforms.scrambled_sobol(
-            seed, first, n_frequencies, measure.n_uniforms(n_features)
+    def numbers(self, measure: SpectralMeasure, draw: Draw) -> FloatArray:
+        n_dimensions = measure.n_uniforms(draw.n_features)
+        return uniforms.scrambled_sobol(
+            draw.seed, draw.first, draw.n_frequencies, n_dimensions
         )
-        return np.ascontiguousarray(measure.frequencies(numbers, n_features).T)
-
-    def scales(
-        self, measure: CoordinateMeasure, shape: tuple[int, int], seed: int, first: int
-    ) -> FloatArray:
-        n_features, n_frequencies = shape
-        numbers = uniforms.scrambled_sobol(
-            seed, first, n_frequencies, measure.n_uniforms(n_features)
-        )
-        return measure.scales_of_columns(numbers, n_features).T
-
-
-def _independent(
-    seed: int, first: int, stream: int, n_rows: int, n_columns: int
-) -> FloatArray:
-    """Return uniform numbers, independent of those of other values of `first`; see
-    `Design.draw`.
-    """
-    return uniforms.counter_uniforms(
-        seed, uniforms.STREAMS * first + stream, n_rows, n_columns
-    )
 
 
 def not_isotropic() -> InvalidParameterError:
@@ -203,26 +170,23 @@ def not_isotropic() -> InvalidParameterError:
     )
 
 
-def _radii(
-    measure: GaussianMixture, dimension: int, n_frequencies: int, seed: int, first: int
-) -> FloatArray:
-    """Return lengths of frequencies: those of standard normal vectors, times the
-    measure's scales.
-    """
-    numbers = _radius_numbers(n_frequencies, seed, first)
-    # half the square of such a length follows Gamma(dimension / 2)
-    lengths = np.sqrt(2 * scipy.special.gammaincinv(dimension / 2, numbers[:, 0]))
-    return np.asarray(lengths * measure.scales(numbers[:, 1]))
+def _radii(measure: GaussianMixture, draw: Draw) -> FloatArray:
+    """Return lengths of frequencies: of normal vectors, times the measure's scales."""
+    numbers = _radius_numbers(draw)
+    # half the square of a normal vector's length follows Gamma(n_features / 2)
+    squares = scipy.special.gammaincinv(draw.n_features / 2, numbers[:, 0])
+    return np.asarray(np.sqrt(2 * squares) * measure.scales(numbers[:, 1]))
 
 
-def _radius_numbers(n_frequencies: int, seed: int, first: int) -> FloatArray:
+def _radius_numbers(draw: Draw) -> FloatArray:
     """Return uniforms for the length and the scale of each frequency."""
-    return _independent(seed, first, uniforms.RADIUS_STREAM, n_frequencies, 2)
+    return draw.independent_uniforms(uniforms.RADIUS_STREAM, draw.n_frequencies, 2)
 
 
 def _haar_columns(normals: FloatArray) -> FloatArray:
-    """Like `scipy.stats.ortho_group`, one matrix per matrix of normals (Mezzadri 2007,
-    Sec. 5).
+    """Like `scipy.stats.ortho_group`, one matrix per matrix of normals.
+
+    Source: Mezzadri (2007), Sec. 5.
     """
     q, r = np.linalg.qr(normals)
     # QR alone is not Haar: its signs are biased
@@ -231,181 +195,16 @@ def _haar_columns(normals: FloatArray) -> FloatArray:
 
 
 DESIGNS: dict[str, Design] = {
-    d.name: d for d in (IID(), Orthogonal(), QuasiMonteCarlo())
+    design.name: design for design in (IID(), Orthogonal(), QuasiMonteCarlo())
 }
 
 
 def find_design(design: str | Design) -> Design:
-    """Return the design of that name, or the object itself; raises
-    InvalidParameterError with near names.
+    """Return the design of that name, or the object itself.
+
+    Raises InvalidParameterError, with near names, if there is none.
     """
-    if not isinstance(design, str) and hasattr(design, "draw"):
+    if isinstance(design, Design):
         return design
     check_name(design, DESIGNS, "design", also=", 'auto' or an object")
-    return DESIGNS[str(design)]
-
-
-# -- spectral measures
-# -----------------------------------------------------------------------------
-#
-# Bochner's theorem ties a measure to its kernel. A measure never draws by itself: a
-# design hands it uniform numbers, independent or arranged, and each frequency follows
-# the measure exactly.
-
-
-class SpectralMeasure(Protocol):
-    """The distribution of a kernel's frequencies, for unit length scales."""
-
-    def n_uniforms(self, n_features: int) -> int:
-        """Return how many uniform numbers make one frequency."""
-
-    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        """Return frequencies of shape (n, n_features) from uniforms of shape (n,
-        n_uniforms).
-        """
-
-
-class CoordinateMeasure(SpectralMeasure, Protocol):
-    """A distribution whose coordinates are factors times independent numbers of one
-    distribution, as the frequencies of categories must be.
-    """
-
-    def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        """Return the factor of each coordinate of `frequencies`, shape (n,
-        n_features): a coordinate is its factor times `coordinates` of a uniform.
-        """
-
-    def coordinates(self, uniforms: FloatArray) -> FloatArray:
-        """Return coordinates of factor 1 from uniforms."""
-
-    def characteristic(self, t: FloatArray) -> FloatArray:
-        """Return E cos(t·ω) of a coordinate ω of factor 1."""
-
-
-@frozen
-class GaussianMixture:
-    """Frequencies s·g with g ~ N(0, I) and a random scale s per vector: those of
-    isotropic kernels.
-    """
-
-    #: inverse distribution function of s, from uniforms to scales; None means s = 1
-    scale_quantile: Callable[[FloatArray], FloatArray] | None = None
-
-    def scales(self, uniforms: FloatArray) -> FloatArray:
-        return (
-            np.ones_like(uniforms)
-            if self.scale_quantile is None
-            else self.scale_quantile(uniforms)
-        )
-
-    def n_uniforms(self, n_features: int) -> int:
-        return n_features + (self.scale_quantile is not None)
-
-    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        normals = self.coordinates(uniforms[:, :n_features])
-        if self.scale_quantile is None:
-            return normals
-        return np.asarray(normals * self.scales(uniforms[:, n_features:]))
-
-    def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        scales: FloatArray = np.ones((len(uniforms), 1))
-        if self.scale_quantile is not None:
-            scales = self.scales(uniforms[:, n_features:])
-        return np.broadcast_to(scales, (len(uniforms), n_features))
-
-    def coordinates(self, uniforms: FloatArray) -> FloatArray:
-        return np.asarray(scipy.special.ndtri(uniforms))
-
-    def characteristic(self, t: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(-0.5 * t**2))
-
-
-@frozen
-class FewColumns:
-    """Frequencies of one column, of two columns or of all: the distribution of additive
-    kernels.
-
-    Those of one or two columns are √n_features times as large, and each column's scale
-    is independent.
-    """
-
-    #: the distribution of frequencies of all columns; its coordinates are those of
-    #: single columns
-    inner: GaussianMixture
-    #: probabilities of one column, two, and all; their sum is 1. A single column counts
-    #: as all.
-    weights: tuple[float, ...]
-    #: probability of each column among those of one column; None if they are equal
-    column_shares: tuple[float, ...] | None = None
-
-    def n_uniforms(self, n_features: int) -> int:
-        # three more say how many columns and which, and the second column has a scale
-        # of its own
-        return (
-            self.inner.n_uniforms(n_features)
-            + (self.inner.scale_quantile is not None)
-            + 3
-        )
-
-    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        scales = self.scales_of_columns(uniforms, n_features)
-        return np.asarray(scales * self.coordinates(uniforms[:, :n_features]))
-
-    def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        if n_features == 1:
-            return self.inner.scales_of_columns(
-                uniforms[:, : self.inner.n_uniforms(1)], 1
-            )
-        rows = np.arange(len(uniforms))
-        root = np.sqrt(n_features)
-        n_columns, place, other = uniforms[:, -3:].T
-        order = pick(np.array(self.weights), n_columns)
-        # products may round up to the number of columns
-        # place and other are uniform: the first column among all, the second among
-        # those left
-        first = np.minimum(place * n_features, n_features - 1).astype(np.intp)
-        if self.column_shares is not None:
-            alone = pick(np.array(self.column_shares), place)
-            first = np.where(order == 0, alone, first)
-        second = np.minimum(other * (n_features - 1), n_features - 2).astype(np.intp)
-        second += second >= first
-        scale, scale_of_second = self.inner.scales(
-            uniforms[:, n_features : n_features + 2]
-        ).T
-        scales = np.zeros((len(uniforms), n_features))
-        scales[order == 2] = scale[order == 2, np.newaxis]
-        nonzero = (order < 2, first, scale), (order == 1, second, scale_of_second)
-        for chosen, columns, own in nonzero:
-            scales[rows[chosen], columns[chosen]] = root * own[chosen]
-        return scales
-
-    def coordinates(self, uniforms: FloatArray) -> FloatArray:
-        return self.inner.coordinates(uniforms)
-
-    def characteristic(self, t: FloatArray) -> FloatArray:
-        return self.inner.characteristic(t)
-
-
-@frozen
-class ProductMeasure:
-    """Frequencies whose coordinates are independent and follow one distribution."""
-
-    #: inverse distribution function of a coordinate
-    quantile: Callable[[FloatArray], FloatArray]
-    #: its characteristic function, the kernel of one column
-    kernel: Callable[[FloatArray], FloatArray]
-
-    def n_uniforms(self, n_features: int) -> int:
-        return n_features
-
-    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        return self.coordinates(uniforms[:, :n_features])
-
-    def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        return np.ones((len(uniforms), n_features))
-
-    def coordinates(self, uniforms: FloatArray) -> FloatArray:
-        return np.asarray(self.quantile(uniforms))
-
-    def characteristic(self, t: FloatArray) -> FloatArray:
-        return self.kernel(t)
+    return DESIGNS[design]

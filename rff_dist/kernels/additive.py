@@ -8,7 +8,7 @@ import numpy as np
 
 from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies import designs
+from rff_dist.frequencies import measures
 from rff_dist.kernels import stationary
 from rff_dist.typing import FloatArray, IndexArray
 
@@ -160,9 +160,9 @@ class Additive(stationary.Stationary):
         shares = np.broadcast_to(of_columns / of_columns.sum(), n_features)
         return np.asarray(weight * shares / shares.sum())
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
+    def spectral_measure(self) -> measures.SpectralMeasure:
         inner = self.kernel.spectral_measure()
-        assert isinstance(inner, designs.GaussianMixture)  # the kernel is isotropic
+        assert isinstance(inner, measures.GaussianMixture)  # the kernel is isotropic
         # weights are the same for every number of columns above 1; `FewColumns` treats
         # a single column
         weights = self.weights(2)
@@ -170,7 +170,7 @@ class Additive(stationary.Stationary):
         if self._has_column_weights and weights[0]:
             of_columns = np.array(self._given()[:-2])
             shares = tuple((of_columns / of_columns.sum()).tolist())
-        return designs.FewColumns(inner, tuple(weights.tolist()), shares)
+        return measures.FewColumns(inner, tuple(weights.tolist()), shares)
 
     def _drawn_columns(self, n_features: int) -> IndexArray:
         # which columns a frequency sees is drawn among all

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, ClassVar, cast
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.checks import as_array, check_count, is_number
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.frequencies import designs, uniforms
+from rff_dist.frequencies import designs, measures, uniforms
 from rff_dist.typing import Facts, FloatArray, Summary, frozen
 
 type LengthScale = float | tuple[float, ...]
@@ -47,7 +47,7 @@ class LevelAngles:
     that lists of other levels, or in another order, have the same features.
     """
 
-    measure: designs.CoordinateMeasure
+    measure: measures.CoordinateMeasure
     #: the coordinates' factors over the length scale, shape (n_frequencies,)
     scales: FloatArray
     seed: int
@@ -227,31 +227,18 @@ class ShiftInvariant(Kernel):
         return np.ones(len(X))
 
     @abstractmethod
-    def draw(
-        self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int
-    ) -> FloatArray:
-        """Return frequencies of shape (n_features, n_frequencies), in radians per unit
-        of the inputs.
-
-        `first`: see `Design.draw`.
-        """
+    def draw(self, draw: designs.Draw) -> FloatArray:
+        """Return frequencies of the draw's shape, in radians per unit of the inputs."""
 
     @abstractmethod
     def n_uniforms(self, n_features: int) -> int:
         """Return how many uniform numbers make one frequency."""
 
     @abstractmethod
-    def level_angles(
-        self,
-        column: int,
-        design: designs.Design,
-        shape: tuple[int, int],
-        seed: int,
-        *,
-        first: int,
-    ) -> list[LevelAngles]:
-        """Return the parts whose draws add up to the angles of a level in a column of
-        categories.
+    def level_angles(self, column: int, draw: designs.Draw) -> list[LevelAngles]:
+        """Return parts that add up to the angles of a level in a column of categories.
+
+        The frequencies of the same draw make the angles of numbers.
         """
 
     @property
@@ -285,14 +272,12 @@ class ShiftInvariant(Kernel):
 
         Source: Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
         """
-        shape = (
-            check_count(n_features, "n_features"),
-            check_count(n_frequencies, "n_frequencies"),
-        )
-        self.check_columns(shape[0])
-        return self.draw(
-            design_for(self, design), shape, uniforms.seed_of(rng), first=0
-        )
+        check_count(n_features, "n_features")
+        check_count(n_frequencies, "n_frequencies")
+        self.check_columns(n_features)
+        found = design_for(self, design)
+        seed = uniforms.seed_of(rng)
+        return self.draw(designs.Draw(found, n_features, n_frequencies, seed))
 
 
 def as_json(value: Any) -> Any:
@@ -537,32 +522,28 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
     def isotropic(self) -> bool:
         return all(kernel.isotropic for kernel in self.kernels)
 
-    def draw(
-        self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int
-    ) -> FloatArray:
-        total = np.zeros(shape)
-        for kernel in self.kernels:
-            # the characteristic function of a sum of independent vectors is the product
-            # of theirs (Bochner); shared uniforms would make them dependent, so each
-            # factor takes the next ones
-            total += kernel.draw(design, shape, seed, first=first)
-            first += kernel.n_uniforms(shape[0])
+    def draw(self, draw: designs.Draw) -> FloatArray:
+        # the characteristic function of a sum of independent vectors is the product of
+        # theirs (Bochner)
+        total = np.zeros(draw.shape)
+        for kernel, own_draw in self._draws(draw):
+            total += kernel.draw(own_draw)
         return total
 
-    def level_angles(
-        self,
-        column: int,
-        design: designs.Design,
-        shape: tuple[int, int],
-        seed: int,
-        *,
-        first: int,
-    ) -> list[LevelAngles]:
+    def level_angles(self, column: int, draw: designs.Draw) -> list[LevelAngles]:
         parts: list[LevelAngles] = []
-        for kernel in self.kernels:
-            parts += kernel.level_angles(column, design, shape, seed, first=first)
-            first += kernel.n_uniforms(shape[0])
+        for kernel, own_draw in self._draws(draw):
+            parts += kernel.level_angles(column, own_draw)
         return parts
+
+    def _draws(
+        self, draw: designs.Draw
+    ) -> Iterator[tuple[ShiftInvariant, designs.Draw]]:
+        """Yield each factor with a draw of its own: shared uniforms would depend."""
+        first = draw.first
+        for kernel in self.kernels:
+            yield kernel, replace(draw, first=first)
+            first += kernel.n_uniforms(draw.n_features)
 
 
 @dataclass(frozen=True, repr=False)
@@ -674,33 +655,19 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
     def isotropic(self) -> bool:
         return self.kernel.isotropic
 
-    def draw(
-        self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int
-    ) -> FloatArray:
-        frequencies = np.zeros(shape)
+    def draw(self, draw: designs.Draw) -> FloatArray:
         columns = list(self.columns)
+        frequencies = np.zeros(draw.shape)
         # cos(ω'Δ) ignores a column whose frequency is 0
-        frequencies[columns] = self.kernel.draw(
-            design, (len(columns), shape[1]), seed, first=first
-        )
+        frequencies[columns] = self.kernel.draw(replace(draw, n_features=len(columns)))
         return frequencies
 
-    def level_angles(
-        self,
-        column: int,
-        design: designs.Design,
-        shape: tuple[int, int],
-        seed: int,
-        *,
-        first: int,
-    ) -> list[LevelAngles]:
-        seen = list(self.columns)
-        if column not in seen:
+    def level_angles(self, column: int, draw: designs.Draw) -> list[LevelAngles]:
+        columns = list(self.columns)
+        if column not in columns:
             return []
-        inner = (len(seen), shape[1])
-        return self.kernel.level_angles(
-            seen.index(column), design, inner, seed, first=first
-        )
+        inner = replace(draw, n_features=len(columns))
+        return self.kernel.level_angles(columns.index(column), inner)
 
 
 # -- designs
@@ -740,7 +707,7 @@ def check_design(kernel: Kernel, design: str | designs.Design, n_features: int) 
     known = design_for(kernel, design)
     for factor in _with_measures(kernel):
         if not isinstance(known, designs.Orthogonal):
-            factor.draw(known, (n_features, 1), 0, first=0)
+            factor.draw(designs.Draw(known, n_features, n_frequencies=1, seed=0))
         elif not factor.isotropic:  # a draw in many columns would take O(n_features³)
             raise designs.not_isotropic()
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies import designs
+from rff_dist.frequencies import measures
 from rff_dist.kernels import base, stationary
 from rff_dist.typing import ComplexArray, Facts, FloatArray, Summary
 
@@ -98,7 +98,7 @@ class SpectralKernel(stationary.Stationary):
         base.Kernel.with_categories(self, columns)  # refuses any
         return self
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
+    def spectral_measure(self) -> measures.SpectralMeasure:
         return self.measure
 
     def to_dict(self) -> Summary:

@@ -13,7 +13,7 @@ import scipy
 
 from rff_dist.checks import check_positive
 from rff_dist.errors import InvalidParameterError
-from rff_dist.frequencies import designs
+from rff_dist.frequencies import designs, measures
 from rff_dist.kernels import base
 from rff_dist.typing import FloatArray, IndexArray, frozen
 
@@ -142,7 +142,7 @@ class Stationary(base.ShiftInvariant):
         return f"{type(self).__name__}({shown})"
 
     @abstractmethod
-    def spectral_measure(self) -> designs.SpectralMeasure:
+    def spectral_measure(self) -> measures.SpectralMeasure:
         """Return the distribution of the frequencies for a unit length scale (Bochner's
         theorem).
         """
@@ -195,48 +195,36 @@ class Stationary(base.ShiftInvariant):
 
     @property
     def isotropic(self) -> bool:
-        return isinstance(self.spectral_measure(), designs.GaussianMixture)
+        return isinstance(self.spectral_measure(), measures.GaussianMixture)
 
-    def draw(
-        self, design: designs.Design, shape: tuple[int, int], seed: int, *, first: int
-    ) -> FloatArray:
-        n_features, n_frequencies = shape
-        columns = self._drawn_columns(n_features)
-        frequencies = np.zeros(shape)
+    def draw(self, draw: designs.Draw) -> FloatArray:
+        columns = self._drawn_columns(draw.n_features)
+        frequencies = np.zeros(draw.shape)
         if len(columns):
-            measure = self.spectral_measure()
-            frequencies[columns] = design.draw(
-                measure, len(columns), n_frequencies, seed, first=first
+            together = replace(draw, n_features=len(columns))
+            frequencies[columns] = draw.design.frequencies(
+                self.spectral_measure(), together
             )
         # levels have angles of their own, see `level_angles`
         frequencies[list(self.categories)] = 0.0
-        return frequencies / self.length_scales(n_features)[:, np.newaxis]
+        return frequencies / self.length_scales(draw.n_features)[:, np.newaxis]
 
     def _drawn_columns(self, n_features: int) -> IndexArray:
         """Return the columns that a draw arranges together."""
         return self._columns_of_numbers(n_features)
 
-    def level_angles(
-        self,
-        column: int,
-        design: designs.Design,
-        shape: tuple[int, int],
-        seed: int,
-        *,
-        first: int,
-    ) -> list[base.LevelAngles]:
+    def level_angles(self, column: int, draw: designs.Draw) -> list[base.LevelAngles]:
         # The spectral measure is a normal distribution with a random scale, which all
         # coordinates of a frequency share: levels take the scale that was drawn for it.
-        n_features, n_frequencies = shape
-        measure = cast("designs.CoordinateMeasure", self.spectral_measure())
-        drawn = self._drawn_columns(n_features)
-        shape_of_draw = (max(len(drawn), 1), n_frequencies)
-        scales = design.scales(measure, shape_of_draw, seed, first)
+        measure = cast("measures.CoordinateMeasure", self.spectral_measure())
+        n_drawn = len(self._drawn_columns(draw.n_features))
+        together = replace(draw, n_features=max(n_drawn, 1))
+        scales = draw.design.scales(measure, together)
         # one row of scales per column if the draw has all columns, else they are equal
-        row_of_scales = column if len(drawn) == n_features else 0
-        scale = self.length_scales(n_features)[column]
-        stream = f"{first} {column}"
-        return [base.LevelAngles(measure, scales[row_of_scales] / scale, seed, stream)]
+        row_of_scales = column if n_drawn == draw.n_features else 0
+        factors = scales[row_of_scales] / self.length_scales(draw.n_features)[column]
+        stream = f"{draw.first} {column}"
+        return [base.LevelAngles(measure, factors, draw.seed, stream)]
 
     def with_categories(self, columns: Sequence[int]) -> Self:
         return replace(self, categories=tuple(columns))
@@ -469,8 +457,8 @@ class Gaussian(DistanceKernel):
         # k' = −r·k
         return value, value
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.GaussianMixture()
+    def spectral_measure(self) -> measures.SpectralMeasure:
+        return measures.GaussianMixture()
 
 
 @dataclass(frozen=True, repr=False)
@@ -485,8 +473,8 @@ class Laplacian(DistanceKernel):
     def of_distance(self, distance: FloatArray) -> FloatArray:
         return np.exp(-distance)
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.ProductMeasure(_cauchy_quantile, self.of_distance)
+    def spectral_measure(self) -> measures.SpectralMeasure:
+        return measures.ProductMeasure(_cauchy_quantile, self.of_distance)
 
 
 @dataclass(frozen=True, repr=False)
@@ -561,8 +549,8 @@ class Matern(DistanceKernel):
         scaled *= decay
         return scaled, decay
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.GaussianMixture(partial(_matern_scales, self.nu))
+    def spectral_measure(self) -> measures.SpectralMeasure:
+        return measures.GaussianMixture(partial(_matern_scales, self.nu))
 
 
 @dataclass(frozen=True, repr=False)
@@ -608,8 +596,8 @@ class RationalQuadratic(DistanceKernel):
             np.sqrt(ratio) * distance
         )
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.GaussianMixture(partial(_gamma_scales, self.shape))
+    def spectral_measure(self) -> measures.SpectralMeasure:
+        return measures.GaussianMixture(partial(_gamma_scales, self.shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -623,8 +611,8 @@ class Cauchy(CoordinateKernel):
     def of_difference(self, difference: FloatArray) -> FloatArray:
         return 1 / (1 + difference**2)
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.ProductMeasure(_laplace_quantile, self.of_difference)
+    def spectral_measure(self) -> measures.SpectralMeasure:
+        return measures.ProductMeasure(_laplace_quantile, self.of_difference)
 
 
 @dataclass(frozen=True, repr=False)
@@ -636,8 +624,8 @@ class Sinc(CoordinateKernel):
     def of_difference(self, difference: FloatArray) -> FloatArray:
         return np.sinc(difference / np.pi)
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.ProductMeasure(_uniform_quantile, self.of_difference)
+    def spectral_measure(self) -> measures.SpectralMeasure:
+        return measures.ProductMeasure(_uniform_quantile, self.of_difference)
 
 
 # -- inverse distribution functions of scales, and of coordinates

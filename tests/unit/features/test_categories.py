@@ -268,13 +268,13 @@ class TestEvidence:
         y = np.random.default_rng(2).standard_normal((60, 1))
         points = length_scales.EvidenceRows(X, y - y.mean(), None)
         design = maps.designs.DESIGNS["iid"]
-        shape = (4, 8)
+        draw = maps.designs.Draw(design, n_features=4, n_frequencies=8, seed=0)
         drawn = {}
         for column, texts in LEVELS.items():
-            (part,) = kernel.level_angles(column, design, shape, 0, first=0)
+            (part,) = kernel.level_angles(column, draw)
             lines = np.array([part.angles(text) for text in texts])
             drawn[column] = (lines, X[:, column].astype(int))
-        frequencies = kernel.draw(design, shape, 0, first=0)
+        frequencies = kernel.draw(draw)
         objective = length_scales.Objective(points, frequencies, drawn)
         at = np.log([1.0, 1.7, 2.0, 1.1, 0.5])
         gradient = objective(at)[1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rff_dist import Gaussian, Matern, RFFClassifier, RFFRidge, load_model, save_model
 from rff_dist.features.column_maps import N_BASES, Bases, SumsOfColumnsKernel
 from rff_dist.features.maps import Standardizer
-from rff_dist.frequencies.designs import find_design
+from rff_dist.frequencies.designs import Draw, find_design
 
 KERNELS = [Gaussian(), Matern(nu=1.5), Matern(nu=2.5)]
 
@@ -76,7 +76,7 @@ class TestOfSums:
     def test_frequencies_have_its_gram_matrix(self):
         X = bases_of(rows(10)).values()
         kernel = SumsOfColumnsKernel(np.linspace(1.0, 3.0, 9), kernel=Matern(nu=1.5))
-        angles = X @ kernel.draw(find_design("orthogonal"), (9, 20_000), 0, first=0)
+        angles = X @ kernel.draw(Draw(find_design("orthogonal"), 9, 20_000, seed=0))
         features = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(20_000)
         np.testing.assert_allclose(features @ features.T, kernel(X), atol=0.03)
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 from scipy import stats
 
 from rff_dist.features.draw import draw_feature_map
-from rff_dist.frequencies.designs import QuasiMonteCarlo
+from rff_dist.frequencies.designs import Draw, QuasiMonteCarlo
 from rff_dist.frequencies.uniforms import scrambled_sobol
 from rff_dist.kernels.base import check_design
 from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
@@ -125,7 +125,7 @@ class TestQuasiMonteCarlo:
         """
         factors = (Gaussian(1.5), Matern(2.0, nu=1.5))
         first, second = (
-            factor.draw(QuasiMonteCarlo(), (2, 5), 3, first=first)
+            factor.draw(Draw(QuasiMonteCarlo(), 2, 5, seed=3, first=first))
             for factor, first in zip(factors, (0, 2), strict=True)
         )
         product = factors[0] * factors[1]

@@ -22,8 +22,8 @@ class Sech(CoordinateKernel):
     def of_difference(self, difference: FloatArray) -> FloatArray:
         return 1 / np.cosh(difference / self.width)
 
-    def spectral_measure(self) -> designs.SpectralMeasure:
-        return designs.ProductMeasure(
+    def spectral_measure(self) -> measures.SpectralMeasure:
+        return measures.ProductMeasure(
             lambda u: 2 / np.pi * np.log(np.tan(np.pi / 2 * u)) / self.width,
             self.of_difference,
         )
