@@ -1,37 +1,33 @@
 """Nyström features: kernel values at centres, whitened by the centres' own Gram matrix.
 
-z(x) = T⁻ᵀ·k(C, x) with T'T = k(C, C) + jitter·I, so that z(x)'z(y) = k(x, C)·k(C,
-C)⁻¹·k(C, y), the projection of the kernel on the span of its centres. Any kernel will
-do, since only k(x, y) is needed.
+A sample of rows and a kernel go in; a feature map comes out. z(x) = T⁻ᵀ·k(C, x) with
+T'T = k(C, C) + jitter·I, so that z(x)'z(y) = k(x, C)·k(C, C)⁻¹·k(C, y), the projection
+of the kernel on the span of its centres. Any kernel will do, since only k(x, y) is
+needed. scikit-learn's `Nystroem` whitens each row; here sums are of k(C, x) itself, and
+T is applied when they are read.
 """
 
 import json
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from scipy import spatial
 
 from rff_dist.checks import check_count, check_share, find_by_name
 from rff_dist.errors import InvalidParameterError, SolveError
+from rff_dist.features import centres, maps
 from rff_dist.features import levels as levels_of
-from rff_dist.features import maps
 from rff_dist.features.levels import NO_LEVELS, Levels
-from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.kernels import base, explicit, names, stationary
 from rff_dist.numerics import cholesky, exact_sums, machine
 from rff_dist.typing import (
-    EPS,
     Arrays,
-    BoolArray,
     Facts,
     Float32Array,
     FloatArray,
-    IndexArray,
     Summary,
     frozen,
 )
@@ -51,8 +47,7 @@ _PANEL_CENTRES = 256
 
 @frozen
 class Nystrom:
-    """How Nyström features are made: which rows of a sample become centres, and the
-    jitter.
+    """How Nyström features are made.
 
     Parameters
     ----------
@@ -85,25 +80,21 @@ class Nystrom:
     sample_rows: int | None = None
 
     def __post_init__(self) -> None:
-        find_by_name(RULES, self.centres, "centres")
+        find_by_name(centres.RULES, self.centres, "centres")
         check_share(self.jitter, "jitter")
         if self.sample_rows is not None:
             check_count(self.sample_rows, "sample_rows")
 
     def rows_to_sample(self, n_components: int) -> int:
         """Return how many rows the centres are chosen from."""
-        return (
-            max(SAMPLE_ROWS, 2 * n_components)
-            if self.sample_rows is None
-            else self.sample_rows
-        )
+        if self.sample_rows is None:
+            return max(SAMPLE_ROWS, 2 * n_components)
+        return self.sample_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NystromFeatureMap(maps.FeatureMap):
     """Kernel values at centres, in float64.
-
-    Statistics hold them as they are, and apply T when they are read.
 
     Pickles without T, which is computed when it is needed.
     """
@@ -111,12 +102,12 @@ class NystromFeatureMap(maps.FeatureMap):
     kind = "nystrom"
 
     kernel: base.Kernel
-    #: float32 array of shape (n_components, n_features). Rows of (standardised) inputs.
+    #: Rows of (standardised) inputs, of shape (n_components, n_features).
     centres: Float32Array
-    #: what was added to the diagonal of k(C, C), in units of the kernel
+    #: What was added to the diagonal of k(C, C), in units of the kernel.
     jitter: float
     standardizer: maps.Standardizer | None = None
-    #: of the columns of categories; a level that was never seen is none of the centres'
+    #: Of the columns of categories; a level that was never seen is at no centre.
     level_texts: Levels = field(default_factory=dict)
 
     @property
@@ -139,7 +130,9 @@ class NystromFeatureMap(maps.FeatureMap):
     def _scale(self) -> float:
         # a power of two: dividing by it brings values into [-1, 1] without rounding
         largest = largest_value(self.kernel)
-        return 1.0 if largest is None else 2.0 ** math.ceil(math.log2(largest))
+        if largest is None:
+            return 1.0
+        return 2.0 ** math.ceil(math.log2(largest))
 
     @cached_property
     def whitener(self) -> FloatArray:
@@ -199,8 +192,8 @@ class NystromFeatureMap(maps.FeatureMap):
             return self
         union = levels_of.joined(levels, self._texts_of_centres())
         codes = levels_of.codes_of(self.levels, union)
-        centres = levels_of.recoded(self.centres, codes)
-        return replace(self, centres=centres, level_texts=union)
+        recoded = levels_of.recoded(self.centres, codes)
+        return replace(self, centres=recoded, level_texts=union)
 
     def _texts_of_centres(self) -> Levels:
         used = {}
@@ -217,8 +210,8 @@ class NystromFeatureMap(maps.FeatureMap):
         for column, texts in used.items():
             label += f" {column} {texts}"
         recoding = levels_of.codes_of(self.levels, used)
-        centres = levels_of.recoded(self.centres, recoding)
-        return maps.arrays_digest(label, [centres], self.standardizer)
+        recoded = levels_of.recoded(self.centres, recoding)
+        return maps.arrays_digest(label, [recoded], self.standardizer)
 
     def record(self) -> maps.Record:
         facts: Summary = {"kernel": self.kernel.to_dict(), "jitter": self.jitter}
@@ -249,27 +242,27 @@ class NystromFeatureMap(maps.FeatureMap):
 
 
 def largest_value(kernel: base.Kernel) -> float | None:
-    """Return the largest k(x, x), which no |k(x, y)| exceeds; None if no bound is
-    known.
-    """
+    """Return the largest k(x, x), which no |k(x, y)| exceeds; None if unknown."""
     match kernel:
         case base.ShiftInvariant():
             return 1.0
         case base.Constant():
             return kernel.value
-        case base.Scaled() | base.OnColumns():
+        case base.OnColumns():
+            return largest_value(kernel.kernel)
+        case base.Scaled():
             inner = largest_value(kernel.kernel)
-            return None if inner is None else getattr(kernel, "weight", 1.0) * inner
+            return None if inner is None else kernel.weight * inner
         case base.Sum() | base.Product():
             # |k(x, y)|² ≤ k(x, x)·k(y, y), and bounds of parts add up or multiply as
             # the parts do
-            known = [
-                bound
-                for part in kernel.kernels
-                if (bound := largest_value(part)) is not None
-            ]
-            join = math.fsum if isinstance(kernel, base.Sum) else math.prod
-            return join(known) if len(known) == len(kernel.kernels) else None
+            bounds = []
+            for part in kernel.kernels:
+                bound = largest_value(part)
+                if bound is None:
+                    return None
+                bounds.append(bound)
+            return math.fsum(bounds) if kernel.name == "sum" else math.prod(bounds)
         # ends that are single numbers hold for each column, and how many columns there
         # are is not known here
         case explicit.Min() if isinstance(kernel.lower, tuple) and isinstance(
@@ -299,17 +292,12 @@ def draw_nystrom(
     standardizer: maps.Standardizer | None = None,
     levels: Levels = NO_LEVELS,
 ) -> NystromFeatureMap:
-    """Choose centres among the distinct rows of a sample and factor their Gram matrix.
+    """Choose centres among the distinct rows of a sample, and factor their Gram matrix.
 
-    If the factorisation breaks down, the jitter is raised tenfold, and this is logged,
-    until it does not.
-
-    `kernel`: needs nothing from the data. Parts without a length scale have length
-      scale 1.
-    `sample`: float32 array of shape (n_sampled, n_features). Prepared inputs. Repeated
-      rows change nothing.
-    `n_components`: how many centres. If fewer explain the kernel on the sample, fewer
-      are taken, and logged.
+    The sample has prepared inputs, of shape (n_sampled, n_features). If fewer centres
+    explain the kernel on it, fewer than `n_components` are taken. If the factorisation
+    breaks down, the jitter is raised tenfold until it does not. Both are logged. Parts
+    of the kernel without a length scale have 1.
 
     Raises InvalidParameterError if the kernel does not suit such rows, or k(x, x) is 0
     or extreme; SolveError if the Gram matrix is not positive definite with a jitter of
@@ -324,23 +312,25 @@ def draw_nystrom(
     sample = levels_of.recoded(sample, levels_of.codes_of(levels, in_order))
     # two equal centres would make the Gram singular
     points = np.unique(sample, axis=0)
-    wanted = min(n_components, len(points))
-    chosen = RULES[nystrom.centres](points.astype(np.float64), kernel, wanted, seed)
+    choose = centres.RULES[nystrom.centres]
+    n_wanted = min(n_components, len(points))
+    chosen = choose(points.astype(np.float64), kernel, n_wanted, seed)
     if len(chosen) < n_components:
         message = (
             "%d centres instead of %d: they explain the kernel on all %d distinct rows"
             " of the sample"
         )
         logger.info(message, len(chosen), n_components, len(points))
-    centres = np.ascontiguousarray(points[chosen])
-    centres = levels_of.recoded(centres, levels_of.codes_of(in_order, levels))
+    chosen_points = np.ascontiguousarray(points[chosen])
+    to_given_order = levels_of.codes_of(in_order, levels)
+    chosen_points = levels_of.recoded(chosen_points, to_given_order)
     with np.errstate(over="ignore"):
-        mean = float(kernel.diagonal(centres.astype(np.float64)).mean())
+        mean = float(kernel.diagonal(chosen_points.astype(np.float64)).mean())
     check_scale(mean, f"k(x, x) of {kernel}, on average over the centres,")
     share = nystrom.jitter
     while share < 1:
         feature_map = NystromFeatureMap(
-            kernel, centres, share * mean, standardizer, levels
+            kernel, chosen_points, share * mean, standardizer, levels
         )
         factor = _factor(feature_map)
         if factor is not None:
@@ -351,17 +341,18 @@ def draw_nystrom(
             "%d centres have no positive definite Gram matrix with jitter %.3g; trying"
             " ten times that"
         )
-        logger.warning(message, len(centres), feature_map.jitter)
+        logger.warning(message, len(chosen), feature_map.jitter)
         share *= 10
     raise SolveError(
-        f"the Gram matrix of {len(centres)} centres is not positive definite even with"
+        f"the Gram matrix of {len(chosen)} centres is not positive definite even with"
         f" a jitter of its own size; is {kernel} a positive semi-definite kernel?"
     )
 
 
 def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
-    """Return the upper triangular T of T'T = k(C, C) + jitter·I; None if the
-    factorisation breaks down.
+    """Return the upper triangular T of T'T = k(C, C) + jitter·I.
+
+    None if the factorisation breaks down.
     """
     size = feature_map.n_components
     gram = np.empty((size, size))
@@ -381,198 +372,3 @@ def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
         gram[tile, tile] = np.triu(gram[tile, tile])
     gram.setflags(write=False)
     return gram
-
-
-# -- which rows become the centres of Nyström features
-# ---------------------------------------------
-#
-# Every rule is seeded and nested: a longer choice begins with the centres of a shorter
-# one. Rules that use the kernel choose fewer centres if those explain it on all points.
-
-
-# the first stream of random numbers for centres, far above all others of the seed
-_STREAM = 2**33
-# pivots that are proposed together, so that updates are matrix products
-_PROPOSALS = 256
-
-
-# On 36,000 × 8 rows 4,000 uniform centres err by 0.1710, by k-means++ 0.1679, by
-# randomly pivoted Cholesky 0.1675.
-def choose_uniform(
-    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
-) -> IndexArray:
-    """Choose rows uniformly, without replacement, whatever the kernel."""
-    return np.argsort(
-        counter_uniforms(seed, _STREAM, len(points), 1)[:, 0], kind="stable"
-    )[:n_centres]
-
-
-# A row is isolated if its 7th neighbour is more than twice as far as that of all but
-# one of its seven neighbours. With this rule 0.4 % of far rows left 14 shapes at a mean
-# adjusted Rand index of 0.92; without it, 0.79.
-_NEIGHBOURS = 7
-_ISOLATION = 2.0
-
-
-def choose_dense(
-    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
-) -> IndexArray:
-    """Choose rows uniformly, without isolated ones, whatever the kernel."""
-    order = choose_uniform(points, kernel, len(points), seed)
-    return order[~is_isolated(*nearest_rows(points, _NEIGHBOURS))[order]][:n_centres]
-
-
-def nearest_rows(points: FloatArray, n_nearest: int) -> tuple[FloatArray, IndexArray]:
-    """Return distances and positions of each point's nearest others, nearest first.
-
-    Both have shape (n_points, n_nearest), or fewer columns if there are fewer points.
-    """
-    n_nearest = min(n_nearest, len(points) - 1)
-    distances = np.empty((len(points), n_nearest))
-    nearest = np.empty((len(points), n_nearest), np.intp)
-    for first in range(0, len(points), _PANEL_CENTRES):
-        panel = slice(first, first + _PANEL_CENTRES)
-        apart = spatial.distance.cdist(points[panel], points)
-        rows = np.arange(len(apart))
-        apart[rows, first + rows] = np.inf
-        some = np.argpartition(apart, n_nearest - 1, axis=1)[:, :n_nearest]
-        near = np.take_along_axis(apart, some, 1)
-        order = np.argsort(near, axis=1, kind="stable")
-        distances[panel] = np.take_along_axis(near, order, 1)
-        nearest[panel] = np.take_along_axis(some, order, 1)
-    return distances, nearest
-
-
-def nearest_centres(
-    points: FloatArray, centres: FloatArray, n_nearest: int
-) -> FloatArray:
-    """Return sorted distances of each point to its nearest centres."""
-    near = np.empty((len(points), n_nearest))
-    for first in range(0, len(points), _PANEL_CENTRES):
-        panel = slice(first, first + _PANEL_CENTRES)
-        apart = spatial.distance.cdist(points[panel], centres)
-        near[panel] = np.sort(np.partition(apart, n_nearest - 1)[:, :n_nearest])
-    return near
-
-
-def is_isolated(distances: FloatArray, nearest: IndexArray) -> BoolArray:
-    """Return whether each row lies much farther from its neighbours than they do."""
-    if distances.shape[1] < _NEIGHBOURS:
-        return np.zeros(len(distances), bool)
-    reach = distances[:, _NEIGHBOURS - 1]
-    of_neighbours = np.sort(reach[nearest[:, :_NEIGHBOURS]], axis=1)[:, 1]
-    return np.asarray(reach > _ISOLATION * of_neighbours)
-
-
-def choose_by_kmeans(
-    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
-) -> IndexArray:
-    """Like `sklearn.cluster.kmeans_plusplus` without local trials, in the kernel's
-    feature space.
-
-    A row is chosen with a probability proportional to its squared distance to the
-    nearest centre so far. Distances are those in the kernel's feature space, k(x, x) −
-    2·k(x, c) + k(c, c), so length scales matter. O(n_points · n_centres) values of the
-    kernel.
-
-    Source: Arthur & Vassilvitskii (2007), k-means++; Oglic & Gärtner (2017), Sec. 3,
-    for Nyström features.
-    """
-    uniforms = counter_uniforms(seed, _STREAM, n_centres, 1)[:, 0]
-    diagonal = kernel.diagonal(points)
-    chosen = np.empty(n_centres, np.intp)
-    distances = np.full(len(points), np.inf)
-    weights = np.ones(len(points))
-    for i, uniform in enumerate(uniforms):
-        chosen[i] = index = int(pick(weights, uniform))
-        to_centre = (
-            diagonal
-            - 2 * kernel.gram(points, points[index : index + 1])[:, 0]
-            + diagonal[index]
-        )
-        np.minimum(distances, np.maximum(to_centre, 0.0), out=distances)
-        distances[index] = 0.0  # whatever rounding left: no row is chosen twice
-        weights = distances
-        if not weights.any():
-            return chosen[: i + 1]
-    return chosen
-
-
-def choose_by_pivots(
-    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
-) -> IndexArray:
-    """Choose each row with a probability proportional to its k(x, x) less what earlier
-    centres explain of it.
-
-    Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots
-    are proposed 256 at a time by the diagonal that is left. Each is kept with a
-    probability equal to the share of its diagonal that is left after the pivots kept
-    before it. This gives the same distribution as one pivot at a time.
-
-    Source: Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1;
-    Epperly, Tropp & Webber
-      (2024), Alg. 2, for the rejection.
-    """
-    columns = np.empty((n_centres + _PROPOSALS, len(points)))  # F' of K ≈ FF'
-    left = kernel.diagonal(points).astype(np.float64)
-    # once the trace is rounding error, further pivots would be noise
-    exhausted = len(points) * EPS * left.sum()
-    chosen: list[int] = []
-    turn = 0
-    with machine.tile_pool() as pool:
-        while len(chosen) < n_centres and left.sum() > exhausted:
-            uniforms = counter_uniforms(seed, _STREAM + turn, _PROPOSALS, 2)
-            proposed = pick(left, uniforms[:, 0])
-            known = columns[: len(chosen)]
-            # shape (256, 256): what chosen centres leave of the proposals' own Gram
-            residual = kernel.gram(points[proposed], points[proposed])
-            residual -= known[:, proposed].T @ known[:, proposed]
-            kept = proposed[_accept(residual, left[proposed], uniforms[:, 1])]
-            new = columns[len(chosen) : len(chosen) + len(kept)]
-            # 32 MiB of kernel values at a time
-            step = max(1, 2**22 // max(1, len(kept)))
-            for first in range(0, len(points), step):
-                part = slice(first, first + step)
-                new[:, part] = kernel.gram(points[kept], points[part])
-                # rows of K − FF' at the new pivots; divided by their factor they are
-                # the next rows of F'
-                new[:, part] -= known[:, kept].T @ known[:, part]
-            factor = np.ascontiguousarray(new[:, kept])
-            stopped = cholesky.cholesky_in_place(factor, pool)
-            assert stopped is None, (
-                "`_accept` found all pivots positive by the same elimination"
-            )
-            cholesky.solve_transposed(factor, new)
-            # the diagonal of K − FF'
-            left -= np.square(new).sum(axis=0)
-            chosen += kept.tolist()
-            # probabilities: rounding must not make them negative, or let a row be
-            # chosen twice
-            left[chosen] = 0.0
-            np.maximum(left, 0.0, out=left)
-            turn += 1
-    return np.array(chosen[:n_centres], np.intp)
-
-
-def _accept(
-    residual: FloatArray, proposed: FloatArray, uniforms: FloatArray
-) -> IndexArray:
-    """Return which proposals to keep; `residual` is overwritten."""
-    kept = []
-    # what is left of a row below this is rounding
-    tiny = len(residual) * EPS * proposed.max()
-    for i, uniform in enumerate(uniforms):
-        if residual[i, i] <= max(uniform * proposed[i], tiny):
-            continue
-        kept.append(i)
-        pivot = residual[i] / np.sqrt(residual[i, i])
-        residual -= np.outer(pivot, pivot)
-    return np.array(kept, np.intp)
-
-
-RULES: dict[str, Callable[[FloatArray, base.Kernel, int, int], IndexArray]] = {
-    "uniform": choose_uniform,
-    "dense": choose_dense,
-    "k-means++": choose_by_kmeans,
-    "rpcholesky": choose_by_pivots,
-}

@@ -1,5 +1,9 @@
-"""What every kernel can do, its Gram matrix, and kernels made of kernels by +, * and
-`on`.
+"""What every kernel can do, and kernels made of kernels by +, * and `on`.
+
+Two sets of points go in; the Gram matrix of k(x, y) comes out, exactly. Features need
+more of a kernel than a function of two points, which is all that scikit-learn's
+pairwise kernels are: which terms it is a sum of, and which distribution their
+frequencies follow.
 """
 
 from __future__ import annotations
@@ -28,13 +32,11 @@ type LengthScaleFor = Callable[[Any, Columns], LengthScale]  # of a `Stationary`
 
 @frozen
 class Term:
-    """One summand of a kernel that is written as a sum of products: weight · Π
-    factors.
-    """
+    """One summand, weight · Π factors, of a kernel written as a sum of products."""
 
-    #: above 0
+    #: Above 0.
     weight: float
-    #: kernels that are not sums, products or multiples; none for a constant
+    #: Kernels that are not sums, products or multiples; none for a constant.
     factors: tuple[Kernel, ...]
 
 
@@ -48,10 +50,10 @@ class LevelAngles:
     """
 
     measure: measures.CoordinateMeasure
-    #: the coordinates' factors over the length scale, shape (n_frequencies,)
+    #: The coordinates' scales over the length scale, shape (n_frequencies,).
     scales: FloatArray
     seed: int
-    #: tells columns and factors of a product apart
+    #: Tells columns and factors of a product apart.
     stream: str
 
     def angles(self, text: str) -> FloatArray:
@@ -75,13 +77,22 @@ class Kernel(ABC):
     name: ClassVar[str]
 
     def __call__(self, X: ArrayLike, Y: ArrayLike | None = None) -> FloatArray:
-        """Return the Gram matrix k(x_i, y_j), O(n_samples_X * n_samples_Y *
-        n_features).
+        """Return the Gram matrix k(x_i, y_j), O(n_rows² · n_features).
 
-        `X`: array-like of shape (n_samples_X, n_features).
-        `Y`: array-like of shape (n_samples_Y, n_features). X by default.
-        Returns `gram`, float64 array of shape (n_samples_X, n_samples_Y).
-        Raises DataError if X and Y have different numbers of columns.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+        Y : array-like of shape (n_samples_Y, n_features), optional
+            X by default.
+
+        Returns
+        -------
+        gram : float64 array of shape (n_samples_X, n_samples_Y)
+
+        Raises
+        ------
+        DataError
+            If X and Y have different numbers of columns.
         """
         left = np.atleast_2d(as_array(X, "X", np.float64))
         right = left if Y is None else np.atleast_2d(as_array(Y, "Y", np.float64))
@@ -96,9 +107,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return k for all pairs of rows of two float64 matrices, which have the same
-        number of columns.
-        """
+        """Return k for all pairs of rows of two matrices with as many columns."""
 
     @abstractmethod
     def diagonal(self, X: FloatArray) -> FloatArray:
@@ -109,15 +118,13 @@ class Kernel(ABC):
         return [Term(1.0, (self,))]
 
     def check_columns(self, n_features: int) -> None:  # noqa: B027  most kernels accept any number
-        """Raise InvalidParameterError unless the kernel accepts points of `n_features`
-        columns.
-        """
+        """Raise InvalidParameterError unless points may have `n_features` columns."""
 
     def with_categories(self, columns: Sequence[int]) -> Kernel:
-        """Return the kernel of points of which these columns are categories: codes that
-        are equal or not.
+        """Return the kernel of points of which these columns are categories.
 
-        Raises InvalidParameterError if a part has no form for categories.
+        Of their codes only equal and different counts. Raises InvalidParameterError if
+        a part has no form for categories.
         """
         changed = self.with_parts(lambda part: part.with_categories(columns))
         if columns and changed is self:
@@ -129,11 +136,9 @@ class Kernel(ABC):
         return changed
 
     def bind(self, smallest: FloatArray, largest: FloatArray) -> Kernel:
-        """Return the kernel, with parameters that depend on the inputs' range filled
-        in.
+        """Return the kernel with what depends on the inputs' range filled in.
 
-        `smallest`, `largest`: float64 arrays of shape (n_features,), of the values of
-          each (standardised) input column.
+        `smallest` and `largest` are those of each (standardised) column.
         """
         return self.with_parts(lambda part: part.bind(smallest, largest))
 
@@ -145,27 +150,21 @@ class Kernel(ABC):
     def with_default_length_scales(
         self, fill: LengthScaleFor, columns: Columns = None
     ) -> Kernel:
-        """Return the kernel with a length scale for each part that was made without
-        one.
+        """Return the kernel with a length scale for each part that was made without.
 
-        `fill`: gives the length scale of such a part, from the part and the input
-          columns that it sees.
-        `columns`: the input columns that this kernel sees; all by default.
+        `fill` gives that of a part, from the part and the columns that it sees. This
+        kernel sees `columns`, by default all.
         """
         return self.with_parts(
             lambda part: part.with_default_length_scales(fill, columns)
         )
 
     def with_parts(self, change: Change) -> Kernel:
-        """Return the kernel with the kernels that it is made of changed; itself if
-        there are none.
-        """
+        """Return the kernel with its parts changed; itself if it has none."""
         return self
 
     def to_dict(self) -> Summary:
-        """Return the name and parameters as JSON-able values, for
-        `kernel_from_dict`.
-        """
+        """Return the name and parameters as JSON values, for `kernel_from_dict`."""
         parameters = fields(cast("Any", self))  # kernels are dataclasses
         values = {p.name: getattr(self, p.name) for p in parameters}
         return {
@@ -175,13 +174,13 @@ class Kernel(ABC):
 
     @classmethod
     def from_parameters(cls, parameters: Facts) -> Kernel:
-        """Build the kernel from what `to_dict` returned without the name; parts are
-        kernels already.
+        """Build the kernel from what `to_dict` returned, without the name.
+
+        Parts are kernels already.
         """
         return cls(**parameters)
 
     # -- algebra
-    # ----------------------------------------------------------------------------------
 
     # NumPy's numbers leave `np.float64(2) * kernel` to the kernel
     __array_ufunc__: ClassVar[None] = None
@@ -202,22 +201,20 @@ class Kernel(ABC):
     def __mul__(self, other: Kernel | float) -> Kernel:
         if isinstance(other, Kernel):
             return product_of((self, other))
-        return Scaled(other, self) if is_number(other) else NotImplemented
+        if not is_number(other):
+            return NotImplemented
+        return Scaled(other, self)
 
     def __rmul__(self, other: float) -> Kernel:
         return self * other
 
     def on(self, columns: Sequence[int]) -> Kernel:
-        """Return the kernel that sees only these input columns; sums of such kernels
-        are additive models.
-        """
+        """Return the kernel of some columns; sums of such are additive models."""
         return OnColumns(self, columns)
 
 
 class ShiftInvariant(Kernel):
-    """A kernel of the difference of two points, with k(x, x) = 1: it has a spectral
-    measure.
-    """
+    """A kernel of x - y with k(x, x) = 1, which has a spectral measure."""
 
     #: The design that "auto" takes instead of "orthogonal", if orthogonal frequencies
     #: would not follow the kernel's distribution.
@@ -244,9 +241,7 @@ class ShiftInvariant(Kernel):
     @property
     @abstractmethod
     def isotropic(self) -> bool:
-        """Whether rotations of the scaled inputs change nothing, as the orthogonal
-        design needs.
-        """
+        """Whether rotating the scaled inputs changes nothing, see `Orthogonal`."""
 
     def on(self, columns: Sequence[int]) -> ShiftInvariant:
         return ShiftInvariantOnColumns(self, columns)
@@ -261,16 +256,23 @@ class ShiftInvariant(Kernel):
     ) -> FloatArray:
         """Draw frequencies from the kernel's spectral measure.
 
-        `n_frequencies`: how many to draw. A longer draw with the same seed begins with
-          the same frequencies.
-        `design`: how they are arranged, see `rff_dist.frequencies`; independent by
-          default.
-        `rng`: the seed, or a Generator that draws one.
+        Parameters
+        ----------
+        n_features, n_frequencies : int
+            A longer draw with the same seed begins with the same frequencies.
+        design : name or Design
+            How they are arranged, see `rff_dist.frequencies`; independent by default.
+        rng : int or Generator
+            The seed, or what draws one.
 
-        Returns `frequencies`, float64 array of shape (n_features, n_frequencies): in
-        radians per unit of the inputs.
+        Returns
+        -------
+        frequencies : float64 array of shape (n_features, n_frequencies)
+            In radians per unit of the inputs.
 
-        Source: Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
+        References
+        ----------
+        Rahimi & Recht (2007), Alg. 1; Yu et al. (2016), Sec. 3.
         """
         check_count(n_features, "n_features")
         check_count(n_frequencies, "n_frequencies")
@@ -284,11 +286,12 @@ def as_json(value: Any) -> Any:
     """Return a kernel's parameter as a JSON value."""
     if isinstance(value, Kernel):
         return value.to_dict()
-    return [as_json(part) for part in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [as_json(part) for part in value]
+    return value
 
 
 # -- kernels made of kernels
-# ----------------------------------------------------------------------
 
 
 def _check_weight(value: object, what: str) -> float:
@@ -301,11 +304,8 @@ def _check_weight(value: object, what: str) -> float:
 
 
 def _check_kernels(kernels: object) -> tuple[Kernel, ...]:
-    if (
-        not isinstance(kernels, Sequence)
-        or not kernels
-        or not all(isinstance(k, Kernel) for k in kernels)
-    ):
+    is_list = isinstance(kernels, Sequence) and len(kernels) > 0
+    if not is_list or not all(isinstance(kernel, Kernel) for kernel in kernels):
         raise InvalidParameterError(
             f"`kernels` is {kernels!r}; expected one kernel or more"
         )
@@ -313,24 +313,23 @@ def _check_kernels(kernels: object) -> tuple[Kernel, ...]:
 
 
 def _in_brackets(kernel: Kernel) -> str:
-    return (
-        f"({kernel!r})" if isinstance(kernel, Sum | Product | Scaled) else repr(kernel)
-    )
+    if isinstance(kernel, Sum | Product | Scaled):
+        return f"({kernel!r})"
+    return repr(kernel)
 
 
 @dataclass(frozen=True)
 class Constant(Kernel):
     """The same value for all pairs of points: the kernel of constant functions."""
 
-    #: above 0
+    #: Above 0.
     value: float = 1.0
 
     name = "constant"
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "value", _check_weight(self.value, "a constant kernel of")
-        )
+        value = _check_weight(self.value, "a constant kernel of")
+        object.__setattr__(self, "value", value)
 
     def with_categories(self, columns: Sequence[int]) -> Kernel:
         return self
@@ -368,10 +367,8 @@ class Scaled(Kernel):
         return self.weight * self.kernel.diagonal(X)
 
     def terms(self) -> list[Term]:
-        return [
-            Term(self.weight * term.weight, term.factors)
-            for term in self.kernel.terms()
-        ]
+        terms = self.kernel.terms()
+        return [Term(self.weight * term.weight, term.factors) for term in terms]
 
     def check_columns(self, n_features: int) -> None:
         self.kernel.check_columns(n_features)
@@ -393,11 +390,10 @@ class _Several(Kernel):
     def __post_init__(self) -> None:
         parts: list[Kernel] = []
         for kernel in _check_kernels(self.kernels):
-            parts += (
-                kernel.kernels
-                if isinstance(kernel, _Several) and kernel.name == self.name
-                else [kernel]
-            )
+            if isinstance(kernel, _Several) and kernel.name == self.name:
+                parts += kernel.kernels
+            else:
+                parts.append(kernel)
         object.__setattr__(self, "kernels", tuple(parts))
 
     def check_columns(self, n_features: int) -> None:
@@ -419,17 +415,17 @@ class Sum(_Several):
     name = "sum"
 
     def __repr__(self) -> str:
-        texts = [
-            repr(k.value) if isinstance(k, Constant) else repr(k) for k in self.kernels
-        ]
+        texts = []
+        for kernel in self.kernels:
+            number = kernel.value if isinstance(kernel, Constant) else kernel
+            texts.append(repr(number))
         if all(isinstance(kernel, Constant) for kernel in self.kernels[:2]):
             texts[0] = repr(self.kernels[0])  # Python would add two numbers to a number
         return " + ".join(texts)
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        return reduce(
-            operator.add, (kernel.gram(left, right) for kernel in self.kernels)
-        )
+        grams = (kernel.gram(left, right) for kernel in self.kernels)
+        return reduce(operator.add, grams)
 
     def diagonal(self, X: FloatArray) -> FloatArray:
         return np.sum([kernel.diagonal(X) for kernel in self.kernels], axis=0)
@@ -442,34 +438,26 @@ def product_of(kernels: Sequence[Kernel]) -> Kernel:
     """Return the product of kernels, with a spectral measure where each has one."""
     if len(kernels) == 1:
         return kernels[0]
-    invariant = tuple(
-        kernel for kernel in kernels if isinstance(kernel, ShiftInvariant)
-    )
-    return (
-        ShiftInvariantProduct(invariant)
-        if len(invariant) == len(kernels)
-        else Product(tuple(kernels))
-    )
+    invariant = [kernel for kernel in kernels if isinstance(kernel, ShiftInvariant)]
+    if len(invariant) == len(kernels):
+        return ShiftInvariantProduct(tuple(invariant))
+    return Product(tuple(kernels))
 
 
 def shift_invariant_term(term: Term) -> ShiftInvariant | None:
-    """Return a term's factors as one kernel with a spectral measure; None if one of
-    them has none.
-    """
-    whole = product_of(term.factors) if term.factors else None
+    """Return a term's factors as one kernel, if all have a spectral measure."""
+    if not term.factors:
+        return None
+    whole = product_of(term.factors)
     return whole if isinstance(whole, ShiftInvariant) else None
 
 
 def as_shift_invariant(kernel: Kernel) -> ShiftInvariant | None:
-    """Return a kernel with k(0) = 1 and a spectral measure as a `ShiftInvariant`; None
-    for other kernels.
-    """
+    """Return a kernel of one term as a `ShiftInvariant`, if k(0) = 1; else None."""
     terms = kernel.terms()
-    return (
-        shift_invariant_term(terms[0])
-        if len(terms) == 1 and terms[0].weight == 1.0
-        else None
-    )
+    if len(terms) > 1 or terms[0].weight != 1.0:
+        return None
+    return shift_invariant_term(terms[0])
 
 
 @dataclass(frozen=True, repr=False)
@@ -488,9 +476,8 @@ class Product(_Several):
         return product_of(parameters["kernels"])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        return reduce(
-            operator.mul, (kernel.gram(left, right) for kernel in self.kernels)
-        )
+        grams = (kernel.gram(left, right) for kernel in self.kernels)
+        return reduce(operator.mul, grams)
 
     def diagonal(self, X: FloatArray) -> FloatArray:
         return np.prod([kernel.diagonal(X) for kernel in self.kernels], axis=0)
@@ -500,17 +487,18 @@ class Product(_Several):
         for kernel in self.kernels:
             # brackets are multiplied out: a product of sums has as many terms as the
             # product of their numbers
-            pairs = itertools.product(terms, kernel.terms())
             terms = [
-                Term(a.weight * b.weight, (*a.factors, *b.factors)) for a, b in pairs
+                Term(left.weight * right.weight, left.factors + right.factors)
+                for left, right in itertools.product(terms, kernel.terms())
             ]
         return terms
 
 
 @dataclass(frozen=True, repr=False)
 class ShiftInvariantProduct(Product, ShiftInvariant):
-    """A product of shift-invariant kernels: its frequencies are sums of independent
-    ones.
+    """A product of shift-invariant kernels.
+
+    Its frequencies are sums of independent ones, one of each factor.
     """
 
     kernels: tuple[ShiftInvariant, ...]
@@ -551,7 +539,7 @@ class OnColumns(Kernel):
     """A kernel that sees only some of the input columns."""
 
     kernel: Kernel
-    #: which columns, each once, counted from 0
+    #: Each once, counted from 0.
     columns: Sequence[int]
 
     name = "on_columns"
@@ -559,12 +547,8 @@ class OnColumns(Kernel):
     def __post_init__(self) -> None:
         _check_kernels((self.kernel,))
         columns = np.atleast_1d(np.asarray(self.columns))
-        if (
-            columns.dtype.kind not in "iu"
-            or columns.ndim != 1
-            or not len(columns)
-            or (columns < 0).any()
-        ):
+        are_integers = columns.dtype.kind in "iu" and columns.ndim == 1
+        if not are_integers or not len(columns) or (columns < 0).any():
             raise InvalidParameterError(
                 f"`columns` is {self.columns!r}; expected at least one whole number,"
                 " counted from 0"
@@ -584,13 +568,14 @@ class OnColumns(Kernel):
         return self.kernel.on([outer.columns[column] for column in self.columns])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        return self.kernel.gram(self._chosen(left), self._chosen(right))
+        return self.kernel.gram(self._seen(left), self._seen(right))
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        return self.kernel.diagonal(self._chosen(X))
+        return self.kernel.diagonal(self._seen(X))
 
-    def _chosen(self, X: FloatArray) -> FloatArray:
-        if X.shape[1] <= (last := max(self.columns)):
+    def _seen(self, X: FloatArray) -> FloatArray:
+        last = max(self.columns)
+        if X.shape[1] <= last:
             raise DataError(
                 f"the kernel sees column {last}, counted from 0, but X has {X.shape[1]}"
                 " columns"
@@ -598,14 +583,15 @@ class OnColumns(Kernel):
         return X[:, list(self.columns)]
 
     def terms(self) -> list[Term]:
-        inner = self.kernel.terms()
-        return [
-            Term(term.weight, tuple(k.on(self.columns) for k in term.factors))
-            for term in inner
-        ]
+        terms = []
+        for term in self.kernel.terms():
+            factors = tuple(kernel.on(self.columns) for kernel in term.factors)
+            terms.append(Term(term.weight, factors))
+        return terms
 
     def check_columns(self, n_features: int) -> None:
-        if n_features <= (last := max(self.columns)):
+        last = max(self.columns)
+        if n_features <= last:
             raise InvalidParameterError(
                 f"the kernel sees column {last}, counted from 0, but the data have"
                 f" {n_features} columns"
@@ -623,11 +609,9 @@ class OnColumns(Kernel):
     def with_default_length_scales(
         self, fill: LengthScaleFor, columns: Columns = None
     ) -> Kernel:
-        seen = (
-            tuple(self.columns)
-            if columns is None
-            else tuple(columns[i] for i in self.columns)
-        )
+        seen = tuple(self.columns)
+        if columns is not None:
+            seen = tuple(columns[i] for i in self.columns)
         return replace(self, kernel=self.kernel.with_default_length_scales(fill, seen))
 
     @property
@@ -642,9 +626,7 @@ class OnColumns(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc]  # `on` is narrower there
-    """A shift-invariant kernel on some columns: the frequencies of all other columns
-    are 0.
-    """
+    """A shift-invariant kernel on some columns; frequencies of the others are 0."""
 
     kernel: ShiftInvariant
 
@@ -671,44 +653,38 @@ class ShiftInvariantOnColumns(OnColumns, ShiftInvariant):  # type: ignore[misc] 
 
 
 # -- designs
-# --------------------------------------------------------------------------------------
 
 
 def design_for(kernel: Kernel, design: str | designs.Design = "auto") -> designs.Design:
-    """Return a design by its name: "auto" is orthogonal, which has less variance, if
-    the kernel allows it.
+    """Return a design by its name.
 
-    Otherwise it is "iid", or "quasi-monte-carlo" if a part is additive. A design that
-    is named is not replaced, even if drawing from it will fail.
-
-    Raises InvalidParameterError if the design is unknown.
+    "auto" is orthogonal, which has less variance, if the kernel allows it. Otherwise it
+    is "iid", or "quasi-monte-carlo" if a part is additive. A design that is named is
+    not replaced, even if drawing from it will fail. Raises InvalidParameterError if the
+    design is unknown.
     """
     if design == "auto":
-        factors = _with_measures(kernel)
-        inner = [
-            f.kernel if isinstance(f, ShiftInvariantOnColumns) else f for f in factors
-        ]
-        names = {
-            "orthogonal" if kernel.isotropic else kernel.other_design
-            for kernel in inner
-        }
+        suitable = set()
+        for factor in _with_measures(kernel):
+            if isinstance(factor, ShiftInvariantOnColumns):
+                factor = factor.kernel
+            suitable.add("orthogonal" if factor.isotropic else factor.other_design)
         # one design serves all parts: orthogonal only if every part can take it
-        design = next(
-            (name for name in ("quasi-monte-carlo", "iid") if name in names),
-            "orthogonal",
-        )
+        design = "orthogonal"
+        for name in ("iid", "quasi-monte-carlo"):
+            if name in suitable:
+                design = name
     return designs.find_design(design)
 
 
 def check_design(kernel: Kernel, design: str | designs.Design, n_features: int) -> None:
-    """Draw one frequency; raises InvalidParameterError if the design is unknown or does
-    not suit.
-    """
+    """Raise InvalidParameterError if a design is unknown or does not suit a kernel."""
     known = design_for(kernel, design)
     for factor in _with_measures(kernel):
         if not isinstance(known, designs.Orthogonal):
             factor.draw(designs.Draw(known, n_features, n_frequencies=1, seed=0))
-        elif not factor.isotropic:  # a draw in many columns would take O(n_features³)
+        # instead of a draw, which in many columns would take O(n_features³)
+        elif not factor.isotropic:
             raise designs.not_isotropic()
 
 

@@ -24,6 +24,7 @@ from rff_dist.data import samples
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.features import nystrom
+from rff_dist.features.centres import nearest_centres, nearest_rows
 from rff_dist.fitting import prepare
 from rff_dist.frequencies import uniforms
 from rff_dist.kernels.explicit import Linear
@@ -251,7 +252,7 @@ class _Sample:
         self.nearest = np.empty((len(rows), 0), np.intp)
         self.n_centres = min(space.n_components, MOST_CENTRES, len(rows))
         if len(rows) > 1:
-            _, self.nearest = nystrom.nearest_rows(self.points, N_LINKS)
+            _, self.nearest = nearest_rows(self.points, N_LINKS)
 
     def partitions(self, numbers: Sequence[int], seed: int) -> list[list[Partition]]:
         """Cluster by each length scale, for each number of clusters."""
@@ -278,7 +279,7 @@ class _Sample:
     ) -> list[Partition]:
         """Cluster by one length scale, for each number of clusters."""
         points = centres.centres.astype(np.float64)
-        near = nystrom.nearest_centres(self.points, points, neighbour + 1)
+        near = nearest_centres(self.points, points, neighbour + 1)
         scale = float(np.median(near[:, neighbour]))
         vectors = self._eigenvectors(centres, scale, max(numbers))
         found = []

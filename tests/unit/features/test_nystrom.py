@@ -11,8 +11,8 @@ from rff_dist import Gaussian, Laplacian, Matern, RFFSampler, SerialEngine, accu
 from rff_dist.data import samples
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
+from rff_dist.features.centres import RULES
 from rff_dist.features.nystrom import (
-    RULES,
     Nystrom,
     NystromFeatureMap,
     draw_nystrom,

@@ -15,7 +15,7 @@ from rff_dist import (
     save_model,
     write_dataset,
 )
-from rff_dist.features.nystrom import is_isolated, nearest_rows
+from rff_dist.features.centres import is_isolated, nearest_rows
 from rff_dist.kmeans import exact
 
 CIRCLES = make_circles(800, factor=0.4, noise=0.05, random_state=0)
