@@ -1,5 +1,8 @@
 """Increasing maps of single columns: normal scores, and sums that the evidence weights.
 
+A sample of a column goes in; knots of its map come out. Standardising alone would leave
+a column with heavy tails mostly within a small part of its range.
+
 A column is mapped to a normal distribution by its quantiles: each value to the normal
 score of its rank. Equal values share the middle of their ranks. Values outside the
 sample's range get the score of its smallest or largest value.
@@ -43,13 +46,10 @@ QUARTILES = 1.349
 def rank_map(
     column: int, values: FloatArray, weights: FloatArray | None = None
 ) -> maps.ColumnMap:
-    """Like `sklearn.preprocessing.QuantileTransformer` to normal scores, with at most
-    2·N_CELLS + 2 knots.
+    """Like `sklearn.preprocessing.QuantileTransformer` to normal scores.
 
-    `column`: the column's number among the inputs.
-    `values`: float64 array of shape (n_rows,). A sample of the column.
-    `weights`: float64 array of shape (n_rows,), or None. A row of weight 3 counts as
-    three.
+    The map of input `column`, from a sample of its values, has at most 2·N_CELLS + 2
+    knots. A row of weight 3 counts as three.
     """
     distinct, place = np.unique(values, return_inverse=True)
     counts = np.bincount(place, weights).astype(np.float64)
@@ -64,13 +64,11 @@ def rank_map(
 
 
 class Bases:
-    """Three increasing functions of each column of numbers: standardised, cut off
-    smoothly, and as normal scores.
+    """Three increasing functions of each column of numbers.
 
-    `rows`: float64 array of shape (n_rows, n_features). A sample of the inputs, which
-      the functions suit.
-    `standardizer`: gives the first function.
-    `categories`: columns that are no numbers.
+    They are the standardised column, by the standardizer; that cut off smoothly; and
+    its normal scores. The functions suit a sample of the inputs, of shape (n_rows,
+    n_features). Columns of categories have none.
     """
 
     def __init__(
@@ -87,25 +85,27 @@ class Bases:
         self._cuts = [_cut_off(rows[:, r.column])(r.inputs) for r in self._ranks]
 
     def values(self) -> FloatArray:
-        """Return the functions of the rows, shape (n_rows, N_BASES * n_numbers +
-        n_categories): all columns by each, then categories as they are.
+        """Return the functions of the rows: all columns by each, then categories.
+
+        The shape is (n_rows, N_BASES * n_numbers + n_categories).
         """
-        cuts = zip(self._ranks, self._cuts, strict=True)
-        columns = [
-            self._plain(self._rows)[:, self._numbers],
-            *(np.interp(self._rows[:, r.column], r.inputs, cut) for r, cut in cuts),
-            *(
-                np.interp(self._rows[:, r.column], r.inputs, r.outputs)
-                for r in self._ranks
-            ),
-            self._rows[:, self._categories],
-        ]
-        return np.column_stack(columns)
+        cut_columns = []
+        rank_columns = []
+        for rank, cut in zip(self._ranks, self._cuts, strict=True):
+            column = self._rows[:, rank.column]
+            cut_columns.append(np.interp(column, rank.inputs, cut))
+            rank_columns.append(np.interp(column, rank.inputs, rank.outputs))
+        return np.column_stack(
+            [
+                self._plain(self._rows)[:, self._numbers],
+                *cut_columns,
+                *rank_columns,
+                self._rows[:, self._categories],
+            ]
+        )
 
     def kernel(self, kernel: stationary.Stationary) -> SumsOfColumnsKernel:
-        """Return a kernel that takes `values()`, sums each column's three functions,
-        and applies `kernel` to the sums.
-        """
+        """Return a kernel of `values()`: `kernel` of sums of functions."""
         first = N_BASES * len(self._numbers)
         categories = tuple(range(first, first + len(self._categories)))
         # the sums stand before the categories, see `values`
@@ -116,7 +116,7 @@ class Bases:
         return SumsOfColumnsKernel(kernel=bare, categories=categories)
 
     def tuned(self, tuned: SumsOfColumnsKernel) -> stationary.Stationary:
-        """Return a kernel of `kernel` that was tuned, of the columns that it sums."""
+        """Return the kernel within a tuned one of `kernel()`, for columns of inputs."""
         inner = tuned.kernel
         if isinstance(inner, additive.Additive):
             order = [*self._numbers, *self._categories]
@@ -126,11 +126,9 @@ class Bases:
     def summed(self, length_scales: FloatArray) -> tuple[maps.Standardizer, FloatArray]:
         """Return the map of each column to a sum of its functions, and length scales.
 
-        Functions are divided by their length scales before they are summed. Each sum is
-        scaled to a standard deviation of 1; divided by the column's length scale it is
-        that sum again.
-
-        `length_scales`: float64 array of shape (N_BASES * n_numbers + n_categories,).
+        Functions are divided by their length scales, in the order of `values`, before
+        they are summed. Each sum is scaled to a standard deviation of 1; divided by the
+        column's length scale it is that sum again.
         """
         n_functions = N_BASES * len(self._numbers)
         of_categories = length_scales[n_functions:]
@@ -144,11 +142,8 @@ class Bases:
         ):
             if deviation > 0:
                 outputs = (w_cut * cut + w_rank * rank.outputs) / deviation
-                mapped.append(
-                    maps.ColumnMap(
-                        rank.column, rank.inputs, outputs, float(w / deviation)
-                    )
-                )
+                slope = float(w / deviation)
+                mapped.append(maps.ColumnMap(rank.column, rank.inputs, outputs, slope))
         standardizer = maps.Standardizer(
             self._plain.mean, self._plain.scale, tuple(mapped)
         )
@@ -159,8 +154,9 @@ class Bases:
 
 
 def _cut_off(column: FloatArray) -> Callable[[FloatArray], FloatArray]:
-    """Return z / √(1 + (z/3)²) of the robustly standardised column; see Holzmüller et
-    al. (2024), RealMLP.
+    """Return the function z / √(1 + (z/3)²) of the robustly standardised column.
+
+    Source: Holzmüller et al. (2024), RealMLP.
     """
     low, median, high = np.quantile(column, [0.25, 0.5, 0.75])
     scale = (high - low) / QUARTILES or column.std() or 1.0
@@ -174,9 +170,7 @@ def _cut_off(column: FloatArray) -> Callable[[FloatArray], FloatArray]:
 
 @dataclass(frozen=True, repr=False)
 class SumsOfColumnsKernel(stationary.Stationary):
-    """Sums input columns j, j + n, j + 2n (each divided by its length scale) into
-    column j, then applies `kernel`.
-    """
+    """A kernel of sums of columns: j, j + n and j + 2n, each over its length scale."""
 
     #: Without a length scale.
     kernel: stationary.Stationary = stationary.Matern()  # noqa: RUF009  frozen, so shared safely

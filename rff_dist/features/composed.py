@@ -1,5 +1,8 @@
-"""Feature maps made of other maps: side by side for a sum of kernels, or their
-principal components.
+"""Feature maps made of other maps: side by side, or their principal components.
+
+Maps go in, and a map comes out: of a sum of kernels, or of a few directions for
+k-means. Features that callers concatenate or project themselves would have no digest,
+could not be stored, and would all be in memory at once.
 """
 
 import math
@@ -21,7 +24,7 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
     kind = "concatenated"
 
-    #: feature maps without standardizers of their own
+    #: Without standardizers of their own.
     parts: tuple[maps.FeatureMap, ...]
     weights: tuple[float, ...]
     standardizer: maps.Standardizer | None = None
@@ -62,21 +65,21 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
     @property
     def scales(self) -> exact_sums.Runs:
-        parts = zip(self.parts, map(math.sqrt, self.weights), strict=True)
-        return tuple(
-            (count, root * scale)
-            for part, root in parts
-            for count, scale in part.scales
-        )
+        runs = []
+        for part, weight in zip(self.parts, self.weights, strict=True):
+            for count, scale in part.scales:
+                runs.append((count, math.sqrt(weight) * scale))
+        return tuple(runs)
 
     @property
     def squared_norm(self) -> float | None:
-        norms = [part.squared_norm for part in self.parts]
-        return (
-            None
-            if None in norms
-            else math.fsum(norm for norm in norms if norm is not None)
-        )
+        norms = []
+        for part in self.parts:
+            norm = part.squared_norm
+            if norm is None:
+                return None
+            norms.append(norm)
+        return math.fsum(norms)
 
     @property
     def bounded(self) -> bool:
@@ -88,12 +91,11 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        parts = zip(self._firsts, self.parts, strict=True)
-        return [
-            (first + start, first + stop)
-            for first, part in parts
-            for start, stop in part.stripes
-        ]
+        stripes = []
+        for first, part in zip(self._firsts, self.parts, strict=True):
+            for start, stop in part.stripes:
+                stripes.append((first + start, first + stop))
+        return stripes
 
     @property
     def _firsts(self) -> list[int]:
@@ -110,9 +112,8 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
                 part.fill(inputs, out[a - start : b - start], a - first, b - first)
 
     def digest(self) -> str:
-        label = " ".join(
-            [self.kind, *(part.digest() for part in self.parts), repr(self.weights)]
-        )
+        digests = [part.digest() for part in self.parts]
+        label = " ".join([self.kind, *digests, repr(self.weights)])
         return maps.arrays_digest(label, [], self.standardizer)
 
     def record(self) -> maps.Record:
@@ -131,11 +132,8 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
         return cls(tuple(facts["parts"]), tuple(facts["weights"]), standardizer)
 
 
-# -- scores on principal components of another map's features, as features of their own
-# ------------
+# -- principal components
 
-
-_STORED = ("coefficients", "intercept")
 # rows of one product, always of the same shape, which decides how it rounds
 _PANEL_ROWS = 64
 _WORK_BYTES = 2**22  # of the other map's features, filled at once
@@ -143,24 +141,23 @@ _WORK_BYTES = 2**22  # of the other map's features, filled at once
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrincipalFeatureMap(maps.FeatureMap):
-    """Z·A + a for another map's Z: its leading principal components, computed again for
-    each tile.
+    """Z·A + a for another map's Z: its leading principal components.
 
-    A row costs O(D · (n_features + n_kept)), where D is the other map's number of
-    components. Of its Z only a tile's exists at a time.
+    They are computed again for each tile. A row costs O(D · (n_features + n_kept)),
+    where D is the other map's number of components. Of its Z only a tile's exists at a
+    time.
     """
 
     kind = "principal"
     bounded = False
 
-    #: the other map, without a standardizer of its own
+    #: The other map, without a standardizer of its own.
     base: maps.FeatureMap
-    #: float64 array of shape (D, n_kept). Coefficients of the other map's unnormalised
-    #: features.
+    #: Of the other map's unnormalised features, of shape (D, n_kept).
     coefficients: FloatArray
-    #: float64 array of shape (n_kept,). Added to the products.
+    #: Added to the products, of shape (n_kept,).
     intercept: FloatArray
-    #: whether rows are divided by their norms; degrees cancel then
+    #: Whether rows are divided by their norms; degrees cancel then.
     is_unit: bool = False
     standardizer: maps.Standardizer | None = None
 
@@ -191,14 +188,15 @@ class PrincipalFeatureMap(maps.FeatureMap):
         self, inputs: Float32Array, out: FloatArray, start: int, stop: int
     ) -> None:
         D = self.base.n_components
-        panel = np.zeros((self.base.n_components, _PANEL_ROWS))
-        rows = max(1, _WORK_BYTES // (8 * D * _PANEL_ROWS)) * _PANEL_ROWS
-        features = np.empty((D, min(rows, len(inputs))))
-        for first in range(0, len(inputs), rows):
-            tile = features[:, : len(inputs[first : first + rows])]
+        panel = np.zeros((D, _PANEL_ROWS))
+        height = max(1, _WORK_BYTES // (8 * D * _PANEL_ROWS)) * _PANEL_ROWS
+        features = np.empty((D, min(height, len(inputs))))
+        for first in range(0, len(inputs), height):
+            rows = inputs[first : first + height]
+            tile = features[:, : len(rows)]
             for a, b in self.base.stripes:
-                self.base.fill(inputs[first : first + rows], tile[a:b], a, b)
-            for i in range(0, tile.shape[1], _PANEL_ROWS):
+                self.base.fill(rows, tile[a:b], a, b)
+            for i in range(0, len(rows), _PANEL_ROWS):
                 part = tile[:, i : i + _PANEL_ROWS]
                 # a short part is padded with what the panel held before
                 panel[:, : part.shape[1]] = part
@@ -224,14 +222,13 @@ class PrincipalFeatureMap(maps.FeatureMap):
         label = (
             f"{self.kind} {self.base.digest()} {self.coefficients.shape} {self.is_unit}"
         )
-        return maps.arrays_digest(
-            label, [getattr(self, name) for name in _STORED], self.standardizer
-        )
+        arrays: list[AnyArray | None] = [self.coefficients, self.intercept]
+        return maps.arrays_digest(label, arrays, self.standardizer)
 
     def record(self) -> maps.Record:
         facts, arrays = self.base.record()
-        stored = {name: getattr(self, name) for name in _STORED}
-        stored |= {f"base_{name}": array for name, array in arrays.items()}
+        stored = {f"base_{name}": array for name, array in arrays.items()}
+        stored |= {"coefficients": self.coefficients, "intercept": self.intercept}
         base = {"kind": self.base.kind, **facts, **maps.spec_record(self.base)}
         return {"base": base, "is_unit": self.is_unit}, stored
 
@@ -239,9 +236,10 @@ class PrincipalFeatureMap(maps.FeatureMap):
     def from_record(
         cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
     ) -> Self:
-        coefficients, intercept = (
-            np.asarray(arrays[name], np.float64) for name in _STORED
-        )
         return cls(
-            facts["base"], coefficients, intercept, facts["is_unit"], standardizer
+            facts["base"],
+            np.asarray(arrays["coefficients"], np.float64),
+            np.asarray(arrays["intercept"], np.float64),
+            facts["is_unit"],
+            standardizer,
         )

@@ -1,5 +1,7 @@
-"""Feature maps of kernels that are not functions of x - y: constant, linear,
-polynomial, min.
+"""Feature maps of kernels that are not functions of x - y.
+
+A constant, linear, polynomial or min kernel goes in; its features come out, exact ones
+but for the min kernel. Such kernels have no spectral measure to draw frequencies from.
 """
 
 import math
@@ -25,10 +27,9 @@ _THRESHOLD_STREAM = 3
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ExplicitFeatureMap(maps.FeatureMap):
-    """Features stored by their fields: arrays, and numbers such as `width`, the number
-    of input columns.
-    """
+    """Features that are stored field by field: arrays and numbers."""
 
+    #: Number of input columns.
     width: int
     standardizer: maps.Standardizer | None = None
 
@@ -42,47 +43,37 @@ class ExplicitFeatureMap(maps.FeatureMap):
         return maps.arrays_digest(label, list(arrays.values()), self.standardizer)
 
     def record(self) -> maps.Record:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        facts = {
-            name: value
-            for name, value in values.items()
-            if isinstance(value, int | float)
-        }
-        return facts, {
-            name: value
-            for name, value in values.items()
-            if isinstance(value, np.ndarray)
-        }
+        facts: Summary = {}
+        arrays = {}
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            if isinstance(value, int | float):
+                facts[field_.name] = value
+            elif isinstance(value, np.ndarray):
+                arrays[field_.name] = value
+        return facts, arrays
 
     @classmethod
     def from_record(
         cls, facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None
     ) -> Self:
         stored: Summary = {**facts, **arrays, "standardizer": standardizer}
-        return cls(
-            **{
-                field.name: stored[field.name]
-                for field in fields(cls)
-                if field.name in stored
-            }
-        )
+        names = [field.name for field in fields(cls) if field.name in stored]
+        return cls(**{name: stored[name] for name in names})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearFeatureMap(ExplicitFeatureMap):
-    """Input columns, constants and marks of levels: the exact features of linear and
-    constant kernels.
-    """
+    """Input columns, constants and marks of levels: of linear and constant kernels."""
 
     kind = "linear"
 
-    #: int64 array of shape (n_components,). The input column of each component; -1 is
-    #: the constant 1.
+    #: The input column of each component, -1 for the constant 1.
     columns: IntArray
-    #: int64 array of shape (n_components,), or None. Components are 1 where a column of
-    #: categories has this code; -1 is a column of numbers.
+    #: A component is 1 where a column of categories has this code; -1 is a column of
+    #: numbers. None without categories.
     codes: IntArray | None = None
-    #: of the columns of categories; levels that joined later have no mark
+    #: Of the columns of categories; levels that joined later have no mark.
     level_texts: Levels = field(default_factory=dict)
 
     @property
@@ -171,8 +162,9 @@ class LinearFeatureMap(ExplicitFeatureMap):
 def linear_map(
     columns: Sequence[int], levels: Levels, *, width: int
 ) -> LinearFeatureMap:
-    """Return the features of a linear kernel of these columns: a column of categories
-    has a mark for each of its levels.
+    """Return the features of a linear kernel of some columns.
+
+    A column of categories has a mark for each of its levels.
     """
     pairs: list[tuple[int, int]] = []
     for column in columns:
@@ -195,12 +187,11 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
 
     kind = "threshold"
 
-    #: float32 array of shape (n_components,)
+    #: Of shape (n_components,), as are the others.
     thresholds: Float32Array
-    #: int64 array of shape (n_components,). The input column of each threshold.
+    #: The input column of each threshold.
     columns: IntArray
-    #: float64 array of shape (n_components,). √(length of the column's interval /
-    #: number of its thresholds).
+    #: √(length of the column's interval / number of its thresholds).
     factors: FloatArray
 
     @property
@@ -257,9 +248,7 @@ def draw_thresholds(
 
 
 def _radical_inverse(indices: IntArray) -> FloatArray:
-    """Return each index with its binary digits mirrored at the point (van der
-    Corput).
-    """
+    """Return indices with binary digits mirrored at the point (van der Corput)."""
     result = np.zeros(len(indices))
     half = 0.5
     rest = indices.copy()
@@ -282,11 +271,10 @@ class MonomialFeatureMap(ExplicitFeatureMap):
     kind = "monomial"
     bounded = False
 
-    #: int64 array of shape (n_components, degree). The input columns that are
-    #: multiplied; -1 is the constant 1.
+    #: The input columns that are multiplied, of shape (n_components, degree); -1 is the
+    #: constant 1.
     inputs: IntArray
-    #: float64 array of shape (n_components,). √(multinomial coefficient ·
-    #: offset^(number of constants)).
+    #: √(multinomial coefficient · offset^(number of constants)) of each component.
     factors: FloatArray
 
     @property

@@ -1,7 +1,9 @@
 """Random Fourier features: standardise, project, cosine and sine.
 
-Each sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin ω₂'x, …), so that the
-leading components are the features of a smaller draw.
+Rows go in; their features come out, one component per line or one row per line. Each
+sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin ω₂'x, …), so that the
+leading components are the features of a smaller draw. `np.cos(X @ W)` would give a row
+other bits next to other rows, and features that cannot be summed without rounding.
 """
 
 from __future__ import annotations
@@ -55,19 +57,17 @@ class FourierFeatureMap(maps.FeatureMap):
 
     kind = "fourier"
 
-    #: float32 array of shape (n_features, n_frequencies). In radians per unit of the
-    #: (standardised) inputs; 0 for columns of categories.
+    #: Of shape (n_features, n_frequencies), in radians per unit of the (standardised)
+    #: inputs; 0 for columns of categories.
     frequencies: Float32Array
-    #: float32 array of shape (n_components,), or None. In radians; None for cos/sin
-    #: pairs.
+    #: Of shape (n_components,), in radians; None for pairs of cosines and sines.
     phases: Float32Array | None = None
     standardizer: maps.Standardizer | None = None
     spec: maps.FeatureSpec | None = None
-    #: {"standard", "high"}. "standard" rounds cosines and sines to whole multiples of
-    #: 1/16,256, whose products are summed exactly and fast; "high" keeps them as
-    #: float32 numbers.
+    #: "standard" rounds cosines and sines to whole multiples of 1/16,256, whose
+    #: products are summed exactly and fast; "high" keeps them as float32 numbers.
     precision: str = "high"
-    #: of the columns of categories
+    #: Of the columns of categories.
     tables: tuple[LevelTable, ...] = ()
 
     @property
@@ -168,16 +168,14 @@ class FourierFeatureMap(maps.FeatureMap):
     def __reduce__(self) -> tuple[Any, ...]:
         # a map that was drawn pickles as its spec, which is small, and is drawn again
         if self.spec is None:
-            return type(self), tuple(
-                getattr(self, field.name) for field in fields(self)
-            )
+            values = [getattr(self, field.name) for field in fields(self)]
+            return type(self), tuple(values)
         return redraw, (self.spec, self.standardizer, self.levels, self.digest())
 
     def digest(self) -> str:
-        label = (
-            f"{self.map}"
-            f" {self.frequencies.shape}{' fixed point' if self.fixed_point else ''}"
-        )
+        label = f"{self.map} {self.frequencies.shape}"
+        if self.fixed_point:
+            label += " fixed point"
         arrays: list[AnyArray | None] = [self.frequencies, self.phases]
         # Texts decide the angles of levels, so a list of more levels, or in another
         # order, has the same features.
@@ -192,9 +190,8 @@ class FourierFeatureMap(maps.FeatureMap):
         The caller may overwrite them.
         """
         numbers = self._numbers
-        angles = inputs[:, numbers].astype(np.float64) @ self.frequencies[
-            numbers
-        ].astype(np.float64)
+        frequencies = self.frequencies[numbers].astype(np.float64)
+        angles = inputs[:, numbers].astype(np.float64) @ frequencies
         _warn_of_lost_angles(angles[:8])
         rounded = angles.astype(np.float32)
         if self.tables:
@@ -212,8 +209,9 @@ class FourierFeatureMap(maps.FeatureMap):
     def _angles(
         self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray
     ) -> Float32Array:
-        """Return angles of frequencies `start:stop`, one per line; `scratch` of their
-        shape may be overwritten.
+        """Return angles of frequencies `start:stop`, one per line.
+
+        `scratch`, of their shape, is overwritten.
         """
         # A float32 product rounds by the shape of its factors and the number of BLAS
         # threads. In float64 and rounded once, a row's angles do not depend on the rows
@@ -243,8 +241,10 @@ class FourierFeatureMap(maps.FeatureMap):
         return total
 
     def _never_seen(self, inputs: Float32Array) -> tuple[IndexArray, Float32Array]:
-        """Return the rows with levels that were never seen, and the factors that make
-        their features the expected ones, shape (n_rows, n_frequencies).
+        """Return the rows with levels that were never seen, and factors for them.
+
+        The factors make their features the expected ones; shape (n_rows,
+        n_frequencies).
         """
         rows = np.flatnonzero(never_seen(inputs, self.levels))
         factors = np.ones((len(rows), self.n_frequencies), np.float32)
@@ -255,8 +255,7 @@ class FourierFeatureMap(maps.FeatureMap):
     def fill_whole(self, inputs: Float32Array, out: NDArray[np.int16]) -> None:
         """Write all components, rows first, as whole numbers: 2**14 times `fill`'s.
 
-        `inputs`: float32 array of shape (n_samples, n_features). From `prepare`.
-        `out`: int16 array of shape (n_samples, n_components). Overwritten.
+        `inputs` come from `prepare`; `out` has the shape (n_samples, n_components).
         Raises DataError if angles overflow.
         """
         for i in range(0, len(inputs), _ROWS_OF_ANGLES):
@@ -268,14 +267,13 @@ class FourierFeatureMap(maps.FeatureMap):
             if not finite:
                 raise maps.overflow()
             if self.phases is None:
-                interleave(
-                    to_whole(np.cos(angles)),
-                    to_whole(np.sin(angles, out=angles)),
-                    lines,
-                )
+                cosines = to_whole(np.cos(angles))
+                sines = to_whole(np.sin(angles, out=angles))
+                interleave(cosines, sines, lines)
             else:
                 angles += self.phases
-                np.copyto(lines, to_whole(np.cos(angles, out=angles)), casting="unsafe")
+                cosines = to_whole(np.cos(angles, out=angles))
+                np.copyto(lines, cosines, casting="unsafe")
         rows, factors = self._never_seen(inputs)
         if len(rows):
             factors = np.repeat(factors, self.per_frequency, axis=1)
@@ -309,9 +307,8 @@ class FourierFeatureMap(maps.FeatureMap):
         if len(rows):
             shrunk = out[:, rows] * np.repeat(factors[:, first:last], each, axis=1).T
             if self.fixed_point:
-                shrunk = (
-                    np.rint(shrunk * protocol.UNITS_PER_ONE) / protocol.UNITS_PER_ONE
-                )
+                units = np.rint(shrunk * protocol.UNITS_PER_ONE)
+                shrunk = units / protocol.UNITS_PER_ONE
             out[:, rows] = shrunk
 
     def _fill_fixed(self, angles: Float32Array, lines: FloatArray) -> None:
@@ -321,19 +318,18 @@ class FourierFeatureMap(maps.FeatureMap):
         for i in range(0, len(angles), strip):
             part = angles[i : i + strip]
             if self.phases is None:
-                to_fixed_point(np.cos(part), lines[2 * i : 2 * (i + strip) : 2])
-                to_fixed_point(
-                    np.sin(part, out=part), lines[2 * i + 1 : 2 * (i + strip) : 2]
-                )
+                pairs = lines[2 * i : 2 * (i + strip)]
+                to_fixed_point(np.cos(part), pairs[0::2])
+                to_fixed_point(np.sin(part, out=part), pairs[1::2])
             else:
                 to_fixed_point(np.cos(part, out=part), lines[i : i + strip])
 
 
 def _warn_of_lost_angles(angles: FloatArray) -> None:
-    """Warn if float32, in which inputs and angles are rounded, loses the angles of a
-    few rows.
-    """
-    typical = float(np.median(np.abs(angles))) if angles.size else 0.0
+    """Warn if float32, to which angles are rounded, loses those of a few rows."""
+    if not angles.size:
+        return
+    typical = float(np.median(np.abs(angles)))
     if typical > LARGEST_ANGLE:
         warn(
             f"angles of Fourier features are about {typical:.3g} radians, of which"
@@ -360,8 +356,7 @@ def draw_fourier(
     standardizer: maps.Standardizer | None = None,
     levels: Levels = NO_LEVELS,
 ) -> FourierFeatureMap:
-    """Draw the features of a shift-invariant kernel, or take them from the last few
-    draws.
+    """Draw the features of a shift-invariant kernel, or find them in the last draws.
 
     Raises InvalidParameterError if float32 cannot hold the frequencies, or the design
     does not suit the kernel.
@@ -390,7 +385,7 @@ def _draw_tables(spec: maps.FeatureSpec, levels: Levels) -> tuple[LevelTable, ..
 def to_fixed_point(values: Float32Array, out: AnyArray) -> None:
     """Round cosines or sines to multiples m/16,256, and write m · 2**-14 to `out`.
 
-    `values`: float32 array, overwritten.
+    `values` are overwritten.
     """
     np.multiply(to_whole(values), np.float32(2.0**-protocol.FIXED_POINT_BITS), out=out)
 
@@ -402,16 +397,17 @@ def to_whole(values: Float32Array) -> Float32Array:
 
 
 def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) -> None:
-    """Write whole numbers of two arrays in turns.
+    """Write whole numbers of two arrays (n, m) in turns to `out`, (n, 2m) in C order.
 
     Two are written as one int32, in half the time of two strided writes.
-
-    `even`, `odd`: float32 arrays of shape (n, m).
-    `out`: int16 array of shape (n, 2m), in C order. Overwritten.
     """
     first = even.astype(np.int32)
     second = odd.astype(np.int32)
-    low, high = (first, second) if sys.byteorder == "little" else (second, first)
+    low = first
+    high = second
+    if sys.byteorder == "big":
+        low = second
+        high = first
     # without this the sign of a negative lower half would fill the upper half
     low &= 0xFFFF
     high <<= 16

@@ -1,5 +1,7 @@
-"""The kinds of feature maps by their stored names, and which kernel a map
-approximates.
+"""Feature maps as they are stored, and which kernel a map approximates.
+
+Facts and arrays of a record go in, and a feature map comes out. The map's class alone
+could not rebuild it: maps are made of maps, and one that was drawn is drawn again.
 """
 
 import logging
@@ -31,8 +33,8 @@ def read_map(
 ) -> maps.FeatureMap:
     """Rebuild a feature map from its record, and before it the maps that it is made of.
 
-    `facts`: those of `FeatureMap.record`, and the map's `kind`.
-    Raises IntegrityError if the kind is unknown.
+    `facts` are those of `FeatureMap.record`, and the map's `kind`. Raises
+    IntegrityError if the kind is unknown.
     """
     kind = facts["kind"]
     inner = dict(facts)
@@ -41,9 +43,9 @@ def read_map(
             f"the stored feature map is of the kind {kind!r}; expected {sorted(_KINDS)}"
         )
     if kind == composed.ConcatenatedFeatureMap.kind:
-        parts = enumerate(facts["parts"])
         inner["parts"] = [
-            read_map(part, with_prefix(arrays, f"part{i}_")) for i, part in parts
+            read_map(part, with_prefix(arrays, f"part{i}_"))
+            for i, part in enumerate(facts["parts"])
         ]
     elif kind == composed.PrincipalFeatureMap.kind:
         base = read_map(facts["base"], with_prefix(arrays, "base_"))
@@ -63,12 +65,10 @@ def with_prefix(arrays: Arrays, prefix: str) -> dict[str, AnyArray]:
 def drawn_again(
     stored: maps.FeatureMap, spec: Facts | None, digest: str
 ) -> maps.FeatureMap:
-    """Return the map that a stored spec draws, which pickles as the spec; the stored
-    one if it is another.
+    """Return the map that a stored spec draws; the stored one if that is another.
 
-    A map of given frequencies pickles as all of them.
-
-    `digest`: of the map that was stored.
+    The drawn one pickles as the spec, a stored one as all of its frequencies. `digest`
+    is that of the map that was stored.
     """
     if spec is None:
         return stored
@@ -76,10 +76,10 @@ def drawn_again(
         drawn = draw.draw_feature_map(
             names.kernel_from_dict(spec["kernel"]),
             n_features=stored.n_features,
-            **{
-                name: spec[name]
-                for name in ("n_components", "design", "map", "precision")
-            },
+            n_components=spec["n_components"],
+            design=spec["design"],
+            map=spec["map"],
+            precision=spec["precision"],
             random_state=spec["seed"],
             standardizer=stored.standardizer,
             levels=stored.drawn_levels,
@@ -98,14 +98,11 @@ def drawn_again(
     return drawn
 
 
-# -- which kernel a feature map approximates, with which length scale, by which kind of
-# features ---
+# -- which kernel a map approximates
 
 
 def kernel_of(feature_map: maps.FeatureMap) -> Kernel | None:
-    """Return the kernel that a feature map approximates; None if its frequencies were
-    given.
-    """
+    """Return the kernel of a feature map; None if its frequencies were given."""
     if isinstance(feature_map, composed.PrincipalFeatureMap):
         return kernel_of(feature_map.base)
     if isinstance(feature_map, nystrom.NystromFeatureMap):
@@ -124,12 +121,11 @@ def marked_levels(feature_map: maps.FeatureMap) -> dict[int, list[str]]:
 
 def kind_of(feature_map: maps.FeatureMap) -> str:
     """Return the kind of features as parameters name it: "nystrom" or "fourier"."""
-    inner = (
-        feature_map.base
-        if isinstance(feature_map, composed.PrincipalFeatureMap)
-        else feature_map
-    )
-    return "nystrom" if isinstance(inner, nystrom.NystromFeatureMap) else "fourier"
+    if isinstance(feature_map, composed.PrincipalFeatureMap):
+        return kind_of(feature_map.base)
+    if isinstance(feature_map, nystrom.NystromFeatureMap):
+        return "nystrom"
+    return "fourier"
 
 
 def length_scale_of(feature_map: maps.FeatureMap) -> LengthScale | None:

@@ -29,7 +29,7 @@ from rff_dist.typing import (
     Summary,
 )
 
-#: the texts of each column of categories, by the column's number
+#: The texts of each column of categories, by the column's number.
 type Levels = Mapping[int, tuple[str, ...]]
 NO_LEVELS: Levels = {}
 
@@ -40,12 +40,12 @@ class LevelTable:
 
     column: int
     texts: tuple[str, ...]
-    #: with the column and a text it decides a line
+    #: With the column and a text it decides a line.
     seed: int
-    #: shape (n_levels + 1, n_frequencies); the last line is that of levels that were
-    #: never seen
+    #: Of shape (n_levels + 1, n_frequencies); the last line is that of levels that were
+    #: never seen.
     angles: Float32Array
-    #: E cos(angle) of any level, shape (n_frequencies,), which no list changes
+    #: E cos(angle) of any level, shape (n_frequencies,), which no list changes.
     characteristic: Float32Array
 
     @cached_property
@@ -79,9 +79,11 @@ def _draw_table(
     for line, text in zip(angles, texts, strict=False):
         line[:] = sum(part.angles(text) for part in parts)
     angles[-1] = np.angle(_mean_turn(texts, angles[:-1]))
-    characteristic = np.prod([part.characteristic() for part in parts], axis=0)
-    for array in (angles, characteristic := characteristic.astype(np.float32)):
-        array.setflags(write=False)  # the cache of feature maps shares them
+    factors = [part.characteristic() for part in parts]
+    characteristic = np.prod(factors, axis=0).astype(np.float32)
+    # the cache of feature maps shares them
+    angles.setflags(write=False)
+    characteristic.setflags(write=False)
     return LevelTable(column, texts, seed, angles, characteristic)
 
 
@@ -119,9 +121,7 @@ def _is_no_place(codes: AnyArray, texts: Sequence[str]) -> BoolArray:
 def gram_of(
     kernel: base.Kernel, points: FloatArray, rows: FloatArray, levels: Levels
 ) -> FloatArray:
-    """Return k(points, rows); of a level that was never seen its mean over the levels
-    in the list.
-    """
+    """Return k(points, rows), of an unseen level its mean over the list of levels."""
     if not levels:
         return kernel.gram(points, rows)
     (column, texts), *others = levels.items()
@@ -146,18 +146,18 @@ def codes_of(levels: Levels, wanted: Levels) -> dict[int, FloatArray]:
     tables = {}
     for column, texts in levels.items():
         place_of = {text: place for place, text in enumerate(wanted[column])}
-        last = len(wanted[column])
-        tables[column] = np.array(
-            [place_of.get(t, last) for t in texts] + [last], float
-        )
+        last = len(place_of)
+        codes = [place_of.get(text, last) for text in texts]
+        tables[column] = np.array([*codes, last], float)
     return tables
 
 
 def recoded[A: np.floating[Any]](
     X: NDArray[A], codes: Mapping[int, FloatArray]
 ) -> NDArray[A]:
-    """Return rows with other codes in columns of categories, see `codes_of`; rows that
-    have none are not copied.
+    """Return rows with other codes in columns of categories, see `codes_of`.
+
+    Rows without such columns are not copied.
     """
     if not codes:
         return X

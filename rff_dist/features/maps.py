@@ -1,4 +1,8 @@
-"""What a feature map is: all that tiles, statistics and solvers know about it."""
+"""What a feature map is: all that tiles, statistics and solvers know about it.
+
+Rows go in and features come out, in tiles of a caller's memory. `FeatureMap.transform`
+alone would make all features of all rows at once, which no worker could hold.
+"""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -37,40 +41,35 @@ STRIPE = 512
 
 @frozen
 class ColumnMap:
-    """A column's increasing map: a line, and a function that is linear between knots,
-    constant beyond them.
+    """A column's increasing map: a line plus a function that is linear between knots.
+
+    Beyond the knots the function is constant.
     """
 
-    #: which input column
+    #: Which input column.
     column: int
-    #: `inputs`, `outputs`: float64 arrays of shape (n_knots,), ascending. The knots:
-    #: values of the column, and what the function makes of them, such as their normal
-    #: scores.
+    #: The knots: values of the column, ascending, and what the function makes of them,
+    #: such as their normal scores; shapes (n_knots,).
     inputs: FloatArray
     outputs: FloatArray
-    #: of the line, for the standardised values of the column; 0 is none
+    #: Of the line, for the standardised values of the column; 0 is none.
     slope: float = 0.0
 
 
 @frozen
 class Standardizer:
-    """Map of the input columns, applied in float64 before anything is rounded to
-    float32.
-    """
+    """Map of the input columns, in float64, before anything is rounded to float32."""
 
-    #: `mean`, `scale`: float64 arrays of shape (n_features,). Inputs become (x - mean)
-    #: / scale.
+    #: Inputs become (x - mean) / scale; shapes (n_features,).
     mean: FloatArray
     scale: FloatArray
-    #: of the columns that become something else instead
+    #: Of the columns that become something else instead.
     maps: tuple[ColumnMap, ...] = ()
 
     __repr__ = short_repr
 
     def __call__(self, X: AnyArray) -> FloatArray:
-        """Return the standardised rows in float64; values that are not finite stay
-        so.
-        """
+        """Return the standardised rows; values that are not finite stay so."""
         # at 1.7e9, a timestamp of today, float32 has steps of two minutes
         inputs = np.asarray(X, np.float64)
         standardized = (inputs - self.mean) / self.scale
@@ -87,9 +86,8 @@ class Standardizer:
         """Return what one of the maps makes of values of its column."""
         outputs = np.interp(values, part.inputs, part.outputs)
         if part.slope:
-            outputs += (
-                part.slope * (values - self.mean[part.column]) / self.scale[part.column]
-            )
+            centred = values - self.mean[part.column]
+            outputs += part.slope * centred / self.scale[part.column]
         return np.asarray(outputs)
 
     @property
@@ -103,37 +101,34 @@ class Standardizer:
             "input_scale": self.scale,
         }
         if self.maps:
-            arrays["input_map_columns"] = np.array(self.mapped_columns, np.int64)
-            arrays["input_map_slopes"] = np.array([part.slope for part in self.maps])
-            arrays["input_map_knots"] = np.array(
-                [len(part.inputs) for part in self.maps], np.int64
-            )
-            arrays["input_map_inputs"] = np.concatenate(
-                [part.inputs for part in self.maps]
-            )
-            arrays["input_map_outputs"] = np.concatenate(
-                [part.outputs for part in self.maps]
-            )
+            n_knots = [len(part.inputs) for part in self.maps]
+            arrays |= {
+                "input_map_columns": np.array(self.mapped_columns, np.int64),
+                "input_map_slopes": np.array([part.slope for part in self.maps]),
+                "input_map_knots": np.array(n_knots, np.int64),
+                "input_map_inputs": np.concatenate([part.inputs for part in self.maps]),
+                "input_map_outputs": np.concatenate(
+                    [part.outputs for part in self.maps]
+                ),
+            }
         return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self | None:
-        """Build it from arrays that include those of `to_arrays`; None if they do
-        not.
-        """
+        """Build it from arrays that include those of `to_arrays`, or return None."""
         if "input_mean" not in arrays:
             return None
         maps: tuple[ColumnMap, ...] = ()
         if "input_map_columns" in arrays:
             cuts = np.cumsum(arrays["input_map_knots"])[:-1]
-            knots = (
-                np.split(arrays[f"input_map_{name}"], cuts)
-                for name in ("inputs", "outputs")
+            parts = zip(
+                arrays["input_map_columns"].tolist(),
+                np.split(arrays["input_map_inputs"], cuts),
+                np.split(arrays["input_map_outputs"], cuts),
+                arrays["input_map_slopes"].tolist(),
+                strict=True,
             )
-            columns, slopes = (
-                arrays[f"input_map_{name}"].tolist() for name in ("columns", "slopes")
-            )
-            maps = tuple(map(ColumnMap, columns, *knots, slopes))
+            maps = tuple(ColumnMap(*part) for part in parts)
         return cls(arrays["input_mean"], arrays["input_scale"], maps)
 
 
@@ -193,8 +188,9 @@ class FeatureMap(ABC):
     def fill(
         self, inputs: Float32Array, out: FloatArray, start: int, stop: int
     ) -> None:
-        """Write unnormalised components `start:stop`, one of `stripes` or a part of it,
-        to `out`.
+        """Write unnormalised components `start:stop` to `out`.
+
+        They are one of `stripes`, or a part of it.
 
         Parameters
         ----------
@@ -209,9 +205,7 @@ class FeatureMap(ABC):
         """Return a hexadecimal digest of everything that the features depend on."""
 
     def content_key(self) -> str:
-        """Return the digest by which passes with this map are told apart, see
-        `engines.resuming`.
-        """
+        """Return the digest that tells passes with this map from others."""
         # the same codes are other levels in another list
         return f"{self.digest()} {sorted(self.levels.items())}"
 
@@ -224,8 +218,9 @@ class FeatureMap(ABC):
     def from_record(
         cls, facts: Facts, arrays: Arrays, standardizer: Standardizer | None
     ) -> Self:
-        """Rebuild the map from what `record` returned; maps that it is made of are
-        rebuilt already.
+        """Rebuild the map from what `record` returned.
+
+        Maps that it is made of are rebuilt already.
         """
 
     @property
@@ -248,13 +243,10 @@ class FeatureMap(ABC):
         return True
 
     # -- what most maps share
-    # -----------------------------------------------------------------------
 
     @property
     def scales(self) -> exact_sums.Runs:
-        """The factors from unnormalised features to Z, as runs of (number of
-        components, factor).
-        """
+        """The factors from unnormalised features to Z, as runs of (count, factor)."""
         return ((self.n_components, 1.0),)
 
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
@@ -263,9 +255,7 @@ class FeatureMap(ABC):
 
     @property
     def squared_norm(self) -> float | None:
-        """The sum of squares of a row's unnormalised features, if it is the same for
-        all rows, else None.
-        """
+        """The squared norm of a row's unnormalised features; None if rows differ."""
         return None
 
     @property
@@ -277,30 +267,25 @@ class FeatureMap(ABC):
 
     @property
     def bounded(self) -> bool:
-        """Whether all unnormalised features lie in [-1, 1]: the sums' grid is then
-        known before a pass.
+        """Whether all unnormalised features lie in [-1, 1].
+
+        The grid of their sums is then known before a pass.
         """
         return True
 
     @property
     def fixed_point(self) -> bool:
-        """Whether `fill` writes m · 2**-14 for whole numbers m up to
-        `COSINE_ONE`.
-        """
+        """Whether `fill` writes m · 2**-14 for whole numbers m up to `COSINE_ONE`."""
         return False
 
     @property
     def whitener(self) -> FloatArray | None:
-        """The triangular T of Z = V·T⁻¹, where V are the scaled features; None if Z is
-        V.
-        """
+        """The triangular T of Z = V·T⁻¹ for scaled features V; None if Z is V."""
         return None
 
     @property
     def stripes(self) -> list[tuple[int, int]]:
-        """Ranges of components that `fill` makes efficiently: in order, with each
-        component once.
-        """
+        """Ranges of components that `fill` makes efficiently, in order, each once."""
         D = self.n_components
         return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
 
@@ -350,23 +335,19 @@ class FeatureMap(ABC):
             return np.ascontiguousarray(standardized, np.float32)
 
     def inputs_of(self, rows: blocks.Rows) -> Float32Array:
-        """Return what `prepare` makes of a block, and 0 for rows of weight 0, which
-        must not change anything.
+        """Return what `prepare` makes of a block, and 0 for rows of weight 0.
 
-        Raises DataError if a value cannot be used.
+        Those must not change anything. Raises DataError if a value cannot be used.
         """
         inputs = self.prepare(rows.X)
         if rows.sample_weight is not None and not rows.sample_weight.all():
-            inputs = np.where(
-                rows.sample_weight[:, np.newaxis] != 0, inputs, np.float32(0)
-            )
+            has_weight = rows.sample_weight[:, np.newaxis] != 0
+            inputs = np.where(has_weight, inputs, np.float32(0))
         blocks.check_finite(rows, inputs)
         return inputs
 
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
-        """Return coefficients of the unnormalised features from those of Z, shape (D,
-        n_targets).
-        """
+        """Return coefficients of the unnormalised features from those of Z."""
         return np.asarray(exact_sums.expand(self.scales)[:, np.newaxis] * coefficients)
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> AnyArray:
@@ -393,20 +374,17 @@ class FeatureMap(ABC):
         check_inputs(inputs)
         whitener = self.whitener
         # whitened in float64, and rounded once
-        Z = np.empty(
-            (len(inputs), self.n_components),
-            np.float64 if whitener is not None else dtype,
-        )
+        dtype_of_work = dtype if whitener is None else np.float64
+        Z = np.empty((len(inputs), self.n_components), dtype_of_work)
         scales = exact_sums.expand(self.scales)
         with np.errstate(over="ignore", invalid="ignore"):
             for row in range(0, len(inputs), TRANSFORM_ROWS):
                 tile = slice(row, row + TRANSFORM_ROWS)
                 self.fill_lines(inputs[tile], Z[tile], scales)
-        if (
-            not self.bounded
-            and not float(np.abs(Z).max(initial=0.0)) <= LARGEST_FEATURE
-        ):
-            raise overflow()
+        if not self.bounded:
+            largest = float(np.abs(Z).max(initial=0.0))
+            if not largest <= LARGEST_FEATURE:  # or NaN
+                raise overflow()
         if whitener is not None:
             with machine.tile_pool() as pool:
                 cholesky.whiten_rows(Z, whitener, pool)
@@ -451,17 +429,17 @@ def arrays_digest(
 
 
 def spec_record(feature_map: FeatureMap) -> Summary:
-    """Return an entry `spec` for a map's record; empty if nothing stored could draw the
-    map again.
-    """
+    """Return an entry `spec` for a map's record; none if it could not be redrawn."""
     spec = feature_map.spec
     if spec is None or designs.DESIGNS.get(spec.design.name) != spec.design:
         return {}
     # a map of exact features may have fewer components than were asked for
-    plain = {
-        name: getattr(spec, name)
-        for name in ("n_components", "map", "seed", "precision")
+    facts = {
+        "kernel": spec.kernel.to_dict(),
+        "design": spec.design.name,
+        "n_components": spec.n_components,
+        "map": spec.map,
+        "seed": spec.seed,
+        "precision": spec.precision,
     }
-    return {
-        "spec": {"kernel": spec.kernel.to_dict(), "design": spec.design.name, **plain}
-    }
+    return {"spec": facts}
