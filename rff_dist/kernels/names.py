@@ -1,4 +1,8 @@
-"""Kernels by their names: found from text or stored facts, and written as text."""
+"""Kernels by their names: found from text or stored facts, and written as text.
+
+A text such as "0.1 * linear + matern:nu=2.5" goes in, and a kernel comes out, or the
+other way. `eval` of a kernel's repr would run any code.
+"""
 
 import math
 import operator
@@ -17,8 +21,9 @@ from rff_dist.typing import Facts, Summary
 
 
 def kernel_text(kernel: base.Kernel) -> str:
-    """Return the text that `find_kernel` reads, without length scales; the repr if no
-    text describes it.
+    """Return the text that `find_kernel` reads, without length scales.
+
+    It is the repr if no text describes the kernel.
 
     >>> from rff_dist.kernels.explicit import Linear
     >>> from rff_dist.kernels.stationary import Matern
@@ -37,26 +42,19 @@ def kernel_text(kernel: base.Kernel) -> str:
     kind: Any = type(kernel)
     if kind not in KERNELS.values():
         return str(kernel)
-    own = [
-        field
-        for field in fields(kind)
-        if field.name not in ("length_scale", "categories")
-    ]
-    values = {field.name: getattr(kernel, field.name) for field in own}
-    if len(own) > 1:  # only what is unusual: all four parameters would fill a table
-        values = {
-            field.name: values[field.name]
-            for field in own
-            if values[field.name] != field.default
-        }
-    if not all(
-        isinstance(value, int | float | tuple | base.Kernel)
-        for value in values.values()
-    ):
-        return str(kernel)
-    texts = {name: _value_text(value) for name, value in values.items()}
-    parameters = ",".join(f"{name}={text}" for name, text in texts.items())
-    return f"{kernel.name}:{parameters}" if parameters else kernel.name
+    own = [f for f in fields(kind) if f.name not in ("length_scale", "categories")]
+    parameters = []
+    for field in own:
+        value = getattr(kernel, field.name)
+        # a single parameter is always shown; of several, those that are unusual
+        if len(own) > 1 and value == field.default:
+            continue
+        if not isinstance(value, int | float | tuple | base.Kernel):
+            return str(kernel)
+        parameters.append(f"{field.name}={_value_text(value)}")
+    if not parameters:
+        return kernel.name
+    return f"{kernel.name}:{','.join(parameters)}"
 
 
 def _value_text(value: Any) -> str:
@@ -74,26 +72,25 @@ def _shortest(number: float) -> str:
 
 
 def shortened_text(text: str) -> str:
-    """Round the numbers in a kernel's text to three digits, for people, and add up
-    weights of columns.
+    """Round the numbers in a kernel's text to three digits, and add up column weights.
 
     >>> shortened_text("Gaussian(length_scale=1.9087707404331382) + Linear()")
     'Gaussian(length_scale=1.91) + Linear()'
     >>> shortened_text("additive:order_1=0.1/0.2/0,dense=0.7")
     'additive:order_1=0.3,dense=0.7'
     """
-    text = re.sub(
-        r"[^=,/]+(/[^=,/ ]+)+",
-        lambda numbers: f"{sum(map(float, numbers[0].split('/'))):.3g}",
-        text,
-    )
-    return re.sub(
-        r"\d+\.\d{3,}(e-?\d+)?", lambda number: f"{float(number[0]):.3g}", text
-    )
+
+    def added(numbers: re.Match[str]) -> str:
+        return f"{sum(map(float, numbers[0].split('/'))):.3g}"
+
+    def rounded(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.3g}"
+
+    text = re.sub(r"[^=,/]+(/[^=,/ ]+)+", added, text)
+    return re.sub(r"\d+\.\d{3,}(e-?\d+)?", rounded, text)
 
 
 # -- kernels found by their text, or rebuilt from what was stored
-# ----------------------------------
 
 
 def _import_kernels() -> dict[str, type[base.Kernel]]:
@@ -129,11 +126,11 @@ def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
 
     Parts that the text gives no length scale take theirs from the data.
 
-    `kernel`: a sum, with `+`, of products, with `*`, of factors. A factor is a number
-      or the name of a kernel, with `:` before its parameters and `,` between:
-      "rational_quadratic:shape=2,length_scale=1". A kernel within a kernel has at most
-      one parameter: "additive:kernel=matern:nu=2.5,order_2=0". Several numbers have `/`
-      between: "additive:order_1=0.5/2/0".
+    The text is a sum, with `+`, of products, with `*`, of factors. A factor is a number
+    or the name of a kernel, with `:` before its parameters and `,` between:
+    "rational_quadratic:shape=2,length_scale=1". A kernel within a kernel has at most
+    one parameter: "additive:kernel=matern:nu=2.5,order_2=0". Several numbers have `/`
+    between: "additive:order_1=0.5/2/0".
 
     Raises InvalidParameterError if a name or a parameter is unknown (the message gives
     the nearest name), a parameter is not a number, or a single kernel has a length
@@ -166,7 +163,8 @@ def _product(part: str, text: str) -> base.Kernel:
             raise InvalidParameterError(
                 f"`kernel` is {text!r}, with nothing next to an operator; {_FORM}"
             )
-        if (number := _number(factor)) is None:
+        number = _number(factor)
+        if number is None:
             kernels.append(_factor(factor, text))
         else:
             # numbers are gathered into one weight, wherever in the product they stand
@@ -187,9 +185,7 @@ def _factor(factor: str, text: str) -> base.Kernel:
 
 
 def _refuse_foreign(name: str) -> None:
-    """Raise InvalidParameterError for scikit-learn's names of kernels that have others
-    here.
-    """
+    """Raise InvalidParameterError for scikit-learn's names of kernels."""
     ours = {
         "rbf": "'gaussian' with `length_scale` = 1/√(2·gamma)",
         "poly": "'polynomial:degree=3', of inputs times √gamma, with offset=coef0",
@@ -214,19 +210,17 @@ def _parameters(kernel_class: type[base.Kernel], rest: str, text: str) -> Summar
         else:
             argument = _number(value)
         if name not in known or argument is None or name in parameters:
-            kinds = (
-                "each a number (`kernel`: a name) and"
-                if "kernel" in known
-                else "each a number and"
-            )
+            expected = "no parameters"
+            if "kernel" in known:
+                expected = (
+                    f"{', '.join(known)}, each a number (`kernel`: a name) and given"
+                    " once"
+                )
+            elif known:
+                expected = f"{', '.join(known)}, each a number and given once"
             raise InvalidParameterError(
                 f"`kernel` is {text!r}, but the {kernel_class.name} kernel does not"
-                f" take {pair.strip()!r}; it has "
-                + (
-                    f"{', '.join(known)}, {kinds} given once"
-                    if known
-                    else "no parameters"
-                )
+                f" take {pair.strip()!r}; it has {expected}"
             )
         parameters[name] = argument
     return parameters

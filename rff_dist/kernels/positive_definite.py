@@ -15,39 +15,38 @@ from rff_dist.checks import check_count, check_positive
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.typing import FloatArray, frozen
 
-type _Function = Callable[[FloatArray], FloatArray]  # from distances to values
+type DistanceFunction = Callable[[FloatArray], FloatArray]  # to the kernel's values
 
 
 @frozen
 class PositiveDefiniteness:
     """The lowest spectral density of a function; it integrates to k(0)."""
 
-    #: whether no density is negative by more than rounding
+    #: Whether no density is negative by more than rounding.
     positive_definite: bool
-    #: in radians per unit of distance
+    #: In radians per unit of distance.
     worst_frequency: float
-    #: smoothed over 1/`extent`
+    #: Smoothed over 1/`extent`.
     worst_density: float
 
 
 def check_positive_definite(
-    function: Callable[[FloatArray], FloatArray],
+    function: DistanceFunction,
     *,
     n_features: int = 1,
     extent: float | None = None,
     tolerance: float = 1e-10,
 ) -> PositiveDefiniteness:
-    """Check numerically whether k(x, y) = function(|x - y|) is positive definite, by
-    Bochner's theorem.
+    """Check numerically whether k(x, y) = function(|x - y|) is positive definite.
 
-    The function is multiplied by a kernel that is 0 from `extent` on (the overlap of
-    two balls). A kernel times this one is a kernel, so a negative density does not come
-    from cutting the function off. In one dimension the density is a discrete Fourier
-    transform of values on a grid, and a negative one proves that the grid's Gram matrix
-    has a negative eigenvalue. In several dimensions it is a Hankel transform of 4,096
-    values. Passing proves nothing beyond the distances and frequencies that were
-    checked, and negative bands narrower than 1/`extent` go unnoticed. Takes a few
-    seconds.
+    By Bochner's theorem it is if its spectral density is nowhere negative. The function
+    is multiplied by a kernel that is 0 from `extent` on (the overlap of two balls). A
+    kernel times this one is a kernel, so a negative density does not come from cutting
+    the function off. In one dimension the density is a discrete Fourier transform of
+    values on a grid, and a negative one proves that the grid's Gram matrix has a
+    negative eigenvalue. In several dimensions it is a Hankel transform of 4,096 values.
+    Passing proves nothing beyond the distances and frequencies that were checked, and
+    negative bands narrower than 1/`extent` go unnoticed. Takes a few seconds.
 
     Parameters
     ----------
@@ -109,7 +108,7 @@ def check_positive_definite(
     )
 
 
-def _values(function: _Function, distances: FloatArray) -> FloatArray:
+def _values(function: DistanceFunction, distances: FloatArray) -> FloatArray:
     values = np.asarray(function(distances))
     is_numeric = values.dtype.kind in "biuf" and values.shape == distances.shape
     if not is_numeric or not np.isfinite(values).all():
@@ -121,7 +120,7 @@ def _values(function: _Function, distances: FloatArray) -> FloatArray:
     return values.astype(np.float64)
 
 
-def _default_extent(function: _Function) -> float:
+def _default_extent(function: DistanceFunction) -> float:
     distances = np.r_[0.0, np.geomspace(1e-9, 1e9, 4000)]
     values = _values(function, distances)
     if values[0] <= 0:
@@ -139,7 +138,7 @@ def _default_extent(function: _Function) -> float:
 
 
 def _density_on_a_line(
-    function: _Function, extent: float
+    function: DistanceFunction, extent: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return frequencies and the density there, by a Fourier transform.
 
@@ -159,7 +158,7 @@ def _density_on_a_line(
 
 
 def _density_in_space(
-    function: _Function, extent: float, n_features: int
+    function: DistanceFunction, extent: float, n_features: int
 ) -> tuple[FloatArray, FloatArray]:
     """Return frequencies and the density there, by a Hankel transform (Schoenberg)."""
     n_points = 2**12

@@ -1,5 +1,4 @@
-"""Kernels given by the distribution of their frequencies, which is any of SciPy's that
-has one number.
+"""Kernels given by the distribution of their frequencies, any of SciPy's.
 
 In goes a frozen distribution of scipy.stats, out comes a kernel: by Bochner's theorem
 the real part of the distribution's characteristic function E exp(i·ω'Δ). Five
@@ -30,8 +29,7 @@ _N_QUANTILES_AT_ONCE = 512  # their waves take 8 KiB a row
 
 @dataclass(frozen=True, init=False, repr=False)
 class SpectralKernel(stationary.Stationary):
-    """k(Δ) = E cos(ω'Δ/ℓ) for frequencies ω whose coordinates are independent and
-    follow any distribution.
+    """k(Δ) = E cos(ω'Δ/ℓ), ω of independent coordinates of any distribution.
 
     The kernel is the real part of the distribution's characteristic function. It is
     exact for the normal, Cauchy's, Laplace's, the uniform and Student's t distribution.
@@ -140,9 +138,9 @@ class SpectralKernel(stationary.Stationary):
 class CoordinateDistribution:
     """The distribution of each coordinate of the frequencies, one of scipy.stats."""
 
-    #: its name there; the distribution itself if it has none
+    #: Its name there; the distribution itself if it has none.
     name: Any
-    #: shape parameters, `loc` and `scale`
+    #: Shape parameters, `loc` and `scale`.
     parameters: tuple[tuple[str, float], ...]
     distribution: Any = field(compare=False, repr=False)
 

@@ -1,4 +1,9 @@
-"""Kernels of x - y with a length scale and a formula."""
+"""Kernels of x - y with a length scale and a formula.
+
+Points go in; Gram matrices, their derivatives by length scales, and the distribution of
+frequencies come out. scikit-learn's kernels have no such distribution, and know neither
+categories nor a length scale that is left to the data.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +51,11 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthS
 class Points:
     """Rows as stationary kernels compare them."""
 
-    #: columns of numbers over their length scales, shape (n_samples, n_numbers)
+    #: Columns of numbers over their length scales, shape (n_samples, n_numbers).
     numbers: FloatArray
-    #: columns of categories, shape (n_samples, n_categories)
+    #: Columns of categories, shape (n_samples, n_categories).
     codes: FloatArray
-    #: 1/ℓ of each column of categories, shape (n_categories,)
+    #: 1/ℓ of each column of categories, shape (n_categories,).
     inverse_scales: FloatArray
 
     def __len__(self) -> int:
@@ -64,8 +69,9 @@ class Points:
         return Points(self.numbers[rows], self.codes[rows], self.inverse_scales)
 
     def mismatches(self, other: Points) -> Iterator[FloatArray]:
-        """Yield for each column of categories where rows have different levels: 1,
-        else 0; shape (n_samples, n_others).
+        """Yield for each column of categories 1 where rows differ, else 0.
+
+        The shape is (n_samples, n_others).
         """
         for mine, others in zip(self.codes.T, other.codes.T, strict=True):
             yield np.not_equal.outer(mine, others).astype(np.float64)
@@ -76,7 +82,7 @@ class Points:
             self.numbers, other.numbers, metric
         )
         if self.codes.shape[1]:
-            distance = self._with(distance, self.mismatches(other), metric)
+            distance = self._with_categories(distance, self.mismatches(other), metric)
         return np.minimum(distance, FAR, out=distance)
 
     def distances_between(self, metric: str) -> FloatArray:
@@ -85,19 +91,20 @@ class Points:
         if self.codes.shape[1]:
             above = np.triu_indices(len(self), 1)
             mismatches = (mismatch[above] for mismatch in self.mismatches(self))
-            distance = self._with(distance, mismatches, metric)
+            distance = self._with_categories(distance, mismatches, metric)
         return np.minimum(distance, FAR, out=distance)
 
-    def _with(
+    def _with_categories(
         self, distance: FloatArray, mismatches: Iterable[FloatArray], metric: str
     ) -> FloatArray:
         """Return distances of numbers and categories together."""
-        power = 1 if metric == "cityblock" else 2
+        is_euclidean = metric == "euclidean"
+        power = 2 if is_euclidean else 1
         total = distance**power
         for mismatch, inverse in zip(mismatches, self.inverse_scales, strict=True):
             # one-hot vectors of different levels differ in two coordinates
             total += (2.0 * inverse**power) * mismatch
-        return np.asarray(total if power == 1 else np.sqrt(total))
+        return np.asarray(np.sqrt(total) if is_euclidean else total)
 
 
 def as_points(X: FloatArray, scales: FloatArray, categories: Sequence[int]) -> Points:
@@ -105,8 +112,8 @@ def as_points(X: FloatArray, scales: FloatArray, categories: Sequence[int]) -> P
     if not categories:
         return Points(X / scales, X[:, :0], scales[:0])
     numbers = np.setdiff1d(np.arange(X.shape[1]), categories)
-    chosen = list(categories)
-    return Points(X[:, numbers] / scales[numbers], X[:, chosen], 1.0 / scales[chosen])
+    codes = list(categories)
+    return Points(X[:, numbers] / scales[numbers], X[:, codes], 1.0 / scales[codes])
 
 
 @dataclass(frozen=True)
@@ -117,12 +124,11 @@ class Stationary(base.ShiftInvariant):
     one-hot vectors over the column's length scale are.
     """
 
-    #: float or sequence of float of shape (n_features,). The length scale, in the
-    #: inputs' units; a sequence gives one per input column. Without it, estimators,
-    #: searches and pipelines take one from the data; calls on points and draws of
-    #: features take 1.
+    #: The length scale, in the inputs' units, or one per input column. Without it,
+    #: estimators, searches and pipelines take one from the data; calls on points and
+    #: draws of features take 1.
     length_scale: float | Sequence[float] | np.ndarray | None = None
-    #: tuple of int. Which columns are categories; estimators fill it in.
+    #: Which columns are categories; estimators fill it in.
     categories: tuple[int, ...] = field(default=(), kw_only=True)
 
     metric: ClassVar[str] = "euclidean"
@@ -143,9 +149,7 @@ class Stationary(base.ShiftInvariant):
 
     @abstractmethod
     def spectral_measure(self) -> measures.SpectralMeasure:
-        """Return the distribution of the frequencies for a unit length scale (Bochner's
-        theorem).
-        """
+        """Return the distribution of the frequencies for a unit length scale."""
 
     @abstractmethod
     def of_scaled(self, left: Points, right: Points) -> FloatArray:
@@ -168,18 +172,17 @@ class Stationary(base.ShiftInvariant):
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         points = self.points(left)
-        return self.of_scaled(points, points if right is left else self.points(right))
+        others = points if right is left else self.points(right)
+        return self.of_scaled(points, others)
 
     def length_scales(self, n_features: int) -> FloatArray:
-        """Return one length scale per input column, shape (n_features,); ones where
-        none was given.
+        """Return one length scale per input column; 1 if none was given.
 
         Raises InvalidParameterError if the kernel has length scales for another number
         of columns.
         """
-        scales = np.asarray(
-            1.0 if self.length_scale is None else self.length_scale, np.float64
-        )
+        given = 1.0 if self.length_scale is None else self.length_scale
+        scales = np.asarray(given, np.float64)
         if scales.ndim and len(scales) != n_features:
             raise InvalidParameterError(
                 f"`length_scale` has {len(scales)} entries but the data have"
@@ -232,19 +235,15 @@ class Stationary(base.ShiftInvariant):
     def with_length_scale(
         self, length_scale: float | Sequence[float] | np.ndarray | None
     ) -> Self:
-        """Return the same kernel with another length scale; None leaves it to the
-        data.
-        """
+        """Return the kernel with another length scale; None leaves it to the data."""
         return replace(self, length_scale=length_scale)
 
     def with_default_length_scales(
         self, fill: base.LengthScaleFor, columns: base.Columns = None
     ) -> Self:
-        return (
-            self
-            if self.length_scale is not None
-            else self.with_length_scale(fill(self, columns))
-        )
+        if self.length_scale is not None:
+            return self
+        return self.with_length_scale(fill(self, columns))
 
     @property
     def differentiable(self) -> bool:
@@ -254,15 +253,12 @@ class Stationary(base.ShiftInvariant):
     def differentiate(
         self, X: FloatArray
     ) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
-        """Return the Gram matrix K of rows, and a function from G to the derivatives of
-        Σ_ij G_ij·K_ij.
+        """Return the Gram matrix K of rows, and a function that differentiates with it.
 
-        Each takes O(n_samples² · n_features). G is a float64 array of shape (n_samples,
-        n_samples). The derivatives have shape (n_features + n_logits,): with respect to
-        the logarithms of the length scales, then to `logits`.
-
-        `X`: float64 array of shape (n_samples, n_features).
-        Raises InvalidParameterError if the kernel is not `differentiable`.
+        It takes G, of K's shape, to the derivatives of Σ_ij G_ij·K_ij, of shape
+        (n_features + n_logits,): by the logarithms of the length scales, then by
+        `logits`. Each takes O(n_samples² · n_features). Raises InvalidParameterError if
+        the kernel is not `differentiable`.
         """
         points = self.points(X)
         gram, derivatives = self.differentiate_points(points)
@@ -297,9 +293,7 @@ class Stationary(base.ShiftInvariant):
 
     @property
     def logits(self) -> FloatArray:
-        """The logarithms of the weights of its parts that are above 0; none for a
-        kernel without parts.
-        """
+        """The logarithms of the weights above 0 of its parts, if it has parts."""
         return np.empty(0)
 
     @property
@@ -308,8 +302,9 @@ class Stationary(base.ShiftInvariant):
         return self
 
     def with_logits(self, logits: FloatArray) -> Self:
-        """Return the same kernel with other `logits`: up to a factor, weights are their
-        exponentials.
+        """Return the kernel with other `logits`.
+
+        Up to a factor, weights are their exponentials.
         """
         return self
 
@@ -321,9 +316,7 @@ def _shown(value: object) -> str:
 
 
 def _gram_of_pairs(values: FloatArray) -> FloatArray:
-    """Return the Gram matrix of the values of k for each pair of points, as SciPy's
-    `pdist` orders them.
-    """
+    """Return the Gram matrix of values of k in the order of SciPy's `pdist`."""
     # squareform leaves 0 on the diagonal, where k is 1
     gram: FloatArray = scipy.spatial.distance.squareform(values)
     np.fill_diagonal(gram, 1.0)
@@ -344,9 +337,9 @@ class DistanceKernel(Stationary):
         return self.of_distance(left.distances(right, self.metric))
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return k and -k'(r)/r: times δ_j², the derivative by the logarithm of column
-        j's length scale.
+        """Return k, and -k'(r)/r.
 
+        Times δ_j² that is the derivative by the logarithm of column j's length scale.
         Raises InvalidParameterError if the kernel is not `differentiable`.
         """
         raise InvalidParameterError(f"{self!r} has no derivative here")
@@ -412,14 +405,10 @@ def with_length_scale(
 
 
 def own_length_scale(kernel: base.Kernel | None) -> base.LengthScale | None:
-    """Return a kernel's length scale; None if it has none of its own, as sums and
-    products, or is unknown.
-    """
-    return (
-        cast("base.LengthScale | None", kernel.length_scale)
-        if isinstance(kernel, Stationary)
-        else None
-    )
+    """Return a kernel's length scale; sums, products and None have none."""
+    if not isinstance(kernel, Stationary):
+        return None
+    return cast("base.LengthScale | None", kernel.length_scale)
 
 
 def parts_without_length_scale(kernel: base.Kernel) -> list[Stationary]:
@@ -436,17 +425,12 @@ def parts_without_length_scale(kernel: base.Kernel) -> list[Stationary]:
 
 @dataclass(frozen=True, repr=False)
 class Gaussian(DistanceKernel):
-    """exp(-|x - y|² / 2ℓ²), `sklearn.metrics.pairwise.rbf_kernel`: infinitely smooth
-    functions.
+    """exp(-|x - y|² / 2ℓ²), `sklearn.metrics.pairwise.rbf_kernel` of gamma = 1 / (2ℓ²).
+
+    Its functions are infinitely smooth.
     """
 
     name = "gaussian"
-
-    @classmethod
-    def from_gamma(cls, gamma: float) -> Self:
-        """Return exp(-gamma·|x - y|²), as scikit-learn writes it: gamma = 1 / (2ℓ²)."""
-        return cls(length_scale=float(np.sqrt(0.5 / check_positive(gamma, "gamma"))))
-
     differentiable = True
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
@@ -463,8 +447,9 @@ class Gaussian(DistanceKernel):
 
 @dataclass(frozen=True, repr=False)
 class Laplacian(DistanceKernel):
-    """exp(-|x - y|₁ / ℓ), `sklearn.metrics.pairwise.laplacian_kernel`; the L2 form is
-    `Matern(nu=0.5)`.
+    """exp(-|x - y|₁ / ℓ), `sklearn.metrics.pairwise.laplacian_kernel`.
+
+    The L2 form is `Matern(nu=0.5)`.
     """
 
     name = "laplacian"
@@ -479,10 +464,9 @@ class Laplacian(DistanceKernel):
 
 @dataclass(frozen=True, repr=False)
 class Matern(DistanceKernel):
-    """`sklearn.gaussian_process.kernels.Matern`: functions with derivatives up to order
-    ceil(nu) - 1.
+    """`sklearn.gaussian_process.kernels.Matern`; nu → ∞ is the Gaussian.
 
-    nu → ∞ is the Gaussian.
+    Its functions have derivatives up to order ceil(nu) - 1.
 
     Parameters
     ----------
@@ -533,15 +517,15 @@ class Matern(DistanceKernel):
         # d/ds s^ν·K_ν(s) = −s^ν·K_{ν−1}(s) (DLMF 10.29.4): the derivative is a Matérn
         # kernel of order ν − 1
         ratio = self.nu / (self.nu - 1)
-        steepness = ratio * Matern(nu=self.nu - 1).of_distance(
-            np.sqrt(ratio) * distance
-        )
+        rougher = Matern(nu=self.nu - 1)
+        steepness = ratio * rougher.of_distance(np.sqrt(ratio) * distance)
         return self.of_distance(distance), steepness
 
     @staticmethod
     def _of_order_three_halves(distance: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return k of order 3/2, and exp(-√3·r), which takes most of the time and
-        serves the gradient too.
+        """Return k of order 3/2, and exp(-√3·r), which serves the gradient too.
+
+        The exponential takes most of the time.
         """
         scaled = np.sqrt(3.0) * distance
         decay = np.exp(-scaled)
@@ -555,8 +539,7 @@ class Matern(DistanceKernel):
 
 @dataclass(frozen=True, repr=False)
 class RationalQuadratic(DistanceKernel):
-    """(1 + |x - y|²/2aℓ²)^(-a), `sklearn.gaussian_process.kernels.RationalQuadratic`
-    with a as `alpha`.
+    """(1 + |x - y|²/2aℓ²)^(-a), as scikit-learn's RationalQuadratic of alpha = a.
 
     A mixture of Gaussians of all length scales; a → ∞ is the Gaussian.
 
@@ -583,18 +566,16 @@ class RationalQuadratic(DistanceKernel):
         object.__setattr__(self, "shape", check_positive(self.shape, "shape"))
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
-        return np.asarray(
-            np.exp(-self.shape * np.log1p(distance**2 / (2 * self.shape)))
-        )
+        logarithm = np.log1p(distance**2 / (2 * self.shape))
+        return np.asarray(np.exp(-self.shape * logarithm))
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
         # −k'(r)/r = (1 + r²/2a)^(−a−1), a kernel of shape a + 1 at a distance √((a +
         # 1)/a) times as large
         ratio = (self.shape + 1) / self.shape
         steeper = RationalQuadratic(shape=self.shape + 1)
-        return self.of_distance(distance), steeper.of_distance(
-            np.sqrt(ratio) * distance
-        )
+        steepness = steeper.of_distance(np.sqrt(ratio) * distance)
+        return self.of_distance(distance), steepness
 
     def spectral_measure(self) -> measures.SpectralMeasure:
         return measures.GaussianMixture(partial(_gamma_scales, self.shape))
@@ -602,8 +583,9 @@ class RationalQuadratic(DistanceKernel):
 
 @dataclass(frozen=True, repr=False)
 class Cauchy(CoordinateKernel):
-    """Π_d 1 / (1 + (x_d - y_d)²/ℓ²), a product over columns; some libraries mean 1 / (1
-    + |x - y|²).
+    """Π_d 1 / (1 + (x_d - y_d)²/ℓ²), a product over columns.
+
+    Some libraries mean 1 / (1 + |x - y|²).
     """
 
     name = "cauchy"
@@ -629,7 +611,6 @@ class Sinc(CoordinateKernel):
 
 
 # -- inverse distribution functions of scales, and of coordinates
-# ----------------------------------------
 
 
 def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
@@ -687,8 +668,7 @@ def matern_bessel(scaled: FloatArray, nu: float) -> FloatArray:
 
 
 def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
-    """Return the Matérn kernel where K_ν overflows (s small compared with ν) or
-    underflows (huge s: 0).
+    """Return the Matérn kernel where K_ν overflows, for small s, or underflows to 0.
 
     This is the expansion for large orders, DLMF 10.41.4, divided by its value at s = 0.
     It is written without cancellation, and is within 1e-12 wherever K_ν overflows.

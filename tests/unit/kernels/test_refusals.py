@@ -56,7 +56,6 @@ PARAMETERS = [
     ),
     each(Gaussian, [[1.0, np.nan], [True]], "length_scale"),
     each(lambda nu: Matern(nu=nu), [0, -1.5, *NO_NUMBERS], "nu"),
-    each(Gaussian.from_gamma, [0, -1.5, *NO_NUMBERS], "gamma"),
     each(
         lambda base: Additive(kernel=base),
         [Laplacian(), Gaussian(2.0), "gaussian", None, Additive()],

@@ -41,7 +41,7 @@ THEIRS = [
         for scale in (0.3, 1.0, 5.0, SCALES)
     ),
     *(
-        (Gaussian.from_gamma(gamma), partial(rbf_kernel, gamma=gamma))
+        (Gaussian((2 * gamma) ** -0.5), partial(rbf_kernel, gamma=gamma))
         for gamma in (0.01, 0.5, 3.0)
     ),
     *(
