@@ -13,7 +13,7 @@ from scipy import spatial
 
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.kernels import base
-from rff_dist.numerics import cholesky, machine
+from rff_dist.numerics import machine, triangular
 from rff_dist.typing import EPS, BoolArray, FloatArray, IndexArray
 
 # the first stream of random numbers for centres, far above all others of the seed
@@ -164,10 +164,10 @@ def choose_by_pivots(
                 # the next rows of F'
                 new[:, part] -= known[:, kept].T @ known[:, part]
             factor = np.ascontiguousarray(new[:, kept])
-            stopped = cholesky.cholesky_in_place(factor, pool)
+            stopped = triangular.cholesky_in_place(factor, pool)
             # `_accept` found all pivots positive by the same elimination
             assert stopped is None
-            cholesky.solve_transposed(factor, new)
+            triangular.solve_transposed(factor, new)
             # the diagonal of K − FF'
             left -= np.square(new).sum(axis=0)
             chosen += kept.tolist()

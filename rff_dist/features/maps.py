@@ -18,7 +18,7 @@ from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.features.levels import NO_LEVELS, Levels
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base
-from rff_dist.numerics import cholesky, exact_sums, machine
+from rff_dist.numerics import exact_sums, machine, triangular
 from rff_dist.text import short_repr
 from rff_dist.typing import (
     AnyArray,
@@ -387,7 +387,7 @@ class FeatureMap(ABC):
                 raise overflow()
         if whitener is not None:
             with machine.tile_pool() as pool:
-                cholesky.whiten_rows(Z, whitener, pool)
+                triangular.whiten_rows(Z, whitener, pool)
         return Z.astype(dtype, copy=False)
 
 

@@ -22,7 +22,7 @@ from rff_dist.features import centres, maps
 from rff_dist.features import levels as levels_of
 from rff_dist.features.levels import NO_LEVELS, Levels
 from rff_dist.kernels import base, explicit, names, stationary
-from rff_dist.numerics import cholesky, exact_sums, machine
+from rff_dist.numerics import exact_sums, machine, triangular
 from rff_dist.typing import (
     Arrays,
     Facts,
@@ -176,7 +176,7 @@ class NystromFeatureMap(maps.FeatureMap):
         # Zw = V·(T⁻¹w)
         raw = np.array(coefficients, np.float64, order="C")
         with machine.single_threaded_blas():
-            cholesky.solve_upper(self.whitener, raw)
+            triangular.solve_upper(self.whitener, raw)
         return self._scale * raw
 
     @property
@@ -364,9 +364,9 @@ def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
         list(pool.map(fill, feature_map.stripes))
         gram *= feature_map.scales[0][1]
         gram.flat[:: size + 1] += feature_map.jitter
-        if cholesky.cholesky_in_place(gram, pool) is not None:
+        if triangular.cholesky_in_place(gram, pool) is not None:
             return None
-    for tile in cholesky.tiles_of(size):
+    for tile in triangular.tiles_of(size):
         # the factorisation leaves old numbers below the diagonal
         gram[tile, : tile.start] = 0.0
         gram[tile, tile] = np.triu(gram[tile, tile])

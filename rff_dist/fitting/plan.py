@@ -20,7 +20,7 @@ from rff_dist.engines import protocol, resuming
 from rff_dist.errors import PlanError
 from rff_dist.features import feature_options, maps, nystrom
 from rff_dist.fitting.options import Alpha, RidgeOptions, is_one_alpha
-from rff_dist.numerics import cholesky, conjugate_gradients, machine
+from rff_dist.numerics import conjugate_gradients, machine, triangular
 from rff_dist.products.protocol import FLOAT64_REGION
 from rff_dist.recipes import recipes
 from rff_dist.selection import cross_validation
@@ -568,7 +568,7 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
     # of each thread: features of 256 rows, what they are turned into and its squares; a
     # stripe of a tile for predictions
     copies = 3 + (n_matrices > 1)
-    strip_bytes = n_threads * (copies * 8 * cholesky.STRIP_COLUMNS * n_components)
+    strip_bytes = n_threads * (copies * 8 * triangular.STRIP_COLUMNS * n_components)
     strip_bytes += n_threads * 8 * layouts.OUTPUT_TILE * height
     whitener_bytes = fit.sums.whitened * 8 * n_components**2
     matrix_bytes = n_matrices * 8 * n_components**2

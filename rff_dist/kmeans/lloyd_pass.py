@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from rff_dist.data import blocks
 from rff_dist.errors import StatisticsError
 from rff_dist.features import fourier, maps
-from rff_dist.numerics import cholesky, exact_sums, machine
+from rff_dist.numerics import exact_sums, machine, triangular
 from rff_dist.products import protocol
 from rff_dist.statistics import specs
 from rff_dist.typing import (
@@ -640,7 +640,7 @@ def visit_tiles(
             if whitener is not None:
                 features *= scales
                 # on one thread, since threads share the tiles already
-                cholesky.whiten_rows(features, whitener, machine.executor_of(1))
+                triangular.whiten_rows(features, whitener, machine.executor_of(1))
         visit(here.start, features[:n_rows])
         spare.give(buffer)
 

@@ -1,10 +1,13 @@
-"""Ridge systems whose matrix is known only by its products with vectors: preconditioned
-conjugate gradients.
+"""Preconditioned conjugate gradients, for ridge without a matrix.
 
-(A + alpha·I)·w = b for several columns at once, each with an alpha of its own. Errors e
-of w are measured as ridge's own objective measures them, ‖e‖² = ‖Ze‖² + alpha·e'e. The
-estimate is r'P⁻¹r, with r the residual and P the preconditioner, times the factor by
-which (A + alpha·I)⁻¹ may exceed P⁻¹.
+A function that multiplies by A goes in; the solution of (A + alpha·I)·w = b comes out,
+with an estimate of its error. `scipy.sparse.linalg.cg` takes one column at a time, and
+stops by the residual, which says little about the error.
+
+There are several columns at once, each with an alpha of its own. Errors e of w are
+measured as ridge's own objective measures them, ‖e‖² = ‖Ze‖² + alpha·e'e. The estimate
+is r'P⁻¹r, with r the residual and P the preconditioner, times the factor by which (A +
+alpha·I)⁻¹ may exceed P⁻¹.
 
 References
 ----------
@@ -41,15 +44,13 @@ class Stop(StrEnum):
 class IterationResult:
     """Where conjugate gradients ended."""
 
-    #: float64 array of shape (n_components, n_columns)
+    #: Of shape (n_components, n_columns).
     solution: FloatArray
-    #: float64 array of the same shape. b − (A + alpha·I)·w, computed again by one more
-    #: product.
+    #: b − (A + alpha·I)·w, computed again by one more product.
     residual: FloatArray
-    #: float64 array of shape (n_columns,). Estimates of the error's norm, see the
-    #: module.
+    #: Estimates of the error's norm, see the module; shape (n_columns,).
     errors: FloatArray
-    #: products with A, including the one for the residual
+    #: Products with A, including the one for the residual.
     n_products: int
     stop: Stop
 
@@ -64,19 +65,12 @@ def conjugate_gradients(
     max_products: int,
     start: FloatArray | None = None,
 ) -> IterationResult:
-    """Like `scipy.sparse.linalg.cg` for (A + alpha·I)·w = b, with one product for all
-    columns in each step.
+    """Like `scipy.sparse.linalg.cg`, with one product for all columns in each step.
 
-    `multiply`: returns A times columns of shape (n_components, n_columns); it gets
-      fewer columns towards the end.
-    `right`: float64 array of shape (n_components, n_columns). b.
-    `alpha`: float64 array of shape (n_columns,). Above 0.
-    `tolerance`: float64 array of shape (n_columns,). A column is done when its error is
-      at most this; see the module.
-    `start`: float64 array of the shape of b. Where to begin, which costs a product; 0
-      by default.
-
-    Raises SolveError if a product is not finite.
+    `multiply` returns A times columns; it gets fewer of them towards the end. `right`
+    is b, of shape (n_components, n_columns), and each column has an alpha above 0. A
+    column is done when its error is at most its tolerance. Iterating begins at `start`,
+    which costs a product, or at 0. Raises SolveError if a product is not finite.
     """
     # the error's norm in the objective is r'(A + alpha)⁻¹r, at most the shortfall times
     # r'P⁻¹r
@@ -104,7 +98,8 @@ def conjugate_gradients(
         taken = 0
         # one product is left for the residual
         while n_products + taken + 1 < max_products:
-            if not len(active := descent.active(tolerance / shortfall)):
+            active = descent.active(tolerance / shortfall)
+            if not len(active):
                 break
             descent.step(active, multiply(descent.direction[:, active]))
             taken += 1
@@ -125,11 +120,9 @@ def conjugate_gradients(
 
 
 class Descent:
-    """Steps of conjugate gradients from a solution and its residual, both of which are
-    overwritten.
+    """Steps of conjugate gradients from a solution and its residual.
 
-    `direction`: float64 array of shape (n_components, n_columns). The direction of each
-    column's next step.
+    Both are overwritten. `direction` has each column's next step.
     """
 
     def __init__(
@@ -147,9 +140,7 @@ class Descent:
         self._squares = (residual * self.direction).sum(axis=0)
 
     def active(self, tolerance: FloatArray) -> IntArray:
-        """Return the columns whose √(r'P⁻¹r) is above a tolerance, shape
-        (n_columns,).
-        """
+        """Return the columns whose √(r'P⁻¹r) is above their tolerance."""
         return np.flatnonzero(self._squares > np.square(tolerance))
 
     def step(self, active: IntArray, product: FloatArray) -> None:
@@ -171,9 +162,8 @@ class Descent:
             )
         # A is positive semi-definite, so a curvature of 0 or less is rounding; dividing
         # by it would destroy the column
-        step = np.where(
-            curvature > 0.0, squares / np.where(curvature > 0.0, curvature, 1.0), 0.0
-        )
+        is_curved = curvature > 0.0
+        step = np.where(is_curved, squares / np.where(is_curved, curvature, 1.0), 0.0)
         self.solution[:, active] += step * along
         self._residual[:, active] -= step * image
         solved = self._preconditioner.solve(self._residual[:, active], penalty)
@@ -185,16 +175,13 @@ class Descent:
 
 
 def expected_iterations(condition: float, tolerance: float) -> float:
-    """Bound the steps that reduce the error to a share `tolerance`: √condition/2 ·
-    log(2/tolerance).
-    """
+    """Bound the steps that reduce the error to a share `tolerance` of itself."""
     # the error falls below 2·((√κ − 1)/(√κ + 1))^m ≤ 2·exp(−2m/√κ) of itself in m steps
     # (Saad 2003, sec. 6.11.3)
     return 0.5 * math.sqrt(condition) * math.log(2.0 / tolerance)
 
 
-# -- A preconditioner from a few products with a matrix
-# --------------------------------------------
+# -- a preconditioner from a few products with the matrix
 #
 # References
 # ----------
@@ -210,16 +197,17 @@ MAX_RANK_BYTES = 2**29
 
 @frozen(eq=False)
 class NystromPreconditioner:
-    """P, near A + alpha·I: A's leading eigenvectors, and their smallest eigenvalue
-    elsewhere.
+    """P, near A + alpha·I.
+
+    It has A's leading eigenvectors, and their smallest eigenvalue in other directions.
     """
 
-    #: float64 array of shape (rank,). Descending.
+    #: Descending, of shape (rank,).
     eigenvalues: FloatArray
-    #: float64 array of shape (n_components, rank). Orthonormal up to rounding.
+    #: Orthonormal up to rounding, of shape (n_components, rank).
     vectors: FloatArray
-    #: size below which eigenvalues of A are rounding error; an alpha below it counts as
-    #: the floor here
+    #: Size below which eigenvalues of A are rounding error; an alpha below it counts as
+    #: the floor here.
     floor: float
 
     @property
@@ -228,8 +216,7 @@ class NystromPreconditioner:
         return len(self.eigenvalues)
 
     def solve(self, columns: FloatArray, alpha: FloatArray) -> FloatArray:
-        """Return P⁻¹ times columns of shape (n_components, n_columns), each with its
-        alpha.
+        """Return P⁻¹ times columns, each with its alpha.
 
         Source: Frangella, Tropp & Udell (2023), eq. 1.3, up to a constant factor.
         """
@@ -239,9 +226,8 @@ class NystromPreconditioner:
         beyond = 1.0 / (self.eigenvalues[-1] + alpha)
         within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
         with machine.single_threaded_blas():  # the same bits for any number of threads
-            return np.asarray(
-                self.vectors @ (within * (self.vectors.T @ columns)) + beyond * columns
-            )
+            known = self.vectors @ (within * (self.vectors.T @ columns))
+        return np.asarray(known + beyond * columns)
 
     def shortfall(self, alpha: FloatArray) -> FloatArray:
         """Return by what factor (A + alpha·I)⁻¹ may exceed P⁻¹, shape (n_columns,).
@@ -258,11 +244,11 @@ def nystrom_preconditioner(
 ) -> NystromPreconditioner:
     """Return the preconditioner of a sketch, O(n_components · rank²).
 
-    `test_matrix`: float64 array of shape (n_components, rank). Ω.
-    `products`: float64 array of shape (n_components, rank). AΩ.
-    `rounding`: size of the errors of A that rounding makes in the products.
-    Raises SolveError if A is not positive semi-definite, which rounding does not
-    explain. Source: Frangella, Tropp & Udell (2023), Algorithm 2.1, with another shift.
+    `test_matrix` is Ω, of shape (n_components, rank), and `products` AΩ, with errors of
+    size `rounding`. Raises SolveError if A is not positive semi-definite, which
+    rounding does not explain.
+
+    Source: Frangella, Tropp & Udell (2023), Algorithm 2.1, with another shift.
     """
     with machine.single_threaded_blas():  # the same bits for any number of threads
         norm = float(np.linalg.norm(products))

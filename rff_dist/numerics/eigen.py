@@ -1,4 +1,9 @@
-"""Decompose the Gram once; ridge for any alpha then takes O(n_components)."""
+"""Ridge for a whole path of alpha from the eigenvalues of the Gram.
+
+Normal equations go in; a spectrum comes out, from which each alpha takes
+O(n_components). A solution of each alpha by itself would take O(n_components³), and
+would not know which eigenvalues are rounding.
+"""
 
 import logging
 from dataclasses import fields
@@ -24,20 +29,19 @@ _LAPACK = 8.0
 class RidgeSpectrum(solution.EquationFacts):
     """Normal equations in the eigenbasis of their Gram, A = QΛQ'."""
 
-    #: float64 array of shape (n_components,). Ascending; those at or below `floor` are
-    #: set to 0.
+    #: Ascending, of shape (n_components,); those at or below `floor` are set to 0.
     eigenvalues: FloatArray
-    #: float64 array of shape (n_components, n_kept). The eigenvectors of the last
-    #: `n_kept` eigenvalues, one per column: all of Q, or with few rows only those whose
-    #: eigenvalue is not 0.
+    #: The eigenvectors of the last `n_kept` eigenvalues, one per column, of shape
+    #: (n_components, n_kept): all of Q, or with few rows only those whose eigenvalue is
+    #: not 0.
     eigenvectors: FloatArray
-    #: float64 array of shape (n_components, n_targets). Q'B; 0 where the eigenvalue was
-    #: set to 0 (B lies in the range of A, so the rest is rounding error).
+    #: Q'B, of shape (n_components, n_targets); 0 where the eigenvalue was set to 0 (B
+    #: lies in the range of A, so the rest is rounding error).
     projected_moments: FloatArray
-    #: rounding error of the eigenvalues: n_components · eps · (largest), or the size of
-    #: the most negative eigenvalue where that is larger
+    #: Rounding error of the eigenvalues: n_components · eps · (largest), or the size of
+    #: the most negative eigenvalue if that is larger.
     floor: float
-    #: how many eigenvalues were set to 0
+    #: How many eigenvalues were set to 0.
     n_clipped: int
 
     @property
@@ -49,20 +53,18 @@ class RidgeSpectrum(solution.EquationFacts):
         """Solve for one alpha, or one per target, in O(n_components² · n_targets).
 
         Directions whose eigenvalue was clipped get no weight, so alpha = 0 on a
-        singular system gives the coefficients of least norm.
-
-        `alpha`: float or array of shape (n_targets,). Ridge penalty, in the units of
-          the eigenvalues. The result's status is RANK_DEFICIENT, with a LinAlgWarning,
-          where eigenvalues were clipped and alpha is below the floor.
+        singular system gives the coefficients of least norm. If eigenvalues were
+        clipped and alpha is below the floor, the status is RANK_DEFICIENT, with a
+        LinAlgWarning.
 
         Raises InvalidParameterError if alpha is negative, not finite or of a wrong
         shape.
         """
         penalty = solution.check_alpha(alpha, self.projected_moments.shape[1])
-        deficient = self.n_clipped > 0 and bool(
-            ((penalty < self.floor) | (penalty == 0)).any()
-        )
-        if deficient:
+        is_below = (penalty < self.floor) | (penalty == 0)
+        status = solution.SolveStatus.OK
+        if self.n_clipped > 0 and is_below.any():
+            status = solution.SolveStatus.RANK_DEFICIENT
             warn(
                 f"the system has rank {self.effective_rank} of {len(self.eigenvalues)}"
                 f" and alpha={penalty.min():.3g} is below the floor {self.floor:.3g}:"
@@ -74,9 +76,8 @@ class RidgeSpectrum(solution.EquationFacts):
         with machine.single_threaded_blas():
             # eigenvectors may be those of the last eigenvalues only; the weights before
             # them are 0
-            coefficients = (
-                self.eigenvectors @ weights[len(weights) - self.eigenvectors.shape[1] :]
-            )
+            n_kept = self.eigenvectors.shape[1]
+            coefficients = self.eigenvectors @ weights[len(weights) - n_kept :]
         return solution.make_solution(
             self,
             coefficients,
@@ -84,28 +85,19 @@ class RidgeSpectrum(solution.EquationFacts):
             rss=self._signed_rss(penalty[np.newaxis])[0],
             effective_rank=self.effective_rank,
             floor=self.floor,
-            status=(
-                solution.SolveStatus.RANK_DEFICIENT
-                if deficient
-                else solution.SolveStatus.OK
-            ),
+            status=status,
         )
 
     def residual_sum_of_squares(self, alphas: ArrayLike) -> FloatArray:
-        """Training residual for every alpha, never negative, in O(n_alphas ·
-        n_components · n_targets).
+        """Return the training residual of every alpha and target, never negative.
 
-        `alphas`: float64 array of shape (n_alphas,). Ridge penalties.
-
-        Returns float64 array of shape (n_alphas, n_targets): in the targets' units
-        squared, to within `rss_error_bound(alphas)`.
+        In the targets' units squared, of shape (n_alphas, n_targets), to within
+        `rss_error_bound`; O(n_alphas · n_components · n_targets).
         """
         return np.maximum(self._signed_rss(self._column(alphas)), 0.0)
 
     def rss_error_bound(self, alphas: ArrayLike) -> FloatArray:
-        """Bound the rounding error of `residual_sum_of_squares(alphas)`, shape
-        (n_alphas, n_targets).
-        """
+        """Bound the rounding error of `residual_sum_of_squares`, of its shape."""
         norms = self._squared_norms(self._column(alphas))
         total = self.total_sum_of_squares
         return solution.rss_error_bound(
@@ -113,9 +105,7 @@ class RidgeSpectrum(solution.EquationFacts):
         )
 
     def degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
-        """Effective number of parameters, Σ λ/(λ + alpha), plus one for an intercept;
-        shape (n_alphas,).
-        """
+        """Return Σ λ/(λ + alpha) of every alpha, plus one for an intercept."""
         column = self.eigenvalues[:, np.newaxis]
         # Hastie, Tibshirani & Friedman (2009), eq. 3.50, with eigenvalues in place of
         # squared singular values
@@ -123,32 +113,21 @@ class RidgeSpectrum(solution.EquationFacts):
         return float(self.fit_intercept) + np.array(traces)
 
     def residual_degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
-        """Compute n_samples − `degrees_of_freedom` without cancellation; shape
-        (n_alphas,).
-        """
+        """Return n_samples − `degrees_of_freedom`, without cancellation."""
         kept = self.eigenvalues[self.n_clipped :]
         # 1 − λ/(λ + alpha) = alpha/(λ + alpha): near n degrees of freedom the
         # difference of the sums has no digits
-        shrunk = np.array(
-            [(row[0] / (kept + row[0])).sum() for row in self._column(alphas)]
-        )
-        return (
-            float(self.n_samples - int(self.fit_intercept) - self.effective_rank)
-            + shrunk
-        )
+        shrunk = [(row[0] / (kept + row[0])).sum() for row in self._column(alphas)]
+        n_beyond = self.n_samples - int(self.fit_intercept) - self.effective_rank
+        return float(n_beyond) + np.array(shrunk)
 
     def log_evidences(self, alphas: ArrayLike) -> FloatArray:
-        """Log density of each target for every alpha, the noise variance profiled out,
-        less constants.
+        """Return the log density of each target for every alpha, less constants.
 
         y ~ N(0, σ²·(ZZ'/alpha + I)) with the σ² of the largest density, an intercept
-        taken out first.
-
-        `alphas`: float64 array of shape (n_alphas,). Penalties above 0.
-
-        Returns float64 array of shape (n_alphas, n_targets): −½·(n·log q + Σ log(1 +
-        λ/alpha)) with q = c − B'(A + alpha)⁻¹B; a q below its rounding error counts as
-        that error.
+        taken out first. That is −½·(n·log q + Σ log(1 + λ/alpha)) with q = c − B'(A +
+        alpha)⁻¹B, of shape (n_alphas, n_targets), for alphas above 0; a q below its
+        rounding error counts as that error.
 
         Source: Rasmussen & Williams (2006), eq. 2.30, with the matrix determinant
         lemma.
@@ -175,13 +154,10 @@ class RidgeSpectrum(solution.EquationFacts):
         return solution.check_alpha(values, len(values))[:, np.newaxis]
 
     def _filter(self, penalty: FloatArray) -> FloatArray:
-        """Compute 1/(λ + alpha), and 0 for clipped eigenvalues; shape (n_components, 1
-        or n_targets).
-        """
+        """Return 1/(λ + alpha), and 0 for clipped eigenvalues, a column per penalty."""
         inverse = np.zeros((len(self.eigenvalues), len(penalty)))
-        inverse[self.n_clipped :] = 1.0 / (
-            self.eigenvalues[self.n_clipped :, np.newaxis] + penalty
-        )
+        kept = self.eigenvalues[self.n_clipped :, np.newaxis]
+        inverse[self.n_clipped :] = 1.0 / (kept + penalty)
         return inverse
 
     def _squared_norms(self, penalties: FloatArray) -> FloatArray:
@@ -190,8 +166,9 @@ class RidgeSpectrum(solution.EquationFacts):
         return np.stack([np.square(columns).sum(axis=0) for columns in weights])
 
     def _signed_rss(self, penalties: FloatArray) -> FloatArray:
-        """Compute c − Σ b²(λ + 2·alpha)/(λ + alpha)² for rows of penalties; rounding
-        may make it negative.
+        """Return c − Σ b²(λ + 2·alpha)/(λ + alpha)² for rows of penalties.
+
+        Rounding may make it negative.
         """
         eigenvalues = self.eigenvalues[:, np.newaxis]
         rows = []
@@ -205,15 +182,12 @@ class RidgeSpectrum(solution.EquationFacts):
 
 
 def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
-    """Like `scipy.linalg.eigh(gram)`, decompose normal equations for a whole path of
-    alpha.
+    """Decompose normal equations, like `scipy.linalg.eigh(gram)`.
 
     Takes O(n_components³), some 20 times a Cholesky factorisation, and three more
     float64 arrays of the Gram's size; O(n_components² · n_samples) where the rows are
     at most half as many as the components. For a single alpha `solve_cholesky` is
-    cheaper.
-
-    `equations`: not changed; only the upper triangle of the Gram is read.
+    cheaper. The equations are not changed, and only the Gram's upper triangle is read.
 
     BLAS uses one thread: bits would depend on the number of threads, which the process
     shares, and threaded OpenBLAS crashes in large symmetric products (numpy issue
@@ -227,32 +201,30 @@ def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
     n_components = len(equations.gram)
     gram = np.asarray(equations.gram, dtype=np.float64)
     with machine.single_threaded_blas():
-        few = 2 * equations.n_samples <= n_components
-        decomposed = _eigh_of_low_rank(gram, equations) if few else None
+        decomposed = None
+        if 2 * equations.n_samples <= n_components:
+            decomposed = _eigh_of_low_rank(gram, equations)
         eigenvalues, eigenvectors = decomposed or _eigh(gram)
+        n_kept = eigenvectors.shape[1]
         projected = np.zeros((n_components, equations.moments.shape[1]))
-        projected[n_components - eigenvectors.shape[1] :] = (
-            eigenvectors.T @ equations.moments
-        )
+        projected[n_components - n_kept :] = eigenvectors.T @ equations.moments
     floor, n_clipped = negligible(equations, eigenvalues)
-    clipped = np.arange(n_components) < n_clipped
+    eigenvalues = eigenvalues.copy()
+    eigenvalues[:n_clipped] = 0.0
+    projected[:n_clipped] = 0.0
+    facts = [field.name for field in fields(solution.EquationFacts)]
     return RidgeSpectrum(
-        eigenvalues=np.where(clipped, 0.0, eigenvalues),
+        eigenvalues=eigenvalues,
         eigenvectors=eigenvectors,
-        projected_moments=np.where(clipped[:, np.newaxis], 0.0, projected),
+        projected_moments=projected,
         floor=floor,
         n_clipped=n_clipped,
-        **{
-            field.name: getattr(equations, field.name)
-            for field in fields(solution.EquationFacts)
-        },
+        **{name: getattr(equations, name) for name in facts},
     )
 
 
 def _eigh(gram: FloatArray) -> _Eigen:
-    """Decompose by divide and conquer, by NumPy: unlike SciPy it lets other Python
-    threads run meanwhile.
-    """
+    """Decompose by NumPy, which unlike SciPy lets other Python threads run."""
     try:
         # The transpose's lower triangle is the Gram's upper one, and in LAPACK's order.
         eigenvalues, eigenvectors = np.linalg.eigh(gram.T, UPLO="L")
@@ -272,17 +244,15 @@ def not_converged(matrix: FloatArray, error: Exception) -> SolveError:
 def _eigh_of_low_rank(
     gram: FloatArray, equations: solution.NormalEquations
 ) -> _Eigen | None:
-    """Decompose a Gram of few rows by pivoted Cholesky to its rank, A = LL', then L =
-    (QU)ΣV'.
+    """Decompose a Gram of few rows by pivoted Cholesky, A = LL', then L = (QU)ΣV'.
 
-    Higham (1990), Analysis of the Cholesky decomposition of a semi-definite matrix. 5
-    to 15 times as fast as `eigh` for 30 to 500 rows of 2,048 components, with the same
-    eigenvalues to 5e-13.
+    5 to 15 times as fast as `eigh` for 30 to 500 rows of 2,048 components, with the
+    same eigenvalues to 5e-13. Returns all eigenvalues, 0 beyond the rank, and the
+    eigenvectors of the last `rank` ones; None if so few rows cannot have given the
+    Gram, because it is indefinite or its rank is higher.
 
-    Returns `eigenvalues`, float64 array of shape (n_components,): ascending, with 0 for
-    all beyond the rank. Returns `eigenvectors`, float64 array of shape (n_components,
-    rank): of the last `rank` eigenvalues. Returns None where so few rows cannot have
-    given the Gram: it is indefinite, or its rank is higher.
+    Source: Higham (1990), Analysis of the Cholesky decomposition of a semi-definite
+    matrix.
     """
     n_components = len(gram)
     rounding = n_components * EPS * float(np.diagonal(gram).max())
@@ -311,14 +281,11 @@ def _eigh_of_low_rank(
 def negligible(
     equations: solution.NormalEquations, eigenvalues: FloatArray
 ) -> tuple[float, int]:
-    """Return the rounding error of a Gram's eigenvalues, and how many of them are not
-    above it.
+    """Return the rounding error of a Gram's eigenvalues, and how many are not above it.
 
     The error is n_components · eps · (largest), the error of the sums' grid, or the
     size of the most negative eigenvalue, whichever is largest. A negative eigenvalue
-    that rounding does not explain causes a LinAlgWarning.
-
-    `eigenvalues`: float64 array of shape (n_components,). Ascending.
+    that rounding does not explain causes a LinAlgWarning. Eigenvalues are ascending.
     """
     rounding = len(eigenvalues) * EPS
     smallest = float(eigenvalues[0])

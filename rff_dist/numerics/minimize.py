@@ -1,5 +1,8 @@
-"""Minimise a convex loss of linear scores plus a ridge penalty, with the ridge Gram as
-preconditioner.
+"""Minimise a convex loss of linear scores plus a ridge penalty.
+
+A loss with its gradient and the ridge Gram of the same rows go in; coefficients come
+out. `scipy.optimize.minimize` alone would take hundreds of passes over the data; here
+the Gram is the preconditioner.
 
 The objective is J(W, b) = L(W, b) + penalty·‖W‖². Each evaluation costs a pass over the
 data, so passes are what counts. With A the centred Gram and h the mean curvature of the
@@ -30,7 +33,7 @@ import numpy as np
 import scipy
 
 from rff_dist.errors import SolveError
-from rff_dist.numerics import cholesky, machine, solution
+from rff_dist.numerics import machine, solution, triangular
 from rff_dist.typing import FloatArray, frozen
 
 logger = logging.getLogger(__name__)
@@ -47,21 +50,20 @@ MEMORY = 20  # steps that L-BFGS remembers: 16 · MEMORY bytes for each coeffici
 class Minimum:
     """Where a minimisation ended, and how far from the minimum that may be."""
 
-    #: float64 array of shape (n_components, n_columns). W.
+    #: W, of shape (n_components, n_columns).
     coefficients: FloatArray
-    #: float64 array of shape (n_columns,). b; zero without an intercept.
+    #: b, of shape (n_columns,); zero without an intercept.
     intercept: FloatArray
-    #: J at the end
+    #: J at the end.
     objective: float
-    #: ½‖∂J/∂V‖², about how far J is above its minimum
+    #: ½‖∂J/∂V‖², about how far J is above its minimum.
     excess: float
-    #: `n_iterations`, `n_evaluations`: steps taken, and evaluations of the loss, which
-    #: are passes over the data
     n_iterations: int
+    #: Evaluations of the loss, which are passes over the data.
     n_evaluations: int
-    #: whether `excess` is at most tol · `reference`
+    #: Whether `excess` is at most tol · `reference`.
     converged: bool
-    #: the loss of scores of 0
+    #: The loss of scores of 0.
     reference: float
 
 
@@ -69,16 +71,16 @@ class Minimum:
 class PenalizedLoss:
     """J(W, b) = loss(W, b) + penalty·‖W‖²."""
 
-    #: makes the loss and its gradients, all sums over rows, of W and b
+    #: Makes the loss and its gradients, all sums over rows, of W and b.
     loss: LossFunction
-    #: those of the same rows and features; centred where an intercept is fitted
+    #: Those of the same rows and features; centred if an intercept is fitted.
     equations: solution.NormalEquations
-    #: at least 0
+    #: At least 0.
     penalty: float
     #: h, a typical second derivative of the loss with respect to a score. It changes
     #: the number of evaluations, not the minimum.
     curvature: float
-    #: the loss of scores of 0, which is J at W = 0; tolerances are relative to it. J
+    #: The loss of scores of 0, which is J at W = 0; tolerances are relative to it. J
     #: itself goes to 0 with the penalty where classes are separable, and a tolerance
     #: relative to it would rarely be met.
     reference: float
@@ -92,18 +94,13 @@ def minimize_loss(
     tol: float,
     max_iter: int,
 ) -> Minimum:
-    """Like `scipy.optimize.minimize(…, method="L-BFGS-B")` on loss(W, b) +
-    penalty·‖W‖².
+    """Like `scipy.optimize.minimize(…, method="L-BFGS-B")` of a penalized loss.
 
-    Takes O(n_components³ / 3) besides the evaluations of the loss.
+    Begins with W, of shape (n_components, n_columns), and b, of shape (n_columns,),
+    which is not changed if the equations have no intercept. Stops if ½‖∂J/∂V‖² ≤
+    tol·reference; scores are then right to about √tol of their spread. Takes
+    O(n_components³ / 3) besides the evaluations of the loss, and overwrites the Gram.
     The bits depend on those of the loss alone: BLAS runs on one thread for each tile.
-
-    `problem`: its Gram is overwritten.
-    `coefficients`: float64 array of shape (n_components, n_columns). W to start from.
-    `intercept`: float64 array of shape (n_columns,). b to start from; not changed where
-      `equations` have no intercept.
-    `tol`: when to stop: ½‖∂J/∂V‖² ≤ tol·reference. Scores are then right to about √tol
-      of their spread.
 
     Raises SolveError if the Gram is not positive semi-definite.
     """
@@ -112,8 +109,10 @@ def minimize_loss(
 
     def scaled(point: FloatArray) -> tuple[float, FloatArray]:
         # L-BFGS-B begins with an evaluation at x0, which would be one more pass
-        known = search.n_evaluations == 1 and np.array_equal(point, x0)
-        objective, gradient = first if known else search(unit * point)
+        if search.n_evaluations == 1 and np.array_equal(point, x0):
+            objective, gradient = first
+        else:
+            objective, gradient = search(unit * point)
         return objective / unit**2, gradient / unit
 
     def stop(intermediate_result: scipy.optimize.OptimizeResult) -> None:
@@ -158,10 +157,9 @@ def minimize_loss(
 
 
 class _Search:
-    """J as a function of one vector, V and the scaled intercept in centred features;
-    keeps the best point.
+    """J as a function of one vector: V, and the scaled intercept in centred features.
 
-    `objective`, `point`, `gradient`: of the evaluation with the least objective.
+    `objective`, `point` and `gradient` are those of the best evaluation so far.
     """
 
     def __init__(
@@ -189,7 +187,7 @@ class _Search:
         """Return the vector of the coefficients and the intercept to start from."""
         coefficients, intercept = self._start
         scaled = np.empty(coefficients.shape)
-        for rows in cholesky.tiles_of(len(scaled)):
+        for rows in triangular.tiles_of(len(scaled)):
             # V = R·W; triu, because below the diagonal the diagonal tiles keep old
             # numbers
             scaled[rows] = np.triu(self._factor[rows, rows]) @ coefficients[rows]
@@ -205,13 +203,11 @@ class _Search:
         """Return W and b."""
         values = point.reshape(-1, len(self._start[1]))
         coefficients = np.array(values[: len(self._factor)], order="C")
-        cholesky.solve_upper(self._factor, coefficients)
+        triangular.solve_upper(self._factor, coefficients)
         if self._intercept_scale is None:
             return coefficients, self._start[1]
-        return (
-            coefficients,
-            values[-1] / self._intercept_scale - self._means @ coefficients,
-        )
+        centred = values[-1] / self._intercept_scale
+        return coefficients, centred - self._means @ coefficients
 
     def __call__(self, point: FloatArray) -> tuple[float, FloatArray]:
         coefficients, intercept = self.parameters(point)
@@ -220,12 +216,9 @@ class _Search:
         self.n_evaluations += 1
         objective = loss + penalty * float(np.square(coefficients).sum())
         # ∂J/∂W with b + z̄'W held fixed, as in `start`; then ∂J/∂V = R⁻ᵀ ∂J/∂W
-        slope = (
-            slope
-            - np.outer(self._means, intercept_slope)
-            + 2.0 * penalty * coefficients
-        )
-        cholesky.solve_transposed(self._factor, slope)
+        of_means = np.outer(self._means, intercept_slope)
+        slope = slope - of_means + 2.0 * penalty * coefficients
+        triangular.solve_transposed(self._factor, slope)
         gradient = slope.ravel()
         if self._intercept_scale is not None:
             gradient = np.append(gradient, intercept_slope / self._intercept_scale)
@@ -238,9 +231,7 @@ class _Search:
 
 
 def _factor(problem: PenalizedLoss) -> FloatArray:
-    """Factor h·A + 2·penalty·I in the Gram's place; eigenvalues below the floor are
-    lifted to it.
-    """
+    """Factor h·A + 2·penalty·I in the Gram's place, with at least the floor for I."""
     matrix = problem.equations.gram
     penalty = problem.penalty
     curvature = problem.curvature
@@ -251,7 +242,7 @@ def _factor(problem: PenalizedLoss) -> FloatArray:
         matrix.flat[:: len(matrix) + 1] += max(
             2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny
         )
-        broken_at = cholesky.cholesky_in_place(matrix, pool)
+        broken_at = triangular.cholesky_in_place(matrix, pool)
     if broken_at is not None:
         raise SolveError(
             f"the Gram is not positive semi-definite: with a penalty of {penalty:.3g}"

@@ -41,7 +41,7 @@ from rff_dist.errors import DataError, SolveError, StatisticsError
 from rff_dist.features import levels as levels_of
 from rff_dist.features import maps
 from rff_dist.fitting import evaluation, predicting
-from rff_dist.numerics import cholesky, exact_sums, machine, solution
+from rff_dist.numerics import cholesky, exact_sums, machine, solution, triangular
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, Float32Array, FloatArray, IntArray, frozen
@@ -118,7 +118,7 @@ def predictive_model(
             factor = equations.gram if is_last else equations.gram.copy()
             targets = factor_of_target == i
             factor.flat[:: len(factor) + 1] += value
-            is_singular = cholesky.cholesky_in_place(factor, pool) is not None
+            is_singular = triangular.cholesky_in_place(factor, pool) is not None
             if not is_singular and value < floor:
                 is_singular = cholesky.smallest_eigenvalue(factor, pool) < floor
             if is_singular:
@@ -127,12 +127,12 @@ def predictive_model(
                     f" eigenvalue of Z'Z are both below {floor:.3g}, the rounding error"
                     " of the eigenvalues; fit with an alpha above it"
                 )
-            explained[targets] = cholesky.solve_factored(
+            explained[targets] = triangular.solve_factored(
                 factor, equations.moments[:, targets], pool
             )[1]
             if whitener is not None:
                 # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: workers need one triangle, not T
-                cholesky.multiply_upper_in_place(factor, whitener, pool)
+                triangular.multiply_upper_in_place(factor, whitener, pool)
             factor /= np.sqrt(mean_weight)  # R = U/√ω, so that ‖R⁻ᵀv‖² has the factor ω
             factors.append(factor)
     # σ² = q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²
@@ -193,7 +193,7 @@ def _predict_with_variances(
     spread = np.empty((len(inputs), len(model.factors)))
 
     def measure(first: int) -> None:
-        tile = inputs[first : first + cholesky.STRIP_COLUMNS]
+        tile = inputs[first : first + triangular.STRIP_COLUMNS]
         features = _centred_features(feature_map, tile, model.feature_means)
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             for i, factor in enumerate(model.factors):
@@ -204,10 +204,10 @@ def _predict_with_variances(
                         factor.T, solved[:, 0], lower=1
                     )
                 else:
-                    cholesky.solve_transposed(factor, solved)
+                    triangular.solve_transposed(factor, solved)
                 spread[first : first + len(tile), i] = np.square(solved).sum(axis=0)
 
-    machine.share_out(measure, range(0, len(inputs), cholesky.STRIP_COLUMNS))
+    machine.share_out(measure, range(0, len(inputs), triangular.STRIP_COLUMNS))
     if not np.isfinite(spread).all():
         row = rows.block.start + int(np.argmin(np.isfinite(spread).all(axis=1)))
         raise DataError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rff_dist.errors import StatisticsError
-from rff_dist.numerics import cholesky, machine
+from rff_dist.numerics import machine, triangular
 from rff_dist.statistics import layouts, specs
 from rff_dist.typing import EPS, FloatArray
 
@@ -51,7 +51,7 @@ def gram_of(
     whitener = _whitener_of(statistics)
     if whitener is not None:
         with machine.tile_pool() as pool:
-            cholesky.whiten_in_place(gram, whitener.factor, pool)
+            triangular.whiten_in_place(gram, whitener.factor, pool)
     return gram
 
 
@@ -68,7 +68,7 @@ def whitened(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
     """Turn sums over V into sums over Z = V·T⁻¹ in place, with the whitener T."""
     if whitener is not None:
         with machine.single_threaded_blas():
-            cholesky.solve_transposed(whitener, scaled)
+            triangular.solve_transposed(whitener, scaled)
     return scaled
 
 
@@ -185,11 +185,11 @@ class Whitener:
         shape = len(self.factor), min(16, len(self.factor))
         vectors = np.random.Generator(np.random.Philox(0)).standard_normal(shape)
         with machine.single_threaded_blas():
-            cholesky.solve_transposed(self.factor, vectors)
+            triangular.solve_transposed(self.factor, vectors)
             frobenius = float(np.sqrt(np.square(vectors).sum(axis=0).mean()))
             for _ in range(2):
-                cholesky.solve_upper(self.factor, vectors)
+                triangular.solve_upper(self.factor, vectors)
                 vectors = np.ascontiguousarray(np.linalg.qr(vectors)[0])
-                cholesky.solve_transposed(self.factor, vectors)
+                triangular.solve_transposed(self.factor, vectors)
             spectral = float(np.linalg.norm(vectors, 2))
         return spectral, max(frobenius, spectral)

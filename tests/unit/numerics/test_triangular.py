@@ -5,13 +5,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import cholesky, solve_triangular
 
-from rff_dist.numerics.cholesky import (
+from rff_dist.numerics.machine import tile_pool
+from rff_dist.numerics.triangular import (
     cholesky_in_place,
     solve_transposed,
     solve_upper,
     whiten_in_place,
 )
-from rff_dist.numerics.machine import tile_pool
 
 
 def positive_definite(n):
