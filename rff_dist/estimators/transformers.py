@@ -268,7 +268,6 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
 
 
 # -- random Fourier features as a scikit-learn transformer
-# -----------------------------------------
 
 
 @dataclass(repr=False, eq=False)

@@ -81,7 +81,6 @@ def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -
 
 
 # -- closed-form variances
-# -------------------------------------------------------------------------
 
 
 @frozen

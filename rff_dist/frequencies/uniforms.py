@@ -124,7 +124,6 @@ def pick(weights: FloatArray, uniforms: FloatArray) -> IndexArray:
 
 
 # -- scrambled Sobol points
-# ------------------------------------------------------------------------
 
 
 # as many as have direction numbers by Joe & Kuo (2008), which SciPy uses

@@ -304,12 +304,12 @@ def _check_weight(value: object, what: str) -> float:
 
 
 def _check_kernels(kernels: object) -> tuple[Kernel, ...]:
-    is_list = isinstance(kernels, Sequence) and len(kernels) > 0
-    if not is_list or not all(isinstance(kernel, Kernel) for kernel in kernels):
+    parts = list(kernels) if isinstance(kernels, Sequence) else []
+    if not parts or not all(isinstance(part, Kernel) for part in parts):
         raise InvalidParameterError(
             f"`kernels` is {kernels!r}; expected one kernel or more"
         )
-    return tuple(kernels)
+    return tuple(parts)
 
 
 def _in_brackets(kernel: Kernel) -> str:

@@ -1,6 +1,7 @@
-"""Sums without rounding: integers that add up to the same bits in any order and
-grouping.
+"""Sums without rounding: integers that add up to the same bits in any order.
 
+Float64 values go in; their exact sum comes out, read as float64 in the end. `math.fsum`
+is as exact, but cannot be stored, subtracted from, or merged with another worker's.
 `ExactSum` holds float64 values of any size, as a few arrays of 32-bit digits. The D x D
 Gram is too large for that; `ridge_statistics` keeps it on a fixed-point grid, which is
 possible because its values are bounded.
@@ -35,14 +36,12 @@ _MASK = (1 << _BITS) - 1
 
 @frozen(eq=False)
 class ExactSum(EqualByFields):
-    """Like `math.fsum`, for arrays: exact sums of float64 values, in base 2**32, in
-    canonical form.
-    """
+    """Like `math.fsum`, for arrays: exact sums, in base 2**32, in canonical form."""
 
-    #: the first digit counts multiples of 2**(32 * lowest)
+    #: The first digit counts multiples of 2**(32 * lowest).
     lowest: int
-    #: int64 array of shape (n_digits + 1, ...). Digits from 0 to 2**32 - 1, least
-    #: significant first, then a last one of 0 or -1 for the sign.
+    #: Digits from 0 to 2**32 - 1, least significant first, then a last one of 0 or -1
+    #: for the sign; of shape (n_digits + 1, ...).
     digits: IntArray
 
     @classmethod
@@ -65,8 +64,8 @@ class ExactSum(EqualByFields):
         lowest = int(position[integers != 0].min()) if integers.any() else 0
         position = np.where(integers == 0, lowest, position)
         # a 53-bit integer shifted by up to 31 bits spans three digits; each part stays
-        # below 2**63 integers below 0 stay right: `>>` rounds down and `&` is never
-        # negative, so only the top part has a sign
+        # below 2**63. Integers below 0 stay right: `>>` rounds down and `&` is never
+        # negative, so only the top part has a sign.
         low = (integers & _MASK) << shift
         high = (integers >> _BITS) << shift
         parts = (low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS)
@@ -86,8 +85,7 @@ class ExactSum(EqualByFields):
 
     @classmethod
     def by_group(cls, values: FloatArray, groups: AnyArray, n_groups: int) -> Self:
-        """Return the sums of `values` by group, shape (n_groups,); `groups` has the
-        group of each value.
+        """Return the sums of `values` by group; `groups` has the group of each value.
 
         Raises DataError if a value is NaN or infinite.
         """
@@ -205,9 +203,7 @@ def add_whole_numbers(numbers: FloatArray, total: IntArray) -> None:
 
 
 def add_fields[S](left: S, right: S, **values: Any) -> S:
-    """Add two dataclasses of sums field by field; the fields in `values` are set to
-    these.
-    """
+    """Add two dataclasses of sums field by field; `values` replace some sums."""
     record: Any = left  # a dataclass, which `S` does not say
     names = [field.name for field in fields(record) if field.name not in values]
     sums = {name: getattr(left, name) + getattr(right, name) for name in names}
@@ -215,23 +211,20 @@ def add_fields[S](left: S, right: S, **values: Any) -> S:
     return total
 
 
-# -- vectors with long stretches of one value as runs of (count, value)
-# ----------------------------
+# -- vectors with long stretches of one value
 
 
-type Runs = tuple[tuple[int, float], ...]
+type Runs = tuple[tuple[int, float], ...]  # of (count, value)
 
 
 def expand(runs: Runs) -> NDArray[np.float64]:
-    """Return runs of (count, value) as an array with one value per place:
-    `numpy.repeat(values, counts)`.
-    """
+    """Return runs as an array: `numpy.repeat(values, counts)`."""
     counts, values = zip(*runs, strict=True)
     return np.repeat(np.asarray(values, np.float64), counts)
 
 
 def as_runs(values: AnyArray) -> Runs:
-    """Return a vector as runs of (count, value)."""
+    """Return a vector as runs."""
     starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]][: len(values)])
     counts = np.diff(np.r_[starts, len(values)])
     return tuple(zip(counts.tolist(), values[starts].tolist(), strict=True))

@@ -1,5 +1,8 @@
-"""What this machine gives a computation: its cores, its memory, and threads that share
-out whole tiles.
+"""What this machine gives a computation: cores, memory, and threads that share tiles.
+
+Work goes in, in whole tiles; threads take it from each other, each with single-threaded
+BLAS. BLAS with threads of its own would cut its sums by their number, and crash on
+large symmetric products.
 """
 
 import os
@@ -23,9 +26,7 @@ from rff_dist.typing import AnyArray
 
 
 def available_memory() -> int:
-    """Return the bytes that this process may use: the machine's memory, or a control
-    group's lower limit.
-    """
+    """Return the bytes that this process may use, of the machine or a control group."""
     # in a container this is still the whole machine's memory
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     # of version 2 of control groups, and of version 1
@@ -48,15 +49,12 @@ def available_cores() -> int:
     The environment does not matter: Dask's workers and its local cluster set
     OMP_NUM_THREADS to 1.
     """
-    return (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-# -- threads that share out whole tiles, each with single-threaded BLAS
-# ----------------------------
+# -- threads
 
 
 threads_in_use: ContextVar[int] = ContextVar("n_threads", default=1)
@@ -66,9 +64,7 @@ threads_in_use: ContextVar[int] = ContextVar("n_threads", default=1)
 def using_threads(n_threads: int) -> Iterator[None]:
     """Let block functions use `n_threads` threads, each with single-threaded BLAS.
 
-    Threads share out whole tiles, so no bit of a result depends on their number. BLAS
-    with threads of its own would cut its sums by their number, and crash on large
-    symmetric products.
+    Threads share out whole tiles, so no bit of a result depends on their number.
     """
     with contexts.setting(threads_in_use, n_threads), single_threaded_blas():
         yield
@@ -82,33 +78,28 @@ class _Inline(Executor):
 
 
 def executor_of(n_threads: int) -> Executor:
-    """Return an executor of `n_threads` threads; with one, tasks run in the calling
-    thread.
-    """
+    """Return an executor of `n_threads` threads; one is the calling thread."""
     return _Inline() if n_threads == 1 else ThreadPoolExecutor(n_threads)
 
 
 class SpareMemory:
-    """Memory that threads hand on to each other: new pages from the system take longer
-    than filling them.
+    """Memory that threads hand on to each other.
+
+    New pages from the system take longer than filling them.
     """
 
     def __init__(self) -> None:
         self._arrays: deque[AnyArray] = deque()
 
     def take(self, size: int, dtype: DTypeLike) -> AnyArray:
-        """Return an array of one dimension with at least `size` numbers of any
-        value.
-        """
+        """Return a vector of at least `size` numbers of any value."""
         try:
             array = self._arrays.popleft()
         except IndexError:
             return np.empty(size, dtype)
-        return (
-            array
-            if len(array) >= size and array.dtype == dtype
-            else np.empty(size, dtype)
-        )
+        if len(array) < size or array.dtype != dtype:
+            return np.empty(size, dtype)
+        return array
 
     def give(self, array: AnyArray) -> None:
         """Hand on an array that is no longer used."""
@@ -116,9 +107,7 @@ class SpareMemory:
 
 
 def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
-    """Call a function with each item; this thread and the others of `using_threads`
-    share the items.
-    """
+    """Call a function with each item, in this thread and the others of a block."""
     # its popleft is atomic, so threads need no lock; whoever is free takes the next
     # item
     left = deque(items)
@@ -148,25 +137,20 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
 
 
 def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[slice]:
-    """Cut rows into tiles that become smaller towards the end, so that threads that
-    share them end together.
+    """Cut rows into tiles that become smaller, so that threads end together.
 
     Each tile is half of a thread's share of the rows left (Polychronopoulos & Kuck
-    1987, guided self-scheduling), for the threads of `using_threads`. With one thread
-    all tiles have `most` rows.
-
-    `most`, `least`: rows of the largest and the smallest tiles, multiples of
-    `multiple`. `multiple`: all tiles but the last have a multiple of so many rows.
+    1987, guided self-scheduling), for the threads of `using_threads`. All but the last
+    have from `least` to `most` rows, multiples of `multiple`; with one thread all have
+    `most`.
     """
     n_threads = threads_in_use.get()
     tiles = []
     first = 0
     while first < n_rows:
-        share = (
-            most
-            if n_threads == 1
-            else (n_rows - first) // (2 * n_threads * multiple) * multiple
-        )
+        share = most
+        if n_threads > 1:
+            share = (n_rows - first) // (2 * n_threads * multiple) * multiple
         last = min(n_rows, first + min(most, max(least, share)))
         tiles.append(slice(first, last))
         first = last
@@ -174,9 +158,7 @@ def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[
 
 
 def libraries_with_threads() -> list[dict[str, Any]]:
-    """Return the BLAS libraries in this process, as `threadpoolctl.threadpool_info`
-    does.
-    """
+    """Return this process's BLAS libraries, as `threadpoolctl.threadpool_info`."""
     return cast("list[dict[str, Any]]", _libraries().info())
 
 
@@ -188,8 +170,9 @@ def _libraries() -> ThreadpoolController:
 
 @lru_cache(maxsize=1)
 def _libraries_of(n_modules: int) -> ThreadpoolController:
-    """List the BLAS libraries, which takes 8 ms, again whenever new modules may have
-    brought more.
+    """List the BLAS libraries again when modules, which may bring more, were imported.
+
+    This takes 8 ms.
     """
     return ThreadpoolController().select(user_api="blas")
 
@@ -244,17 +227,13 @@ _blas_limit = _BlasLimit()
 
 
 def single_threaded_blas() -> AbstractContextManager[None]:
-    """Let BLAS use one thread for a while, so that no bit of its sums depends on the
-    number of threads.
-    """
+    """Let BLAS use one thread, so that no bit of its sums depends on their number."""
     return _blas_limit.hold()
 
 
 @contextmanager
 def tile_pool(n_threads: int | None = None) -> Iterator[Executor]:
-    """Open a pool to run tiles in, all cores of the process by default, with BLAS on
-    one thread each.
-    """
+    """Open a pool to run tiles in, by default on all cores, with BLAS on one thread."""
     with (
         single_threaded_blas(),
         ThreadPoolExecutor(n_threads or available_cores()) as pool,

@@ -1,5 +1,8 @@
-"""The result of a ridge solve and how far to trust it: a failure is a status with
-causes and remedies.
+"""The system that ridge regression solves, and its solution.
+
+Sums of rows become `NormalEquations`; a solver makes a `RidgeSolution` of them, with
+how far to trust it: a failure is a status with causes and remedies. A bare array of
+coefficients would hide that alpha was below the rounding error of the sums.
 """
 
 from __future__ import annotations
@@ -20,9 +23,7 @@ _STRIP_ROWS = 64  # of a Gram that are worked on at a time, to fit the cache
 
 
 class SolveStatus(StrEnum):
-    """How a ridge system was solved; `causes` and `remedies` are sentences for a
-    person.
-    """
+    """How a ridge system was solved, with causes and remedies in words."""
 
     OK = "ok"
     ILL_CONDITIONED = "ill_conditioned"
@@ -77,38 +78,33 @@ _REMEDIES = {
 
 @frozen
 class RidgeSolution:
-    """Coefficients that minimise ‖y − intercept − Zw‖² + alpha·‖w‖², one column per
-    target.
+    """Coefficients that minimise ‖y − intercept − Zw‖² + alpha·‖w‖².
+
+    Arrays have one number per target, and coefficients one column.
     """
 
-    #: float64 array of shape (n_components, n_targets). Weights of the normalised
-    #: features.
+    #: Weights of the normalised features, of shape (n_components, n_targets).
     coefficients: FloatArray
-    #: float64 array of shape (n_targets,). ȳ − z̄'w; zero without an intercept.
+    #: ȳ − z̄'w; zero without an intercept.
     intercept: FloatArray
-    #: float64 array of shape (n_targets,). The penalty of each target.
     alpha: FloatArray
-    #: float64 array of shape (n_targets,). Of the training rows; at least 0. The true
-    #: value is within `rss_error_bound` of it.
+    #: Of the training rows; at least 0. The true value is within `rss_error_bound`.
     residual_sum_of_squares: FloatArray
-    #: float64 array of shape (n_targets,). Rounding error of `residual_sum_of_squares`.
-    #: A residual below its bound is not resolved: say "at most the bound", not "zero".
+    #: Rounding error of `residual_sum_of_squares`. A residual below its bound is not
+    #: resolved: say "at most the bound", not "zero".
     rss_error_bound: FloatArray
-    #: float64 array of shape (n_targets,). The residual as a share of the total sum of
-    #: squares, 1 − R² at the training rows; 0 for a constant target.
+    #: The residual as a share of the total sum of squares, 1 − R² at the training rows;
+    #: 0 for a constant target.
     unexplained: FloatArray
-    #: directions of the feature space that the solution uses
+    #: Directions of the feature space that the solution uses.
     effective_rank: int
-    #: eigenvalues below it are rounding error; see `NormalEquations.floor`
+    #: Eigenvalues below it are rounding error; see `NormalEquations.floor`.
     floor: float
-    #: how it went, with causes and remedies
     status: SolveStatus
 
 
 class TargetSummary(Protocol):
-    """Means and sums of squares that normal equations, their spectrum and systems
-    without a Gram all have.
-    """
+    """Means and sums of squares that all ridge systems have, also without a Gram."""
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
@@ -133,10 +129,10 @@ def make_solution(
     floor: float,
     status: SolveStatus,
 ) -> RidgeSolution:
-    """Complete a solution from its coefficients and the residual as computed, which may
-    be negative.
+    """Complete a solution from its coefficients and the residual as computed.
 
-    Raises SolveError if squares of the coefficients overflow.
+    Rounding may make that negative. Raises SolveError if squares of the coefficients
+    overflow.
     """
     total = summary.total_sum_of_squares
     # c − 2w'B + w'Aw cancels where the fit is close, and may come out below 0; the
@@ -228,18 +224,14 @@ def check_equations(equations: NormalEquations) -> None:
 
 
 def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
-    """Return one penalty per target, float64 of shape (n_targets,).
+    """Return one penalty per target.
 
     Raises InvalidParameterError if a penalty is negative or not finite, or their number
-    is neither one nor
-      `n_targets`.
+    is neither one nor `n_targets`.
     """
     values = np.asarray(alpha)
-    if (
-        values.dtype.kind not in "iuf"
-        or not np.isfinite(values).all()
-        or (values < 0).any()
-    ):
+    are_numbers = values.dtype.kind in "iuf" and np.isfinite(values).all()
+    if not are_numbers or (values < 0).any():
         raise InvalidParameterError(
             f"`alpha` is {alpha!r}; expected finite numbers in [0, inf)"
         )
@@ -254,8 +246,9 @@ def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
 def largest_eigenvalue(
     apply: Callable[[FloatArray], FloatArray], n: int, *, steps: int
 ) -> float:
-    """Growth of the norm under repeated `apply`, symmetric and non-negative; never
-    above the eigenvalue.
+    """Return the growth of a vector's norm under repeated `apply`.
+
+    It is never above the largest eigenvalue, if `apply` is symmetric and non-negative.
     """
     # irregular, so that it is orthogonal to no eigenvector by accident
     vector = np.cos(np.arange(n, dtype=np.float64) ** 2)
@@ -270,64 +263,56 @@ def largest_eigenvalue(
     return growth
 
 
-# -- the system that ridge regression solves, and what its spectrum keeps of it
-# --------------------
+# -- the system that ridge regression solves
 
 
 @frozen(kw_only=True)
 class EquationFacts:
-    """Counts, means and sums of squares that normal equations and their spectrum have
-    in common.
-    """
+    """What normal equations and their spectrum have in common."""
 
-    #: float64 array of shape (n_targets,). Sum of squares of each (centred) target.
+    #: Sum of squares of each (centred) target, of shape (n_targets,).
     total_sum_of_squares: FloatArray
-    #: float64 array of shape (n_components,). z̄, zero without an intercept.
+    #: z̄, of shape (n_components,); zero without an intercept.
     feature_means: FloatArray
-    #: float64 array of shape (n_targets,). ȳ, zero without an intercept.
+    #: ȳ, of shape (n_targets,); zero without an intercept.
     target_means: FloatArray
-    #: observations; see `RidgeStatistics.n_observations`
+    #: Observations; see `RidgeStatistics.n_observations`.
     n_samples: int
-    #: sum of the rows' weights; over `n_samples` it is the mean weight of an
-    #: observation
+    #: Sum of the rows' weights; over `n_samples` it is the mean weight of an
+    #: observation.
     sum_of_weights: float
-    #: whether an intercept is fitted, which costs one degree of freedom
+    #: Whether an intercept is fitted, which costs one degree of freedom.
     fit_intercept: bool
 
 
 @frozen(kw_only=True)
 class NormalEquations(EquationFacts):
-    """The system (gram + alpha·I)·w = moments that ridge regression solves, in
-    float64.
-    """
+    """The system (gram + alpha·I)·w = moments that ridge regression solves."""
 
-    #: float64 array of shape (n_components, n_components). Z'Z, symmetric; centred (Z'Z
-    #: − n·z̄z̄') where an intercept is fitted.
+    #: Z'Z, symmetric; centred (Z'Z − n·z̄z̄') if an intercept is fitted.
     gram: FloatArray
-    #: float64 array of shape (n_components, n_targets). Z'Y, centred likewise.
+    #: Z'Y, of shape (n_components, n_targets), centred likewise.
     moments: FloatArray
-    #: how far rounding of sums and of means may have moved an eigenvalue of the Gram
+    #: How far rounding of sums and of means may have moved an eigenvalue of the Gram.
     gram_error: float = 0.0
 
     def floor(self, largest: float | None = None) -> float:
-        """Return the size below which eigenvalues are rounding error; no alpha below it
-        can be relied on.
+        """Return the size below which eigenvalues are rounding error.
 
-        It is n_components · eps · (largest eigenvalue), or the Gram's own error if that
-        is more.
-
-        `largest`: the largest eigenvalue. By default eight power iterations estimate
-          it, up to a few per cent too low; they read the upper triangle only.
+        No alpha below it can be relied on. It is n_components · eps · (largest
+        eigenvalue), or the Gram's own error if that is more. By default eight power
+        iterations estimate the largest eigenvalue, up to a few per cent too low; they
+        read the upper triangle only.
         """
         if largest is None:
             # the transpose is in Fortran's order without a copy, and its lower triangle
             # is the Gram's upper
             gram = self.gram.T
-            largest = largest_eigenvalue(
-                lambda x: scipy.linalg.blas.dsymv(1.0, gram, x, lower=1),
-                len(gram),
-                steps=8,
-            )
+
+            def multiply(vector: FloatArray) -> FloatArray:
+                return np.asarray(scipy.linalg.blas.dsymv(1.0, gram, vector, lower=1))
+
+            largest = largest_eigenvalue(multiply, len(gram), steps=8)
         return max(len(self.gram) * EPS * largest, self.gram_error)
 
     def without(self, part: NormalEquations) -> NormalEquations:
@@ -337,8 +322,6 @@ class NormalEquations(EquationFacts):
         Sums about the means of all are those of both groups, and a term of rank one for
         the distance between their means (Chan, Golub and LeVeque 1983). They lose
         digits if few rows are left.
-
-        `part`: of some of the rows, with the same components and targets.
         """
         weight = self.sum_of_weights - part.sum_of_weights
         ratio = self.sum_of_weights / weight

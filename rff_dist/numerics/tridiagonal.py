@@ -26,14 +26,14 @@ _BLOCK = 64
 class Tridiagonal:
     """A symmetric matrix as A = QTQ'."""
 
-    #: Fortran-ordered float64 array of shape (n, n). The entries below the
-    #: first subdiagonal, with `reflector_scales`, encode Q as Householder reflections.
+    #: Fortran-ordered, of shape (n, n). The entries below the first subdiagonal, with
+    #: `reflector_scales`, encode Q as Householder reflections.
     reflectors: FloatArray
-    #: float64 array of shape (n - 1,), one zero for n = 1
+    #: Of shape (n - 1,), one zero for n = 1.
     reflector_scales: FloatArray
-    #: float64 array of shape (n,). Of T.
+    #: Of T, of shape (n,).
     diagonal: FloatArray
-    #: float64 array of shape (n - 1,), one zero for n = 1. Of T.
+    #: Of T, of shape (n - 1,), one zero for n = 1.
     off_diagonal: FloatArray
 
     @classmethod
@@ -90,10 +90,8 @@ class Tridiagonal:
         """Return (T + alpha)⁻¹x of each column x for each alpha.
 
         One call solves for all alphas: their matrices are the blocks of a single
-        tridiagonal matrix.
-
-        Returns float64 array of shape (n, n_alphas, n_columns).
-        Raises SolveError if T + alpha is not positive definite.
+        tridiagonal matrix. The result has the shape (n, n_alphas, n_columns). Raises
+        SolveError if T + alpha is not positive definite.
         """
         n = len(columns)
         n_alphas = len(alphas)
@@ -146,12 +144,11 @@ class Tridiagonal:
 class RidgeTridiagonal:
     """The Gram of normal equations as A = QTQ'."""
 
-    #: Q and T
     form: Tridiagonal
-    #: float64 array of shape (n_components,). Ascending; those at or below their
-    #: rounding error, see `eigen.negligible`, are set to 0.
+    #: Ascending; those at or below their rounding error, see `eigen.negligible`, are
+    #: set to 0.
     eigenvalues: FloatArray
-    #: the smallest alpha that is used: the rounding error of the eigenvalues, plus the
+    #: The smallest alpha that is used: the rounding error of the eigenvalues, plus the
     #: size of a negative one. T itself is not clipped, and T + floor has no eigenvalue
     #: below the rounding error.
     floor: float
@@ -161,12 +158,8 @@ class RidgeTridiagonal:
         """Return (A + alpha)⁻¹b, each column b with its own alpha.
 
         An alpha below the floor counts as the floor, because the solutions for smaller
-        ones differ by rounding error only.
-
-        `right_hand_sides`: float64 array of shape (n_components, n_columns).
-        `alphas`: float64 array of shape (n_columns,).
-        Returns float64 array of shape (n_components, n_columns).
-        Raises SolveError if A + alpha is not positive definite.
+        ones differ by rounding error only. Columns have n_components numbers. Raises
+        SolveError if A + alpha is not positive definite.
         """
         # 2·n_components² operations per column for each rotation; the solutions between
         # them take O(n_components)

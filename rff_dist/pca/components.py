@@ -153,7 +153,6 @@ def _with_fixed_signs(components: FloatArray) -> FloatArray:
 
 
 # -- degrees
-# --------------------------------------------------------------------------------------
 
 
 def sum_features(
@@ -315,7 +314,6 @@ def leading_directions(gram: FloatArray, n_leading: int) -> FloatArray:
 
 
 # -- projections
-# -----------------------------------------------------------------------------------
 
 
 @frozen(eq=False)

@@ -414,7 +414,6 @@ def cross_validation_flops(n_components: Sequence[int], n_splits: int) -> int:
 
 
 # -- splits and sizes
-# ------------------------------------------------------------------------------
 
 
 @frozen
@@ -542,7 +541,6 @@ def largest_eigenvalue(gram: FloatArray) -> float:
 
 
 # -- errors
-# --------------------------------------------------------------------------------------
 
 
 def _validate(

@@ -256,7 +256,6 @@ class _CentredRows:
 
 
 # -- few rows
-# --------------------------------------------------------------------------------------
 #
 # Errors of few rows barely tell alphas apart, and the smallest of those that are as
 # good is easily far too small. So the largest alpha whose error is within one standard
