@@ -24,7 +24,7 @@ from rff_dist.engines import events, protocol
 from rff_dist.engines.clock import Clock, Times
 from rff_dist.engines.progress_bar import RichProgress
 from rff_dist.errors import InvalidParameterError, StatisticsError
-from rff_dist.estimators import categories, inputs, panel
+from rff_dist.estimators import categories, inputs, panel, parameter_checks, splits
 from rff_dist.features import draw, kinds, maps, nystrom
 from rff_dist.features.levels import joined
 from rff_dist.fields import values_of
@@ -312,12 +312,12 @@ class FeatureEstimator(RowsEstimator):
         length_scale = self.length_scale
         # the fit compares several kernels for "auto"
         if not isinstance(kernel, str) or kernel != "auto":
-            kernel, length_scale = inputs.choose_kernel(kernel, length_scale)
+            kernel, length_scale = parameter_checks.choose_kernel(kernel, length_scale)
         return {
             "kernel": kernel,
             "length_scale": length_scale,
             "n_components": n_components,
-            "map": inputs.map_for(n_components),
+            "map": parameter_checks.map_for(n_components),
             **values_of(self, "features", "design", "precision", "standardize"),
             "seed": draw.seed_from_random_state(self.random_state),
         }
@@ -547,8 +547,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         """Check the parameters that all of these have, and return them as options of a
         fit.
         """
-        fit_intercept = inputs.check_flag(self.fit_intercept, "fit_intercept")
-        inputs.check_cv(self.cv)
+        fit_intercept = parameter_checks.check_flag(self.fit_intercept, "fit_intercept")
+        splits.check_cv(self.cv)
         return options.RidgeOptions(
             **self._features(self.n_components),
             fit_intercept=fit_intercept,

@@ -20,7 +20,7 @@ from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks, columns, grid_attributes, labelled, xarrays
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError, warn
-from rff_dist.estimators import base, inputs, values
+from rff_dist.estimators import base, inputs, labelled_rows, splits, values
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.numerics import exact_sums
 from rff_dist.ridge import models
@@ -222,9 +222,11 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         clock = Clock()
         automatic = self.sample_weight_kind == "auto"
         options, losses = self._checked_options()
-        source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=True)
+        source, labels = labelled_rows.as_labelled(
+            self, X, y, sample_weight, reset=True
+        )
         with self._engine_of_fit(source, clock) as engine:
-            cv, rows = inputs.as_folds(options, self.cv, source, y, groups)
+            cv, rows = splits.as_folds(options, self.cv, source, y, groups)
             # the model keeps them as JSON, which takes no numbers of NumPy
             losses = replace(losses, tol=float(self.tol), max_iter=int(self.max_iter))
             options = replace(options, cv=cv)
@@ -323,7 +325,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         clock = Clock()
         self._require_sums()
         self._checked_options()
-        source, labels = inputs.as_labelled(
+        source, labels = labelled_rows.as_labelled(
             self, X, y, sample_weight, reset=False, adds_levels=True
         )
         rows = labelled.LabelledDataset(source, labels, self.classes_, self._factors())
@@ -455,8 +457,10 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         if inputs.is_in_memory(X):
             # scikit-learn's own score also takes labels that no training row had
             values.check_masks(y=y, sample_weight=sample_weight)
-            return float(super().score(X, inputs.as_labels(y), sample_weight))
-        source, labels = inputs.as_labelled(self, X, y, sample_weight, reset=False)
+            return float(super().score(X, labelled_rows.as_labels(y), sample_weight))
+        source, labels = labelled_rows.as_labelled(
+            self, X, y, sample_weight, reset=False
+        )
         with inputs.suitable_engine(self.engine, source) as engine:
             dataset = labelled.LabelledDataset(source, labels, self.classes_)
             return class_prediction.evaluate(
@@ -466,7 +470,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     def _test_data(
         self, X: Any, y: Any
     ) -> tuple[blocks.Dataset, columns.Column | None]:
-        return inputs.as_labelled(self, X, y, reset=False)
+        return labelled_rows.as_labelled(self, X, y, reset=False)
 
     @property
     def n_iter_(self) -> int:

@@ -17,7 +17,8 @@ from rff_dist.engines import events, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import DataError, InvalidParameterError, PlanError, warn
 from rff_dist.estimators import base, categories, panel
-from rff_dist.estimators.inputs import as_dataset, choose_kernel
+from rff_dist.estimators.inputs import as_dataset
+from rff_dist.estimators.parameter_checks import choose_kernel
 from rff_dist.estimators.values import validated, validated_weights
 from rff_dist.features import draw, feature_options, for_dataset, maps
 from rff_dist.fields import values_of

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from rff_dist.data import blocks, columns
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.estimators import base, inputs
+from rff_dist.estimators import base, inputs, splits
 from rff_dist.living.merge import merge, rows_of
 from rff_dist.ridge import effects
 from rff_dist.ridge import predict as prediction
@@ -288,7 +288,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         dataset = inputs.as_dataset(self, X, y, sample_weight, reset=True)
         further = {name: getattr(self, name) for name in ("alpha_per_target", "solver")}
         options = replace(options, **further)
-        cv, dataset = inputs.as_folds(options, self.cv, dataset, y, groups)
+        cv, dataset = splits.as_folds(options, self.cv, dataset, y, groups)
         with self._engine_of_fit(dataset, clock) as engine:
             model = fit(dataset, replace(options, cv=cv), engine=engine).model
         self._keep(self._with_names(model))

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from rff_dist.engines import events
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
-from rff_dist.estimators import base, categories, inputs, panel
+from rff_dist.estimators import base, categories, inputs, panel, parameter_checks
 from rff_dist.features import draw, feature_options, for_dataset, kinds, nystrom
 from rff_dist.fields import values_of
 from rff_dist.fitting import predicting
@@ -184,7 +184,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
             If the job needs more memory than there is.
         """
         clock = Clock()
-        inputs.check_flag(self.whiten, "whiten")
+        parameter_checks.check_flag(self.whiten, "whiten")
         features = feature_options.FeatureOptions(
             **self._features(self.n_random_features)
         )
@@ -378,14 +378,16 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
                 " takes none; give it the kernel that"
                 " rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
             )
-        kernel, length_scale = inputs.choose_kernel(self.kernel, self.length_scale)
+        kernel, length_scale = parameter_checks.choose_kernel(
+            self.kernel, self.length_scale
+        )
         # "phases" allows any number; `map_for` takes pairs if it is even
         feature_options.check_n_components(self.n_components, "phases")
         dataset = inputs.as_dataset(self, X, reset=True, supervised=False)
         options = feature_options.KernelFeatures(
             kernel=kernel,
             length_scale=length_scale,
-            map=inputs.map_for(self.n_components),
+            map=parameter_checks.map_for(self.n_components),
             **values_of(self, "n_components", "features", "design", "precision"),
         )
         seed = draw.seed_from_random_state(self.random_state)

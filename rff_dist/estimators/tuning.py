@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from rff_dist.engines import clock, protocol, serial
-from rff_dist.estimators import inputs, ridge
+from rff_dist.estimators import inputs, parameter_checks, ridge, splits
 from rff_dist.features import draw, for_dataset, kinds, nystrom
 from rff_dist.features.length_scales import TUNING_ROWS, EvidenceSearch, TunedKernel
 from rff_dist.fitting.prepare import prepare
@@ -111,7 +111,7 @@ def tune_length_scales(
     ...     tuned.kernel, alpha=tuned.alpha, n_components=256, random_state=0
     ... ).fit(X, y)
     """
-    per_feature = inputs.check_flag(per_feature, "per_feature")
+    per_feature = parameter_checks.check_flag(per_feature, "per_feature")
     standardizing.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
     found = names.find_kernel(kernel)
@@ -241,14 +241,14 @@ def tune_kernels(
             f"tune_kernels() got an unexpected keyword argument {min(unknown)!r}"
         )
     candidates = make_candidates(kernels, length_scales)
-    inputs.check_cv(cv)
+    splits.check_cv(cv)
     shared = {**_SHARED, **shared}
     # one seed for all candidates, and clones of the model
     shared["random_state"] = draw.seed_from_random_state(shared.get("random_state"))
     estimator = ridge.RFFRidge(**shared)
     options = estimator._options()
     dataset = inputs.as_dataset(estimator, X, y, sample_weight, reset=True)
-    folds, dataset = inputs.as_folds(options, cv, dataset, y, groups)
+    folds, dataset = splits.as_folds(options, cv, dataset, y, groups)
     with estimator._engine_of_fit(dataset, clock.Clock()) as passing:
         search = fit.fit(
             dataset, replace(options, cv=folds), candidates=candidates, engine=passing

@@ -30,7 +30,9 @@ from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.estimators.inputs import as_labelled, suitable_engine, with_groups
+from rff_dist.estimators.inputs import suitable_engine
+from rff_dist.estimators.labelled_rows import as_labelled
+from rff_dist.estimators.splits import with_groups
 from rff_dist.storage.columns import as_column, open_column
 from tests.plain import plain_ridge
 from tests.refusals import refuses

@@ -1,0 +1,124 @@
+"""A classifier's rows, and the label of each row.
+
+What users pass as X and y goes in; a dataset without targets and a column of labels
+come out. scikit-learn's `column_or_1d` alone takes neither stored rows nor Dask's, and
+says of a missing label that the type is unknown.
+"""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from rff_dist.data import array_checks, columns, xarrays
+from rff_dist.data.blocks import Block, Dataset
+from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.estimators import inputs
+from rff_dist.estimators.values import CHECKS, validated
+from rff_dist.recipes import frames
+from rff_dist.storage.columns import StoredColumn, as_column, open_column
+
+
+def as_labelled(
+    estimator: BaseEstimator,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    reset: bool,
+    adds_levels: bool = False,
+) -> tuple[Dataset, columns.Column]:
+    """Return a classifier's rows without targets, and the label of each row.
+
+    Labels are integers, booleans, text or whole floats. For a dataset, path or URL, `y`
+    is the name of an array in its group, by default "y". DataError if a label is
+    missing, a fraction or of another type.
+    """
+    if y is None and not inputs.is_stored(X):
+        raise DataError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is"
+            " None"
+        )
+    if inputs.is_in_memory(X):
+        y = as_labels(y)
+        X = frames.as_table(X)
+        encoded = inputs.encoded_rows(
+            estimator, X, reset=reset, adds_levels=adds_levels
+        )
+        if encoded is None:
+            X, y = validated(estimator, X, y, reset=reset, **CHECKS)
+        else:
+            y = column_or_1d(y, warn=True)
+        if y.dtype.kind == "O":
+            # says which label is missing, where scikit-learn says that their type is
+            # unknown
+            as_column(y)
+        check_classification_targets(y)
+        labels = as_column(y)
+        if encoded is not None:
+            array_checks.require_rows({"X": encoded.n_samples, "y": labels.n_samples})
+            return inputs.completed(encoded, None, sample_weight), labels
+        return inputs.rows_in_memory(X, None, sample_weight), labels
+    if xarrays.is_xarray(X):
+        expected = () if reset else getattr(estimator, "feature_names_in_", ())
+        X = xarrays.open_xarray(X, y, sample_weight, expected=expected)
+        y = None
+        sample_weight = None
+    dataset = inputs.as_dataset(
+        estimator, X, None, sample_weight, reset=reset, supervised=False
+    )
+    labels = _labels_of(estimator, dataset, y) if inputs.is_stored(X) else as_column(y)
+    array_checks.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
+    return dataset.without_targets(), labels
+
+
+def as_labels(y: Any) -> Any:
+    """Return labels in memory in a type that scikit-learn takes."""
+    if isinstance(y, columns.MemoryColumn | StoredColumn):
+        y = y.read(Block(0, 0, y.n_samples))
+    # NumPy's text of variable width, which scikit-learn does not know
+    if getattr(getattr(y, "dtype", None), "kind", "") == "T":
+        return np.asarray(y).astype(object)
+    return y
+
+
+def _labels_of(estimator: BaseEstimator, dataset: Dataset, y: Any) -> columns.Column:
+    """Return a dataset's labels: y, its targets, or the array "y" of its group."""
+    if isinstance(y, str):
+        return named_column(dataset, y, "y")
+    if y is not None and dataset.n_targets:
+        raise DataError(
+            "`y` belongs to the dataset: leave it out, or open the dataset with y=None"
+        )
+    if y is not None:
+        return as_column(y)
+    if dataset.n_targets:
+        if not dataset.one_dimensional:
+            raise DataError(
+                f"the dataset has {dataset.n_targets} targets; expected one label"
+                " per row"
+            )
+        return as_column(dataset.read_targets())
+    if dataset.url is None:
+        raise DataError(
+            f"{type(estimator).__name__} requires y to be passed, but the data have"
+            " none"
+        )
+    return named_column(dataset, "y", "y")
+
+
+def named_column(dataset: Dataset, name: str, parameter: str) -> columns.Column:
+    """Return a stored array of a dataset's group, which `parameter` names."""
+    if dataset.url is None:
+        raise InvalidParameterError(
+            f"`{parameter}` is {name!r}, but these data are not stored: no array has a"
+            " name. Give the values"
+        )
+    return open_column(
+        dataset.url,
+        name,
+        missing_chunks=dataset.missing_chunks,
+        version=dataset.version,
+    )
