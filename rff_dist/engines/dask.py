@@ -236,7 +236,10 @@ class DaskEngine(Engine):
         placed = self._place(state)
         if protocol.state_digests(placed.state):
             try:
-                with dask_collections.place_for_others(), self._workers.errors():
+                with (
+                    dask_collections.place_for_others(),
+                    self._workers.lost_cluster_errors(),
+                ):
                     self._check_everywhere(placed.future)
             except BaseException:
                 placed.future.release()
@@ -276,7 +279,7 @@ class DaskEngine(Engine):
         with (
             dask_collections.place_for_others(),
             events.announce_pass(self.observers, label, blocks, about) as announce,
-            self._workers.errors(),
+            self._workers.lost_cluster_errors(),
         ):
             trace = tracing.parent(len(blocks))
             if trace is not None:
@@ -363,7 +366,7 @@ class DaskEngine(Engine):
     ) -> dask_pass.Future:
         """Make a value the result of a task, which the scheduler can run again."""
         with (
-            self._workers.errors(),
+            self._workers.lost_cluster_errors(),
             # The value is inside the task on purpose.
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
         ):

@@ -227,7 +227,7 @@ class Pass:
                 wait([fetching], timeout=dask_workers.POLL_S)
                 if fetching.done():
                     with (
-                        self._workers.errors(talking=True),
+                        self._workers.lost_cluster_errors(only_talks=True),
                         contextlib.suppress(TotalLostError),
                     ):
                         return [fetching.result()]

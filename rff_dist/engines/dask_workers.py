@@ -95,14 +95,14 @@ class Workers:
             self._looking = looking
         if looking is not None and looking.done():
             self._looking = None
-            with self.errors(talking=True):
+            with self.lost_cluster_errors(only_talks=True):
                 looking.result()
         return self._threads
 
     def look(self) -> dict[str, int]:
         """Ask for threads by worker address, or raise ClusterError if none fits."""
         self._looking = None  # an answer that a pass before did not wait for
-        with self.errors(talking=True):
+        with self.lost_cluster_errors(only_talks=True):
             return self._client.sync(self._look)
 
     async def _look(self) -> dict[str, int]:
@@ -153,7 +153,7 @@ class Workers:
                 return await asyncio.wait_for(ask(workers=[worker]), VERSIONS_S)
             return {}
 
-        with self.errors(talking=True):
+        with self.lost_cluster_errors(only_talks=True):
             answers = await asyncio.gather(*map(ask_one, workers))
         return {
             worker: answer
@@ -183,7 +183,7 @@ class Workers:
 
     async def _answer(self, call: Callable[[], Any]) -> Any:
         """Await a method of the client, in its thread, for at most `ANSWER_S`."""
-        with self.errors(talking=True):
+        with self.lost_cluster_errors(only_talks=True):
             async with asyncio.timeout(ANSWER_S):
                 return await call()
 
@@ -297,10 +297,10 @@ class Workers:
             )
 
     @contextmanager
-    def errors(self, *, talking: bool = False) -> Iterator[None]:
+    def lost_cluster_errors(self, *, only_talks: bool = False) -> Iterator[None]:
         """Raise ClusterLostError for what distributed raises without its scheduler.
 
-        Work that is `talking` only talks to the cluster, so that any OSError is the
+        Work that `only_talks` to the cluster has no other OSErrors than the
         connection's.
         """
         if self._client.status == "closed":
@@ -313,8 +313,8 @@ class Workers:
             raise
         except (CancelledError, CommClosedError, ClosedClientError, OSError) as error:
             # The status of a client that was cut off from the network is "running" too,
-            # so `talking` decides.
-            is_connected = self._client.status == "running" and not talking
+            # so `only_talks` decides.
+            is_connected = self._client.status == "running" and not only_talks
             if isinstance(error, OSError) and is_connected:
                 raise  # an error of the work itself, of reading data say
             what = f"went away: {type(error).__name__}: {error}"

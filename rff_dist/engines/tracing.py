@@ -1,5 +1,4 @@
-"""Spans and rates by OpenTelemetry: of a job, its steps, their passes, and runs of
-blocks on workers.
+"""Spans and rates by OpenTelemetry: of a job, its steps, passes, and runs of blocks.
 
 A process sends them if its environment has OTEL_EXPORTER_OTLP_ENDPOINT, or if its
 program has configured OpenTelemetry's SDK. Otherwise nothing of OpenTelemetry is
@@ -43,19 +42,21 @@ def is_on() -> bool:
 
 
 def _sinks() -> _Sinks | None:
-    if (sdk := sys.modules.get("opentelemetry.sdk.trace")) is not None:
+    sdk = sys.modules.get("opentelemetry.sdk.trace")
+    if sdk is not None:
         from opentelemetry import metrics, trace
 
-        if isinstance(program := trace.get_tracer_provider(), sdk.TracerProvider):
-            return _sinks_of(program, metrics.get_meter_provider())
-    return _own() if os.environ.get(ENDPOINT) else None
+        of_program = trace.get_tracer_provider()
+        if isinstance(of_program, sdk.TracerProvider):
+            return _sinks_of(of_program, metrics.get_meter_provider())
+    if not os.environ.get(ENDPOINT):
+        return None
+    return _own()
 
 
 @cache
 def _own() -> _Sinks | None:
-    """Return what sends to the endpoint; not the program's, which may configure its own
-    later.
-    """
+    """Return what sends to the endpoint, apart from what a program configures later."""
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
             OTLPMetricExporter,
@@ -93,13 +94,13 @@ def _sinks_of(tracers: TracerProvider, meters: MeterProvider) -> _Sinks:
 
 @contextmanager
 def span(name: str, /, **attributes: Any) -> Iterator[None]:
-    """Trace what happens in the context; an error that leaves it gives the span its
-    kind.
-    """
-    if (sinks := _sinks()) is None:
+    """Trace what happens in the context, and the kind of an error that leaves it."""
+    sinks = _sinks()
+    if sinks is None:
         yield
         return
-    with sinks[0].start_as_current_span(
+    tracer, _ = sinks
+    with tracer.start_as_current_span(
         name,
         attributes=_named(attributes),
         record_exception=False,
@@ -150,9 +151,11 @@ def fail(error: BaseException) -> None:
 
 def measure(label: str, **rates: float) -> None:
     """Take rates of the pass `label` as its latest: those of `_UNITS`."""
-    if (sinks := _sinks()) is not None:
+    sinks = _sinks()
+    if sinks is not None:
+        _, gauges = sinks
         for name, value in rates.items():
-            sinks[1][name].set(value, {"rff_dist.pass": label})
+            gauges[name].set(value, {"rff_dist.pass": label})
 
 
 def ids() -> dict[str, str]:
@@ -172,18 +175,16 @@ def ids() -> dict[str, str]:
 
 @frozen
 class ParentSpan:
-    """The span of a pass, as its tasks get it.
+    """The span of a pass, as its tasks get it."""
 
-    `carrier`: W3C's headers, `traceparent` among them.
-    `every`: one task of so many has a span.
-    """
-
+    #: W3C's headers, `traceparent` among them.
     carrier: Mapping[str, str]
+    #: One task of so many has a span.
     every: int
 
     @contextmanager
     def task(self, number: int, name: str, **attributes: Any) -> Iterator[None]:
-        """Do a task of the pass, in a span of its own if its number is among those."""
+        """Do a task of the pass, one of `every` in a span of its own."""
         if not is_on():
             yield
             return
@@ -201,9 +202,7 @@ class ParentSpan:
 
 
 def parent(n_blocks: int) -> ParentSpan | None:
-    """Return the span at work, for the tasks of a pass over so many blocks; None if
-    there is none.
-    """
+    """Return the span at work, for the tasks of a pass over so many blocks."""
     if not ids():
         return None
     from opentelemetry import propagate

@@ -1,5 +1,7 @@
-"""Base classes of the estimators: the parameters that they share, and the attributes
-once they are fitted.
+"""Base classes of the estimators: parameters that they share, and fitted attributes.
+
+A user's rows and parameters go in; a fitted model comes out, whose choices are
+attributes. scikit-learn's `BaseEstimator` alone knows neither engines nor stored rows.
 """
 
 import os
@@ -53,9 +55,7 @@ _FOREIGN = {
 
 
 class RowsEstimator(BaseEstimator, ABC):
-    """An estimator whose methods take rows in memory (dense or sparse), stored rows and
-    Dask collections.
-    """
+    """An estimator that takes rows in memory, stored rows and Dask collections."""
 
     engine: protocol.Engine | None = None
     verbose: int = 0
@@ -75,9 +75,7 @@ class RowsEstimator(BaseEstimator, ABC):
 
     @property
     def _doc_link_template(self) -> str:
-        """The address of an estimator's page in the manual, if the environment says
-        where the manual is.
-        """
+        """The address of an estimator's page in the manual, if that is known."""
         manual = os.environ.get(MANUAL_VARIABLE, "").rstrip("/")
         anchor = "{estimator_module}.{estimator_name}"
         return manual and f"{manual}/reference/estimators.html#{anchor}"
@@ -100,8 +98,7 @@ class RowsEstimator(BaseEstimator, ABC):
         return facts
 
     def summary(self) -> str:
-        """Return what the fit chose, as text to print; candidates that were compared
-        come with their errors.
+        """Return what the fit chose, as text to print, and the candidates' errors.
 
         Returns
         -------
@@ -124,13 +121,15 @@ class RowsEstimator(BaseEstimator, ABC):
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = super().__repr__(N_CHAR_MAX)
-        if facts := self._panel:
+        facts = self._panel
+        if facts:
             text += f"\n{panel.as_text(facts)}"
         return text
 
     def _html_repr(self) -> str:
         box: str = estimator_html_repr(self)
-        if facts := self._panel:
+        facts = self._panel
+        if facts:
             box += panel.as_html(facts)
         return box
 
@@ -149,9 +148,7 @@ class RowsEstimator(BaseEstimator, ABC):
     def _engine_of_fit(
         self, dataset: Dataset | None, clock: Clock
     ) -> Iterator[protocol.Engine]:
-        """Yield the engine of a fit.
-
-        Its passes are timed, and with `verbose` they are shown.
+        """Yield the engine of a fit, whose passes are timed, and shown with `verbose`.
 
         Raises InvalidParameterError if `verbose` is not an integer of at least 0.
         """
@@ -170,8 +167,9 @@ class RowsEstimator(BaseEstimator, ABC):
             # others were made with the observers that they are to have
             if self.engine is None:
                 stack.enter_context(engine.observed_by(events.log))
-            progress = stack.enter_context(RichProgress(name=name)) if verbose else None
-            if progress is not None:
+            progress = None
+            if verbose:
+                progress = stack.enter_context(RichProgress(name=name))
                 stack.enter_context(engine.observed_by(progress))
             yield engine
             self._times = Times(clock.seconds())
@@ -188,11 +186,9 @@ class RowsEstimator(BaseEstimator, ABC):
         width: int | None,
         dtype: Any,
     ) -> Any:
-        """Apply a function of rows and a state to X: lazily for a Dask collection, else
-        in memory.
+        """Apply a function of rows and a state to X, lazily for a Dask collection.
 
-        `width`: the result's number of columns; None for a result of shape
-        (n_samples,).
+        The result has `width` columns; without it, one number per row.
         """
         dataset: Any = inputs.as_dataset(self, X, reset=False, supervised=False)
         # lazily, chunk by chunk in Dask's own graph: no pass of an engine is made
@@ -253,9 +249,7 @@ class FeatureEstimator(RowsEstimator):
 
     @property
     def kernel_(self) -> base.Kernel | None:
-        """The kernel in use, with its length scales; None if the features were made of
-        given frequencies.
-        """
+        """The kernel in use, with its length scales; None of given frequencies."""
         return kinds.kernel_of(self.feature_map_)
 
     @property
@@ -287,26 +281,22 @@ class FeatureEstimator(RowsEstimator):
         self._keep(model)
         self.n_features_in_ = model.feature_map.n_features
         recipe = recipes.recipe_of(model.card)
-        if names := model.card.get("feature_names"):
+        names = model.card.get("feature_names")
+        if names:
             self.feature_names_in_ = np.asarray(names, object)
         elif recipe is not None:  # of an array, in whose place columns count
             self.n_features_in_ = len(recipe.inputs) + len(recipe.left_out)
         return self
 
     def _with_names(self, model: Any) -> Any:
-        """Return the model with a frame's column names, which the arrays made of it
-        have lost.
-        """
+        """Return the model with a frame's column names, which its arrays have lost."""
         if not hasattr(self, "feature_names_in_") or recipes.RECIPE in model.card:
             return model
-        return replace(
-            model, card={**model.card, "feature_names": self.feature_names_in_.tolist()}
-        )
+        names = {"feature_names": self.feature_names_in_.tolist()}
+        return replace(model, card={**model.card, **names})
 
     def _features(self, n_components: Any) -> dict[str, Any]:
-        """Check the parameters that say which features are drawn, and return them as
-        library options.
-        """
+        """Check the parameters of features, and return them as library options."""
         standardizing.check_standardize(self.standardize)
         kernel = self.kernel
         length_scale = self.length_scale
@@ -325,9 +315,7 @@ class FeatureEstimator(RowsEstimator):
 
 @dataclass(repr=False, eq=False)
 class RandomFeatureEstimator(FeatureEstimator, ABC):
-    """An estimator whose fitted model is a `RidgeModel`; see `RFFRidge` for parameters
-    and attributes.
-    """
+    """An estimator of a `RidgeModel`; `RFFRidge` has its parameters and attributes."""
 
     kernel: str | base.Kernel = "auto"
     _: KW_ONLY
@@ -417,9 +405,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @abstractmethod
     def _per_target(self, values: NDArray[np.float64]) -> Any:
-        """Return an array whose first axis is targets in the shape that the estimator
-        shows it in.
-        """
+        """Return an array of targets in the shape that the estimator shows it in."""
 
     @property
     def feature_coef_(self) -> Any:
@@ -481,17 +467,16 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @property
     def mapped_columns_(self) -> tuple[int, ...]:
-        """The columns of the inputs that are not only standardised, but mapped: by
-        ranks, or otherwise.
-        """
+        """The columns that are not only standardised, but mapped by ranks or so."""
         standardizer = self.feature_map_.standardizer
-        return () if standardizer is None else standardizer.mapped_columns
+        if standardizer is None:
+            return ()
+        return standardizer.mapped_columns
 
     def report(
         self, path: PathLike, X: Any, y: Any = None, *, intended_use: str | None = None
     ) -> Path:
-        """Write a page about the model: its errors on test rows, its choices, and which
-        columns matter.
+        """Write a page about the model: errors on test rows, choices, columns' effects.
 
         It is the page that `rff-dist fit --report` writes, as one HTML file without
         links to other hosts.
@@ -544,9 +529,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     def _options(
         self, *, sample_weight_kind: str | None = None
     ) -> options.RidgeOptions:
-        """Check the parameters that all of these have, and return them as options of a
-        fit.
-        """
+        """Check the parameters that all of these have; return options of a fit."""
         fit_intercept = parameter_checks.check_flag(self.fit_intercept, "fit_intercept")
         splits.check_cv(self.cv)
         return options.RidgeOptions(
@@ -564,9 +547,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         width: int | None,
         dtype: Any,
     ) -> Any:
-        """Apply `finish` to the model's linear predictions, which have shape (n_rows,
-        n_targets).
-        """
+        """Apply `finish` to the model's linear predictions, (n_rows, n_targets)."""
         compute = partial(_finished_scores, finish)
         return self._map(
             X, compute, self.model_.linear, label="predict", width=width, dtype=dtype

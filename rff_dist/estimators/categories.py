@@ -28,11 +28,11 @@ _EXPECTED = (
 
 
 def learned(estimator: Any, X: Any) -> memory.ArrayDataset | None:
-    """Return a fit's rows encoded by a recipe that is learned from them, and set the
-    estimator's columns; None for plain numbers, which need none.
+    """Return a fit's rows encoded by a recipe that is learned from them.
 
-    Raises InvalidParameterError if `categorical_features` names a column that X does
-    not have; DataError if a value is missing, or cannot be encoded.
+    Sets the estimator's columns. None for plain numbers, which need no recipe. Raises
+    InvalidParameterError if `categorical_features` names a column that X does not have;
+    DataError if a value is missing, or cannot be encoded.
     """
     wanted = _wanted(estimator.categorical_features)
     names = frames.columns_of(X)

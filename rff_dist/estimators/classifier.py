@@ -1,4 +1,9 @@
-"""Classification on random features, for data of any size and labels of any type."""
+"""Classification on random features, for data of any size and labels of any type.
+
+Rows and labels go in; a `RidgeModel` of targets of −1 and +1 comes out, which predicts
+labels and probabilities. It is ridge regression first, unlike scikit-learn's
+`LogisticRegression` on a pipeline of features, which needs all of Z in memory.
+"""
 
 from __future__ import annotations
 
@@ -330,11 +335,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         )
         rows = labelled.LabelledDataset(source, labels, self.classes_, self._factors())
         self._add(rows, clock)
-        self._rows = (
-            None
-            if self._rows is None
-            else classification.CalibrationRows.of(rows, self._rows)
-        )
+        if self._rows is not None:
+            self._rows = classification.CalibrationRows.of(rows, self._rows)
         return self
 
     def _solve_again(

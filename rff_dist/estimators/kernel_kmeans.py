@@ -1,4 +1,8 @@
-"""Kernel k-means with the exact kernel, for few rows."""
+"""Kernel k-means with the exact kernel, for few rows.
+
+Rows or their Gram matrix go in; a label of each row comes out, in scikit-learn's form.
+The iterations are `kmeans/exact.py`; here inputs are checked, weighted and sorted.
+"""
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace

@@ -1,4 +1,8 @@
-"""Kernel k-means in random features, for data of any size."""
+"""Kernel k-means in random features, for data of any size.
+
+Rows go in; centres in the space of features and a label of each row come out.
+scikit-learn's `KMeans` on a pipeline of features would need all of Z in memory.
+"""
 
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self

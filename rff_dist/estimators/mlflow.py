@@ -1,5 +1,7 @@
-"""Models for MLflow: logged with their choices and errors, registered, served as its
-flavour `pyfunc`.
+"""Models for MLflow: logged with their choices and errors, registered, and served.
+
+A stored model goes in; MLflow's flavour `pyfunc` of it comes out, as a folder, a run or
+a registered version. `mlflow.sklearn` would store a pickle.
 """
 
 import logging
@@ -34,12 +36,11 @@ WAIT_S = 120.0
 
 
 def save_mlflow(url: PathLike, folder: PathLike) -> Path:
-    """Write a stored model as a folder that `mlflow models serve` and
-    `mlflow.pyfunc.load_model` read.
+    """Write a stored model as a folder that `mlflow models serve` reads.
 
-    `url`: of a model of any kind. For a registered model, its current version is taken.
-      Raises MissingDependencyError if MLflow is not installed; OutputExistsError if the
-      folder exists; StorageError if there is no model.
+    The model may be of any kind; of a registered model the current version is taken.
+    Raises MissingDependencyError if MLflow is not installed; OutputExistsError if the
+    folder exists; StorageError if there is no model.
     """
     mlflow = _mlflow()
     place = locations.local_path(folder)
@@ -54,24 +55,20 @@ def save_mlflow(url: PathLike, folder: PathLike) -> Path:
 
 
 def log_mlflow(url: PathLike, *, name: str = "model") -> Any:
-    """Log a stored model to MLflow's active run: its choices, its errors, its lineage,
-    and the model.
+    """Log a stored model to MLflow's active run, and return MLflow's ModelInfo.
 
-    Errors on test data are logged as test_rmse, test_accuracy and so on. The lineage of
-    a registered model's current version is the file lineage.json.
-
-    `name`: of the model in MLflow.
-    Returns MLflow's ModelInfo.
-    Raises MissingDependencyError if MLflow is not installed; StorageError if there is
-    no model.
+    Its choices and errors are logged too, those on test data as test_rmse,
+    test_accuracy and so on, and the lineage of a registered model's current version as
+    the file lineage.json. `name` is the model's in MLflow. Raises
+    MissingDependencyError if MLflow is not installed; StorageError if there is no
+    model.
     """
     version = versions.RegisteredModel(url).current()
     return _log(kinds.read_any(url if version is None else version.url), version, name)
 
 
 def mirror(url: PathLike) -> None:
-    """Let MLflow's registry have a registered model's current version, under the alias
-    `champion`.
+    """Give MLflow's registry a registered model's current version, as `champion`.
 
     A version that MLflow lacks is logged as a run and registered, under the name of the
     model's folder. What goes wrong there is a warning, and the next call makes up for
@@ -114,31 +111,34 @@ def _mirror(model: versions.RegisteredModel) -> None:
             f" {place!r}; rename that one"
         )
     version = None
-    # others may publish meanwhile
-    while version != (version := model.current()) and version is not None:
+    # again if others publish meanwhile
+    while True:
+        before = version
+        version = model.current()
+        if version is None or version == before:
+            return
         tags = {
             "rff_dist.version": str(version.number),
             "rff_dist.digest": str(version.digest),
         }
-        known = client.search_model_versions(f"name = '{name}'")
-        same = next((one for one in known if tags.items() <= one.tags.items()), None)
-        if same is None:
+        registered = None
+        for known in client.search_model_versions(f"name = '{name}'"):
+            if tags.items() <= known.tags.items():
+                registered = known
+                break
+        if registered is None:
             with mlflow.start_run(run_name=f"{name}, version {version.number}"):
                 info = _log(kinds.read_any(version.url), version, "model")
-            same = mlflow.register_model(info.model_uri, name, tags=tags)
-        client.set_registered_model_alias(name, ALIAS, same.version)
+            registered = mlflow.register_model(info.model_uri, name, tags=tags)
+        client.set_registered_model_alias(name, ALIAS, registered.version)
 
 
 def _log(model: kinds.AnyModel, version: versions.Version | None, name: str) -> Any:
     mlflow = _mlflow()
-    chosen = {key: str(value) for key, value in kinds.chosen_of(model).items()}
-    mlflow.log_params(
-        {
-            **chosen,
-            "n_components": model.feature_map.n_components,
-            "digest": model.digest(),
-        }
-    )
+    params = {key: str(value) for key, value in kinds.chosen_of(model).items()}
+    params["n_components"] = model.feature_map.n_components
+    params["digest"] = model.digest()
+    mlflow.log_params(params)
     if version is not None:
         mlflow.log_param("version", version.number)
         mlflow.log_dict(version.to_dict(), "lineage.json")
@@ -148,10 +148,11 @@ def _log(model: kinds.AnyModel, version: versions.Version | None, name: str) -> 
         for key in titles:
             values = np.atleast_1d(np.asarray(errors.get(key, []), np.float64))
             for target, value in enumerate(values.tolist()):
+                name_of_metric = f"{prefix}{key}"
+                if len(values) > 1:
+                    name_of_metric += f"_{target}"
                 if np.isfinite(value):
-                    mlflow.log_metric(
-                        prefix + (key if len(values) == 1 else f"{key}_{target}"), value
-                    )
+                    mlflow.log_metric(name_of_metric, value)
     with TemporaryDirectory(prefix="rff_dist-") as temporary:
         return mlflow.pyfunc.log_model(name=name, **_flavour(model, Path(temporary)))
 
@@ -163,9 +164,7 @@ def _mlflow() -> Any:
 
 
 def _flavour(model: kinds.AnyModel, folder: Path) -> Summary:
-    """Return MLflow's arguments for a model: its stored form, and the module that reads
-    it.
-    """
+    """Return MLflow's arguments for a model: its stored form, and what reads it."""
     kinds.write_any(model, folder / "model")
     recipe = recipes.recipe_of(model.card)
     extra = "[skops]" if recipe is not None and recipe.transformer is not None else ""
@@ -180,8 +179,7 @@ def _flavour(model: kinds.AnyModel, folder: Path) -> Summary:
 
 
 def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
-    """Return MLflow's signature of a model, and an input example if the kinds of its
-    columns are known.
+    """Return MLflow's signature of a model, and an example if columns are known.
 
     A model holds no rows: the example has columns at their means, and texts at their
     first level.
@@ -189,11 +187,10 @@ def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
     models = import_module("mlflow.models")
     schema = import_module("mlflow.types.schema")
     model = persistence.load_model(stored)
-    names = (
-        list(getattr(model, "feature_names_in_", ()))
-        if recipe is None
-        else recipe.inputs
-    )
+    if recipe is None:
+        names = list(getattr(model, "feature_names_in_", ()))
+    else:
+        names = recipe.inputs
     # MLflow refuses integers for `double` and text for `datetime`. The model takes both
     # and checks.
     columns = [
@@ -204,16 +201,15 @@ def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
     if recipe is not None and recipe.transformer is not None:
         return {"signature": signature}
     standardizer = model.feature_map_.standardizer
-    means = (
-        np.zeros(model.n_features_in_) if standardizer is None else standardizer.mean
-    )
+    means = np.zeros(model.n_features_in_)
+    if standardizer is not None:
+        means = standardizer.mean
     example: Any = means[np.newaxis]
     if names:
-        row = (
-            dict(zip(names, means, strict=True))
-            if recipe is None
-            else _example(recipe, means)
-        )
+        if recipe is None:
+            row = dict(zip(names, means, strict=True))
+        else:
+            row = _example(recipe, means)
         example = import_module("pandas").DataFrame([row])
     outputs = models.infer_signature(model_output=model.predict(example)).outputs
     signature = models.ModelSignature(inputs=signature.inputs, outputs=outputs)
@@ -221,10 +217,8 @@ def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
 
 
 def _example(recipe: recipes.Recipe, means: FloatArray) -> Summary:
-    """Return a row of a recipe's table; `means`: of the columns that it makes, of shape
-    (n_features,).
-    """
-    row = dict[str, Any]()
+    """Return a row of a recipe's table, by the means of the columns that it makes."""
+    row: Summary = {}
     start = 0
     for encoder in recipe.columns:
         value: Any = means[start]
@@ -244,9 +238,7 @@ class _Predictor:
         self.model = persistence.load_model(path)
 
     def predict(self, inputs: Any, params: Any = None) -> Any:
-        """Return predictions for a frame with the model's inputs, or with the columns
-        of its table.
-        """
+        """Return predictions for a frame of the model's inputs or of its table."""
         return self.model.predict(inputs)
 
 

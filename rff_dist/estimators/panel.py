@@ -88,14 +88,16 @@ def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str
         "alpha": some(alphas),  # the first eight, if there is one per target
         "rows": number(card.get("n_samples")),
     }
-    if (estimate := describe.estimate_of(card)) is not None:
+    estimate = describe.estimate_of(card)
+    if estimate is not None:
         # errors here are squared, also for a classifier with another loss
         loss = card.get("classifier", {}).get("loss", "squared")
         name = "cross-validation"
         if loss != "squared":
             name = "cross-validation (squared loss)"
         facts[name] = describe.errors_text(estimate, card.get("target_names"))
-    if candidates := card.get("candidates"):
+    candidates = card.get("candidates")
+    if candidates:
         facts["candidates tried"] = str(describe.n_candidates(candidates))
     return facts
 
@@ -125,19 +127,13 @@ def candidates_text(card: Facts) -> str:
     ranked = describe.ranked_candidates(card.get("candidates", []))
     if not ranked:
         return ""
-    cells = [describe.CANDIDATE_CELLS, *map(describe.candidate_cells, ranked[:N_SHOWN])]
-    rows = [
-        [cell if isinstance(cell, str) else number(cell) for cell in row]
-        for row in cells
-    ]
+    rows = [describe.CANDIDATE_CELLS]
+    for candidate in ranked[:N_SHOWN]:
+        cells = describe.candidate_cells(candidate)
+        rows.append([cell if isinstance(cell, str) else number(cell) for cell in cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-    return "\n".join(
-        [
-            "Best candidates, by cross-validation",
-            *(f"  {line.rstrip()}" for line in lines),
-        ]
-    )
+    lines = ["Best candidates, by cross-validation"]
+    for row in rows:
+        padded = map(str.ljust, row, widths)
+        lines.append(f"  {'  '.join(padded).rstrip()}")
+    return "\n".join(lines)

@@ -1,5 +1,7 @@
-"""Fitted estimators on disk, with the pipeline before them: JSON and checksummed
-arrays, no pickle.
+"""Fitted estimators on disk, with the pipeline before them.
+
+An estimator goes in; JSON and checksummed arrays are written, and an estimator comes
+back. A pickle would run code when it is loaded, and need the same versions.
 """
 
 from dataclasses import replace
@@ -104,7 +106,8 @@ def save_model(
             " RFFClassifier or RFFKMeans, or a Pipeline that ends with one"
         )
     if recipe is not None:
-        if (own := recipes.recipe_of(fitted.card)) is not None:
+        own = recipes.recipe_of(fitted.card)
+        if own is not None:
             raise InvalidParameterError(
                 f"the model encodes columns itself ({own.words}) after the pipeline's"
                 " transformers, and a stored model has one recipe; encode all of them"

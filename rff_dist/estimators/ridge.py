@@ -1,4 +1,9 @@
-"""Kernel ridge regression on random Fourier features, for data of any size."""
+"""Kernel ridge regression on random Fourier features, for data of any size.
+
+Rows and targets go in; a `RidgeModel` comes out, which predicts values, standard
+deviations and intervals. scikit-learn's `KernelRidge` needs the Gram matrix of all
+rows.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -20,6 +25,7 @@ from rff_dist.ridge.fit import fit
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.ridge.refit import refit
 from rff_dist.statistics import ridge_statistics
+from rff_dist.statistics.specs import StatisticsSpec
 
 
 @dataclass(repr=False, eq=False)
@@ -432,9 +438,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     def _predict_two(
         self, X: Any, names: Mapping[str, str], asked: str, **what: Any
     ) -> tuple[Any, Any]:
-        """Return two of the arrays of `predict_in_memory`; `names` says how a grid
-        names their variables.
-        """
+        """Return two arrays of `predict_in_memory`; a grid has variables of `names`."""
         if inputs.is_dask(X):
             raise InvalidParameterError(
                 f"{asked} for a Dask {type(X).__name__}; expected rows that are in"
@@ -482,11 +486,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
     @property
     def effects_(self) -> list[effects.Effect]:
-        """The exact effect of each column, if the kernel's functions are sums of
-        functions of one column.
-        """
-        if (why := effects.why_no_effects(self.model_)) is not None:
-            raise AttributeError(why)
+        """The exact effect of each column, if the kernel's functions are such sums."""
+        reason = effects.why_no_effects(self.model_)
+        if reason is not None:
+            raise AttributeError(reason)
         return effects.column_effects(self.model_)
 
     def _per_target(self, values: NDArray[np.float64]) -> Any:
@@ -498,20 +501,16 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
     def _check_targets(self, dataset: blocks.Dataset) -> None:
         spec = self.statistics_.spec
-        if (dataset.n_targets, dataset.one_dimensional) != (
-            spec.n_targets,
-            spec.one_dimensional,
-        ):
-            now, first = (
-                (
-                    "a vector"
-                    if y.one_dimensional
-                    else f"a matrix of {y.n_targets} columns"
-                )
-                for y in (dataset, spec)
-            )
+
+        def shape_of(y: blocks.Dataset | StatisticsSpec) -> str:
+            if y.one_dimensional:
+                return "a vector"
+            return f"a matrix of {y.n_targets} columns"
+
+        if shape_of(dataset) != shape_of(spec):
             raise DataError(
-                f"y is {now}; the first call had {first}. Give the same targets"
+                f"y is {shape_of(dataset)}; the first call had {shape_of(spec)}. Give"
+                " the same targets"
             )
 
 

@@ -1,4 +1,9 @@
-"""scikit-learn transformers: random features, and kernel PCA by means of them."""
+"""scikit-learn transformers: random features, and kernel PCA by means of them.
+
+Rows go in; Z or scores on principal components come out, lazily for Dask collections.
+scikit-learn's `RBFSampler` knows one kernel, and its `KernelPCA` needs the Gram matrix
+of all rows.
+"""
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial

@@ -1,5 +1,4 @@
-"""Tune a kernel before a fit: its length scales by the evidence, or candidates by
-cross-validation.
+"""Tune a kernel before a fit: length scales by the evidence, or candidates by folds.
 
 Rows go in as for an estimator; a kernel with its length scales, or a fitted `RFFRidge`
 with the errors of all candidates, comes out. `RFFRidge()` does both by itself; these
@@ -236,7 +235,8 @@ def tune_kernels(
     >>> model.score(X, y) > 0.9
     True
     """
-    if unknown := shared.keys() - RidgeParameters.__annotations__.keys():
+    unknown = shared.keys() - RidgeParameters.__annotations__.keys()
+    if unknown:
         raise TypeError(
             f"tune_kernels() got an unexpected keyword argument {min(unknown)!r}"
         )
