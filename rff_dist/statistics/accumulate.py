@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,10 +38,19 @@ from rff_dist.statistics import (
 )
 from rff_dist.typing import Float32Array, FloatArray, IntArray, frozen
 
-#: The number of a tile's piece, its rows among the sorted ones, and its features.
-type _Tile = tuple[int, slice, protocol.Tile]
 #: The first component, and the one after the last.
 type _Stripe = tuple[int, int]
+
+
+class _Tile(NamedTuple):
+    """Some rows of a piece, and memory for their features."""
+
+    #: Number of the piece.
+    piece: int
+    #: Among the sorted rows.
+    rows: slice
+    features: protocol.Tile
+
 
 # Numbers between the lines of a product. Lines a power of two apart share few places of
 # a core's caches: products of 512 and 1,024 components then take 3 to 10 % longer on
@@ -311,17 +321,17 @@ class _Stripes:
 
     def fill(self, job: tuple[_Tile, _Stripe]) -> FloatArray:
         """Fill a stripe of a tile, and return its products U'W[y, 1]."""
-        (_, tile_rows, tile), (start, stop) = job
+        tile, (start, stop) = job
+        features = tile.features
         block = self.block
         moments = np.zeros((stop - start, block.outputs.shape[1]))
         # `ExactSum.of` refuses such moments
         with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(0, tile.n_rows, self._panel_rows):
-                within = slice(first, min(first + self._panel_rows, tile.n_rows))
-                rows = slice(
-                    tile_rows.start + within.start, tile_rows.start + within.stop
-                )
-                panel = tile.panel(start, stop, within)
+            for first in range(0, features.n_rows, self._panel_rows):
+                last = min(first + self._panel_rows, features.n_rows)
+                within = slice(first, last)
+                rows = slice(tile.rows.start + first, tile.rows.start + last)
+                panel = features.panel(start, stop, within)
                 self.state.feature_map.fill(block.inputs[rows], panel, start, stop)
                 if self._units is not None:
                     panel *= self._units[start:stop, np.newaxis]
@@ -331,7 +341,7 @@ class _Stripes:
                     # U'WU is then the product of a tile with itself
                     panel *= np.sqrt(block.weights[rows])
                 if self.state.with_gram:
-                    tile.put(start, within, panel)
+                    features.put(start, within, panel)
         return moments
 
 
@@ -357,15 +367,15 @@ class _GramSums:
 
     def add(self, job: tuple[layouts.Region, _Tile]) -> None:
         """Multiply a region of a tile's components, and add it to its output tiles."""
-        region, (piece, _, tile) = job
+        region, tile = job
         rows = region.rows
         columns = region.columns
         spec = self._spec
         buffer = self._buffers.pop()
         product = buffer[: rows.stop - rows.start, : columns.stop - columns.start]
-        tile.gram(rows, columns, product)
+        tile.features.gram(rows, columns, product)
         for output_tile in region.tiles:
-            total = spec.layout.view(self._sums[piece], output_tile)
+            total = spec.layout.view(self._sums[tile.piece], output_tile)
             height, width = total.shape
             first_row = output_tile.row - rows.start
             first_column = output_tile.column - columns.start
@@ -404,18 +414,18 @@ def _sum_tiles(
     with machine.executor_of(n_threads) as pool:
         for group in itertools.batched(tiles, n_together):
             work: list[_Tile] = []
-            for (piece, rows), tile in zip(group, memory, strict=False):
-                tile.clear(rows.stop - rows.start)
-                work.append((piece, rows, tile))
+            for (piece, rows), features in zip(group, memory, strict=False):
+                features.clear(rows.stop - rows.start)
+                work.append(_Tile(piece, rows, features))
             jobs = itertools.product(work, state.feature_map.stripes)
             # map keeps the order of its jobs: tile by tile, and stripe by stripe within
             # a tile; the list waits for all of them
             moments_of_tiles = list(
                 itertools.batched(pool.map(stripes.fill, jobs), n_stripes)
             )
-            for (piece, rows, _), moments in zip(work, moments_of_tiles, strict=True):
-                cross[piece] += exact_sums.ExactSum.of(np.concatenate(moments))
-                target_sums[piece] += stripes.block.target_sums(rows)
+            for tile, moments in zip(work, moments_of_tiles, strict=True):
+                cross[tile.piece] += exact_sums.ExactSum.of(np.concatenate(moments))
+                target_sums[tile.piece] += stripes.block.target_sums(tile.rows)
             if state.with_gram:
                 list(pool.map(gram_sums.add, itertools.product(regions, work)))
     return list(zip(cross, target_sums, strict=True))
