@@ -167,7 +167,9 @@ class DaskEngine(Engine):
                 )
             self._join(client)
             if self._cluster is not None:
-                self._workers.ask(partial(client.register_plugin, worker.SayOnce()))
+                self._reach_workers().ask(
+                    partial(client.register_plugin, worker.SayOnce())
+                )
             started.pop_all()
 
     def _join(self, client: distributed.Client) -> None:
@@ -175,9 +177,8 @@ class DaskEngine(Engine):
         self._joined = dask_workers.Workers(client, patience=self._patience)
         client.subscribe_topic(self._topic, self._note)
 
-    @property
-    def _workers(self) -> dask_workers.Workers:
-        """The cluster's workers; by a new client if the old scheduler is gone."""
+    def _reach_workers(self) -> dask_workers.Workers:
+        """Return the workers, by a new client if the old scheduler is gone."""
         if self._dial is not None and self._client.status != "running":
             with contextlib.suppress(OSError):
                 self._client.close()
@@ -193,17 +194,17 @@ class DaskEngine(Engine):
 
     @property
     def n_workers(self) -> int:
-        return len(self._workers.look())
+        return len(self._reach_workers().look())
 
     @property
     def n_threads(self) -> int:
-        return min(self._workers.look().values(), default=1)
+        return min(self._reach_workers().look().values(), default=1)
 
     @property
     def worker_memory(self) -> int | None:
         limits = [
             int(facts["memory_limit"])
-            for facts in self._workers.facts().values()
+            for facts in self._reach_workers().facts().values()
             if facts.get("memory_limit")
         ]
         return min(limits, default=None)
@@ -228,7 +229,7 @@ class DaskEngine(Engine):
         ClusterError
             With a table, if all workers have other versions.
         """
-        return self._workers.run(function)
+        return self._reach_workers().run(function)
 
     # Not `client.scatter`: what it places is lost with the workers that hold it, and a
     # task runs again.
@@ -238,7 +239,7 @@ class DaskEngine(Engine):
             try:
                 with (
                     dask_collections.place_for_others(),
-                    self._workers.lost_cluster_errors(),
+                    self._reach_workers().lost_cluster_errors(),
                 ):
                     self._check_everywhere(placed.future)
             except BaseException:
@@ -279,7 +280,7 @@ class DaskEngine(Engine):
         with (
             dask_collections.place_for_others(),
             events.announce_pass(self.observers, label, blocks, about) as announce,
-            self._workers.lost_cluster_errors(),
+            self._reach_workers().lost_cluster_errors(),
         ):
             trace = tracing.parent(len(blocks))
             if trace is not None:
@@ -293,7 +294,7 @@ class DaskEngine(Engine):
             if source is not None:
                 partitions = PartitionTasks(self._client, source, blocks)
             running = dask_pass.Pass(
-                self._workers,
+                self._reach_workers(),
                 blocks,
                 client=self._client,
                 definition=definition,
@@ -366,12 +367,15 @@ class DaskEngine(Engine):
     ) -> dask_pass.Future:
         """Make a value the result of a task, which the scheduler can run again."""
         with (
-            self._workers.lost_cluster_errors(),
+            self._reach_workers().lost_cluster_errors(),
             # The value is inside the task on purpose.
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
         ):
             return self._client.submit(
-                make, *parts, key=f"{name}-{uuid.uuid4().hex}", **self._workers.where()
+                make,
+                *parts,
+                key=f"{name}-{uuid.uuid4().hex}",
+                **self._reach_workers().where(),
             )
 
     def _check_everywhere(self, state: dask_pass.Future) -> None:
@@ -383,11 +387,11 @@ class DaskEngine(Engine):
             address: self._client.submit(
                 worker.check_state, state, workers=[address], pure=False
             )
-            for address in self._workers.look()
+            for address in self._reach_workers().look()
         }
         try:
             while checks:
-                present = self._workers.current()
+                present = self._reach_workers().current()
                 for address, check in list(checks.items()):
                     error = check.exception() if check.status == "error" else None
                     if error is not None:

@@ -71,7 +71,7 @@ class SpectralKernel(stationary.Stationary):
     """
 
     distribution: Any = field(default=None, compare=False)  # `measure` is compared
-    measure: CoordinateDistribution = field(init=False)
+    measure: ScipyMeasure = field(init=False)
     categories: tuple[int, ...] = field(default=(), init=False)
 
     name = "spectral"
@@ -79,7 +79,7 @@ class SpectralKernel(stationary.Stationary):
     def __init__(self, distribution: Any, length_scale: Any = 1.0) -> None:
         object.__setattr__(self, "distribution", distribution)
         object.__setattr__(self, "length_scale", length_scale)
-        object.__setattr__(self, "measure", coordinate_distribution(distribution))
+        object.__setattr__(self, "measure", measure_of(distribution))
         self.__post_init__()
 
     def of_scaled(
@@ -135,8 +135,8 @@ class SpectralKernel(stationary.Stationary):
 
 
 @dataclass(frozen=True)
-class CoordinateDistribution:
-    """The distribution of each coordinate of the frequencies, one of scipy.stats."""
+class ScipyMeasure:
+    """A spectral measure whose coordinates follow a distribution of scipy.stats."""
 
     #: Its name there; the distribution itself if it has none.
     name: Any
@@ -189,7 +189,7 @@ _CLOSED_FORMS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def coordinate_distribution(distribution: Any) -> CoordinateDistribution:
+def measure_of(distribution: Any) -> ScipyMeasure:
     """Return a frozen distribution of scipy.stats with its parameters checked."""
     from scipy import stats
 
@@ -223,7 +223,7 @@ def coordinate_distribution(distribution: Any) -> CoordinateDistribution:
     # a distribution made of the user's own values has `xk`, and no name in scipy.stats
     namesake = getattr(stats, str(family.name), None)
     has_name = type(namesake) is type(family) and not hasattr(family, "xk")
-    return CoordinateDistribution(
+    return ScipyMeasure(
         name=family.name if has_name else distribution,
         parameters=tuple(sorted(parameters.items())),
         distribution=distribution,

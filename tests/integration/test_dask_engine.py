@@ -415,7 +415,7 @@ def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(
 ):
     engine = scaled(embedded, 2)
     doomed = list(engine.client.run(os.getpid).values())[:1]
-    known = engine._workers.current
+    known = engine._reach_workers().current
 
     def current():
         found = known()
@@ -424,7 +424,7 @@ def test_a_worker_that_dies_when_it_has_looked_at_a_state_is_not_waited_for(
             os.kill(doomed.pop(), signal.SIGKILL)
         return found
 
-    monkeypatch.setattr(engine._workers, "current", current)
+    monkeypatch.setattr(engine._reach_workers(), "current", current)
     handle = engine.broadcast((Drawn(), 3))
     assert engine.map_reduce(lambda b, s: s[1], unit_blocks(4), handle) == 12
 

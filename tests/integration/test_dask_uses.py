@@ -348,7 +348,7 @@ def test_a_worker_of_another_version_that_joins_is_left_out(embedded, caplog):
 def test_threads_that_share_an_engine_look_at_its_workers_together(
     embedded, monkeypatch
 ):
-    workers = embedded._workers
+    workers = embedded._reach_workers()
     monkeypatch.setattr(dask_workers, "POLL_S", 0.0)
     switch_interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
