@@ -29,7 +29,7 @@ from rff_dist.features import maps
 from rff_dist.fitting import predicting
 from rff_dist.numerics import eigen, exact_sums, machine
 from rff_dist.numerics.solution import NormalEquations
-from rff_dist.statistics import accumulate, gram_products, specs
+from rff_dist.statistics import accumulate, gram_products
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
 from rff_dist.typing import EPS, FloatArray, frozen
@@ -163,23 +163,15 @@ def sum_features(
     Degrees follow from these. Raises DataError if values are not finite, or a weight is
     negative.
     """
-    inputs = feature_map.inputs_of(replace(rows, y=None))
     weights = rows.weights
     sums = np.zeros(feature_map.n_components)
-    height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))
 
-    def add(components: tuple[int, int]) -> None:
-        start, stop = components
-        stripe = np.empty((stop - start, height))
-        for first in range(0, len(inputs), height):
-            tile = inputs[first : first + height]
-            features = stripe[:, : len(tile)]
-            # `ExactSum.of` refuses such sums
-            with np.errstate(over="ignore", invalid="ignore"):
-                feature_map.fill(tile, features, start, stop)
-                sums[start:stop] += features @ weights[first : first + height]
+    def add(components: slice, tile: slice, features: FloatArray) -> None:
+        sums[components] += features @ weights[tile]
 
-    machine.share_out(add, feature_map.stripes)
+    inputs = feature_map.inputs_of(replace(rows, y=None))
+    accumulate.share_features(add, inputs, feature_map)
+    # `ExactSum.of` refuses sums that are not finite
     return tuple(map(exact_sums.ExactSum.of, (np.asarray(weights.sum()), sums)))
 
 

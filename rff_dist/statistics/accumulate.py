@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from threading import Lock
@@ -540,25 +540,35 @@ def measure_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatAr
 
     The shape is (n_components,). Raises DataError if an input is not finite.
     """
-    inputs = feature_map.inputs_of(rows)
     largest = np.zeros(feature_map.n_components)
+
+    def measure(components: slice, tile: slice, features: FloatArray) -> None:
+        of_tile = np.abs(features).max(axis=1)
+        np.maximum(largest[components], of_tile, out=largest[components])
+
+    share_features(measure, feature_map.inputs_of(rows), feature_map)
+    return largest
+
+
+def share_features(
+    function: Callable[[slice, slice, FloatArray], None],
+    inputs: Float32Array,
+    feature_map: maps.FeatureMap,
+) -> None:
+    """Call a function with components, rows, and the features of these.
+
+    Threads share the stripes. Features may overflow: the caller refuses their sums.
+    """
     height = min(specs.tile_rows(feature_map.n_components), max(1, len(inputs)))
 
-    def measure(stripe: _Stripe) -> None:
+    def work(stripe: _Stripe) -> None:
         start, stop = stripe
         memory = np.empty((stop - start, height))
         for first in range(0, len(inputs), height):
-            tile = inputs[first : first + height]
-            features = memory[:, : len(tile)]
-            with np.errstate(
-                over="ignore", invalid="ignore"
-            ):  # the caller refuses them
-                feature_map.fill(tile, features, start, stop)
-            np.maximum(
-                largest[start:stop],
-                np.abs(features).max(axis=1),
-                out=largest[start:stop],
-            )
+            tile = slice(first, min(first + height, len(inputs)))
+            features = memory[:, : tile.stop - first]
+            with np.errstate(over="ignore", invalid="ignore"):
+                feature_map.fill(inputs[tile], features, start, stop)
+                function(slice(start, stop), tile, features)
 
-    machine.share_out(measure, feature_map.stripes)
-    return largest
+    machine.share_out(work, feature_map.stripes)
