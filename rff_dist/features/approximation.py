@@ -1,6 +1,7 @@
 """Whether D is large enough: the error of Z Z' on sampled rows.
 
-The products of features are compared with the exact kernel.
+A feature map and rows go in; the largest, mean and spectral error of the kernel come
+out. The bounds of theory, see `bounds.py`, are 10 to 100 times as large.
 """
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
@@ -26,18 +27,18 @@ MEASURES = ("mean", "max", "operator_norm", "relative_operator_norm")
 class ApproximationError:
     """How far Z Z' is from the kernel's Gram matrix K of a sample of rows."""
 
-    #: the mean absolute entry of Z Z' - K
+    #: The mean absolute entry of Z Z' - K.
     mean: float
-    #: the largest absolute entry, which grows slowly with the sample
+    #: The largest absolute entry, which grows slowly with the sample.
     max: float
-    #: ‖Z Z' - K‖, the largest absolute eigenvalue, which grows with the sample as ‖K‖
+    #: ‖Z Z' - K‖, the largest absolute eigenvalue, which grows with the sample as ‖K‖.
     operator_norm: float
     #: ‖Z Z' - K‖ / ‖K‖
     relative_operator_norm: float
     #: ‖K‖
     gram_norm: float
     n_components: int
-    #: rows of the sample
+    #: Rows of the sample.
     n_samples: int
 
     def components_for(self, error: float, *, measure: str = "max") -> int:

@@ -97,15 +97,13 @@ class MapVariances:
 
     @property
     def better(self) -> Literal["pairs", "phases"]:
-        """The map with the lower variance; pairs if they are equal, since their
-        diagonal is exact.
-        """
+        """The map with the lower variance."""
+        # of equal ones pairs, whose diagonal is exact
         return "pairs" if self.pairs <= self.phases else "phases"
 
 
 def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
-    """Compare the maps by their mean closed-form variance over all pairs of different
-    rows.
+    """Compare the maps by their mean closed-form variance over all pairs of rows.
 
     With Δ = x - y the variance of z(x)'z(y) is (1/D)·[1 + k(2Δ) - 2k(Δ)²] for pairs,
     and (1/D)·[1 + k(2Δ)/2 - k(Δ)²] for phases, with independent frequencies. Pairs have
@@ -114,18 +112,31 @@ def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
     Phases win if most rows are far apart and the kernel falls slowly (Cauchy, rational
     quadratic); else pairs win. O(n_samples² · n_features).
 
-    `kernel`: shift-invariant, or a sum with such terms, which share the components in
-      proportion to their weights as in `draw_feature_map`. Linear, polynomial and min
-      terms have the same features for both maps and add nothing to either variance.
-    `X`: array-like of shape (n_samples, n_features). At least 2 rows; two rows with
-      equal values are a pair too.
+    Parameters
+    ----------
+    kernel : Kernel
+        Shift-invariant, or a sum with such terms, which share the components in
+        proportion to their weights as in `draw_feature_map`. Linear, polynomial and min
+        terms have the same features for both maps and add nothing to either variance.
+    X : array-like of shape (n_samples, n_features)
+        At least 2 rows; two rows with equal values are a pair too.
 
-    Returns `variances`: its `better` is the answer.
+    Returns
+    -------
+    variances : MapVariances
+        Its `better` is the answer.
 
-    Raises DataError if there are fewer than 2 rows.
+    Raises
+    ------
+    DataError
+        If there are fewer than 2 rows.
 
-    Source: Sutherland & Schneider (2015), eq. 3 and 5.
+    References
+    ----------
+    Sutherland & Schneider (2015), eq. 3 and 5.
 
+    Examples
+    --------
     >>> from rff_dist.kernels.stationary import Cauchy, Gaussian
     >>> X = [[0.0], [3.0], [6.0]]
     >>> better_map(Gaussian(), X).better, better_map(Cauchy(), X).better
@@ -140,13 +151,14 @@ def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
     invariant = [(weight, whole) for weight, whole in terms if whole is not None]
     above = np.triu_indices(len(points), 1)
     total = math.fsum(weight for weight, _ in invariant)
-    means = MapVariances(0.0, 0.0)
+    pairs = 0.0
+    phases = 0.0
     for weight, whole in invariant:
-        once, twice = (whole(scale * points)[above] for scale in (1, 2))
+        once = whole(points)[above]
+        twice = whole(2 * points)[above]
         # near Δ = 0 rounding may make a variance negative
-        pairs = float(np.maximum(1 + twice - 2 * once**2, 0.0).mean())
-        phases = float(np.maximum(1 + twice / 2 - once**2, 0.0).mean())
-        means = MapVariances(
-            means.pairs + total * weight * pairs, means.phases + total * weight * phases
-        )
-    return means
+        of_pairs = np.maximum(1 + twice - 2 * once**2, 0.0)
+        of_phases = np.maximum(1 + twice / 2 - once**2, 0.0)
+        pairs += total * weight * float(of_pairs.mean())
+        phases += total * weight * float(of_phases.mean())
+    return MapVariances(pairs, phases)

@@ -1,8 +1,8 @@
-"""Which features of a kernel are drawn: the options that all models share, each
-declared once.
+"""Which features of a kernel are drawn: options that all models share.
 
-A group checks itself when it is made. Kernels and features are imported then, not
-sooner, because `--help` shows these options too and must not wait for SciPy.
+Each is declared once; flags, TOML files and estimators are made from that. A group
+checks itself when it is made. Kernels and features are imported then, not sooner,
+because `--help` shows these options too and must not wait for SciPy.
 """
 
 from __future__ import annotations
@@ -115,9 +115,7 @@ class KernelFeatures:
         base.design_for(self.kernel, self.design)
 
     def check_columns(self, n_features: int) -> None:
-        """Check that kernel and design suit the number of columns; raises
-        InvalidParameterError if not.
-        """
+        """Raise InvalidParameterError if kernel or design do not suit the columns."""
         from rff_dist.kernels import base, stationary
 
         kernel = self.kernel
@@ -171,10 +169,8 @@ def as_length_scale(length_scale: Any) -> Any:
 def find_features(features: object) -> Nystrom | None:
     """Return how Nyström features are made, or None for random Fourier features.
 
-    `features`: "fourier", "nystrom", "nystrom:" with how centres are chosen, or
-      Nystrom.
-
-    Raises InvalidParameterError if it is neither a name nor a `Nystrom`.
+    A name may be "fourier", "nystrom", or "nystrom:" with how centres are chosen.
+    Raises InvalidParameterError for what is neither a name nor a `Nystrom`.
     """
     if isinstance(features, str) and features == "fourier":
         return None
@@ -204,9 +200,7 @@ def check_n_components(n_components: object, map_name: str) -> int:
 
 
 def check_width(n_components: object, map_name: str, features: object) -> int:
-    """Return `n_components` as an int; raises InvalidParameterError if such features
-    cannot have as many.
-    """
+    """Return `n_components` as an int, if such features can have as many."""
     is_fourier = find_features(features) is None
     return check_n_components(n_components, map_name if is_fourier else "centres")
 

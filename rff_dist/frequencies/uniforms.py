@@ -1,5 +1,8 @@
-"""Uniform numbers: pure functions of (seed, stream, position), and scrambled Sobol
-points.
+"""Uniform numbers: pure functions of (seed, stream, position), and Sobol points.
+
+A seed and positions go in; numbers in (0, 1) come out, the same on every machine and in
+every release of NumPy. A `Generator` promises its numbers for one version only, and
+those of a row would depend on how many were drawn before.
 """
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
@@ -22,17 +25,11 @@ _SEED_STREAM = 2**32
 
 
 def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> FloatArray:
-    """Return uniforms in the open interval (0, 1); row i depends on (seed, stream, i)
-    and `n_columns` only.
+    """Return uniforms in (0, 1), odd multiples of 2**-53; shape (n_rows, n_columns).
 
-    NumPy promises the raw bits of Philox for ever, but its `Generator` streams for one
-    version only; so the map from integers to floats is our own (Salmon et al. 2011,
-    Random123).
-
-    `seed`: from 0 to 2**64 - 1.
-    `stream`: which of the seed's independent streams.
-    Returns `uniforms`, float64 array of shape (n_rows, n_columns): odd multiples of
-    2**-53.
+    Row i depends on (seed, stream, i) and `n_columns` only; streams are independent.
+    NumPy promises the raw bits of Philox for ever, so the map from integers to floats
+    is our own (Salmon et al. 2011, Random123).
     """
     # each row starts at a counter step of its own, so that a longer draw adds rows and
     # changes none
@@ -42,15 +39,14 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
 
 
 def row_uniforms(seed: int, stream: int, start: int, stop: int) -> FloatArray:
-    """Return a uniform number in (0, 1) for each row; it depends on (seed, stream, row)
-    alone.
-    """
+    """Return a uniform in (0, 1) for each row, by (seed, stream, row) alone."""
     return _uniforms(row_words(seed, stream, start, stop))
 
 
 def text_uniforms(seed: int, stream: str, text: str, n: int) -> FloatArray:
-    """Return uniform numbers in (0, 1) that depend on (seed, stream, text) and their
-    place alone; more numbers begin with the same ones.
+    """Return uniforms in (0, 1) that depend on (seed, stream, text) and place alone.
+
+    More numbers begin with the same ones.
     """
     # a lone surrogate, which a file of another program may hold, is text too
     label = f"{stream}\n{text}".encode("utf-8", "surrogatepass")
@@ -74,18 +70,15 @@ def _uniforms(words: BitArray) -> FloatArray:
 
 
 def philox(seed: int, stream: int, step: int = 0) -> np.random.Philox:
-    """Return the bit generator of one stream of a seed, `step` counter steps from its
-    start.
-    """
+    """Return the bit generator of a stream, `step` counter steps from its start."""
     return np.random.Philox(key=np.array([seed, stream], np.uint64), counter=step)
 
 
 def seed_of(rng: object, *, name: str = "rng") -> int:
     """Return an integer as the seed that it is, or draw a 64-bit seed from a Generator.
 
-    `name`: what the error calls `rng`.
-    Raises InvalidParameterError if `rng` is neither a Generator nor an integer from 0
-    to 2**64 - 1.
+    Raises InvalidParameterError, which calls `rng` by `name`, if it is neither a
+    Generator nor an integer from 0 to 2**64 - 1.
     """
     if isinstance(rng, np.random.Generator):
         return int(rng.integers(0, 2**64, dtype=np.uint64))
@@ -102,10 +95,10 @@ def seed_of(rng: object, *, name: str = "rng") -> int:
 
 
 def derived_seed(seed: int, index: int) -> int:
-    """Return the seed of the `index`-th of several independent draws; the first is
-    `seed` itself.
-    """
-    return int(philox(seed, _SEED_STREAM + index).random_raw()) if index else seed
+    """Return the seed of one of several independent draws; the first has `seed`."""
+    if index == 0:
+        return seed
+    return int(philox(seed, _SEED_STREAM + index).random_raw())
 
 
 def draw_phases(n_components: int, seed: int) -> FloatArray:
@@ -114,9 +107,7 @@ def draw_phases(n_components: int, seed: int) -> FloatArray:
 
 
 def pick(weights: FloatArray, uniforms: FloatArray) -> IndexArray:
-    """Like `numpy.random.Generator.choice(p=weights / sum)`: an index for each uniform
-    number in [0, 1).
-    """
+    """Return an index for each uniform: `Generator.choice(p=weights / sum)`."""
     cumulated = np.cumsum(weights)
     places = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
     # the product may round up to the total, which lies behind the last index
@@ -138,21 +129,15 @@ _WORDS = 32
 def scrambled_sobol(
     seed: int, first: int, n_points: int, n_dimensions: int
 ) -> FloatArray:
-    """Like `scipy.stats.qmc.Sobol(n_dimensions, scramble=True)`, with dimensions from
-    `first` on.
+    """Like `scipy.stats.qmc.Sobol(scramble=True)`, with dimensions from `first` on.
 
     Bits do not depend on SciPy's version, and a scramble not on the number of
     dimensions. Each dimension's binary digits are multiplied by a random lower
     triangular matrix and shifted by random digits: every point is exactly uniform, and
     the points of one scramble fill the cube as evenly as before. The scramble of a
     dimension depends on (seed, dimension) alone. O(n_points · n_dimensions · log
-    n_points).
-
-    `seed`: from 0 to 2**64 - 1.
-    `n_points`: more points begin with the same ones.
-
-    Returns `uniforms`, float64 array of shape (n_points, n_dimensions): odd multiples
-    of 2**-53: never 0, never 1.
+    n_points). More points begin with the same ones. The result has the shape (n_points,
+    n_dimensions), and odd multiples of 2**-53: never 0, never 1.
 
     Raises InvalidParameterError if the sequence has too few dimensions or points.
 
@@ -182,16 +167,17 @@ def scrambled_sobol(
 
 
 def _scrambles(seed: int, first: int, n_dimensions: int) -> tuple[BitArray, BitArray]:
-    """Return each dimension's matrix (one integer per column, whose bits are its
-    entries) and its shift.
+    """Return each dimension's matrix and its shift.
+
+    A matrix is one integer per column, whose bits are its entries.
     """
-    raw = philox(seed, SCRAMBLE_STREAM, first * (_WORDS // WORDS)).random_raw(
-        n_dimensions * _WORDS
-    )
+    first_step = first * (_WORDS // WORDS)
+    generator = philox(seed, SCRAMBLE_STREAM, first_step)
+    raw = generator.random_raw(n_dimensions * _WORDS)
     words = raw.reshape(n_dimensions, _WORDS) >> np.uint64(64 - _BITS)
     # ones on the diagonal and nothing above: such a matrix has an inverse, so points
     # that differ stay apart
-    diagonal = np.uint64(1) << np.arange(
-        _BITS - 1, _BITS - 1 - _DIGITS, -1, dtype=np.uint64
-    )
-    return words[:, :_DIGITS] & (diagonal - np.uint64(1)) | diagonal, words[:, _DIGITS]
+    places = np.arange(_BITS - 1, _BITS - 1 - _DIGITS, -1, dtype=np.uint64)
+    diagonal = np.uint64(1) << places
+    below = words[:, :_DIGITS] & (diagonal - np.uint64(1))
+    return below | diagonal, words[:, _DIGITS]
