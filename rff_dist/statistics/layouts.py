@@ -41,10 +41,9 @@ class Region(NamedTuple):
 # 16,000 on (numpy issue 19685). Tiles of 512 columns stay in the cache, are shared
 # evenly among threads, and reach 1.03 of the rate of one dsyrk at D = 4,096.
 OUTPUT_TILE = 512
-# If Z'Z is summed in parts, a pass each, all output tiles of a cell, a square of so
-# many components, belong to the same part.
-# Where parts are likely, a cell is as large as the largest region that is multiplied,
-# so that no region is in two parts.
+# A cell is a square of so many components. If Z'Z is summed in parts, a pass each, all
+# output tiles of a cell belong to the same part. Where parts are likely, a cell is as
+# large as the largest region that is multiplied, so that no region is in two parts.
 CELL = 2048
 SMALL_CELL = 512
 SMALL_COMPONENTS = 8192
