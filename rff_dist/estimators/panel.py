@@ -127,7 +127,7 @@ def candidates_text(card: Facts) -> str:
     ranked = describe.ranked_candidates(card.get("candidates", []))
     if not ranked:
         return ""
-    rows = [describe.CANDIDATE_CELLS]
+    rows: list[Sequence[str]] = [describe.CANDIDATE_CELLS]
     for candidate in ranked[:N_SHOWN]:
         cells = describe.candidate_cells(candidate)
         rows.append([cell if isinstance(cell, str) else number(cell) for cell in cells])
