@@ -100,8 +100,8 @@ BREAKS = [
     Break(
         "lengths of orthogonal frequencies do not depend on the seed",
         "rff_dist/frequencies/designs.py",
-        "columns * _radii(measure, n_features, n_frequencies, seed, first)",
-        "columns * _radii(measure, n_features, n_frequencies, 0, first)",
+        "radii = _radii(measure, draw)",
+        "radii = _radii(measure, Draw(self, *draw.shape, 0, draw.first))",
         ("tests/unit/frequencies",),
     ),
     Break(
