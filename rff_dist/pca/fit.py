@@ -56,11 +56,9 @@ class KernelComponents:
         """Return what projects rows, old or new; `whiten` gives variance 1."""
         principal = self.principal
         degrees = self.degrees
-        scale = (
-            np.sqrt(principal.explained_variance)
-            if whiten
-            else np.ones(len(principal.eigenvalues))
-        )
+        scale = np.ones(len(principal.eigenvalues))
+        if whiten:
+            scale = np.sqrt(principal.explained_variance)
         directions = principal.components.T / scale
         # (z − z̄)'v = z'v − z̄'v: rows need not be centred one by one
         offset = principal.means @ directions
@@ -158,12 +156,10 @@ def _fit_normalized(
     dataset = prepared.dataset
     moments = prepared.moments
     engine = prepared.engine
-    add_up = components.sum_features
-    shared = engine.broadcast(feature_map)
     sums = row_passes.sum_rows(
         dataset,
-        add_up,
-        shared,
+        components.sum_features,
+        engine.broadcast(feature_map),
         combine=accumulate.add_each,
         engine=engine,
         label="degrees",
