@@ -66,8 +66,7 @@ class Run:
 
 
 class Ledger(Protocol):
-    """Where sums of passes are kept; `rff_dist.storage.ledger` has one that writes
-    files.
+    """Where sums of passes are kept, in files by `rff_dist.storage.ledger`.
 
     It pickles, and several processes may use it at a time.
     """

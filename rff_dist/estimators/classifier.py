@@ -221,9 +221,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         *,
         classes: AnyArray | None,
     ) -> labelled.LabelledDataset:
-        """Fit from scratch, and return the rows; `classes` if some of them may have no
-        rows yet.
-        """
+        """Fit from scratch, to `classes` that may lack rows yet, and return the rows."""
         clock = Clock()
         automatic = self.sample_weight_kind == "auto"
         options, losses = self._checked_options()
@@ -249,9 +247,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return labelled.LabelledDataset(source, labels, self.classes_, self._factors())
 
     def _checked_options(self) -> tuple[RidgeOptions, classification.LossOptions]:
-        """Return the parameters as the library takes them; a parameter that was set
-        wrongly fails now.
-        """
+        """Return the parameters as the library takes them, checked."""
         automatic = self.sample_weight_kind == "auto"
         options = self._options(sample_weight_kind="precision" if automatic else None)
         return options, classification.LossOptions(
@@ -409,8 +405,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
-        """Return the probability of each class, shape (n_samples, n_classes), in the
-        order of `classes_`.
+        """Return the probability of each class, in the order of `classes_`.
 
         Parameters
         ----------
@@ -430,9 +425,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithm of `predict_proba`, which is finite even where a
-        probability rounds to 0.
-        """
+        """Return the logarithm of `predict_proba`, finite where that rounds to 0."""
         check_is_fitted(self)
         calibration = self._calibration
         if calibration is None:

@@ -121,8 +121,7 @@ def save_model(
 
 
 def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
-    """Load a model that `save_model`, `rff-dist` or a flow stored, as a fitted
-    estimator.
+    """Load a stored model as a fitted estimator, whoever stored it.
 
     Raises
     ------

@@ -41,9 +41,7 @@ class Model:
         return np.array(classes, self.facts["dtype"])[best]
 
     def scores(self, rows: Any) -> Any:
-        """Return outer' · features(x) + intercept for rows of shape (n_rows,
-        n_features).
-        """
+        """Return outer' · features(x) + intercept for rows."""
         x = self._standardized(self._numbers(rows))
         z = np.hstack([self._features(part, x) for part in self.facts["parts"]])
         return z @ self.outer + self.facts["intercept"]
@@ -173,9 +171,7 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
 
 
 def _additive(kernel: dict[str, Any], x: Any, y: Any, is_code: Any) -> Any:
-    """Return a weighted mean of the kernels of single columns, of pairs of columns, and
-    of all columns.
-    """
+    """Return a weighted mean of kernels of single columns, pairs, and all columns."""
     inner = {**kernel["kernel"], "categories": np.flatnonzero(is_code)}
     n = x.shape[1]
     scales = np.broadcast_to(kernel["length_scale"], n)

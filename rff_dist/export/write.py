@@ -42,8 +42,7 @@ def export(
     encoded: bool = False,
     overwrite: bool = False,
 ) -> Path:
-    """Write `model.json`, `inner.npy`, `outer.npy` and `reader.py` to a folder, whole
-    or not at all.
+    """Write the model and its reader to a folder, whole or not at all.
 
     With `overwrite`, the folder of an earlier export may be replaced; for `encoded` see
     `describe`.

@@ -23,8 +23,9 @@ _HOEFFDING = {"pairs": 4, "phases": 8}
 
 
 def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> float:
-    """Return the error that one pair of points exceeds with a probability of at most
-    `delta`, √(c·log(2/δ)/D), for the map "pairs" (c = 4) or "phases" (c = 8).
+    """Return the error that a pair of points exceeds with probability `delta` at most.
+
+    It is √(c·log(2/δ)/D), for the map "pairs" (c = 4) or "phases" (c = 8).
 
     Source: Hoeffding (1963), Thm. 2; Rahimi & Recht (2007), Sec. 3.
 
@@ -37,8 +38,9 @@ def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> f
 def pairwise_error(
     n_components: int, *, n_points: int, delta: float, map: str = "pairs"
 ) -> float:
-    """Return the error that no pair of `n_points` points exceeds, except with a
-    probability of at most `delta`: √(c·log(n(n-1)/δ)/D), by a union bound.
+    """Return the error that some pair exceeds with probability `delta` at most.
+
+    It is √(c·log(n(n-1)/δ)/D) for n points, by a union bound.
 
     With phases the n entries of the diagonal count too, n(n+1)/δ; with pairs the
     diagonal is exact.
@@ -61,8 +63,9 @@ def _hoeffding(n_components: int, n_pairs: int, delta: float, map: str) -> float
 
 
 def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -> float:
-    """Return the bound on E‖Z Z' - K‖ / ‖K‖ of n points, in the operator norm: ε + ε²
-    with ε² = 4·(n/‖K‖)·log(2n)/D, for both maps.
+    """Return the bound on E‖Z Z' - K‖ / ‖K‖ of n points, in the operator norm.
+
+    It is ε + ε² with ε² = 4·(n/‖K‖)·log(2n)/D, for both maps.
 
     Matrix Bernstein sums D matrices of norm at most 2n for phases, and D/2 of norm at
     most n for pairs. ‖K‖, the largest eigenvalue of K, is `gram_norm`.
@@ -85,8 +88,7 @@ def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -
 
 @frozen
 class MapVariances:
-    """The mean closed-form variances of the two real maps over pairs of points, times
-    D.
+    """Mean closed-form variances of the two maps over pairs of points, times D.
 
     Divided by D they are the mean squared errors of z(x)'z(y) with independent
     frequencies.

@@ -127,8 +127,7 @@ def choose_by_kmeans(
 def choose_by_pivots(
     points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
 ) -> IndexArray:
-    """Choose each row with a probability proportional to its k(x, x) less what earlier
-    centres explain of it.
+    """Choose rows in proportion to what earlier centres leave of their k(x, x).
 
     Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots
     are proposed 256 at a time by the diagonal that is left. Each is kept with a

@@ -42,9 +42,7 @@ def _pointer(argument: bytes | int | ctypes.c_int | FloatArray) -> object:
 
 @cache
 def _routine(name: str, n_arguments: int) -> Callable[..., None]:
-    """Return a routine of the LAPACK that SciPy brings; see
-    `scipy.linalg.cython_lapack`.
-    """
+    """Return a routine by its name; see `scipy.linalg.cython_lapack`."""
     # a capsule's name is the routine's signature in C, and its pointer the routine
     capsule = scipy.linalg.cython_lapack.__pyx_capi__[name]
     named = ctypes.pythonapi.PyCapsule_GetName

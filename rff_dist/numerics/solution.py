@@ -316,8 +316,7 @@ class NormalEquations(EquationFacts):
         return max(len(self.gram) * EPS * largest, self.gram_error)
 
     def without(self, part: NormalEquations) -> NormalEquations:
-        """Return the equations of the rows that are not in `part`, centred about their
-        own means.
+        """Return the equations of the rows not in `part`, about their own means.
 
         Sums about the means of all are those of both groups, and a term of rank one for
         the distance between their means (Chan, Golub and LeVeque 1983). They lose

@@ -328,9 +328,7 @@ class Projection:
         return len(self.offset)
 
     def digest(self) -> str:
-        """Return a digest of the feature map and of all numbers on which scores
-        depend.
-        """
+        """Return a digest of all that scores depend on."""
         linear = self.linear
         label = f"projection {linear.feature_map.digest()} {self.floor!r}"
         return maps.arrays_digest(

@@ -43,8 +43,7 @@ _DISTINCT_TARGETS = 0.9
 def inspect(
     dataset: Dataset, *, levels: Levels = NO_LEVELS, engine: protocol.Engine
 ) -> Moments:
-    """Check all values, and measure means, standard deviations and weights; count the
-    `levels` of columns of categories.
+    """Check all values, measure moments and weights, and count `levels` of categories.
 
     Takes one cheap pass. Raises DataError, with row and column, if a value is NaN or
     infinite, a weight is negative, or all weights are zero.

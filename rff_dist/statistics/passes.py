@@ -168,8 +168,7 @@ def accumulate(
     spec: specs.StatisticsSpec | None = None,
     n_parts: int = 1,
 ) -> ridge_statistics.RidgeStatistics:
-    """Accumulate the exact statistics of a dataset in one pass, O(n_samples ·
-    n_components²).
+    """Accumulate the exact statistics of a dataset, O(n_samples · n_components²).
 
     The result has the same bits on every engine, on one type of machine.
 
