@@ -221,7 +221,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         *,
         classes: AnyArray | None,
     ) -> labelled.LabelledDataset:
-        """Fit from scratch, to `classes` that may lack rows yet, and return the rows."""
+        """Fit from scratch, to `classes` if these may lack rows; return the rows."""
         clock = Clock()
         automatic = self.sample_weight_kind == "auto"
         options, losses = self._checked_options()
