@@ -5,8 +5,10 @@ server does not answer, setting the tags fails after 60 s, and the run with it, 
 the model is published by then.
 
 The tags `model:NAME` and `dataset:NAME` find all runs about one model or dataset;
-`published` and `refused` those that changed it or did not, and their last state has
-the same name. A run that failed has the tag `error:KIND`, such as `error:data.nan`.
+`published` and `refused` those that changed it or did not. The name of their last state
+begins with the same word, such as "Published: RMSE 59.8, 4.1% lower", and a run that
+found no rows ends as "Nothing new". A run that failed has the tag `error:KIND`, such as
+`error:data.nan`.
 Events are about the model, so that automations need not know its flow::
 
     rff_dist.model.published    a model or a version of it became current
@@ -19,26 +21,33 @@ was made of.
 """
 
 import re
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, cast
 
 from prefect import State
+from prefect.artifacts import create_markdown_artifact
 from prefect.assets import Asset
 from prefect.client.orchestration import get_client
 from prefect.context import AssetContext
 from prefect.events import emit_event
 from prefect.runtime import flow_run as this_run
+from prefect.settings import get_current_settings
 from prefect.states import Completed
 
 from rff_dist.flows import names
+from rff_dist.living.gate import change_words
 from rff_dist.ridge import describe
 from rff_dist.storage import locations
+from rff_dist.text import number, redact
 from rff_dist.typing import Facts, Summary
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
 #: Members of a result that an event about its model has, and that its asset has.
 _IN_EVENTS = ("decision", "reason", "version", "digest", "n_samples", "n_new")
 _IN_ASSETS = ("digest", "model_digest", "fingerprint", "version", "n_new", "inertia")
+#: Keys of the artifacts that the run at work has shown so far.
+keys_shown: ContextVar[list[str]] = ContextVar("keys_shown")
 #: The first sentence of the document that a run showed last. `reports` sets it inside
 #: of the flow's function, while `end` is called on what that function returns.
 _sentence: ContextVar[str] = ContextVar("sentence", default="")
@@ -49,10 +58,13 @@ def say(sentence: str) -> None:
     _sentence.set(sentence)
 
 
-def end(result: Facts, parameters: Facts, *, publishes: bool) -> State[Any]:
+def end(
+    result: Facts, parameters: Facts, *, publishes: bool, keys: Sequence[str]
+) -> State[Any]:
     """Tag the run at work, emit its events, and return the run's last state.
 
-    The state holds the result of the flow. A flow that `publishes` has published a
+    The state holds the result of the flow. `keys` are those of the artifacts that the
+    run has shown. A flow that `publishes` has published a
     model unless its result holds another `decision`.
     """
     decision = result.get("decision", "published" if publishes else "")
@@ -60,12 +72,48 @@ def end(result: Facts, parameters: Facts, *, publishes: bool) -> State[Any]:
     _tag(parameters, verdict)
     _emit_events(result, parameters, verdict)
     last: State[Any] = Completed(
-        name=verdict.capitalize() or "Completed",
+        name=_state_name(result, verdict),
         message=_sentence.get()[:_LONGEST] or None,
         data=result,
     )
     _materialise(result, parameters, last, has_model=verdict == "published")
+    _show_result(last, parameters, verdict, keys)
     return last
+
+
+def _state_name(result: Facts, verdict: str) -> str:
+    """Return what lists of runs show: the verdict, and the error of a single target."""
+    changes = [result.get(f"n_{change}") for change in ("new", "replaced", "deleted")]
+    is_append = "n_new" in result and "decision" not in result
+    if result.get("decision") == "nothing new" or (is_append and not any(changes)):
+        return "Nothing new"
+    name = verdict.capitalize() or "Completed"
+    errors = result.get("metrics") or result.get("estimate") or {}
+    gate = result.get("gate")
+    rmse = gate["challenger"] if gate else errors.get("rmse", ())
+    if not verdict or len(rmse) != 1:
+        return name
+    name += f": RMSE {number(rmse[0])}"
+    return f"{name}, {change_words(*gate['champion'], *rmse)}" if gate else name
+
+
+def _show_result(
+    last: State[Any], parameters: Facts, verdict: str, keys: Sequence[str]
+) -> None:
+    """Show what the run came to, what to do next, and links to its other artifacts."""
+    model = redact(str(parameters.get("model")))
+    advice = {
+        "published": f"To go back: `rff-dist models rollback {model}`.",
+        "refused": f"The model is as it was: `rff-dist models show {model}` lists the"
+        " rows that were left out, and how to take them nonetheless.",
+    }
+    parts = [f"# {last.name}", last.message or "", advice.get(verdict, "")]
+    site = get_current_settings().ui_url or ""  # "": links begin at the page's own host
+    links = [f"[{key}]({site}/artifacts/key/{key})" for key in keys]
+    parts.append(", ".join(links))
+    create_markdown_artifact(
+        "\n\n".join(filter(None, parts)), key=names.key("result"), description=last.name
+    )
 
 
 def _tag(parameters: Facts, verdict: str) -> None:

@@ -146,8 +146,10 @@ def show_versions(model: str) -> None:
 
 
 def _show(what: str, document: Document) -> None:
+    key = names.key(what)
+    outcomes.keys_shown.get().append(key)
     create_markdown_artifact(
         markdown.to_markdown(document),
-        key=names.key(what),
+        key=key,
         description=document.lead or document.title,
     )

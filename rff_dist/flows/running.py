@@ -233,6 +233,7 @@ def job_flow[R](
                 message = f"the flow's parameters do not fit: {redact(str(error))}"
                 raise errors.InvalidParameterError(message) from None
             listeners: list[events.Observer] = [flow_run.clock, passes.PassProgress()]
+            keys: list[str] = []
             parent = None
             if this_run.id:
                 parent = runs.ParentRun("prefect", name, this_run.id)
@@ -241,13 +242,16 @@ def job_flow[R](
                 listeners.append(partial(events.log, target=log))
             with (
                 contexts.setting(runs.parent, parent),
+                contexts.setting(outcomes.keys_shown, keys),
                 events.listening(*listeners),
                 _timed(flow_run.limits),
             ):
                 result = function(flow_run.options[spec], flow_run)
             # Prefect takes a state for the run's last one, and gives its data to
             # whoever called the flow.
-            last = outcomes.end(cast("Any", result), values, publishes=publishes)
+            last = outcomes.end(
+                cast("Any", result), values, publishes=publishes, keys=keys
+            )
             return cast("R", last)
 
         about = inspect.getdoc(function) or ""

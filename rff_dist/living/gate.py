@@ -307,12 +307,12 @@ def judge(
         target = f" of {names[worst]}"
     old_rmse = np.sqrt(before)
     new_rmse = np.sqrt(now)
-    verdict = "it would be refused if it were" if passed else "it is"
+    change = change_words(old_rmse[worst], new_rmse[worst])
+    errors = f"{number(new_rmse[worst])} ({change}; before {number(old_rmse[worst])})"
+    verdict = "a model is refused only if its" if passed else "the"
     reason = (
-        f"on {held_out.words}, the mean squared error{target} is {_change_words(ratio)}"
-        f" (RMSE {number(new_rmse[worst])}, before {number(old_rmse[worst])});"
-        f" {verdict} with {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}%"
-        " higher"
+        f"RMSE{target} is {errors} on {held_out.words}; {verdict} mean squared error is"
+        f" with {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}% higher"
     )
     return Gate(
         passed=passed,
@@ -326,11 +326,15 @@ def judge(
     )
 
 
-def _change_words(ratio: float) -> str:
-    """Say how much higher or lower an error is, by its ratio to another one."""
-    if not np.isfinite(ratio):
-        return "higher"
-    if ratio == 1:
+def change_words(before: float, now: float) -> str:
+    """Say how much higher or lower an error is than the one before.
+
+    >>> change_words(62.0, 59.52), change_words(62.0, 62.0)
+    ('4% lower', 'the same')
+    """
+    if now == before:
         return "the same"
-    direction = "higher" if ratio > 1 else "lower"
-    return f"{number(100 * abs(ratio - 1))}% {direction}"
+    direction = "lower" if now < before else "higher"
+    if before == 0:
+        return direction
+    return f"{100 * abs(now / before - 1):.2g}% {direction}"

@@ -24,6 +24,7 @@ from rff_dist.flows.running import lend_engine
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.output_places import hold
+from rff_dist.text import number
 from rff_dist.workbench.jobs.publishing import publish
 from tests.flows.test_train import task_runs
 from tests.lake_tables import IcebergTable
@@ -77,7 +78,13 @@ def at_once(parameters):
 
 def assert_says_what_it_came_to(state, parameters):
     """By its message, its tags and events."""
-    assert state.name == "Published"
+    gate = state.result()["gate"]
+    rmse = number(gate["challenger"][0])
+    assert state.name.startswith(f"Published: RMSE {rmse}, ")
+    shown = Artifact.get("rff-result-main").data
+    assert shown.startswith(f"# {state.name}\n\n{state.message}\n\nTo go back: ")
+    for part in ("refresh-report", "refresh-page", "model-versions"):
+        assert f"/artifacts/key/rff-{part}-main)" in shown
     assert state.message.startswith(f"published: {parameters['model']}, version 2: ")
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(state.state_details.flow_run_id)
@@ -142,12 +149,15 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     state = run(parameters)
     assert state.is_completed()
     assert [one.name for one in task_runs(state)] == STEPS[:1]
+    assert state.name == "Nothing new"
     assert state.result()["decision"] == "nothing new"
     assert "holds all 1,200 rows" in Artifact.get("rff-refresh-report-main").data
 
     append_dataset(parameters["data"], *batch(3, 300, bad=True))
     state = run(parameters)
-    assert (state.is_completed(), state.name) == (True, "Refused")
+    assert state.is_completed()
+    assert state.name.startswith("Refused: RMSE ")
+    assert "rff-dist models show" in Artifact.get("rff-result-main").data
     assert state.result()["decision"] == "kept"
     assert (
         state.result()["digest"]
