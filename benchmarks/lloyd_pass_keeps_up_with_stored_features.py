@@ -94,11 +94,13 @@ _FITS = (
     + """
 from rff_dist import SerialEngine
 from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import starts
 from rff_dist.kmeans.cluster_options import LloydOptions
 def fit(n_init):
     start = time.perf_counter()
     lloyd = LloydOptions(n_clusters=n_clusters, n_init=n_init, max_iter=int(sys.argv[5]), tol=0.0)
-    found = kmeans.find_clusters(dataset, feature_map, lloyd, engine=SerialEngine())
+    job = starts.measure(dataset, feature_map, None, engine=SerialEngine())
+    found = kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
     return time.perf_counter() - start, found.inertias[-1]
 (one, inertia), (several, least) = fit(1), fit(n_init)
 print(json.dumps({"one": one, "several": several, "inertia": inertia, "least": least, "peak_mib": peak()}))
@@ -152,13 +154,15 @@ _STARTS = (
     + """
 from rff_dist import SerialEngine
 from rff_dist.kmeans import fit as kmeans
+from rff_dist.kmeans import starts
 from rff_dist.kmeans.cluster_options import LloydOptions
 from sklearn.cluster import kmeans_plusplus
 from sklearn.metrics import pairwise_distances_argmin_min
 seed = int(sys.argv[5])
 start = time.perf_counter()
 lloyd = LloydOptions(n_clusters=n_clusters, max_iter=1, seed=seed)
-found = kmeans.find_clusters(dataset, feature_map, lloyd, engine=SerialEngine())
+job = starts.measure(dataset, feature_map, None, engine=SerialEngine())
+found = kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
 ours = time.perf_counter() - start
 Z = feature_map.transform(dataset.read(Block(0, 0, dataset.n_samples)).X, dtype=np.float32)
 start = time.perf_counter()

@@ -43,8 +43,7 @@ class RFFKMeans(
     ----------
     n_clusters : int or "auto", default=8
         "auto" is a number from 2 to 16: the one after which a further cluster cuts most
-        links between neighbours of 1,000 rows; of given features that of the largest
-        silhouette.
+        times as many links between neighbours, of 1,000 rows.
     kernel : str or Kernel, default="gaussian"
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
         "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or
@@ -137,7 +136,8 @@ class RFFKMeans(
         All of this, with the inertia of each pass and each start, and the weight of
         each cluster.
     shape_ : str
-        What length_scale="auto" chose and how clear it is; "" if nothing was chosen.
+        What length_scale="auto" or n_clusters="auto" chose and how clear it is; "" if
+        nothing was chosen.
     n_features_in_ : int
         Columns of the inputs.
     feature_names_in_ : array of str
@@ -343,7 +343,7 @@ class RFFKMeans(
 
     @property
     def shape_(self) -> str:
-        """What length_scale="auto" chose and how clear it is."""
+        """What was chosen and how clear it is."""
         return str(self._fitted.card.get(shapes.SHAPE, {}).get("sentence", ""))
 
     @property

@@ -72,18 +72,6 @@ def nearest_rows(points: FloatArray, n_nearest: int) -> tuple[FloatArray, IndexA
     return distances, nearest
 
 
-def nearest_centres(
-    points: FloatArray, centres: FloatArray, n_nearest: int
-) -> FloatArray:
-    """Return sorted distances of each point to its nearest centres."""
-    near = np.empty((len(points), n_nearest))
-    for first in range(0, len(points), _PANEL_POINTS):
-        panel = slice(first, first + _PANEL_POINTS)
-        apart = spatial.distance.cdist(points[panel], centres)
-        near[panel] = np.sort(np.partition(apart, n_nearest - 1)[:, :n_nearest])
-    return near
-
-
 def is_isolated(distances: FloatArray, nearest: IndexArray) -> BoolArray:
     """Return whether each row lies much farther from its neighbours than they do."""
     if distances.shape[1] < _NEIGHBOURS:

@@ -81,11 +81,7 @@ def show_clustering(
     picture_path = None if picture is None else str(picture)
     facts = {"plot": picture_path, **run.describe()}  # for `words.run_facts`
     show_summary("cluster-summary", clusters.clustering_document(clustered, job, facts))
-    passes = [
-        {name: value for name, value in lloyd_pass.items() if name != "inertias"}
-        for lloyd_pass in clustered.record["passes"]
-    ]
-    return {**clustered.record, "picture": picture_path, "passes": passes}
+    return {**clustered.record, "picture": picture_path}
 
 
 def show_update(

@@ -14,14 +14,11 @@ Efraimidis & Spirakis (2006), weighted sampling in a pass.
 
 from __future__ import annotations
 
-from typing import Self
-
 import numpy as np
 
 from rff_dist.data import blocks
 from rff_dist.frequencies.uniforms import counter_uniforms, pick, row_uniforms
 from rff_dist.kmeans import exact, lloyd_pass
-from rff_dist.numerics import machine
 from rff_dist.typing import FloatArray, IndexArray, IntArray, frozen
 
 # an exchange of centres must lower the cost by more than this share: less may be
@@ -118,27 +115,19 @@ def weigh_points(
     return lloyd_pass.ClusterSums(rows.block.n_samples, features, totals, 0)
 
 
-# -- starts, from candidates in memory
+# -- starts, from candidates in memory, for callers with one BLAS thread
 # -------------------------------------------------------------
 
 
-@frozen(eq=False)
 class _Shifted:
     """Points in memory minus their mean, for squared distances between them."""
 
-    #: Shape (n_points, n_components).
-    points: FloatArray
-    #: Squared norms; shape (n_points,).
-    norms: FloatArray
-    #: Squared distances up to this count as 0.
-    rounding: float
-
-    @classmethod
-    def of(cls, points: FloatArray, weights: FloatArray) -> Self:
+    def __init__(self, points: FloatArray, weights: FloatArray) -> None:
         # distances by ‖a‖² − 2a'b + ‖b‖² lose fewer digits the smaller the norms are
-        shifted = points - np.average(points, axis=0, weights=weights)
-        norms = np.einsum("ij,ij->i", shifted, shifted)
-        return cls(shifted, norms, lloyd_pass.EQUAL * float(norms.max()))
+        self.points = points - np.average(points, axis=0, weights=weights)
+        self.norms = np.einsum("ij,ij->i", self.points, self.points)
+        # squared distances up to this count as 0
+        self.rounding = lloyd_pass.EQUAL * float(self.norms.max())
 
     def distances_to(self, chosen: IndexArray) -> FloatArray:
         """Return squared distances of chosen points to all points."""
@@ -184,12 +173,11 @@ def choose_centres(
     Returns positions in `points`; fewer if fewer points are distinct. O(n_points ·
     n_clusters · log(n_clusters) · D).
     """
+    distances_to = _Shifted(points, weights).distances_to
     stream = _KMEANS_STREAM + 1
-    with machine.using_threads(1):
-        distances_to = _Shifted.of(points, weights).distances_to
-        return exact.choose_greedily(
-            distances_to, weights, n_clusters, seed=seed, stream=stream
-        )
+    return exact.choose_greedily(
+        distances_to, weights, n_clusters, seed=seed, stream=stream
+    )
 
 
 def exchange_centres(
@@ -213,31 +201,28 @@ def exchange_centres(
         return chosen
     chosen = chosen.copy()
     uniforms = counter_uniforms(seed, _KMEANS_STREAM + 3, n_steps, 1)[:, 0]
-    with machine.using_threads(1):
-        rows = _Shifted.of(points, weights)
-        labels, near = rows.two_nearest(np.arange(len(points)), chosen)
-        for uniform in uniforms:
-            potential = weights * near[0]
-            if not potential.any():
-                break
-            point = int(pick(potential, uniform))
-            distances = rows.distances_to(np.array([point]))[0]
-            closest = np.minimum(distances, near[0])
-            # if a centre goes, its points fall back on the second nearest or on the new
-            # one
-            losses = weights * (np.minimum(distances, near[1]) - closest)
-            costs = float(weights @ closest) + np.bincount(
-                labels[0], losses, minlength=len(chosen)
-            )
-            place = int(costs.argmin())
-            if not costs[place] < (1.0 - _GAIN) * float(potential.sum()):
-                continue
-            chosen[place] = point
-            # only points whose nearest or second nearest centre may have changed
-            stale = np.flatnonzero(
-                (labels == place).any(axis=0) | (distances < near[1])
-            )
-            labels[:, stale], near[:, stale] = rows.two_nearest(stale, chosen)
+    rows = _Shifted(points, weights)
+    labels, near = rows.two_nearest(np.arange(len(points)), chosen)
+    for uniform in uniforms:
+        potential = weights * near[0]
+        if not potential.any():
+            break
+        point = int(pick(potential, uniform))
+        distances = rows.distances_to(np.array([point]))[0]
+        closest = np.minimum(distances, near[0])
+        # if a centre goes, its points fall back on the second nearest or on the new
+        # one
+        losses = weights * (np.minimum(distances, near[1]) - closest)
+        costs = float(weights @ closest) + np.bincount(
+            labels[0], losses, minlength=len(chosen)
+        )
+        place = int(costs.argmin())
+        if not costs[place] < (1.0 - _GAIN) * float(potential.sum()):
+            continue
+        chosen[place] = point
+        # only points whose nearest or second nearest centre may have changed
+        stale = np.flatnonzero((labels == place).any(axis=0) | (distances < near[1]))
+        labels[:, stale], near[:, stale] = rows.two_nearest(stale, chosen)
     return chosen
 
 
@@ -249,18 +234,17 @@ def improve_centres(
     Unlike there, a centre without points stays where it is.
     """
     labels = np.full(len(points), -1)
-    with machine.using_threads(1):
-        for _ in range(max_iter):
-            former = labels
-            labels = scores_of(points, centres).argmin(axis=1)
-            if np.array_equal(former, labels):
-                break
-            members = lloyd_pass.members_of(labels[np.newaxis], len(centres))
-            sums = members @ (points * weights[:, np.newaxis])
-            totals = np.bincount(labels, weights=weights, minlength=len(centres))
-            filled = totals > 0
-            centres = centres.copy()
-            centres[filled] = sums[filled] / totals[filled, np.newaxis]
+    for _ in range(max_iter):
+        former = labels
+        labels = scores_of(points, centres).argmin(axis=1)
+        if np.array_equal(former, labels):
+            break
+        members = lloyd_pass.members_of(labels[np.newaxis], len(centres))
+        sums = members @ (points * weights[:, np.newaxis])
+        totals = np.bincount(labels, weights=weights, minlength=len(centres))
+        filled = totals > 0
+        centres = centres.copy()
+        centres[filled] = sums[filled] / totals[filled, np.newaxis]
     return centres
 
 
@@ -268,8 +252,7 @@ def weighted_inertia(
     points: FloatArray, weights: FloatArray, centres: FloatArray
 ) -> float:
     """Return Σ w·‖z − c‖² over points and their nearest centres."""
-    with machine.using_threads(1):
-        smallest = scores_of(points, centres).min(axis=1)
+    smallest = scores_of(points, centres).min(axis=1)
     offsets = points - centres.mean(axis=0)
     return float(weights @ (smallest + np.einsum("ij,ij->i", offsets, offsets)))
 

@@ -115,9 +115,8 @@ class LloydOptions:
     panel: ClassVar[str] = "Clusters"
 
     n_clusters: Numbers = fields.option(
-        "Number of clusters. Several numbers share the passes, and that of the largest"
-        " silhouette is taken; where length_scale chooses the features, that after"
-        " which a further cluster cuts most links between neighbours. auto: 2 to 16.",
+        "Number of clusters. Of several, the one after which a further cluster cuts"
+        " most times as many links between neighbours, on 1,000 rows. auto: 2 to 16.",
         default=8,
         unit="K|K1,K2,…",
         takes=Literal["auto"] | Count | Counts,
@@ -161,10 +160,11 @@ class LloydOptions:
             )
         if isinstance(self.init, str):
             check_name(self.init, INITS, "init", also=", or an array of centres")
-        elif self.n_init != 1:
+        elif self.n_init != 1 or len(numbers) > 1:
             raise InvalidParameterError(
-                f"`n_init` is {self.n_init} together with given centres, which are one"
-                " start; leave it out"
+                f"`n_init` is {self.n_init} and `n_clusters` {self.n_clusters} together"
+                " with given centres, which are one start of one number of clusters;"
+                " leave out `n_init`, and say how many centres there are"
             )
 
     @property

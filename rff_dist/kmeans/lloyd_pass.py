@@ -33,7 +33,6 @@ from rff_dist.statistics import specs
 from rff_dist.typing import (
     EPS,
     AnyArray,
-    BoolArray,
     EqualByFields,
     Float32Array,
     FloatArray,
@@ -76,16 +75,18 @@ class Scorer(ABC):
     """
 
     #: Whether it takes the int16 features of `visit_tiles`.
-    whole: ClassVar[bool]
+    is_whole: ClassVar[bool]
 
-    def _place(self, values: FloatArray, state: Centres) -> float:
-        """Take over centres and their ‖c‖²/2, and return a bound on z·c."""
+    def __init__(self, state: Centres, centres: FloatArray, unit: float) -> None:
+        """Take centres, of shape (n_init, n_clusters, n_components), in this unit."""
         self._feature_map = state.feature_map
-        self.n_init, self.n_clusters, n_components = values.shape
-        self._centres = values.reshape(-1, n_components)
+        self.n_init, self.n_clusters, n_components = centres.shape
+        self._centres = centres.reshape(-1, n_components)
         self._halves = np.square(self._centres).sum(axis=1) / 2.0
-        square = 2.0 * float(self._halves.max())
-        return math.sqrt(square * largest_squared_norm(state.feature_map, state.grid))
+        half = float(self._halves.max())
+        norm = largest_squared_norm(state.feature_map, state.grid)
+        # no affinity is larger
+        self._reach = math.sqrt(2.0 * half * norm) / unit + half
 
     def visit(self, rows: blocks.Rows, visit: Callable[[int, AnyArray], None]) -> None:
         """Call `visit_tiles` with features of this kind, in tiles of fitting height."""
@@ -94,7 +95,7 @@ class Scorer(ABC):
             self._feature_map,
             visit,
             n_columns=self.n_init * self.n_clusters,
-            whole=self.whole,
+            is_whole=self.is_whole,
         )
 
     def labels(self, features: AnyArray) -> IndexArray:
@@ -120,9 +121,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def _affinities(self, features: AnyArray) -> FloatArray | Float32Array:
-        """Return affinities, shape (n_rows, n_init · n_clusters); −∞ for entries that
-        are no centre.
-        """
+        """Return affinities, shape (n_rows, n_init · n_clusters)."""
 
     @abstractmethod
     def _largest(
@@ -149,22 +148,20 @@ class WholeScorer(Scorer):
     products of whole numbers have no error.
     """
 
-    whole = True
+    is_whole = True
 
     def __init__(self, state: Centres) -> None:
         n_components = state.values.shape[2]
         # the same for all components
         unit = 2.0**-protocol.FIXED_POINT_BITS * factors_of(state.feature_map)[0]
-        self._squared_one = unit**2
+        self._squared_unit = unit**2
         whole = np.rint(state.values / unit).clip(
             -protocol.COSINE_ONE, protocol.COSINE_ONE
         )
-        largest = self._place(whole, state) / unit
-        half = float(self._halves.max())
+        super().__init__(state, whole, unit)
         # Bounds the error of a sum of D products in float32, in any order (Higham 2002,
         # Sec. 3.1); 2 for the two scores that are compared.
-        self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * (largest + half)
-        self._halves[~state.present.ravel()] = np.inf
+        self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * self._reach
         self._narrow = (
             self._centres.T.astype(np.float32),
             self._halves.astype(np.float32),
@@ -193,24 +190,22 @@ class WholeScorer(Scorer):
         self, features: NDArray[np.int16], labels: IndexArray
     ) -> FloatArray:
         off = features - self._centres[labels]
-        return np.asarray(self._squared_one * np.einsum("ij,ij->i", off, off))
+        return np.asarray(self._squared_unit * np.einsum("ij,ij->i", off, off))
 
 
 class FloatScorer(Scorer):
     """Compares float64 features with unrounded centres."""
 
-    whole = False
+    is_whole = False
 
     def __init__(self, state: Centres) -> None:
+        super().__init__(state, state.values, 1.0)
         n_components = state.values.shape[2]
         self._factors = factors_of(state.feature_map)
-        largest = self._place(state.values, state)
-        reach = largest + float(self._halves.max())
         self._weights = np.ascontiguousarray((self._factors * self._centres).T)
         # Sums of D rounded products err by about √D roundings of their largest possible
         # value (Higham & Mary 2019 on why √D); 2 for the two scores that are compared.
-        self._tolerance = 2.0 * math.sqrt(n_components) * EPS * reach
-        self._halves[~state.present.ravel()] = np.inf
+        self._tolerance = 2.0 * math.sqrt(n_components) * EPS * self._reach
 
     def _largest(
         self, affinities: FloatArray, features: FloatArray, centres: slice
@@ -272,11 +267,9 @@ def nearest_squared_distances(rows: blocks.Rows, points: Centres) -> FloatArray:
 @lru_cache(maxsize=1)
 def scorer_of(state: Centres) -> Scorer:
     """Return the scorer for a state, which all blocks of a pass share."""
-    return (
-        FloatScorer(state)
-        if fixed_point_map(state.feature_map) is None
-        else WholeScorer(state)
-    )
+    if has_whole_features(state.feature_map):
+        return WholeScorer(state)
+    return FloatScorer(state)
 
 
 # -- passes
@@ -294,16 +287,13 @@ def sum_clusters(
     finite or a weight negative.
     """
     scorer = scorer_of(state)
-    tally = Tally(state, squared_norms=squared_norms)
     weights = rows.sample_weight
-    if weights is not None:
-        weights = np.ldexp(weights, -state.grid.weight_exponent)
+    tally = Tally(state, is_weighted=weights is not None, squared_norms=squared_norms)
+    scaled = np.ldexp(rows.weights, -state.grid.weight_exponent)
 
     def add(first: int, features: AnyArray) -> None:
-        tile_weights = (
-            None if weights is None else weights[first : first + len(features)]
-        )
-        tally.add(features, scorer.labels(features), tile_weights)
+        here = slice(first, first + len(features))
+        tally.add(features, scorer.labels(features), scaled[here])
 
     scorer.visit(rows, add)
     return tally.sums(rows.block.n_samples)
@@ -312,11 +302,18 @@ def sum_clusters(
 class Tally:
     """Sums a block's rows by cluster as integers; threads may share it."""
 
-    def __init__(self, state: Centres, *, squared_norms: bool = False) -> None:
+    def __init__(
+        self, state: Centres, *, is_weighted: bool = False, squared_norms: bool = False
+    ) -> None:
         self._bits = state.grid.fraction_bits
         self._shape = state.values.shape
         n_init, n_clusters, D = self._shape
-        self._units = 1.0 / state.grid.units(D)
+        self._is_whole = has_whole_features(state.feature_map)
+        # sums of unweighted int16 features stay in their unit, 2⁻¹⁴, until the end
+        self._is_counted = self._is_whole and not is_weighted
+        self._to_one = 1.0 / state.grid.units(D)
+        if self._is_whole:
+            self._to_one = np.full(D, 2.0**-protocol.FIXED_POINT_BITS)
         self._norm_factors: FloatArray | None = None
         if squared_norms:
             squares = np.square(factors_of(state.feature_map))
@@ -324,54 +321,42 @@ class Tally:
                 state.feature_map, state.grid
             )
         self._features = np.zeros((n_init * n_clusters, D), np.int64)
-        # sums of unweighted int16 features, in their unit
-        self._counted = np.zeros_like(self._features)
         self._totals = np.zeros(n_init * n_clusters, np.int64)
         self._squared_norms = 0
         self._lock = Lock()
 
-    def add(
-        self, features: AnyArray, labels: IndexArray, weights: FloatArray | None
-    ) -> None:
+    def add(self, features: AnyArray, labels: IndexArray, weights: FloatArray) -> None:
         """Add the rows of a tile: features from `visit_tiles`, labels (n_init, n_rows).
 
-        Weights are scaled to at most 1 by the grid; None for weights of 1.
+        The grid scaled the weights to at most 1.
         """
         members = members_of(labels, self._shape[1])
-        counts = np.ldexp(
-            np.ones(len(features)) if weights is None else weights, self._bits
-        )
+        counts = np.ldexp(weights, self._bits)
         totals = members @ np.rint(counts).astype(np.int64)
-        whole = features.dtype == np.int16
-        squared_norms = 0
-        counted = whole and weights is None
-        if counted:
+        if self._is_counted:
             sums = members @ features  # in int32: at most 2¹⁴ times the rows of a tile
         else:
-            units = 2.0**-protocol.FIXED_POINT_BITS if whole else self._units
-            sums = members @ np.rint(features * units * counts[:, np.newaxis]).astype(
-                np.int64
-            )
+            scaled = features * self._to_one * counts[:, np.newaxis]
+            sums = members @ np.rint(scaled).astype(np.int64)
+        squared_norms = 0
         if self._norm_factors is not None:
-            lines = features * 2.0**-protocol.FIXED_POINT_BITS if whole else features
+            lines = features * self._to_one if self._is_whole else features
             # einsum, not a product: a row's sum does not depend on the other rows
             ratios = np.einsum("ij,ij,j->i", lines, lines, self._norm_factors)
             squared_norms = int(np.rint(ratios * counts).astype(np.int64).sum())
         with self._lock:
-            (self._counted if counted else self._features)[...] += sums
+            self._features += sums
             self._totals += totals
             self._squared_norms += squared_norms
 
     def sums(self, n_samples: int) -> ClusterSums:
         """Return the sums of all rows added, which are `n_samples`."""
-        shape = self._shape
-        # the counted sums are in units of 2⁻¹⁴, the others in the grid's
-        features = self._features + (
-            self._counted << self._bits - protocol.FIXED_POINT_BITS
-        )
-        totals = self._totals.reshape(shape[:2])
+        features = self._features
+        if self._is_counted:
+            features = features << self._bits - protocol.FIXED_POINT_BITS
+        totals = self._totals.reshape(self._shape[:2])
         return ClusterSums(
-            n_samples, features.reshape(shape), totals, self._squared_norms
+            n_samples, features.reshape(self._shape), totals, self._squared_norms
         )
 
 
@@ -484,16 +469,6 @@ class Centres:
     #: Each start's centres in Z; shape (n_init, n_clusters, n_components).
     values: FloatArray
     grid: ClusterGrid
-    #: Number of centres of each start. Entries of `values` beyond it are 0, and no row
-    #: is assigned to them. () means that all starts have n_clusters.
-    counts: tuple[int, ...] = ()
-
-    @property
-    def present(self) -> BoolArray:
-        """Whether each entry of `values` is a centre, shape (n_init, n_clusters)."""
-        n_init, n_clusters, _ = self.values.shape
-        counts = np.array(self.counts or (n_clusters,) * n_init)
-        return np.asarray(np.arange(n_clusters) < counts[:, np.newaxis])
 
 
 @frozen(eq=False)
@@ -565,11 +540,13 @@ def factors_of(feature_map: maps.FeatureMap) -> FloatArray:
     return exact_sums.expand(feature_map.scales)
 
 
-def fixed_point_map(feature_map: maps.FeatureMap) -> fourier.FourierFeatureMap | None:
-    """Return the map if all its features are whole multiples of one unit, else None."""
-    if isinstance(feature_map, fourier.FourierFeatureMap) and feature_map.fixed_point:
-        return feature_map
-    return None  # in the map of a sum of kernels, components have different units
+def has_whole_features(feature_map: maps.FeatureMap) -> bool:
+    """Return whether all features of a map are whole multiples of one unit.
+
+    In the map of a sum of kernels, components have different units.
+    """
+    is_fourier = isinstance(feature_map, fourier.FourierFeatureMap)
+    return is_fourier and feature_map.fixed_point
 
 
 def largest_squared_norm(feature_map: maps.FeatureMap, grid: ClusterGrid) -> float:
@@ -596,14 +573,14 @@ def visit_tiles(
     visit: Callable[[int, AnyArray], None],
     *,
     n_columns: int = 1,
-    whole: bool = False,
+    is_whole: bool = False,
 ) -> None:
     """Call `visit(first row, features)` with each tile of a block; threads share the
     tiles.
 
     Features have shape (n_rows, n_components), and are unnormalised, or Z for a
-    whitened map. They are float64, or with `whole` the int16 numbers of a
-    `fixed_point_map`. Their memory is reused after `visit` has returned. Tiles are
+    whitened map. They are float64, or with `is_whole` the int16 numbers of a map that
+    `has_whole_features`. Their memory is reused after `visit` has returned. Tiles are
     padded to multiples of 64 rows: BLAS rounds differently at the edges of other tiles,
     and a row's features would depend on the rows next to it.
 
@@ -617,9 +594,12 @@ def visit_tiles(
     )
     whitener = feature_map.whitener
     scales = exact_sums.expand(feature_map.scales)
-    fixed, dtype = (
-        (fixed_point_map(feature_map), np.int16) if whole else (None, np.float64)
-    )
+    dtype: type = np.float64
+    fill: Callable[[Float32Array, AnyArray], None] = feature_map.fill_lines
+    if is_whole:
+        assert isinstance(feature_map, fourier.FourierFeatureMap)
+        dtype = np.int16
+        fill = feature_map.fill_whole
     spare = machine.SpareMemory()
 
     def work(here: slice) -> None:
@@ -633,10 +613,7 @@ def visit_tiles(
         features = buffer[: len(tile) * D].reshape(len(tile), D)
         # scorers refuse features that are not finite
         with np.errstate(over="ignore", invalid="ignore"):
-            if fixed is not None:
-                fixed.fill_whole(tile, features)
-            else:
-                feature_map.fill_lines(tile, features)
+            fill(tile, features)
             if whitener is not None:
                 features *= scales
                 # on one thread, since threads share the tiles already

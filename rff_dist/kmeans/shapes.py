@@ -1,15 +1,15 @@
-"""Choose the features in which k-means finds clusters of any shape, on a sample.
+"""Choose the features in which k-means finds clusters of any shape, and how many.
 
-A dataset and options whose length scale is "auto" go in; options with a kernel, centres
-and a number of clusters come out, and a sentence that says how clear they are. The
-median distance between rows, which is right for regression, is as wide as the whole of
-the data: with it k-means finds round clusters only.
+A dataset and options go in: with length scale "auto", with several numbers of clusters,
+or both. Options with one kernel and one number come out, and a sentence that says how
+clear they are. The median distance between rows, which is right for regression, is as
+wide as the whole of the data: with it k-means finds round clusters only.
 
-A partition is judged by the links between neighbours that it cuts: links of each row
-to its ten nearest, and of each cluster the share that leads out of it. That needs no
-scale, so partitions by any kernel and by plain k-means are compared alike; and clusters
-of one or two rows are no good, since all of their links are cut. The eigengap is
-perfect for isolated rows, and chose worse; see the manual's page of decisions.
+A partition of a sample is judged by the links between neighbours that it cuts: links of
+each row to its ten nearest, and of each cluster the share that leads out of it. That
+needs no scale, so partitions by any kernel and by plain k-means are compared alike; and
+clusters of one or two rows are no good, since all of their links are cut. The eigengap
+is perfect for isolated rows, and chose worse; see the manual's page of decisions.
 
 Ng, Jordan & Weiss (2001), On spectral clustering; von Luxburg (2007), A tutorial on
 spectral clustering, Sec. 5 on conductance (the share of links that are cut).
@@ -19,12 +19,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy import linalg, spatial
 
 from rff_dist.data import samples
 from rff_dist.data.blocks import Dataset
+from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
 from rff_dist.features import nystrom
-from rff_dist.features.centres import nearest_centres, nearest_rows
+from rff_dist.features.centres import choose_uniform, is_isolated, nearest_rows
+from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
 from rff_dist.frequencies import uniforms
 from rff_dist.kernels.explicit import Linear
@@ -35,14 +38,17 @@ from rff_dist.numerics import machine
 from rff_dist.pca.components import DEGREE_FLOOR, leading_directions
 from rff_dist.recipes import recipes
 from rff_dist.statistics.moments import Moments
-from rff_dist.typing import FloatArray, IndexArray, Summary, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, Summary, frozen
 
 SAMPLE_ROWS = 5_000
-# if several numbers of clusters are tried, each by all length scales
+# if several numbers of clusters are tried
 NUMBERS_ROWS = 1_000
+# of their features, if these are given: fewer rows for very many components
+_SAMPLE_BYTES = 2**26
 # Length scales that are tried: median distances of a row to its so manieth nearest
 # centre. Noisy spirals need the second, unequal blobs the seventh or tenth.
 NEIGHBOURS = (2, 3, 4, 5, 7, 10)
+# zigzags of 750 rows need as many; 400 find two of the three
 MOST_CENTRES = 512
 N_LINKS = 10
 #: The name on cards.
@@ -62,24 +68,24 @@ class Partition:
     """The clusters of a sample, and how many links between neighbours they cut."""
 
     n_clusters: int
-    #: None for plain k-means.
-    length_scale: float | None
-    #: The length scale is the distance to the so manieth nearest centre; 0 for none.
-    neighbour: int
+    labels: IndexArray
     #: Mean over clusters of the share of links that lead out of a cluster.
     cut: float
-    labels: IndexArray
+    #: None for k-means on rows or in given features.
+    length_scale: float | None = None
+    #: The length scale is the distance to the so manieth nearest centre; 0 for none.
+    neighbour: int = 0
 
 
 @frozen(eq=False)
-class ShapeChoice:
+class ClusterChoice:
     """Options for the passes, and the evidence that chose them."""
 
     space: ClusterSpace
     lloyd: LloydOptions
     best: Partition
-    #: The partition of plain k-means with as many clusters.
-    round: Partition
+    #: The partition of plain k-means with as many clusters; None for given features.
+    round: Partition | None
     #: For each number of clusters that was tried, the best partition; of several also
     #: for the number after them.
     by_number: tuple[Partition, ...]
@@ -92,7 +98,9 @@ class ShapeChoice:
     def sentence(self) -> str:
         """Say what was chosen, and how clear it is."""
         links = f"{self.best.cut:.1%} of the links between neighbours"
-        if self.best.length_scale is None:
+        if self.round is None:
+            text = f"{self.best.n_clusters} clusters cut {links}"
+        elif self.best.length_scale is None:
             text = (
                 f"no shape beyond round clusters was found: plain k-means cuts {links}"
             )
@@ -123,14 +131,14 @@ class ShapeChoice:
             "sentence": self.sentence,
             "length_scale": self.best.length_scale,
             "cut": self.best.cut,
-            "round_cut": self.round.cut,
+            "round_cut": None if self.round is None else self.round.cut,
             "stability": self.stability,
             "cuts": {str(each.n_clusters): each.cut for each in self.by_number},
         }
 
 
 def are_sought(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions) -> bool:
-    """Whether features are left to `choose`.
+    """Whether features are left to `choose_features`.
 
     Levels of categories have no distances that links could be made of, and given
     centres are centres in given features.
@@ -139,209 +147,169 @@ def are_sought(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions) -> bo
     return space.finds_shapes and isinstance(lloyd.init, str) and not has_levels
 
 
-def choose(
+def choose_features(
     dataset: Dataset,
     space: ClusterSpace,
     lloyd: LloydOptions,
     moments: Moments,
     *,
     engine: Engine,
-) -> ShapeChoice:
+) -> ClusterChoice:
     """Choose features and the number of clusters on a fixed sample, in this process."""
     prepared = prepare.prepare(
         dataset, standardize=space.standardize, moments=moments, engine=engine
     )
-    inputs = prepared.inputs(space.seed)
-    n_rows = SAMPLE_ROWS
-    numbers = lloyd.numbers
-    if len(numbers) > 1:
-        n_rows = NUMBERS_ROWS
-        # each number is judged by the one that follows
-        numbers = sorted({*numbers, *(number + 1 for number in numbers)})
+    n_rows = SAMPLE_ROWS if len(lloyd.numbers) == 1 else NUMBERS_ROWS
+    n_rows = min(n_rows, dataset.n_samples)
+    prepared.say("choose", f"the length scale on {n_rows:,} rows")
     sampled = samples.sample_inputs(dataset, space.seed, n_rows=n_rows)
-    rows = np.asarray(inputs.prepare(sampled), np.float32)
+    rows = np.asarray(prepared.inputs(space.seed).prepare(sampled), np.float32)
+    choice = _choose(rows, min(space.n_components, MOST_CENTRES), space, lloyd)
+    prepared.say("choose", choice.sentence)
+    return replace(choice, space=_space_of(choice.best, space, rows.shape[1]))
+
+
+def choose_number(
+    dataset: Dataset,
+    feature_map: FeatureMap,
+    space: ClusterSpace,
+    lloyd: LloydOptions,
+    *,
+    engine: Engine,
+) -> ClusterChoice:
+    """Choose the number of clusters in given features, on a fixed sample."""
+    n_rows = _SAMPLE_BYTES // (8 * feature_map.n_components)
+    n_rows = min(n_rows, NUMBERS_ROWS, dataset.n_samples)
+    engine.tell(events.Remark("choose", f"the number of clusters on {n_rows:,} rows"))
+    sampled = samples.sample_inputs(dataset, space.seed, n_rows=n_rows)
+    Z = feature_map.transform(sampled, dtype=np.float64)
+    choice = replace(_choose(Z, 0, space, lloyd), round=None)
+    engine.tell(events.Remark("choose", choice.sentence))
+    return choice
+
+
+def _choose(
+    rows: AnyArray, n_centres: int, space: ClusterSpace, lloyd: LloydOptions
+) -> ClusterChoice:
+    """Choose a partition of a sample; without centres k-means alone is tried."""
     with machine.using_threads(1):
-        sample = _Sample(np.unique(rows, axis=0), space)
-        partitions = sample.partitions(numbers, space.seed)
+        sample = _Sample(rows)
+        n_centres = min(n_centres, len(sample.points))
+        numbers = _numbers_to_try(lloyd)
+        shapes = _find_shapes(sample, n_centres, numbers, space.seed)
         rounds = [sample.round(number, space.seed) for number in numbers]
-        best = [
-            _better(shapes, rounded)
-            for shapes, rounded in zip(partitions, rounds, strict=True)
-        ]
-        steps = _steps(best, lloyd.numbers, 1 / (N_LINKS * len(sample.rows)))
-        n_clusters = max(lloyd.numbers, key=lambda number: steps[number])
-        place = numbers.index(n_clusters)
-        chosen = best[place]
-        stability = sample.stability(chosen, space.seed)
-    lloyd = replace(lloyd, n_clusters=n_clusters)
-    return ShapeChoice(
-        _space_of(chosen, space, sample),
-        lloyd,
+        best = [_better(shapes, rounded) for rounded in rounds]
+        chosen, step = _choose_number(best, lloyd.numbers, sample)
+        stability = _stability(sample, n_centres, chosen, space.seed)
+    return ClusterChoice(
+        space,
+        replace(lloyd, n_clusters=chosen.n_clusters),
         chosen,
-        rounds[place],
+        rounds[numbers.index(chosen.n_clusters)],
         tuple(best),
-        steps[n_clusters],
+        step,
         stability,
     )
 
 
 def largest_space(space: ClusterSpace, lloyd: LloydOptions) -> ClusterSpace:
     """Return the features that need the most memory of those that may be chosen."""
-    n_centres = min(space.n_components, MOST_CENTRES)
-    n_principal = min(n_centres, max(1, lloyd.largest - 1))
-    return _shape_space(space, 1.0, n_centres, n_principal)
-
-
-def _shape_space(
-    space: ClusterSpace, length_scale: float, n_centres: int, n_principal: int
-) -> ClusterSpace:
-    return replace(
-        space,
-        length_scale=length_scale,
-        features=nystrom.Nystrom("dense", sample_rows=SAMPLE_ROWS),
-        n_components=n_centres,
-        n_principal=n_principal,
-        normalize="degree",
-    )
-
-
-def _better(shapes: Sequence[Partition], rounded: Partition) -> Partition:
-    best = min(shapes, key=lambda each: each.cut, default=rounded)
-    return best if best.cut < (1 - LEAST_GAIN) * rounded.cut else rounded
-
-
-def _steps(
-    best: Sequence[Partition], numbers: Sequence[int], one_link: float
-) -> dict[int, float]:
-    """Return how many times as many links the next number of clusters cuts.
-
-    The right number is where this is largest: a further cluster must cut through one.
-    One cluster cuts nothing, so nothing can be compared with it.
-    """
-    cuts = {each.n_clusters: each.cut + one_link for each in best}
-    return {
-        number: cuts[number + 1] / cuts[number]
-        if number > 1 and number + 1 in cuts
-        else 1.0
-        for number in numbers
-    }
+    return _shape_space(space, 1.0, max(2, lloyd.largest))
 
 
 def _space_of(
-    partition: Partition, space: ClusterSpace, sample: "_Sample"
+    partition: Partition, space: ClusterSpace, n_features: int
 ) -> ClusterSpace:
     """Return the options by which the passes find a partition."""
     if partition.length_scale is None:
-        n_features = sample.points.shape[1]
         return replace(
             space,
             kernel=Linear(),
             length_scale=None,
             n_components=n_features + n_features % 2,
         )
-    n_principal = partition.n_clusters - 1
-    return _shape_space(space, partition.length_scale, sample.n_centres, n_principal)
+    return _shape_space(space, partition.length_scale, partition.n_clusters)
+
+
+def _shape_space(
+    space: ClusterSpace, length_scale: float, n_clusters: int
+) -> ClusterSpace:
+    n_centres = min(space.n_components, MOST_CENTRES)
+    return replace(
+        space,
+        length_scale=length_scale,
+        features=nystrom.Nystrom("dense", sample_rows=SAMPLE_ROWS),
+        n_components=n_centres,
+        n_principal=min(n_centres, n_clusters - 1),
+        normalize="degree",
+    )
+
+
+# -- which partition, and how many clusters
+# ---------------------------------------------------------------------
+
+
+def _better(shapes: Sequence[Partition], rounded: Partition) -> Partition:
+    """Return the shapes that cut fewest links, or round clusters if no shape shows."""
+    rivals = [each for each in shapes if each.n_clusters == rounded.n_clusters]
+    best = min(rivals, key=lambda each: each.cut, default=rounded)
+    return best if best.cut < (1 - LEAST_GAIN) * rounded.cut else rounded
+
+
+def _numbers_to_try(lloyd: LloydOptions) -> list[int]:
+    numbers = lloyd.numbers
+    if len(numbers) > 1:
+        # each number is judged by the one that follows
+        numbers = sorted({*numbers, *(number + 1 for number in numbers)})
+    return numbers
+
+
+def _choose_number(
+    best: Sequence[Partition], numbers: Sequence[int], sample: "_Sample"
+) -> tuple[Partition, float]:
+    """Return the partition after which a further cluster cuts most times as many links.
+
+    A cluster more than there are must cut through one. One cluster cuts nothing, so
+    nothing can be compared with it.
+    """
+    one_link = 1 / (N_LINKS * len(sample.points))
+    by_number = {each.n_clusters: each for each in best}
+    steps = dict.fromkeys(numbers, 1.0)
+    for number in numbers:
+        if number > 1 and number + 1 in by_number:
+            following = by_number[number + 1].cut + one_link
+            steps[number] = following / (by_number[number].cut + one_link)
+    number = max(numbers, key=lambda each: steps[each])
+    return by_number[number], steps[number]
+
+
+# -- partitions of a sample
+# ---------------------------------------------------------------------
 
 
 class _Sample:
     """Distinct rows, and who is near whom."""
 
-    def __init__(self, rows: np.ndarray, space: ClusterSpace) -> None:
-        self.rows = rows
-        self.points = rows.astype(np.float64)
-        self.nearest = np.empty((len(rows), 0), np.intp)
-        self.n_centres = min(space.n_components, MOST_CENTRES, len(rows))
-        if len(rows) > 1:
-            _, self.nearest = nearest_rows(self.points, N_LINKS)
-
-    def partitions(self, numbers: Sequence[int], seed: int) -> list[list[Partition]]:
-        """Cluster by each length scale, for each number of clusters."""
-        # eigenvectors of many clusters need many centres
-        usable = [number for number in numbers if 1 < number <= self.n_centres // 4]
-        if not usable or len(self.rows) < _LEAST_ROWS:
-            return [[] for _ in numbers]
-        centres = self._centres(self.n_centres, seed)
-        found = [
-            each
-            for neighbour in NEIGHBOURS
-            for each in self._by_scale(centres, neighbour, usable, seed)
-        ]
-        return [
-            [each for each in found if each.n_clusters == number] for number in numbers
-        ]
-
-    def _by_scale(
-        self,
-        centres: nystrom.NystromFeatureMap,
-        neighbour: int,
-        numbers: Sequence[int],
-        seed: int,
-    ) -> list[Partition]:
-        """Cluster by one length scale, for each number of clusters."""
-        points = centres.centres.astype(np.float64)
-        near = nearest_centres(self.points, points, neighbour + 1)
-        scale = float(np.median(near[:, neighbour]))
-        vectors = self._eigenvectors(centres, scale, max(numbers))
-        found = []
-        for number in numbers:
-            leading = vectors[:, :number]
-            norms = np.linalg.norm(leading, axis=1, keepdims=True)
-            unit = leading / np.maximum(norms, np.finfo(np.float64).tiny)
-            clusters = _kmeans(unit, number, seed)
-            found.append(self._judged(clusters, number, scale, neighbour))
-        return found
+    def __init__(self, rows: AnyArray) -> None:
+        self.points = np.unique(rows, axis=0).astype(np.float64)
+        self.nearest = np.empty((len(self.points), 0), np.intp)
+        self.is_isolated = np.zeros(len(self.points), bool)
+        if len(self.points) > 1:
+            distances, self.nearest = nearest_rows(self.points, N_LINKS)
+            self.is_isolated = is_isolated(distances, self.nearest)
 
     def round(self, n_clusters: int, seed: int) -> Partition:
         """Cluster by plain k-means."""
-        return self._judged(_kmeans(self.points, n_clusters, seed), n_clusters, None, 0)
+        return self.judge(_kmeans(self.points, n_clusters, seed), n_clusters)
 
-    def stability(self, partition: Partition, seed: int) -> float:
-        """Return how well other centres and starts repeat a partition."""
-        seed = uniforms.derived_seed(seed, 1)
-        number = partition.n_clusters
-        if partition.length_scale is None:
-            other = self.round(number, seed)
-        else:
-            n_centres = min(self.n_centres, 4 * len(self.rows) // 5)
-            centres = self._centres(n_centres, seed)
-            place = NEIGHBOURS.index(partition.neighbour)
-            # other centres may need the next scale
-            others = [
-                self._by_scale(centres, neighbour, [number], seed)[0]
-                for neighbour in NEIGHBOURS[place : place + 2]
-            ]
-            other = min(others, key=lambda each: each.cut)
-        return labels.count_agreement(
-            partition.labels, other.labels, number
-        ).adjusted_rand_index
-
-    def _centres(self, n_centres: int, seed: int) -> nystrom.NystromFeatureMap:
-        return nystrom.draw_nystrom(
-            Gaussian(1.0),
-            self.rows,
-            n_components=n_centres,
-            nystrom=nystrom.Nystrom("dense"),
-            seed=seed,
-        )
-
-    def _eigenvectors(
-        self, centres: nystrom.NystromFeatureMap, scale: float, n_leading: int
-    ) -> FloatArray:
-        """Return the leading eigenvectors of the degree-normalised kernel."""
-        feature_map = replace(centres, kernel=Gaussian(scale))
-        Z = feature_map.transform(self.rows, dtype=np.float64)
-        degrees = Z @ Z.sum(axis=0)
-        degrees = np.maximum(degrees, DEGREE_FLOOR * degrees.mean())
-        gram = (Z / degrees[:, np.newaxis]).T @ Z
-        return np.asarray(Z @ leading_directions(gram, n_leading))
-
-    def _judged(
+    def judge(
         self,
         labels_of_rows: IndexArray,
         n_clusters: int,
-        scale: float | None,
-        neighbour: int,
+        length_scale: float | None = None,
+        neighbour: int = 0,
     ) -> Partition:
+        """Count the links that clusters cut."""
         own = np.repeat(labels_of_rows, self.nearest.shape[1])
         linked = labels_of_rows[self.nearest].ravel()
         is_cut = (own != linked).astype(np.float64)
@@ -352,11 +320,101 @@ class _Sample:
         # a cluster without rows is as bad as one whose links are all cut
         shares = np.where(n_links > 0, n_cut / np.maximum(n_links, 1), 1.0)
         cut = float(shares.mean())
-        return Partition(n_clusters, scale, neighbour, cut, labels_of_rows)
+        return Partition(n_clusters, labels_of_rows, cut, length_scale, neighbour)
+
+
+def _find_shapes(
+    sample: _Sample, n_centres: int, numbers: Sequence[int], seed: int
+) -> list[Partition]:
+    """Cluster by each length scale, for each number of clusters."""
+    # eigenvectors of many clusters need many centres
+    usable = [number for number in numbers if 1 < number <= n_centres // 4]
+    has_few = len(sample.points) < _LEAST_ROWS or n_centres <= NEIGHBOURS[-1]
+    if has_few or not usable:
+        return []
+    centres = _Centres(sample, n_centres, seed)
+    return [
+        each
+        for neighbour in NEIGHBOURS
+        for each in centres.partitions(neighbour, usable, seed)
+    ]
+
+
+def _stability(
+    sample: _Sample, n_centres: int, partition: Partition, seed: int
+) -> float:
+    """Return how well other centres and starts repeat a partition."""
+    seed = uniforms.derived_seed(seed, 1)
+    number = partition.n_clusters
+    if partition.length_scale is None:
+        other = sample.round(number, seed)
+    else:
+        n_centres = min(n_centres, 4 * len(sample.points) // 5)
+        centres = _Centres(sample, n_centres, seed)
+        place = NEIGHBOURS.index(partition.neighbour)
+        # other centres may need the next scale
+        others = [
+            centres.partitions(neighbour, [number], seed)[0]
+            for neighbour in NEIGHBOURS[place : place + 2]
+        ]
+        other = min(others, key=lambda each: each.cut)
+    return labels.count_agreement(
+        partition.labels, other.labels, number
+    ).adjusted_rand_index
+
+
+class _Centres:
+    """Some rows of a sample, and how far all rows are from them."""
+
+    def __init__(self, sample: _Sample, n_centres: int, seed: int) -> None:
+        points = sample.points
+        order = choose_uniform(points, Gaussian(), len(points), seed)
+        self._sample = sample
+        self._chosen = order[~sample.is_isolated[order]][:n_centres]
+        # from here to `leading_directions`, as in Nyström features and `pca`, but
+        # distances are computed once for all length scales
+        self._squared = spatial.distance.cdist(
+            points, points[self._chosen], "sqeuclidean"
+        )
+        near = np.partition(self._squared, NEIGHBOURS, axis=1)
+        scales = np.sqrt(np.median(near[:, NEIGHBOURS], axis=0))
+        self._scales = dict(zip(NEIGHBOURS, scales.tolist(), strict=True))
+
+    def partitions(
+        self, neighbour: int, numbers: Sequence[int], seed: int
+    ) -> list[Partition]:
+        """Cluster by one length scale, for each number of clusters."""
+        scale = self._scales[neighbour]
+        vectors = self._eigenvectors(scale, max(numbers))
+        found = []
+        for number in numbers:
+            leading = vectors[:, :number]
+            norms = np.linalg.norm(leading, axis=1, keepdims=True)
+            unit = leading / np.maximum(norms, np.finfo(np.float64).tiny)
+            clusters = _kmeans(unit, number, seed)
+            found.append(self._sample.judge(clusters, number, scale, neighbour))
+        return found
+
+    def _eigenvectors(self, scale: float, n_leading: int) -> FloatArray:
+        """Return the leading eigenvectors of the degree-normalised kernel.
+
+        C are kernel values of rows and centres, T'T those of centres, and Z = C·T⁻¹.
+        """
+        similarity = np.exp(self._squared / (-2.0 * scale**2))
+        of_centres = similarity[self._chosen]
+        of_centres.flat[:: len(of_centres) + 1] += nystrom.RELATIVE_JITTER
+        factor = linalg.cholesky(of_centres)
+        sums = linalg.cho_solve((factor, False), similarity.sum(axis=0))
+        degrees = similarity @ sums
+        degrees = np.maximum(degrees, DEGREE_FLOOR * degrees.mean())
+        gram = (similarity / degrees[:, np.newaxis]).T @ similarity
+        half = linalg.solve_triangular(factor, gram, trans="T")
+        whitened = linalg.solve_triangular(factor, half.T, trans="T")
+        directions = leading_directions(whitened, n_leading)
+        return np.asarray(similarity @ linalg.solve_triangular(factor, directions))
 
 
 def _kmeans(points: FloatArray, n_clusters: int, seed: int) -> IndexArray:
-    weights = np.ones(len(points))
-    found = starts.Candidates(points, weights)
-    centres = starts.choose_start(found, n_clusters, seed)
+    rows = starts.Candidates(points, np.ones(len(points)))
+    centres = starts.choose_start(rows, n_clusters, seed)
     return candidates.scores_of(points, centres).argmin(axis=1)

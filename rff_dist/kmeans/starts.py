@@ -74,7 +74,7 @@ class Clusters:
     converged: bool
     #: Of the sums from which the centres were computed.
     grid: lloyd_pass.ClusterGrid
-    #: Facts of the dataset, and the numbers of clusters that were compared.
+    #: Facts of the dataset, parameters, and how features or their number were chosen.
     card: Facts = field(default_factory=dict)
 
     __repr__ = short_repr
@@ -122,15 +122,10 @@ def check_fits(
     n_components: int,
     lloyd: LloydOptions,
     *,
-    n_numbers: int = 1,
     engine: protocol.Engine,
 ) -> None:
-    """Raise PlanError unless all passes fit in a worker's memory.
-
-    `n_numbers` is how many numbers of clusters share the passes.
-    """
-    n_starts = lloyd.n_init * n_numbers
-    check_memory(dataset, n_components, n_starts, lloyd.largest, engine=engine)
+    """Raise PlanError unless all passes fit in a worker's memory."""
+    check_memory(dataset, n_components, lloyd.n_init, lloyd.largest, engine=engine)
     if _draws_candidates(lloyd, dataset):
         n_candidates = 1 + ROUNDS * OVERSAMPLING * lloyd.largest
         check_memory(dataset, n_components, 1, n_candidates, engine=engine)
@@ -197,15 +192,9 @@ class ClusteringJob:
             label=label,
         )
 
-    def expect(self, label: str, limit: int) -> None:
-        """Tell the engine's observers how many passes there will be at most."""
-        self.engine.tell(events.Rounds(label, limit))
-
-    def centres(
-        self, values: FloatArray, *, counts: tuple[int, ...] = ()
-    ) -> lloyd_pass.Centres:
+    def centres(self, values: FloatArray) -> lloyd_pass.Centres:
         """Return the state of a pass that compares rows with centres."""
-        return lloyd_pass.Centres(self.feature_map, values, self.grid, counts)
+        return lloyd_pass.Centres(self.feature_map, values, self.grid)
 
     def sums(
         self, state: lloyd_pass.Centres, *, label: str = "lloyd"
@@ -275,17 +264,15 @@ class Candidates:
 
 @frozen(eq=False)
 class Starts:
-    """Initial centres, for one number of clusters or several."""
+    """Initial centres."""
 
-    #: In Z, shape (n_starts, n_clusters, n_components); 0 beyond a start's count.
+    #: In Z, shape (n_starts, n_clusters, n_components).
     values: FloatArray
-    #: Number of centres of each start.
-    counts: tuple[int, ...]
     #: Rows among which they were chosen; 0 if users gave the centres.
     n_candidates: int = 0
 
     def __len__(self) -> int:
-        return len(self.counts)
+        return len(self.values)
 
 
 def read_centres(
@@ -358,7 +345,7 @@ def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     X, _, _ = samples.sample_rows(job.dataset, lloyd.seed, n_rows=1)
     points = job.feature_map.transform(X, dtype=np.float64)
     size = OVERSAMPLING * lloyd.largest
-    job.expect("candidates", ROUNDS)
+    job.engine.tell(events.Rounds("candidates", ROUNDS))
     for turn in range(ROUNDS):
         choice = SeedChoice(job.centres(points[np.newaxis]), size, lloyd.seed, turn)
         drawn: RowsByKey = job.run(choose_rows, choice, label="candidates")
@@ -372,13 +359,15 @@ def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
 
 
 def choose_starts(candidates: Candidates, lloyd: LloydOptions) -> Starts:
-    """Choose the centres of `n_init` starts for each number of clusters."""
-    counts = tuple(number for number in lloyd.numbers for _ in range(lloyd.n_init))
-    values = np.zeros((len(counts), lloyd.largest, candidates.points.shape[1]))
-    for i, number in enumerate(counts):
-        seed = uniforms.derived_seed(lloyd.seed, i % lloyd.n_init)
-        values[i, :number] = choose_start(candidates, number, seed)
-    return Starts(values, counts, len(candidates.points))
+    """Choose the centres of `n_init` starts."""
+    with machine.using_threads(1):
+        values = [
+            choose_start(
+                candidates, lloyd.largest, uniforms.derived_seed(lloyd.seed, i)
+            )
+            for i in range(lloyd.n_init)
+        ]
+    return Starts(np.stack(values), len(candidates.points))
 
 
 def choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:

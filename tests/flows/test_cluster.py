@@ -56,7 +56,7 @@ def test_flow_publishes_what_it_finds_with_a_row_for_each_pass(parameters):
     n_passes = len(result["passes"])
     names = [task.name for task in task_runs(state)]
     passes = [f"pass {i}" for i in range(1, n_passes + 1)]
-    begun = ["inspect", "shape", "draw", "broadcast", "measure", "start"]
+    begun = ["inspect", "choose", "draw", "broadcast", "measure", "start"]
     assert names == [*begun, *passes, "compare", "assign", "publish"]
     assert n_passes > 2
     inertias = [row["inertia"] for row in result["passes"]]

@@ -522,7 +522,7 @@ def test_the_page_of_clusters_has_sizes_map_and_rows_that_stand_for_them(tmp_pat
         tmp_path, "cluster", tmp_path / "data", tmp_path / "labels", *how
     )
     assert "Representatives" in words
-    assert "clusters inertia silhouette 2" in words
+    assert "clusters links cut 2" in words
     assert document("info", tmp_path / "data")["fingerprint"] in words
     assert re.search(r"choose [\d.]+ \d+%", words)  # what choosing their number took
 

@@ -5,12 +5,11 @@ and a `ClusteringResult` that all reports are made of. `RFFKMeans().fit` and wri
 labels would leave labels of other centres than those published, if one of the two
 fails.
 
-Its steps are inspect → shape → draw → broadcast → measure → start → Lloyd passes →
+Its steps are inspect → choose → draw → broadcast → measure → start → Lloyd passes →
 assign → publish. The labels are written before the centres are published, and appear
 after that.
 """
 
-import itertools
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -40,15 +39,13 @@ _INDICES = ("adjusted_rand_index", "normalized_mutual_information")
 class ClusteringResult:
     """What the job found.
 
-    `clusters`: the published ones: the best of several numbers, or the only ones.
-    `comparison`: of several numbers of clusters; None if one was given.
+    `clusters`: the published ones.
     `record`: JSON values: what was read, found and written where, and in `passes` the
     figures of each pass.
     """
 
     dataset: blocks.Dataset
     clusters: kmeans_starts.Clusters
-    comparison: kmeans.ClusterComparison | None
     record: Summary
 
 
@@ -78,18 +75,33 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
     ):
         kmeans.check_plan(dataset, space, lloyd, engine=engine)
         moments = do("inspect", inspection.inspect, dataset, engine=engine)
-        shape: Summary = {}
+        choice = None
         if shapes.are_sought(dataset, space, lloyd):
             choice = do(
-                "shape", shapes.choose, dataset, space, lloyd, moments, engine=engine
+                "choose",
+                shapes.choose_features,
+                dataset,
+                space,
+                lloyd,
+                moments,
+                engine=engine,
             )
-            engine.tell(events.Remark("shape", choice.sentence))
             space = choice.space
             lloyd = choice.lloyd
-            shape = {shapes.SHAPE: choice.to_dict()}
         feature_map = do(
             "draw", kmeans.draw_features, dataset, space, moments, engine=engine
         )
+        if len(lloyd.numbers) > 1:
+            choice = do(
+                "choose",
+                shapes.choose_number,
+                dataset,
+                feature_map,
+                space,
+                lloyd,
+                engine=engine,
+            )
+            lloyd = choice.lloyd
         do("broadcast", broadcast, engine, feature_map)
         measured_rows = do(
             "measure",  # ‖z‖² of each row
@@ -103,35 +115,21 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
 
         passes: list[Summary] = []
         lloyd_passes = kmeans.iterate(measured_rows, starts, lloyd)
-        for number in itertools.count(1):
+        clusters = None
+        while clusters is None:
+            number = len(passes) + 1
             began = time.perf_counter()
             # not tried again: an iterator that raised an error has no next pass
             lloyd_pass = do.once(f"pass {number}", next, lloyd_passes)
             seconds = round(time.perf_counter() - began, 3)
             words = f"inertia {lloyd_pass.inertia:.8g}, shift {lloyd_pass.shift:.3g}"
             engine.tell(events.Remark("lloyd", f"pass {number}: {words}"))
-            figures = fields.values_of(
-                lloyd_pass, "inertia", "inertias", "n_starts", "shift"
-            )
+            figures = fields.values_of(lloyd_pass, "inertia", "n_starts", "shift")
             passes.append({"pass": lloyd_pass.number, **figures, "seconds": seconds})
-            if lloyd_pass.is_last:
-                break
+            clusters = lloyd_pass.clusters
 
-        candidates = []
-        for clusters in lloyd_pass.clusters:
-            facts = kmeans.describe(dataset, space, lloyd, clusters.n_clusters)
-            card = {**facts, **shape, **card_texts}
-            candidates.append(replace(clusters, card=card))
-        clusters = candidates[0]
-        card = dict(clusters.card)
-        comparison = None
-        if len(candidates) > 1:
-            engine.tell(events.Remark("choose", "by silhouette"))
-            comparison = do(
-                "choose", kmeans.choose, dataset, candidates, seed=space.seed
-            )
-            clusters = comparison.best
-            card = {**clusters.card, **comparison.to_dict()}
+        facts = kmeans.describe(dataset, space, lloyd, choice)
+        card = {**facts, **card_texts}
         agreement = None
         if known is not None:
             counted = do(
@@ -183,7 +181,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             "kernel": None if kernel is None else kernel.to_dict(),
             "length_scale": stationary.own_length_scale(kernel),
             "features": feature_map.kind,
-            **shape,
+            shapes.SHAPE: None if choice is None else choice.to_dict(),
             "n_components": space.n_components,
             "n_principal": (
                 None if space.n_principal is None else feature_map.n_components
@@ -198,11 +196,9 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             **fields.values_of(clusters, "inertia", "inertias", "start_inertias"),
             "sizes": clusters.weights.tolist(),
             "passes": passes,
-            "candidates": None,
-            **({} if comparison is None else comparison.to_dict()),
             "agreement": agreement,
         }
-        return ClusteringResult(dataset, clusters, comparison, record)
+        return ClusteringResult(dataset, clusters, record)
 
 
 def describe_agreement(

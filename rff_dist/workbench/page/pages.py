@@ -127,10 +127,11 @@ def clusters_page(
     page.section("Sizes", f"Inertia {inertia} after Lloyd pass {clusters.n_iter:,}.")
     sizes = results.sizes_table(clusters.weights, 50)
     page.parts.append(sizes)
-    if clustering.comparison is not None:
-        about = f"{n_clusters} have the largest silhouette."
+    tables = results.numbers_tables(clustering.record)
+    if tables:
+        about = f"A cluster more than {clusters.n_clusters:,} cuts most times as many."
         page.section("Number of clusters", about)
-        page.parts.append(results.numbers_table(clustering.comparison))
+        page.parts += tables
 
     about = (
         "A sample of rows in the two directions in which their features vary most."

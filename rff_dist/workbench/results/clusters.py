@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.kmeans import fit, shapes
+from rff_dist.kmeans import shapes
 from rff_dist.storage import records
 from rff_dist.text import number, some
 from rff_dist.typing import Facts, Summary
@@ -26,8 +26,7 @@ def clustering_document(
     """Return what a job found that clustered rows; `run` is for `words.run_facts`."""
     record = {**clustering.record, **run}
     parts: list[Part] = [_job_facts(record) | words.run_facts(run)]
-    if clustering.comparison is not None:
-        parts.append(numbers_table(clustering.comparison))
+    parts += numbers_tables(record)
     parts.append(sizes_table(clustering.clusters.weights, MAX_CLUSTERS))
     following = [["predict", job.model, "DATA", "OUT"]] if job.model else []
     title = f"wrote {record['output']}"
@@ -92,14 +91,12 @@ def stored_facts(record: records.Record) -> Lines:
     features = metadata["feature_map"]
     weights = record.arrays["cluster_weights"]
     n_components = record.arrays["centres"].shape[1]
-    numbers = [row["n_clusters"] for row in card.get("candidates", [])]
     return {
         "features": f"D = {n_components:,}, {features['kind']}",
         "columns": words.listed(card.get("feature_names")),
         "kernel": words.kernel_of_features(features),
         **clusters_facts({**card, **metadata, "n_filled": int((weights > 0).sum())}),
         "sizes": words.value_words(weights.astype(float).tolist()),
-        "chosen from": numbers and f"{words.value_words(numbers)}, by silhouette",
         "made": card["created"],
         "data fingerprint": card.get("data_fingerprint", "–")[:16],
         "digest": metadata["digest"][:16],
@@ -126,14 +123,12 @@ def sizes_table(weights: Any, most: int) -> Table:
     return Table(caption, ("cluster", "rows or weight", "share"), rows)
 
 
-def numbers_table(comparison: fit.ClusterComparison) -> Table:
-    """Return the numbers of clusters that were compared; the best one stands out."""
-    caption = (
-        f"numbers of clusters, by silhouette on {comparison.n_sampled:,} rows in"
-        " features"
-    )
-    columns = ("n_clusters", "inertia", "silhouette")
-    rows = [[row[name] for name in columns] for row in comparison.rows]
-    numbers = [row["n_clusters"] for row in comparison.rows]
-    best = numbers.index(comparison.best.n_clusters)
-    return Table(caption, ("clusters", "inertia", "silhouette"), rows, best)
+def numbers_tables(figures: Facts) -> list[Table]:
+    """Return how many links clusters cut by their number, if several were tried."""
+    shape = figures.get(shapes.SHAPE)
+    if shape is None or len(shape["cuts"]) < 2:
+        return []
+    caption = "numbers of clusters, and links between neighbours that these cut"
+    rows = [(int(number), f"{cut:.2%}") for number, cut in shape["cuts"].items()]
+    best = list(shape["cuts"]).index(str(figures["n_clusters"]))
+    return [Table(caption, ("clusters", "links cut"), rows, best)]

@@ -30,8 +30,10 @@ from rff_dist.features.nystrom import draw_nystrom
 from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.cluster_options import LloydOptions
 from rff_dist.kmeans.lloyd_pass import centre_distances
+from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.row_passes import blocks_of
 from tests.refusals import refuses
 
@@ -77,12 +79,10 @@ def ours_from(start, X, sample_weight=None, **parameters):
 
 def find(rows, feature_map, n_clusters, *, engine=ENGINE, **options):
     dataset = ArrayDataset(rows) if isinstance(rows, np.ndarray) else rows
-    return kmeans.find_clusters(
-        dataset,
-        feature_map,
-        LloydOptions(n_clusters=n_clusters, **options),
-        engine=engine,
-    )
+    moments = inspect(dataset, engine=engine) if dataset.weighted else None
+    job = kmeans_starts.measure(dataset, feature_map, moments, engine=engine)
+    lloyd = LloydOptions(n_clusters=n_clusters, **options)
+    return kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
 
 
 def assert_same_clusters(ours, theirs, X):

@@ -138,7 +138,7 @@ def test_whole_numbers_are_compared_and_added_without_error(
     labels = WholeScorer(state).labels(features)
     assert_array_equal(labels, expected)
     tally = Tally(state)
-    tally.add(features, labels, None)
+    tally.add(features, labels, np.ones(1_000))
     sums = tally.sums(1_000)
     for start, own in enumerate(expected):
         for k in range(4):
