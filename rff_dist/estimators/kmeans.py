@@ -42,8 +42,8 @@ class RFFKMeans(
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        "auto" is a number from 2 to 16: the one after which a further cluster cuts most
-        times as many links between neighbours, of 1,000 rows.
+        "auto" is a number from 2 to 16, chosen on 1,000 rows: the one for which any
+        larger number cuts most times as many links between neighbours.
     kernel : str or Kernel, default="gaussian"
         The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
         "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or

@@ -115,8 +115,8 @@ class LloydOptions:
     panel: ClassVar[str] = "Clusters"
 
     n_clusters: Numbers = fields.option(
-        "Number of clusters. Of several, the one after which a further cluster cuts"
-        " most times as many links between neighbours, on 1,000 rows. auto: 2 to 16.",
+        "Number of clusters. Of several, the one for which any larger number cuts most"
+        " times as many links between neighbours, on 1,000 rows. auto: 2 to 16.",
         default=8,
         unit="K|K1,K2,…",
         takes=Literal["auto"] | Count | Counts,

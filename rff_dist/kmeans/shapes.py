@@ -89,7 +89,7 @@ class ClusterChoice:
     #: For each number of clusters that was tried, the best partition; of several also
     #: for the number after them.
     by_number: tuple[Partition, ...]
-    #: How many times as many links the next number of clusters cuts.
+    #: How many times as many links any larger number of clusters cuts at least.
     step: float
     #: Adjusted Rand index with the clusters of other centres and other starts.
     stability: float
@@ -111,9 +111,7 @@ class ClusterChoice:
                 f" {self.round.cut:.1%}"
             )
         if len(self.by_number) > 1:
-            text += (
-                f", {self.best.n_clusters + 1} clusters {self.step:.1f} times as many"
-            )
+            text += f", more clusters at least {self.step:.1f} times as many"
             if self.step < CLEAR_STEP:
                 text += " (no number of clusters stands out)"
         text += f"; other centres and starts agree by {self.stability:.2f}"
@@ -259,7 +257,7 @@ def _better(shapes: Sequence[Partition], rounded: Partition) -> Partition:
 def _numbers_to_try(lloyd: LloydOptions) -> list[int]:
     numbers = lloyd.numbers
     if len(numbers) > 1:
-        # each number is judged by the one that follows
+        # each number is judged by the larger ones
         numbers = sorted({*numbers, *(number + 1 for number in numbers)})
     return numbers
 
@@ -267,20 +265,24 @@ def _numbers_to_try(lloyd: LloydOptions) -> list[int]:
 def _choose_number(
     best: Sequence[Partition], numbers: Sequence[int], sample: "_Sample"
 ) -> tuple[Partition, float]:
-    """Return the partition after which a further cluster cuts most times as many links.
+    """Return the partition that has most times as many links cut by any larger number.
 
-    A cluster more than there are must cut through one. One cluster cuts nothing, so
-    nothing can be compared with it.
+    More clusters than there are must cut through some. Fewer may cut none either, if
+    they are groups of clusters, but then a larger number cuts none too. One cluster
+    cuts nothing, so nothing can be compared with it.
     """
     one_link = 1 / (N_LINKS * len(sample.points))
-    by_number = {each.n_clusters: each for each in best}
-    steps = dict.fromkeys(numbers, 1.0)
-    for number in numbers:
-        if number > 1 and number + 1 in by_number:
-            following = by_number[number + 1].cut + one_link
-            steps[number] = following / (by_number[number].cut + one_link)
-    number = max(numbers, key=lambda each: steps[each])
-    return by_number[number], steps[number]
+    steps = {}
+    for partition in best:
+        number = partition.n_clusters
+        larger = [each.cut for each in best if each.n_clusters > number]
+        if number in numbers:
+            steps[number] = 1.0
+            if number > 1 and larger:
+                steps[number] = (min(larger) + one_link) / (partition.cut + one_link)
+    number = max(steps, key=lambda each: steps[each])
+    [chosen] = [each for each in best if each.n_clusters == number]
+    return chosen, steps[number]
 
 
 # -- partitions of a sample

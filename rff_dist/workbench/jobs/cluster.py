@@ -129,7 +129,8 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             clusters = lloyd_pass.clusters
 
         facts = kmeans.describe(dataset, space, lloyd, choice)
-        card = {**facts, **card_texts}
+        clusters = replace(clusters, card={**facts, **card_texts})
+        card = dict(clusters.card)
         agreement = None
         if known is not None:
             counted = do(

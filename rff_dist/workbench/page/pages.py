@@ -129,7 +129,7 @@ def clusters_page(
     page.parts.append(sizes)
     tables = results.numbers_tables(clustering.record)
     if tables:
-        about = f"A cluster more than {clusters.n_clusters:,} cuts most times as many."
+        about = "Of the number taken, any larger one cuts most times as many links."
         page.section("Number of clusters", about)
         page.parts += tables
 

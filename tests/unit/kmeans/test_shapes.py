@@ -74,7 +74,7 @@ def test_the_number_of_clusters_is_found_by_the_same_evidence():
     X, _ = MOONS
     model = RFFKMeans("auto", random_state=0).fit(X)
     assert model.clusters_.n_clusters == 2
-    assert "3 clusters" in model.shape_
+    assert "more clusters at least" in model.shape_
     angles = np.arange(7) * 2 * np.pi / 7
     centres = 10 * np.column_stack([np.cos(angles), np.sin(angles)])
     blobs, _ = make_blobs(700, centers=centres, random_state=5)
