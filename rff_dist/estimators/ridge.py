@@ -209,15 +209,17 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         Estimated errors on new rows, by cross-validation: for each target `rmse`,
         `rmse_standard_error` and `r2`. None if nothing was cross-validated.
     effects_ : list of Effect
-        The exact effect of each column: how predictions change along it, from their
-        value at its mean, or from their mean over the rows' levels of a category. A
-        row's effects and the prediction at all means add up to the row's prediction.
-        Only if the kernel's functions are sums of functions of one column each, such as
-        those of `Additive(order_2=0, dense=0)` or `Gaussian().on([0]) + Linear()`. Each
-        has the `column`, 41 `values` from two standard deviations below the column's
-        mean to two above (of its mapped values in `mapped_columns_`) or the names of a
-        category's levels, the `effect` at these, and `n_rows` of each level;
-        `rff_dist.ridge.effects.column_effect` takes other values.
+        The exact effect of each column: what it alone adds to predictions, from their
+        value at its mean, or from their mean over the rows' levels of a category. What
+        several columns do together is the rest, which is constant if the kernel's
+        functions are sums of functions of one column each, such as those of
+        `Additive(order_2=0, dense=0)`: `effect_shares` says how much it is. Only if the
+        kernel has functions of single columns, as `Additive`, which the default fit
+        prefers, and `Gaussian() + Linear()` have. Each has the `column`, 41 `values`
+        from two standard deviations below the column's mean to two above (of its mapped
+        values in `mapped_columns_`) or the names of a category's levels, the `effect`
+        at these, and `n_rows` of each level; `rff_dist.ridge.effects.column_effect`
+        takes other values.
     statistics_ : RidgeStatistics
         The exact sums that the model was solved from; not with `solver="pcg"`.
     kernel_ : Kernel or None
@@ -486,11 +488,42 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
     @property
     def effects_(self) -> list[effects.Effect]:
-        """The exact effect of each column, if the kernel's functions are such sums."""
+        """The exact effect of each column, if the kernel has functions of one column
+        alone.
+        """
         reason = effects.why_no_effects(self.model_)
         if reason is not None:
             raise AttributeError(reason)
         return effects.column_effects(self.model_)
+
+    def effect_shares(self, X: Any) -> effects.EffectShares:
+        """Return how much of the variance of predictions each column's effect is.
+
+        Parameters
+        ----------
+        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
+        dataset, path or URL
+            Of shape (n_samples, n_features), such as the training rows. Up to 2,000 of
+            them, always the same ones, are predicted.
+
+        Returns
+        -------
+        shares : EffectShares
+            `columns` has each effect's share, `together` that of what several columns
+            do together, and `overlap` twice their covariances; they add up to 1.
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        DataError
+            If values are not finite, or columns are missing.
+        InvalidParameterError
+            If the model has no effects.
+        """
+        check_is_fitted(self)
+        dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
+        return effects.effect_shares(dataset, self.model_)
 
     def _per_target(self, values: NDArray[np.float64]) -> Any:
         return values[0] if self._fitted.one_dimensional else values

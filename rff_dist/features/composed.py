@@ -15,7 +15,15 @@ from numpy.typing import ArrayLike, DTypeLike
 from rff_dist.features import maps
 from rff_dist.features.levels import Levels
 from rff_dist.numerics import exact_sums, machine
-from rff_dist.typing import AnyArray, Arrays, Facts, Float32Array, FloatArray, Summary
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    Facts,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    Summary,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,6 +70,10 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
     @property
     def learns_levels(self) -> bool:
         return all(part.learns_levels for part in self.parts)
+
+    @property
+    def own_columns(self) -> IntArray:
+        return np.concatenate([part.own_columns for part in self.parts])
 
     @property
     def scales(self) -> exact_sums.Runs:

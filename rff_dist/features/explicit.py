@@ -77,6 +77,10 @@ class LinearFeatureMap(ExplicitFeatureMap):
     level_texts: Levels = field(default_factory=dict)
 
     @property
+    def own_columns(self) -> IntArray:
+        return self.columns
+
+    @property
     def n_components(self) -> int:
         return len(self.columns)
 
@@ -195,6 +199,10 @@ class ThresholdFeatureMap(ExplicitFeatureMap):
     factors: FloatArray
 
     @property
+    def own_columns(self) -> IntArray:
+        return self.columns
+
+    @property
     def n_components(self) -> int:
         return len(self.thresholds)
 
@@ -276,6 +284,13 @@ class MonomialFeatureMap(ExplicitFeatureMap):
     inputs: IntArray
     #: √(multinomial coefficient · offset^(number of constants)) of each component.
     factors: FloatArray
+
+    @property
+    def own_columns(self) -> IntArray:
+        # as the polynomial kernel, whose terms are not parts of their own
+        columns = np.unique(self.inputs[self.inputs >= 0])
+        own = columns[0] if len(columns) == 1 else -1
+        return np.full(self.n_components, own)
 
     @property
     def n_components(self) -> int:

@@ -38,6 +38,7 @@ from rff_dist.typing import (
     Float32Array,
     FloatArray,
     IndexArray,
+    IntArray,
     Summary,
 )
 
@@ -122,6 +123,14 @@ class FourierFeatureMap(maps.FeatureMap):
         if not self.fixed_point:
             return 1.0
         return protocol.COSINE_ONE / protocol.UNITS_PER_ONE  # 127/128
+
+    @property
+    def own_columns(self) -> IntArray:
+        sees = self.frequencies != 0
+        for table in self.tables:
+            sees[table.column] = table.angles.any(axis=0)
+        own = np.where(sees.sum(axis=0) == 1, sees.argmax(axis=0), -1)
+        return np.repeat(own, self.per_frequency)
 
     @property
     def levels(self) -> Levels:

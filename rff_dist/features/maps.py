@@ -26,6 +26,7 @@ from rff_dist.typing import (
     Facts,
     Float32Array,
     FloatArray,
+    IntArray,
     Summary,
     frozen,
 )
@@ -241,6 +242,13 @@ class FeatureMap(ABC):
     def learns_levels(self) -> bool:
         """Whether levels that join a list have features of their own."""
         return True
+
+    @property
+    def own_columns(self) -> IntArray:
+        """The input column that each component sees, shape (n_components,); -1 if it
+        sees several or none.
+        """
+        return np.full(self.n_components, -1)
 
     # -- what most maps share
 

@@ -179,6 +179,14 @@ class NystromFeatureMap(maps.FeatureMap):
             triangular.solve_upper(self.whitener, raw)
         return self._scale * raw
 
+    def with_part(self, kernel: base.Kernel) -> Self:
+        """Return the map whose predictions, with the same coefficients, are those of
+        this part of the kernel.
+        """
+        part = replace(self, kernel=kernel)
+        part.__dict__["whitener"] = self.whitener
+        return part
+
     @property
     def levels(self) -> Levels:
         return self.level_texts

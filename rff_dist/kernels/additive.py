@@ -9,7 +9,7 @@ import numpy as np
 from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import measures
-from rff_dist.kernels import stationary
+from rff_dist.kernels import base, stationary
 from rff_dist.typing import FloatArray, IndexArray
 
 
@@ -159,6 +159,13 @@ class Additive(stationary.Stationary):
             return np.zeros(n_features)
         shares = np.broadcast_to(of_columns / of_columns.sum(), n_features)
         return np.asarray(weight * shares / shares.sum())
+
+    def of_column(self, column: int, n_features: int) -> base.Kernel | None:
+        weight = self.column_weights(n_features)[column]
+        if weight == 0:
+            return None
+        alone = tuple(np.eye(n_features)[column].tolist())
+        return float(weight) * replace(self, order_1=alone, order_2=0.0, dense=0.0)
 
     def spectral_measure(self) -> measures.SpectralMeasure:
         inner = self.kernel.spectral_measure()

@@ -38,6 +38,10 @@ class Linear(base.Kernel):
     def with_categories(self, columns: Sequence[int]) -> base.Kernel:
         return replace(self, categories=tuple(columns))
 
+    def of_column(self, column: int, n_features: int) -> base.Kernel:
+        is_category = column in self.categories
+        return Linear(categories=(0,) if is_category else ()).on([column])
+
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         gram = self._numbers(left) @ self._numbers(right).T
         for column in self.categories:
@@ -143,6 +147,11 @@ class Min(base.Kernel):
         upper = np.inf if self.upper is None else self.upper
         _check_above(lower, upper)
         return np.broadcast_to(lower, n_features), np.broadcast_to(upper, n_features)
+
+    def of_column(self, column: int, n_features: int) -> base.Kernel:
+        sides = (self.lower, self.upper)
+        own = [side[column] if isinstance(side, tuple) else side for side in sides]
+        return Min(*own).on([column])
 
     def check_columns(self, n_features: int) -> None:
         for side in (self.lower, self.upper):

@@ -1,45 +1,49 @@
 """Exact effects of single columns on predictions.
 
-A model whose function is a sum of functions of one column each goes in; for each column
-the change of the prediction at up to 41 values, or at each level of a category, comes
-out. Partial dependence would need averages over rows; these effects need none.
+A model goes in; for each column the function of this column alone comes out, at up to
+41 values, or at each level of a category. Partial dependence would need averages over
+rows; these effects need none.
 
-For such a model f(x) = f(m) + Σ_j e_j(x_j) for all rows x, with the columns' means m
-and e_j(v) = f(m with v in column j) − f(m). This is no approximation: a row's effects
-and f(m) add up to its prediction. A category has no mean level; its effects are about
-the mean of f over the levels of the training rows, or over all levels if how many rows
-each has is not known, and f(m) is that mean too.
+A model is a sum, as its kernel is: f(x) = c + Σ_j e_j(x_j) + g(x), where e_j is made by
+the part of the kernel that sees column j alone (features of that column, or that part
+at the centres, with the coefficients of the whole), and g by all others. This is no
+approximation. Effects are about the value at the column's mean: e_j(mean) = 0. A
+category has no mean level; its effects are about their mean over the levels of the
+training rows, or over all levels if how many rows each has is not known.
 
-Kernels that have functions of several columns too are left out, since their parts are
-not unique: functions of pairs and of all columns can take over what a column does alone
-(Lu, Boukouvalas & Hensman 2022, "Additive Gaussian processes revisited"). With equal
-weights of the three parts of `Additive`, eight columns and y = 3·x₀ + sin 2x₁, the
-slope of the functions of x₀ alone was 0.86 with Nyström features and 3.4 with Fourier
-features; both models predicted y with an R² above 0.99.
+If no part of the kernel sees several columns, g is constant. Otherwise the functions
+are those of this model, not of y: g can take over what a column does alone (Lu,
+Boukouvalas & Hensman 2022, "Additive Gaussian processes revisited"). With equal weights
+of the three parts of `Additive`, eight columns and y = 3·x₀ + sin 2x₁, the slope of e_0
+was 0.86 with Nyström features and 3.4 with Fourier features; both models predicted y
+with an R² above 0.99. So effects stand next to their shares of the variance and g's.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rff_dist.data import blocks
+from rff_dist.data import blocks, samples
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import kinds, levels
+from rff_dist.features import kinds, levels, nystrom
 from rff_dist.fitting import predicting
 from rff_dist.kernels import additive, base, explicit
-from rff_dist.recipes import recipes
+from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge import models
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, FloatArray, IntArray, frozen
 
 # where effects are computed, in standard deviations from the mean
 _SCORES = np.linspace(-2.0, 2.0, 41)
+#: Rows that shares of the variance are measured on.
+SHARE_ROWS = 2_000
 
 
 @frozen(eq=False)
 class Effect:
-    """What one column adds to predictions."""
+    """What one column alone adds to predictions."""
 
     #: Which input column.
     column: int
@@ -57,18 +61,34 @@ class Effect:
     __repr__ = short_repr
 
 
+@frozen(eq=False)
+class EffectShares:
+    """Shares of the variance of predictions over rows; they add up to 1."""
+
+    #: Of each column's effect, shape (n_features,) or (n_features, n_targets).
+    columns: FloatArray
+    #: Of what several columns do together; a number, or shape (n_targets,).
+    together: FloatArray
+    #: Twice the covariances of all these, of the same shape. They are correlated if
+    #: columns are, and because what columns do together holds effects of single ones.
+    overlap: FloatArray
+
+    __repr__ = short_repr
+
+
 def is_additive(kernel: base.Kernel, n_features: int) -> bool:
     """Return whether a kernel's functions are sums of functions of one column each."""
     return all(_is_additive_term(term, n_features) for term in kernel.terms())
 
 
+def is_sum_of_effects(model: models.RidgeModel) -> bool:
+    """Return whether predictions are a constant plus effects of single columns."""
+    kernel = kinds.kernel_of(model.feature_map)
+    return kernel is not None and is_additive(kernel, model.n_features)
+
+
 def _is_additive_term(term: base.Term, n_features: int) -> bool:
-    columns: set[int] = set()
-    for factor in term.factors:
-        of_factor: Sequence[int] = range(n_features)
-        if isinstance(factor, base.OnColumns):
-            of_factor = factor.columns
-        columns.update(of_factor)
+    columns = _columns_of(term, n_features)
     if len(columns) <= 1:
         return True
     if len(term.factors) > 1:
@@ -80,6 +100,42 @@ def _is_additive_term(term: base.Term, n_features: int) -> bool:
         # the weights of single columns, of pairs, and of all columns together
         return not kernel.weights(len(columns))[1:].any()
     return isinstance(kernel, explicit.Linear | explicit.Min)
+
+
+def _columns_of(term: base.Term, n_features: int) -> set[int]:
+    columns: set[int] = set()
+    for factor in term.factors:
+        of_factor: Sequence[int] = range(n_features)
+        if isinstance(factor, base.OnColumns):
+            of_factor = factor.columns
+        columns.update(of_factor)
+    return columns
+
+
+def kernel_of_column(
+    kernel: base.Kernel, column: int, n_features: int
+) -> base.Kernel | None:
+    """Return the part of a kernel that sees one column alone; None if there is none."""
+    found = [_term_of_column(term, column, n_features) for term in kernel.terms()]
+    parts = [part for part in found if part is not None]
+    return base.Sum(tuple(parts)) if parts else None
+
+
+def _term_of_column(
+    term: base.Term, column: int, n_features: int
+) -> base.Kernel | None:
+    columns = _columns_of(term, n_features)
+    if columns == {column}:
+        return term.weight * base.product_of(term.factors)
+    if column not in columns or len(term.factors) > 1:
+        return None
+    (kernel,) = term.factors
+    seen: Sequence[int] = range(n_features)
+    if isinstance(kernel, base.OnColumns):
+        seen = kernel.columns
+        kernel = kernel.kernel
+    part = kernel.of_column(seen.index(column), len(seen))
+    return None if part is None else term.weight * part.on(seen)
 
 
 def has_slopes(model: models.RidgeModel) -> bool:
@@ -120,11 +176,14 @@ def slopes(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
 def why_no_effects(model: models.RidgeModel) -> str | None:
     """Return why there are no exact effects, and what to do; None if there are."""
     kernel = kinds.kernel_of(model.feature_map)
-    if kernel is None or not is_additive(kernel, model.n_features):
+    n_features = model.n_features
+    if kernel is None or not any(
+        kernel_of_column(kernel, column, n_features) for column in range(n_features)
+    ):
         return (
             "no effects of single columns: with the kernel"
-            f" {kernel or 'of given frequencies'} columns act together; fit with one of"
-            " functions of single columns, such as Additive(order_2=0, dense=0)"
+            f" {kernel or 'of given frequencies'} columns act together; fit with one"
+            " that has functions of single columns, such as Additive()"
         )
     if model.columns is None and model.feature_map.standardizer is None:
         return (
@@ -137,8 +196,8 @@ def why_no_effects(model: models.RidgeModel) -> str | None:
 def column_effect(
     model: models.RidgeModel, column: int, values: ArrayLike
 ) -> FloatArray:
-    """Return the effect of a column at values in its units, or at levels of a category
-    by their names: (n_values, n_targets).
+    """Return what a column alone adds to predictions, at values in its units, or at
+    levels of a category by their names: (n_values, n_targets).
 
     A level that the model has not seen has the effect that is expected of one.
 
@@ -163,13 +222,74 @@ def column_effect(
         values = code_of[:-1]
     rows = np.tile(means, (len(base) + len(values), 1))
     rows[:, column] = np.concatenate([base, values])
-    predicted = predicting.predict_rows(
-        blocks.Rows(blocks.Block(0, 0, len(rows)), rows), model.linear
-    )
+    heights = own_parts(model, rows, [column])[:, 0]
     at_base = np.average(
-        predicted[: len(base)], axis=0, weights=_rows_of_levels(model, column)
+        heights[: len(base)], axis=0, weights=_rows_of_levels(model, column)
     )
-    return np.asarray(predicted[len(base) :] - at_base)
+    return np.asarray(heights[len(base) :] - at_base)
+
+
+def own_parts(
+    model: models.RidgeModel, X: AnyArray, columns: Sequence[int]
+) -> FloatArray:
+    """Return what columns alone add to predictions of rows, each up to a constant:
+    (n_samples, n_columns, n_targets).
+    """
+    rows = blocks.Rows(blocks.Block(0, 0, len(X)), X)
+    feature_map = model.feature_map
+    if isinstance(feature_map, nystrom.NystromFeatureMap):
+        parts = np.zeros((len(X), len(columns), model.n_targets))
+        for i, column in enumerate(columns):
+            kernel = kernel_of_column(feature_map.kernel, column, model.n_features)
+            if kernel is not None:
+                part = replace(model.linear, feature_map=feature_map.with_part(kernel))
+                parts[:, i] = predicting.predict_rows(rows, part)
+        return parts
+    # each column's coefficients, and 0 for other components, as targets
+    is_own = feature_map.own_columns[:, np.newaxis] == np.array(columns)
+    coefficients = is_own[:, :, np.newaxis] * model.coefficients[:, np.newaxis]
+    parts_as_targets = predicting.LinearModel(
+        feature_map,
+        coefficients.reshape(len(coefficients), -1),
+        np.zeros(len(columns) * model.n_targets),
+    )
+    heights = predicting.predict_rows(rows, parts_as_targets)
+    return heights.reshape(len(X), len(columns), model.n_targets)
+
+
+def variance_shares(
+    model: models.RidgeModel, X: AnyArray, groups: Sequence[Sequence[int]]
+) -> FloatArray:
+    """Return shares of the variance of predictions of rows, which add up to 1:
+    (n_groups + 2, n_targets).
+
+    The first are of what each group's columns add alone, then follow what several
+    columns do together, and twice the covariances. `groups` are of all columns.
+    """
+    rows = blocks.Rows(blocks.Block(0, 0, len(X)), X)
+    predicted = predicting.predict_rows(rows, model.linear)
+    own = own_parts(model, X, range(model.n_features))
+    parts = [own[:, list(group)].sum(axis=1) for group in groups]
+    parts.append(predicted - own.sum(axis=1))
+    with np.errstate(invalid="ignore"):  # of constant predictions
+        shares = np.var(parts, axis=1) / predicted.var(axis=0)
+    return np.vstack([shares, 1.0 - shares.sum(axis=0)])
+
+
+def effect_shares(dataset: blocks.Dataset, model: models.RidgeModel) -> EffectShares:
+    """Return the shares of the variance of predictions over up to 2,000 rows of a
+    dataset, always the same ones.
+
+    Raises InvalidParameterError if the model has no effects.
+    """
+    if (why := why_no_effects(model)) is not None:
+        raise InvalidParameterError(why)
+    rows = model_rows.rows_for(dataset, model)
+    X = samples.sample_inputs(rows, 0, n_rows=SHARE_ROWS)
+    shares = variance_shares(model, X, [[j] for j in range(model.n_features)])
+    if model.one_dimensional:
+        shares = shares[:, 0]
+    return EffectShares(shares[:-2], shares[-2], shares[-1])
 
 
 def column_effects(model: models.RidgeModel) -> list[Effect]:

@@ -48,6 +48,7 @@ SHUFFLED_ROWS = 20_000
 # letters beneath a panel that stand side by side
 _LETTERS = 28
 _COLORS = (pictures.BLUE, *pictures.HUES[1:])
+_ALONE = "effect of the column alone"
 
 type _Predict = Callable[[AnyArray], FloatArray]
 
@@ -98,6 +99,43 @@ def columns_section(
         )
     drawn = [shuffled[i] for i in order[:CURVES]]
     _draw_curves(page, sample, model, predict, drawn)
+    if has_effects(model):
+        _tabulate_shares(page, model, X, [shuffled[i] for i in order], sample)
+
+
+def has_effects(model: models.RidgeModel) -> bool:
+    """Return whether predictions, not scores of classes, have effects of columns."""
+    return "classifier" not in model.card and effects.why_no_effects(model) is None
+
+
+def _tabulate_shares(
+    page: document.Document,
+    model: models.RidgeModel,
+    X: AnyArray,
+    columns: Sequence[TableColumn],
+    sample: PageSample,
+) -> None:
+    """Show the shares of the variance of predictions that columns have alone."""
+    groups = {column.name: list(column.members) for column in columns}
+    members = [member for group in groups.values() for member in group]
+    others = np.setdiff1d(np.arange(model.n_features), members)
+    if len(others):
+        groups["other columns"] = others.tolist()
+    # of the target whose curves are drawn
+    shares = effects.variance_shares(model, X, list(groups.values()))[:, 0]
+    names = [*groups, "columns together", "overlap"]
+    rows = [[name, f"{s:.3f}"] for name, s in zip(names, shares, strict=True)]
+    page.table(
+        "Shares of the variance of predictions",
+        [f"effect on {sample.targets[0]}", "share"],
+        rows,
+    )
+    page.say(
+        f"The effects of single columns, over {len(X):,} rows. The overlap is twice the"
+        " covariances of the rows above it: columns are correlated, and what columns do"
+        " together holds a part of their own effects.",
+        note=True,
+    )
 
 
 def _every(n_rows: int, most: int) -> IndexArray:
@@ -278,12 +316,14 @@ def _draw_curves(
     predict: _Predict,
     columns: Sequence[TableColumn],
 ) -> None:
-    """Draw the exact effects of some columns if the model has them, else the mean
-    prediction along them.
+    """Draw the mean prediction along some columns, with their exact effects; only these
+    if the model is a sum of them.
 
     They are of the first target, or of the probabilities of classes.
     """
-    is_exact = "classifier" not in model.card and effects.why_no_effects(model) is None
+    has_own = has_effects(model)
+    is_exact = has_own and effects.is_sum_of_effects(model)
+    height_of_mean = 0.0 if is_exact else predict(sample.X)[:, 0].mean()
     lines = _lines(model, sample)
     n_lines = -(-len(columns) // 3)
     figure = pictures.figure_of(9.2, 2.7 * n_lines)
@@ -294,23 +334,29 @@ def _draw_curves(
     for axes, column in zip(panels, columns, strict=False):
         places, levels = column.places(sample.X, CURVE_POINTS)
         member = column.members[0]
-        if is_exact:
+        curves: dict[str, FloatArray] = {}
+        if not is_exact:
+            heights = partial_dependence(predict, X, [member], places[:, np.newaxis])
+            curves = {name: heights[:, i] for i, name in lines.items()}
+        if has_own:
             values = places
             if column.levels:
                 values = np.array(column.levels)[places.astype(int)]
-            heights = effects.column_effect(model, member, values)
-        else:
-            heights = partial_dependence(predict, X, [member], places[:, np.newaxis])
+            effect = effects.column_effect(model, member, values)[:, 0]
+            name = sample.targets[0] if is_exact else _ALONE
+            curves[name] = height_of_mean + effect
         across = np.arange(len(places)) if levels else places
         ends = []
-        for color, (i, name) in zip(_COLORS, lines.items(), strict=False):
+        for color, (name, curve) in zip(_COLORS, curves.items(), strict=False):
             # a line between levels would show what is nowhere
             marker = "o" if levels else "-"
-            axes.plot(across, heights[:, i], marker, color=color, lw=2.0, label=name)
-            first, last = map(value_words, heights[[0, -1], i])
+            if name == _ALONE:
+                marker = "x" if levels else "--"
+            axes.plot(across, curve, marker, color=color, lw=2.0, label=name)
+            first, last = map(value_words, curve[[0, -1]])
             words = f"from {first} to {last}"
             if levels:
-                each = zip(levels, map(value_words, heights[:, i]), strict=True)
+                each = zip(levels, map(value_words, curve), strict=True)
                 words = ", ".join(f"{height} at {level}" for level, height in each)
             ends.append(f"{name} {words}")
         alt.append(f"{column.name}: {', '.join(ends)}")
@@ -334,6 +380,11 @@ def _draw_curves(
         f"the mean {what} when one column has the value on the axis in every row; dots"
         " are levels, the most frequent first, with their shares of the rows"
     )
+    if has_own:
+        meaning += (
+            ". The dashed lines and crosses are what the column alone adds to the mean"
+            " of all predictions, exactly, from its mean or the mean over its levels"
+        )
     if is_exact:
         meaning = (
             f"how far the {what} is from that at the column's mean, or from the mean"

@@ -17,6 +17,7 @@ from rff_dist import (
     Matern,
     Min,
     Nystrom,
+    Polynomial,
     RFFRidge,
     write_dataset,
 )
@@ -25,7 +26,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.fitting.predicting import predict_rows
 from rff_dist.recipes.encoders import Category, Number
 from rff_dist.recipes.recipes import RECIPE, Recipe
-from rff_dist.ridge.effects import column_effect, is_additive
+from rff_dist.ridge.effects import column_effect, is_additive, kernel_of_column
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
 from tests.strategies import composite_kernels
@@ -58,6 +59,16 @@ def seeded(kernel, **parameters):
     return plain_ridge(
         kernel, **{"n_components": 128, "alpha": 1.0, "random_state": 0} | parameters
     )
+
+
+#: With functions of several columns too, of a weight per column or one for all.
+MIXED = [
+    Additive([1.0, 0.5, 2.0, 0.7], order_1=(0.3, 0, 1, 0.5), order_2=0, dense=0.8),
+    Additive(),
+    2.0 * Additive(order_1=(1, 0.2), order_2=0).on([3, 1]) + 0.5 * Linear(),
+    Gaussian() + 0.3 * Linear() + Min().on([0, 2]) + 1.0,
+    Polynomial(2).on([0]) + Polynomial(2).on([1, 2]) + Gaussian().on([3, 0]),
+]
 
 
 def summed(model, rows):
@@ -188,6 +199,118 @@ class TestEffects:
             _ = without.effects_
 
 
+class TestFunctionsOfSeveralColumns:
+    """A column's effect next to what columns do together."""
+
+    def test_effects_and_the_rest_are_the_parts_of_exact_kernel_ridge(self):
+        rng = np.random.default_rng(1)
+        X = rng.standard_normal((60, 3)).astype(np.float32).astype(float)
+        Y = np.column_stack([np.sin(X[:, 0]) + X[:, 1] * X[:, 2], X[:, 1] ** 2])
+        order_1 = np.array([0.5, 0.0, 1.5])
+        kernel = Additive([1.0, 2.0, 3.0], order_1=order_1, order_2=0, dense=2.0)
+        shared = {
+            "n_components": 60,
+            "standardize": False,
+            "alpha": 0.5,
+            "fit_intercept": False,
+        }
+        model = RFFRidge(kernel, features=Nystrom(jitter=1e-12), **shared).fit(X, Y)
+        rows = rng.standard_normal((40, 3)).astype(np.float32).astype(float)
+
+        def of_column(values, j):  # Matérn-3/2
+            scale = [1.0, 2.0, 3.0][j] / np.sqrt(3)
+            r = np.sqrt(3) * np.abs(np.subtract.outer(values, X[:, j])) / scale
+            return order_1[j] / 4 * (1 + r) * np.exp(-r)
+
+        def dense(points):
+            return 0.5 * Matern([1.0, 2.0, 3.0])(points, X)
+
+        gram = sum(of_column(X[:, j], j) for j in range(3)) + dense(X)
+        weights = np.linalg.solve(gram + 0.5 * np.eye(60), Y)
+        parts = [of_column(rows[:, j], j) @ weights for j in range(3)]
+        together = dense(rows) @ weights
+        for j in range(3):
+            moved = of_column(rows[:, j], j) - of_column(X[:, j].mean(), j)
+            found = column_effect(model.model_, j, rows[:, j])
+            # values are rounded to float32
+            assert_allclose(found, moved @ weights, atol=1e-6)
+        assert not model.effects_[1].effect.any()
+
+        shares = model.effect_shares(rows)
+        total = sum(parts) + together
+        assert_allclose(model.predict(rows), total, atol=1e-6)
+        expected = np.array([part.var(axis=0) for part in parts]) / total.var(axis=0)
+        assert_allclose(shares.columns, expected, atol=1e-6)
+        of_together = together.var(axis=0) / total.var(axis=0)
+        assert_allclose(shares.together, of_together, atol=1e-6)
+        for k in range(2):
+            covariances = np.cov([part[:, k] for part in [*parts, together]], bias=True)
+            twice = covariances.sum() - np.trace(covariances)
+            assert shares.overlap[k] == pytest.approx(
+                twice / total[:, k].var(), abs=1e-6
+            )
+
+    @pytest.mark.parametrize("kernel", MIXED, ids=str)
+    @pytest.mark.parametrize("features", ["fourier", "nystrom"])
+    @pytest.mark.parametrize("standardize", [True, "rank"])
+    def test_they_are_the_prediction_but_for_what_moves_with_no_column_alone(
+        self, kernel, features, standardize
+    ):
+        X, y = make_rows()
+        model = seeded(kernel, features=features, standardize=standardize).fit(
+            X, np.column_stack([y, -3 * X[:, 0]])
+        )
+        rows = X[:50]
+        effects = [column_effect(model.model_, j, rows[:, j]) for j in range(4)]
+        shares = model.effect_shares(rows)
+        variance = model.predict(rows).var(axis=0)
+        for effect, share in zip(effects, shares.columns, strict=True):
+            # rounding of terms that cancel
+            assert_allclose(effect.var(axis=0) / variance, share, atol=1e-9)
+        rest = model.predict(rows) - sum(effects)
+        assert_allclose(rest.var(axis=0) / variance, shares.together, atol=1e-9)
+        every = shares.columns.sum(axis=0) + shares.together + shares.overlap
+        assert_allclose(every, 1.0, atol=1e-12)
+
+    @pytest.mark.parametrize("kernel", MIXED, ids=str)
+    def test_the_rest_is_that_of_the_features_of_several_columns(self, kernel):
+        X, y = make_rows()
+        model = seeded(kernel, precision="high", standardize=True).fit(X, y)
+        maps = getattr(model.feature_map_, "parts", (model.feature_map_,))
+        Z = model.feature_map_.transform(X)
+        alone = []
+        for part in maps:
+            if hasattr(part, "frequencies"):
+                touched = (part.frequencies != 0).sum(axis=0) == 1
+                alone += np.repeat(touched, part.per_frequency).tolist()
+            elif hasattr(part, "columns"):
+                alone += [True] * part.n_components
+            else:
+                seen = {*part.inputs.ravel().tolist()} - {-1}
+                alone += [len(seen) == 1] * part.n_components
+        together = Z @ np.where(alone, 0.0, model.model_.coefficients[:, 0])
+        rest = model.predict(X) - summed(model, X)[:, 0]
+        # cosines are float32
+        assert_allclose(
+            rest - rest.mean(),
+            together - together.mean(),
+            atol=1e-6 * np.abs(model.model_.coefficients).sum(),
+        )
+
+    def test_the_default_fit_finds_the_effect_of_each_column(self):
+        rng = np.random.default_rng(0)
+        X = rng.uniform(-2, 2, (400, 3))
+        y = 3 * np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+        model = RFFRidge(random_state=0).fit(X, y + 0.1 * rng.standard_normal(400))
+        shares = model.effect_shares(X)
+        sine = column_effect(model.model_, 0, X[:, 0])[:, 0]
+        assert np.corrcoef(sine, np.sin(2 * X[:, 0]))[0, 1] > 0.99
+        truth = np.var(3 * np.sin(2 * X[:, 0])) / y.var()
+        assert shares.columns[0] == pytest.approx(truth, abs=0.1)
+        assert shares.together == pytest.approx(1 - truth, abs=0.1)
+        assert np.abs(shares.columns[1:]).max() < 0.02
+
+
 TOWNS = ("Bonn", "Köln", "Rom", "Ulm")
 
 
@@ -274,6 +397,25 @@ class TestCategories:
         ).mean()
         assert_allclose(constants, expected, rtol=0, atol=1e-9)
 
+    @pytest.mark.parametrize("features", ["fourier", "nystrom"])
+    def test_levels_have_their_own_effects_next_to_functions_of_several_columns(
+        self, fit, features, tmp_path
+    ):
+        kernel = Additive(order_1=(0.5, 1, 0.2), order_2=0, dense=0.5)
+        X, _, model = fit(kernel, features=features, n_components=512)
+        effects = model.effects_
+        assert effects[1].values.tolist() == list(TOWNS)
+        texts = np.array(TOWNS)[X[:, 1].astype(int)]
+        town = column_effect(model.model_, 1, texts)[:, 0]
+        assert_allclose(town, effects[1].effect[X[:, 1].astype(int)], atol=1e-12)
+        assert town.mean() == pytest.approx(0, abs=1e-10)
+        # the target's own is 1, -2, 0, 4 about its mean
+        assert np.argsort(effects[1].effect).tolist() == [1, 2, 0, 3]
+        rows = Rows(Block(0, 0, len(X)), X)
+        variance = predict_rows(rows, model.model_.linear).var()
+        shares = model.effect_shares(tmp_path / "data")
+        assert shares.columns[1] == pytest.approx(town.var() / variance)
+
     def test_a_linear_model_has_no_coefficient_per_column(self, fit):
         _, _, model = fit(Linear())
         with refuses(AttributeError, "[1, 2]", "effects_"):
@@ -284,22 +426,23 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "kernel",
         [
-            Additive(),
-            Additive(dense=0),
-            ORDER_1 + Gaussian(),
+            Additive(order_1=0),
             ORDER_1 * Linear(),
             Gaussian(),
+            Gaussian() + 1.0,
         ],
         ids=str,
     )
-    def test_a_kernel_with_functions_of_several_columns_has_none(self, kernel):
+    def test_a_kernel_without_functions_of_single_columns_has_none(self, kernel):
         X, y = make_rows()
         model = seeded(kernel, features="nystrom").fit(X, y)
         assert not hasattr(model, "effects_")
-        with refuses(AttributeError, "order_2=0", "0"):
+        with refuses(AttributeError, "Additive()"):
             _ = model.effects_
         with refuses(InvalidParameterError, "columns act together"):
             column_effect(model.model_, 0, [0.0])
+        with refuses(InvalidParameterError, "columns act together"):
+            model.effect_shares(X)
 
     def test_classifiers_have_none(self):
         X, y = make_rows()
@@ -342,3 +485,20 @@ def test_kernels_are_additive_if_and_only_if_their_mixed_differences_vanish(kern
     mixed = np.array([1, -1, -1, 1]) @ kernel(points, centres)
     vanish = np.abs(mixed).max() <= 1e-12 * np.abs(kernel(points, centres)).max()
     assert is_additive(kernel, 2) == vanish
+
+
+@given(kernel=sums | st.tuples(sums, composite_kernels(2)).map(sum))
+def test_parts_of_columns_see_one_column_and_leave_a_kernel_of_several(kernel):
+    points = np.random.default_rng(0).uniform(0, 2, (8, 2))
+    rest = kernel(points)
+    for column in (0, 1):
+        part = kernel_of_column(kernel, column, 2)
+        if part is not None:
+            moved = points.copy()
+            moved[:, 1 - column] = 1.0
+            assert_allclose(part(points), part(moved), rtol=1e-12)
+            rest = rest - part(points)
+    # what is left is a kernel, of constants alone if the whole is a sum of these parts
+    assert np.linalg.eigvalsh(rest).min() > -1e-9 * np.abs(kernel(points)).max()
+    if is_additive(kernel, 2):
+        assert np.ptp(rest) < 1e-9 * np.abs(kernel(points)).max()
