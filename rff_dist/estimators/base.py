@@ -197,6 +197,7 @@ class RowsEstimator(BaseEstimator, ABC):
             return inputs.map_rows(dataset.X, compute_chunk, width=width, dtype=dtype)
         with inputs.suitable_engine(self.engine, dataset) as engine:
             levels = recipes.levels_of(inputs.facts_of(self))
+            model_rows.warn_of_later_rows(dataset, vars(self).get("_fitted"))
             source = model_rows.with_codes_of(levels, dataset.without_targets())
             values = predicting.rows_in_memory(
                 source, compute, state, engine=engine, label=label

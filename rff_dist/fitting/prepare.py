@@ -14,7 +14,7 @@ from rff_dist.features.levels import Levels
 from rff_dist.recipes import recipes
 from rff_dist.statistics import accumulate, inspection, passes, standardizing
 from rff_dist.statistics.moments import Moments
-from rff_dist.storage import manifests
+from rff_dist.storage import columns, manifests
 from rff_dist.typing import Facts, Summary, frozen
 
 
@@ -133,6 +133,8 @@ def describe_dataset(dataset: blocks.Dataset) -> Facts:
         # by it an update recognises these rows at the start of data that grew
         facts["prefix_fingerprint"] = prefix
     attributes = dataset.attributes
+    if columns.TIME_COLUMN in attributes:
+        facts[columns.TIME_COLUMN] = attributes[columns.TIME_COLUMN]
     if dataset.reference:
         facts["reference"] = dict(dataset.reference)
     table = sources.followed_table(attributes)

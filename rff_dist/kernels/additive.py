@@ -160,12 +160,16 @@ class Additive(stationary.Stationary):
         shares = np.broadcast_to(of_columns / of_columns.sum(), n_features)
         return np.asarray(weight * shares / shares.sum())
 
-    def of_column(self, column: int, n_features: int) -> base.Kernel | None:
-        weight = self.column_weights(n_features)[column]
-        if weight == 0:
-            return None
-        alone = tuple(np.eye(n_features)[column].tolist())
-        return float(weight) * replace(self, order_1=alone, order_2=0.0, dense=0.0)
+    def of_columns(self, n_features: int) -> tuple[dict[int, base.Kernel], bool]:
+        parts: dict[int, base.Kernel] = {}
+        scales = self.length_scales(n_features) / np.sqrt(n_features)
+        for column, weight in enumerate(self.column_weights(n_features).tolist()):
+            if weight:
+                of_column = self.kernel.with_length_scale(float(scales[column]))
+                if column in self.categories:
+                    of_column = of_column.with_categories((0,))
+                parts[column] = weight * of_column.on([column])
+        return parts, bool(self.weights(n_features)[1:].any())
 
     def spectral_measure(self) -> measures.SpectralMeasure:
         inner = self.kernel.spectral_measure()

@@ -117,11 +117,11 @@ class Kernel(ABC):
         """Return the kernel, multiplied out into a sum of weighted products."""
         return [Term(1.0, (self,))]
 
-    def of_column(self, column: int, n_features: int) -> Kernel | None:
-        """Return the summand that sees one of several columns alone, as a kernel of
-        all; None if there is none.
+    def of_columns(self, n_features: int) -> tuple[dict[int, Kernel], bool]:
+        """Return the summands that see one of several columns alone, as kernels of all,
+        by column; and whether there are others.
         """
-        return None
+        return {}, True
 
     def check_columns(self, n_features: int) -> None:  # noqa: B027  most kernels accept any number
         """Raise InvalidParameterError unless points may have `n_features` columns."""

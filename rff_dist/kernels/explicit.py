@@ -38,9 +38,12 @@ class Linear(base.Kernel):
     def with_categories(self, columns: Sequence[int]) -> base.Kernel:
         return replace(self, categories=tuple(columns))
 
-    def of_column(self, column: int, n_features: int) -> base.Kernel:
-        is_category = column in self.categories
-        return Linear(categories=(0,) if is_category else ()).on([column])
+    def of_columns(self, n_features: int) -> tuple[dict[int, base.Kernel], bool]:
+        parts: dict[int, base.Kernel] = {}
+        for column in range(n_features):
+            categories = (0,) if column in self.categories else ()
+            parts[column] = Linear(categories=categories).on([column])
+        return parts, False
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         gram = self._numbers(left) @ self._numbers(right).T
@@ -148,10 +151,13 @@ class Min(base.Kernel):
         _check_above(lower, upper)
         return np.broadcast_to(lower, n_features), np.broadcast_to(upper, n_features)
 
-    def of_column(self, column: int, n_features: int) -> base.Kernel:
-        sides = (self.lower, self.upper)
-        own = [side[column] if isinstance(side, tuple) else side for side in sides]
-        return Min(*own).on([column])
+    def of_columns(self, n_features: int) -> tuple[dict[int, base.Kernel], bool]:
+        parts: dict[int, base.Kernel] = {}
+        for column in range(n_features):
+            sides = (self.lower, self.upper)
+            own = [side[column] if isinstance(side, tuple) else side for side in sides]
+            parts[column] = Min(*own).on([column])
+        return parts, False
 
     def check_columns(self, n_features: int) -> None:
         for side in (self.lower, self.upper):

@@ -10,24 +10,33 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rff_dist.data import blocks
+import numpy as np
+
+from rff_dist.data import blocks, samples
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.grid_attributes import reference_of
 from rff_dist.data.grids import GridDataset
 from rff_dist.data.labelled import TargetsOfSource, of_source, source_of
 from rff_dist.errors import DataError, warn
+from rff_dist.features import kinds
 from rff_dist.features import levels as feature_levels
 from rff_dist.features.levels import Levels
 from rff_dist.features.maps import FeatureMap
+from rff_dist.kernels import stationary
+from rff_dist.recipes.encoders import DATE_PARTS
 from rff_dist.recipes.recipes import RECIPE, Recipe, levels_of, recipe_of
 from rff_dist.recipes.tables import listed
+from rff_dist.storage.columns import TIME_COLUMN
 from rff_dist.text import redact
 from rff_dist.typing import Facts, FloatArray, IndexArray
+
+# rows whose times are compared with those of the training rows
+_MOST_LOOKED_AT = 2_000
 
 
 def rows_for(dataset: Dataset, model: Any) -> Dataset:
     """Return the rows of a dataset with the codes of a model's levels; warns of levels
-    of a grid that the model does not have.
+    of a grid that the model does not have, and of rows that are too late for it.
 
     Raises DataError if it does not have the columns of the model, see `check_columns`.
     """
@@ -43,7 +52,43 @@ def rows_for(dataset: Dataset, model: Any) -> Dataset:
                 f" training rows did not have: {listed(unknown)}; they count as"
                 " unknown, and their predictions are less certain",
             )
+    warn_of_later_rows(dataset, model)
     return with_codes_of(known, dataset)
+
+
+def warn_of_later_rows(dataset: Dataset, model: Any) -> None:
+    """Warn of rows that are later than the training rows by more than a length scale.
+
+    Times are dates, and the column by which later rows were held out. A linear kernel,
+    or part of a sum, carries a trend on.
+    """
+    columns = getattr(model, "columns", None)
+    if columns is None or not dataset.n_samples:
+        return
+    feature_map = model.feature_map
+    scale = stationary.own_length_scale(kinds.kernel_of(feature_map))
+    held_out_by = model.card.get(TIME_COLUMN)
+    times = {}
+    for column, name in enumerate(dataset.column_names):
+        if name == held_out_by or name.endswith(f": {DATE_PARTS[0]}"):
+            times[column] = name
+    if scale is None or not times:
+        return
+
+    rng = np.random.Generator(np.random.Philox(0))
+    n_looked_at = min(dataset.n_samples, _MOST_LOOKED_AT)
+    X, _, _ = dataset.take(samples.sample_indices(dataset, rng, n_looked_at))
+    later = feature_map.prepare(X) - feature_map.prepare(columns.maximum[np.newaxis])
+    n_beyond = (later > scale).sum(axis=0)
+    for column, name in times.items():
+        if n_beyond[column]:
+            warn(
+                f"{n_beyond[column]:,} of {n_looked_at:,} rows are later in {name!r}"
+                f" than the last training row, {columns.maximum[column]:g}, by more"
+                " than the length scale: predictions there go back towards the mean,"
+                " whatever the trend was. Fit again with later rows, or with a kernel"
+                " that carries a trend on, such as Matern() + Linear()",
+            )
 
 
 def with_codes_of(levels: Levels, dataset: Dataset) -> Dataset:

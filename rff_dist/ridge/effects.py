@@ -29,7 +29,7 @@ from rff_dist.data import blocks, samples
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import kinds, levels, nystrom
 from rff_dist.fitting import predicting
-from rff_dist.kernels import additive, base, explicit
+from rff_dist.kernels import base, explicit
 from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge import models
 from rff_dist.text import short_repr
@@ -76,66 +76,47 @@ class EffectShares:
     __repr__ = short_repr
 
 
-def is_additive(kernel: base.Kernel, n_features: int) -> bool:
-    """Return whether a kernel's functions are sums of functions of one column each."""
-    return all(_is_additive_term(term, n_features) for term in kernel.terms())
+def kernels_of_columns(
+    kernel: base.Kernel, n_features: int
+) -> tuple[dict[int, base.Kernel], bool]:
+    """Return the parts of a kernel that see one column alone, by column, and whether
+    others see several.
+    """
+    parts: dict[int, base.Kernel] = {}
+    has_others = False
+    for term in kernel.terms():
+        of_term: dict[int, base.Kernel] = {}
+        columns = _columns_of(term, n_features)
+        if len(columns) == 1:
+            of_term[columns[0]] = base.product_of(term.factors)
+        elif len(term.factors) == 1:
+            (factor,) = term.factors
+            inner = factor.kernel if isinstance(factor, base.OnColumns) else factor
+            of_inner, sees_several = inner.of_columns(len(columns))
+            for place, part in of_inner.items():
+                of_term[columns[place]] = part.on(columns)
+            has_others |= sees_several
+        else:
+            has_others |= len(columns) > 1
+        for column, part in of_term.items():
+            parts[column] = parts.get(column, 0.0) + term.weight * part
+    return parts, has_others
+
+
+def _columns_of(term: base.Term, n_features: int) -> Sequence[int]:
+    columns: dict[int, None] = {}
+    for factor in term.factors:
+        of_factor: Sequence[int] = range(n_features)
+        if isinstance(factor, base.OnColumns):
+            of_factor = factor.columns
+        columns |= dict.fromkeys(of_factor)
+    return list(columns)
 
 
 def is_sum_of_effects(model: models.RidgeModel) -> bool:
     """Return whether predictions are a constant plus effects of single columns."""
     kernel = kinds.kernel_of(model.feature_map)
-    return kernel is not None and is_additive(kernel, model.n_features)
-
-
-def _is_additive_term(term: base.Term, n_features: int) -> bool:
-    columns = _columns_of(term, n_features)
-    if len(columns) <= 1:
-        return True
-    if len(term.factors) > 1:
-        return False
-    (kernel,) = term.factors
-    if isinstance(kernel, base.OnColumns):
-        kernel = kernel.kernel
-    if isinstance(kernel, additive.Additive):
-        # the weights of single columns, of pairs, and of all columns together
-        return not kernel.weights(len(columns))[1:].any()
-    return isinstance(kernel, explicit.Linear | explicit.Min)
-
-
-def _columns_of(term: base.Term, n_features: int) -> set[int]:
-    columns: set[int] = set()
-    for factor in term.factors:
-        of_factor: Sequence[int] = range(n_features)
-        if isinstance(factor, base.OnColumns):
-            of_factor = factor.columns
-        columns.update(of_factor)
-    return columns
-
-
-def kernel_of_column(
-    kernel: base.Kernel, column: int, n_features: int
-) -> base.Kernel | None:
-    """Return the part of a kernel that sees one column alone; None if there is none."""
-    found = [_term_of_column(term, column, n_features) for term in kernel.terms()]
-    parts = [part for part in found if part is not None]
-    return base.Sum(tuple(parts)) if parts else None
-
-
-def _term_of_column(
-    term: base.Term, column: int, n_features: int
-) -> base.Kernel | None:
-    columns = _columns_of(term, n_features)
-    if columns == {column}:
-        return term.weight * base.product_of(term.factors)
-    if column not in columns or len(term.factors) > 1:
-        return None
-    (kernel,) = term.factors
-    seen: Sequence[int] = range(n_features)
-    if isinstance(kernel, base.OnColumns):
-        seen = kernel.columns
-        kernel = kernel.kernel
-    part = kernel.of_column(seen.index(column), len(seen))
-    return None if part is None else term.weight * part.on(seen)
+    return kernel is not None and not kernels_of_columns(kernel, model.n_features)[1]
 
 
 def has_slopes(model: models.RidgeModel) -> bool:
@@ -176,10 +157,7 @@ def slopes(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
 def why_no_effects(model: models.RidgeModel) -> str | None:
     """Return why there are no exact effects, and what to do; None if there are."""
     kernel = kinds.kernel_of(model.feature_map)
-    n_features = model.n_features
-    if kernel is None or not any(
-        kernel_of_column(kernel, column, n_features) for column in range(n_features)
-    ):
+    if kernel is None or not kernels_of_columns(kernel, model.n_features)[0]:
         return (
             "no effects of single columns: with the kernel"
             f" {kernel or 'of given frequencies'} columns act together; fit with one"
@@ -239,10 +217,11 @@ def own_parts(
     feature_map = model.feature_map
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         parts = np.zeros((len(X), len(columns), model.n_targets))
+        kernels, _ = kernels_of_columns(feature_map.kernel, model.n_features)
         for i, column in enumerate(columns):
-            kernel = kernel_of_column(feature_map.kernel, column, model.n_features)
-            if kernel is not None:
-                part = replace(model.linear, feature_map=feature_map.with_part(kernel))
+            if column in kernels:
+                of_column = feature_map.with_part(kernels[column])
+                part = replace(model.linear, feature_map=of_column)
                 parts[:, i] = predicting.predict_rows(rows, part)
         return parts
     # each column's coefficients, and 0 for other components, as targets

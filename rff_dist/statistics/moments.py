@@ -249,6 +249,8 @@ class ColumnMoments:
     #: A difference of means below this may be rounding, which remains after rows with
     #: most of the variation were removed.
     rounding: FloatArray
+    #: The largest value of each column so far, also of rows that were removed.
+    maximum: FloatArray
     #: As in `Moments`; codes are those of the model's features. Means and moments of
     #: codes say nothing.
     counts: Mapping[int, IntArray] = field(default_factory=dict)
@@ -265,9 +267,15 @@ class ColumnMoments:
         second = mean_squares - shift**2
         second = np.where(second > blocks.ROUNDING * mean_squares, second, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
-        mean = moments.pivot[:n_features] + shift
-        rounding = np.zeros(n_features)
-        return cls(weight / largest, weight, mean, second, rounding, moments.counts)
+        return cls(
+            weight / largest,
+            weight,
+            moments.pivot[:n_features] + shift,
+            second,
+            np.zeros(n_features),
+            moments.maximum[:n_features],
+            moments.counts,
+        )
 
     def __add__(self, other: Self) -> Self:
         weight = self.weight + other.weight
@@ -289,6 +297,7 @@ class ColumnMoments:
             mean,
             parts[0] + parts[1],
             rounding,
+            np.maximum(self.maximum, other.maximum),
             _added(self.counts, other.counts),
         )
 
@@ -312,7 +321,7 @@ class ColumnMoments:
 
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return the moments as arrays to store; `from_arrays` reads them."""
-        moments = np.array([self.mean, self.second, self.rounding])
+        moments = np.array([self.mean, self.second, self.rounding, self.maximum])
         counts = {f"counts{column}": rows for column, rows in self.counts.items()}
         weights = np.array([self.n_samples, self.weight])
         return {"weights": weights, "moments": moments, **counts}
@@ -326,6 +335,6 @@ class ColumnMoments:
             for name, rows in arrays.items()
             if name.startswith("counts")
         }
-        mean, second, rounding = np.asarray(arrays["moments"], np.float64)
+        mean, second, rounding, maximum = np.asarray(arrays["moments"], np.float64)
         weights = float(n_samples), float(weight)
-        return cls(*weights, mean, second, rounding, counts)
+        return cls(*weights, mean, second, rounding, maximum, counts)

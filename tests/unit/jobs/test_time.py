@@ -4,11 +4,14 @@ than it trains on.
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
-from rff_dist import RFFRidge, open_dataset
+from rff_dist import Linear, Matern, RFFRidge, open_dataset
 from rff_dist.data.blocks import Block
+from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import build
+from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.storage.columns import fold_by_time
 from rff_dist.workbench.jobs import auto, steps, train
 from rff_dist.workbench.jobs import ingest as ingest_job
@@ -136,3 +139,49 @@ def test_groups_and_time_are_not_both_held_out():
                 "holdout_by": "when",
             },
         )
+
+
+@pytest.fixture
+def trend():
+    """Returns two years of days that rise by 1 a year, and 330 days after these."""
+    when = pandas.date_range("2020-01-01", periods=1060, freq="D")
+    y = np.arange(1060) / 365
+    return pandas.DataFrame({"when": when}), y
+
+
+class TestTrends:
+    """A trend does not fall back to the mean without a word."""
+
+    def test_rows_beyond_the_reach_of_the_kernel_are_told_of(self, trend):
+        frame, y = trend
+        # 212 days, of which 200 to 329 after the last row are 118 beyond
+        options = {"length_scale": 1.0, "alpha": 1e-3, "n_components": 64}
+        recipe = {"kernel": Matern(), "random_state": 0, **options}
+        model = RFFRidge(**recipe).fit(frame[:730], y[:730])
+        with pytest.warns(UserWarning, match="when: elapsed-days.*towards the mean"):
+            far = model.predict(frame[730:])
+        assert far[-1] < y[729]
+        with pytest.warns(UserWarning, match="when: elapsed-days"):
+            model.predict_interval(frame[730:])
+        near = model.predict(frame[:760])
+        assert near[-1] == pytest.approx(y[759], abs=0.3)
+        # later rows are known from then on
+        again = RFFRidge(**recipe).fit(frame, y)
+        assert again.predict(frame[730:])[-1] == pytest.approx(y[-1], abs=0.1)
+
+    def test_a_linear_part_carries_a_trend_on(self, trend):
+        frame, y = trend
+        kernel = Matern(1.0) + Linear()
+        options = {"alpha": 1e-3, "n_components": 64, "random_state": 0}
+        model = RFFRidge(kernel, **options).fit(frame[:730], y[:730])
+        assert_allclose(model.predict(frame[730:]), y[730:], atol=0.2)
+
+    def test_a_column_by_which_later_rows_were_held_out_is_time(self, table):
+        url = ingested(table, holdout=0.2, holdout_by="t")
+        how = {"kernel": "gaussian", "length_scale": "0.1", "n_components": 64}
+        model = trained(table, url, **how)
+        assert model.card["time_column"] == "t"
+        assert model.columns.maximum[open_dataset(url).feature_names.index("t")] == 319
+        later = open_dataset(url.replace("d.zarr", "d-test.zarr"))
+        with pytest.warns(UserWarning, match="of 80 rows are later in 't'"):
+            predict_in_memory(later, model, engine=SerialEngine())
