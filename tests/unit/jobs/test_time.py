@@ -160,7 +160,7 @@ class TestTrends:
         model = RFFRidge(**recipe).fit(frame[:730], y[:730])
         with pytest.warns(UserWarning, match="when: elapsed-days.*towards the mean"):
             far = model.predict(frame[730:])
-        assert far[-1] < y[729]
+        assert far[-1] < y[-1] - 0.4
         with pytest.warns(UserWarning, match="when: elapsed-days"):
             model.predict_interval(frame[730:])
         near = model.predict(frame[:760])
@@ -178,7 +178,7 @@ class TestTrends:
 
     def test_a_column_by_which_later_rows_were_held_out_is_time(self, table):
         url = ingested(table, holdout=0.2, holdout_by="t")
-        how = {"kernel": "gaussian", "length_scale": "0.1", "n_components": 64}
+        how = {"kernel": "gaussian", "length_scale": 0.1, "n_components": 64}
         model = trained(table, url, **how)
         assert model.card["time_column"] == "t"
         assert model.columns.maximum[open_dataset(url).feature_names.index("t")] == 319
