@@ -136,8 +136,8 @@ def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
     assert "No signal was found" in shown
     assert "next: rff-dist predict" in shown
     assert "<html" in (tmp_path / "page.html").read_text()
-    again = document(*given, "--n-components", 64)
-    assert (again["ingested"], again["version"]) == ("by an earlier run", 2)
+    again = document(*given, "--n-components", 64, "--overwrite")
+    assert again["version"] == 2
     assert "did you mean 'a'" in refusal(
         2, "auto", tmp_path / "t.csv", "--target", "aa", "--into", tmp_path / "b"
     )

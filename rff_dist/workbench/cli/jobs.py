@@ -48,7 +48,8 @@ def auto(job: specs.Auto, passes: display.CommandRunner, page: Page) -> Document
     except BaseException as error:
         place = auto.folder_of(job)
         error.add_note(
-            f"its rows are ingested in {place}, and the same command goes on from there"
+            f"its rows are ingested in {place}: rff-dist fit can train on them, and"
+            " with --overwrite they are ingested again"
         )
         raise
     passes.at_work("baselines")

@@ -2,33 +2,23 @@
 
 In goes a table and the name of its target, out come an `AutoData` and the `Train` spec
 for it; the command `auto` runs that job. Ingesting and training one after the other
-would do, but a repeated run would ingest again, a run for another target would replace
-the rows that a registered model was trained on, and the user would have to say whether
-the target holds classes.
+would do, but leave behind the rows of a table from which nothing can be learned, and
+the user would have to say whether the target holds classes.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from rff_dist import fields
-from rff_dist.errors import (
-    DataError,
-    InvalidParameterError,
-    OutputExistsError,
-    RFFDistError,
-)
+from rff_dist.errors import DataError, InvalidParameterError, RFFDistError
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, writing
-from rff_dist.text import redact
 from rff_dist.typing import frozen
 from rff_dist.workbench.jobs import cards, ingest, specs
 from rff_dist.workbench.tables import ingest as ingest_module
-from rff_dist.workbench.tables.holdout import Holdout
 
 #: Options of `auto` that it hands to `ingest`.
 _SHARED_OPTIONS = (
@@ -54,7 +44,6 @@ class AutoData:
     `classify`: whether the target holds classes.
     `why`: the rule that says so.
     `held_out`: how the rows to test on were chosen.
-    `ingested`: when the table was ingested, in words.
     """
 
     train: str
@@ -67,7 +56,6 @@ class AutoData:
     classify: bool
     why: str
     held_out: str
-    ingested: str
 
 
 def folder_of(job: specs.Auto) -> str:
@@ -90,12 +78,11 @@ def prepare_table(
     """Ingest a table in two parts, and decide between classification and regression.
 
     Rows that miss the target, or cannot be used for another reason, are dropped and
-    counted. What an earlier run ingested from the same files is used as it is, or
-    ingested again if options differ.
+    counted.
 
-    Raises as `ingest_parts`; OutputExistsError if an earlier run ingested other files
-    there; DataError if there is nothing to learn, since the target has one value only.
-    What was ingested is removed then, unless it replaced something.
+    Raises as `ingest_parts`; OutputExistsError if there are rows already, and
+    `overwrite` is False; DataError if there is nothing to learn, since the target has
+    one value only. What was ingested is removed then, unless it replaced something.
     """
     cards.read_about(job.card)  # refused before hours of ingestion
     folder = folder_of(job)
@@ -107,35 +94,19 @@ def prepare_table(
         test=urls[1],
         targets=[job.target],
         on_nan="drop",
+        overwrite=job.overwrite,
         **fields.values_of(job, *_SHARED_OPTIONS),
     )
     roles = ingest.roles_of(to_ingest)
     options = ingest.with_recipe_read(job.tables)
     ingest_module.check_roles(job.sources, roles, options)
 
-    holdout = Holdout(job.holdout, job.seed, job.holdout_by)
-    existing, are_same_files, differing = ingest_module.find_parts(
-        job.sources, urls, holdout, roles, options
-    )
-    if len(existing) == 2 and not job.overwrite:
-        _refuse_other_rows(folder, are_same_files, differing)
-
     # what a failure removes: nothing that was there before this run
     to_discard = [] if locations.exists(locations.parse_location(folder)) else [folder]
-    ingested = "now"
-    if are_same_files and differing:
-        ingested = f"again, since options are others ({', '.join(differing)})"
     try:
-        parts: Any = existing
-        if are_same_files and not differing and not job.overwrite:
-            ingested = "by an earlier run"
-        else:
-            # What is replaced was made of the same files, or is the part that a killed
-            # run left.
-            to_ingest = replace(to_ingest, overwrite=job.overwrite or bool(existing))
-            parts = ingest.ingest(to_ingest, observer=observer)
-            if not existing:
-                to_discard += urls
+        parts: Any = ingest.ingest(to_ingest, observer=observer)
+        if not job.overwrite:
+            to_discard += urls
         classify, why = choose_task(urls[0], job)
     except RFFDistError:
         for url in to_discard:
@@ -160,23 +131,6 @@ def prepare_table(
         classify=classify,
         why=why,
         held_out=held_out,
-        ingested=ingested,
-    )
-
-
-def _refuse_other_rows(
-    folder: str, are_same_files: bool, differing: Sequence[str]
-) -> None:
-    """Refuse to replace rows that are of other files or have another target."""
-    if are_same_files and "target" not in differing:
-        return
-    what = "for another target"
-    if not are_same_files:
-        what = "from other files, or from these before they changed"
-    raise OutputExistsError(
-        f"{redact(folder)} holds rows that an earlier run ingested {what}. To replace"
-        " them and train the model's next version, give overwrite=True; to keep them,"
-        " give another folder by `into`"
     )
 
 

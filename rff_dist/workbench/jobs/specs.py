@@ -495,9 +495,8 @@ class Auto:
     seed: int = fields.like(RidgeOptions, "seed")
     card: str | None = fields.like(Train, "card")
     overwrite: bool = fields.flag(
-        "Replace data of other files. What an earlier run ingested from the same files"
-        " is used again, or ingested again if options differ. The model becomes the"
-        " next version in any case. A page that is there is replaced too."
+        "Replace the data of an earlier run, and a page that is there. The model"
+        " becomes the next version in any case."
     )
 
     def __post_init__(self) -> None:

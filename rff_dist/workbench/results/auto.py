@@ -13,15 +13,7 @@ from rff_dist.workbench.jobs import auto, specs, train
 from rff_dist.workbench.results import models, rows, words
 from rff_dist.workbench.results.document import Document, Paragraph
 
-_PREPARED = (
-    "train",
-    "test",
-    "n_train",
-    "n_test",
-    "dropped_rows",
-    "held_out",
-    "ingested",
-)
+_PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out")
 
 
 def auto_document(
@@ -55,7 +47,6 @@ def auto_document(
     facts = {
         "task": f"{task}: {prepared.why}",
         "test rows": f"{prepared.n_test:,}, chosen {prepared.held_out}",
-        "ingested": None if prepared.ingested == "now" else prepared.ingested,
         "dropped": words.dropped_words(prepared.dropped_rows),
     }
     table = words.Table(f"compared on {comparison.rows_words}", *comparison.table())

@@ -5,7 +5,6 @@ text or a date, or missing values are filled in, they are read twice: the first 
 learns the recipe by which columns become numbers.
 """
 
-import json
 import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -16,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import sources as row_sources
 from rff_dist.data.columns import TEXT
 from rff_dist.data.row_batches import RowArrays
 from rff_dist.errors import DataError
@@ -128,65 +126,16 @@ def ingest_parts(
     return train, test
 
 
-def find_parts(
-    sources: Sources,
-    urls: tuple[PathLike, PathLike],
-    holdout: Holdout,
-    roles: Roles = Roles(),
-    options: TableOptions = TableOptions(),
-) -> tuple[list[datasets.ZarrDataset], bool, list[str]]:
-    """Return what `ingest_parts` wrote before, and how it would differ now.
-
-    Returns
-    -------
-    parts
-        Those of the two datasets that are there; a killed run leaves one.
-    are_same_files
-        Whether both are made of just these files.
-    differing
-        The names of options that had other values.
-    """
-    places = [locations.parse_location(url) for url in urls]
-    parts = [
-        datasets.open_dataset(place.url, y=None)
-        for place in places
-        if locations.exists(place) and not output_places.is_unfinished(place)
-    ]
-    # Other datasets of these names were not made by this function, and are not reused.
-    parts = [part for part in parts if attributes.PARTS in part.attributes]
-    if len(parts) < len(places):
-        return parts, False, []
-
-    before = parts[0].attributes[attributes.PARTS]
-    differing = []
-    for group, members in _describe_parts(holdout, roles, options).items():
-        for name, value in members.items():
-            if before[group].get(name) != value:
-                differing.append(name)
-    known = row_sources.known_sources(parts[0].attributes)
-    with ExitStack() as stack:
-        try:
-            new, same = open_inputs(
-                stack, find_sources(sources), options.reading, known
-            )
-        except DataError:  # a file has changed, or cannot be read as before
-            return parts, False, differing
-    return parts, not new and len(same) == len(known), differing
-
-
 def _describe_parts(holdout: Holdout, roles: Roles, options: TableOptions) -> Summary:
     """Return what decides the parts of a table, as JSON has it."""
     recipe = options.recipe
-    described = {
+    return {
         "holdout": asdict(holdout),
         "roles": asdict(roles),
         "recipe": {"recipe": None if recipe is None else recipe.digest()},
         "encoding": asdict(options.encoding),
         "reading": asdict(options.reading),
     }
-    # There and back, because what it is compared with was read from JSON: tuples are
-    # lists there.
-    return dict(json.loads(json.dumps(described)))
 
 
 def check_roles(
