@@ -34,12 +34,12 @@ from rff_dist.ridge import predict as ridge_prediction
 from rff_dist.storage import columns as stored_columns
 from rff_dist.text import redact
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, Summary
-from rff_dist.workbench.jobs import fits, verdict
+from rff_dist.workbench.jobs import comparison, fits
 
 logger = logging.getLogger(__name__)
 
 #: by the model's name
-type _Predictions = Mapping[str, verdict.Predictions]
+type _Predictions = Mapping[str, comparison.Predictions]
 
 SEED = 0  # of sampled rows, fixed so that a repeated comparison has the same rows
 # Rows to compare on, in memory. An interval's width falls with the root of their
@@ -62,7 +62,7 @@ def compare(
     test: fits.JobData | None,
     *,
     engine: Engine,
-) -> verdict.ModelComparison | None:
+) -> comparison.ModelComparison | None:
     """Compare a trained model with the mean and with a linear model.
 
     The linear model is trained on the same rows, and its penalty is chosen by the same
@@ -86,7 +86,7 @@ def compare(
             return None
         others, notes = _linear(fit, fitted, rows, data, engine=engine)
     notes = (*notes, *_caveats(rows, model))
-    return _comparison(rows, model, {verdict.OURS: ours, **others}, notes)
+    return _comparison(rows, model, {comparison.OURS: ours, **others}, notes)
 
 
 def measure_errors(
@@ -121,15 +121,15 @@ def measure_errors(
 
 def compare_new(
     test: fits.JobData, model: models.RidgeModel
-) -> verdict.ModelComparison:
+) -> comparison.ModelComparison:
     """Compare a stored model with the mean, on rows that it was not trained on."""
     rows = _test_rows(test, model)
-    return _comparison(rows, model, {verdict.OURS: _predict_test_rows(rows, model)})
+    return _comparison(rows, model, {comparison.OURS: _predict_test_rows(rows, model)})
 
 
 def compare_left_out(
     data: fits.JobData, model: models.RidgeModel
-) -> verdict.ModelComparison | None:
+) -> comparison.ModelComparison | None:
     """Compare a stored model with the mean, leaving out one row at a time.
 
     Returns None if the model's sums do not allow it.
@@ -144,10 +144,10 @@ def compare_left_out(
     except SolveError as error:
         logger.info("nothing was compared: %s", error)
         return None
-    return _comparison(rows, model, {verdict.OURS: ours})
+    return _comparison(rows, model, {comparison.OURS: ours})
 
 
-def _caveats(rows: verdict.ComparisonRows, model: models.RidgeModel) -> list[str]:
+def _caveats(rows: comparison.ComparisonRows, model: models.RidgeModel) -> list[str]:
     """Return sentences on what the rows cannot show of this model."""
     notes = []
     if rows.by == "cross-validation" and model.card.get("candidates"):
@@ -163,27 +163,19 @@ def _caveats(rows: verdict.ComparisonRows, model: models.RidgeModel) -> list[str
 
 
 def _comparison(
-    rows: verdict.ComparisonRows,
+    rows: comparison.ComparisonRows,
     model: models.RidgeModel,
     predictions: _Predictions,
     notes: tuple[str, ...] = (),
-) -> verdict.ModelComparison:
-    classes = predict.class_names(model) if "classifier" in model.card else None
-    y = rows.y if classes is None else predict.class_of(rows.y).astype(np.int64)
-    if rows.by == "test":
-        n_folds = 0
-    elif rows.fold_models is None:
-        n_folds = len(rows.X)  # each row is a fold
-    else:
-        n_folds = len(rows.fold_models.held_out_folds)
-    naive = verdict.naive_predictions(y, len(classes or ()), rows.weights)
-    return verdict.ModelComparison(
-        # a comparison has all fields of its rows
-        **vars(replace(rows, y=y)),
-        predictions={**predictions, **naive},
-        classes=classes,
-        n_folds=n_folds,
-        notes=notes,
+) -> comparison.ModelComparison:
+    classes = None
+    observed = rows.targets
+    if "classifier" in model.card:
+        classes = predict.class_names(model)
+        observed = predict.class_of(observed).astype(np.int64)
+    naive = comparison.naive_predictions(observed, len(classes or ()), rows.weights)
+    return comparison.ModelComparison(
+        rows, observed, {**predictions, **naive}, classes, notes
     )
 
 
@@ -193,7 +185,7 @@ def _comparison(
 
 def _rows_of(
     fitted: FittedModel, data: fits.JobData, test: fits.JobData | None
-) -> verdict.ComparisonRows | None:
+) -> comparison.ComparisonRows | None:
     if test is not None:
         return _test_rows(test, fitted.model)
     if fitted.folds is not None:
@@ -208,21 +200,21 @@ def _n_rows(width: int) -> int:
 
 def _test_rows(
     test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS
-) -> verdict.ComparisonRows:
+) -> comparison.ComparisonRows:
     n_samples = test.rows.n_samples
     n_rows = min(n_samples, most, _n_rows(max(test.rows.n_features, model.n_targets)))
     numbers, X, y, weights = test.sample(model, n_rows, SEED)
     n_available = len(X) if n_rows == n_samples else n_samples
     groups = _groups_of(test.rows, numbers)
     ids = _ids_of(test.rows, numbers)
-    return verdict.ComparisonRows(
+    return comparison.ComparisonRows(
         "test", n_available, numbers, X, y, weights, groups, ids=ids
     )
 
 
 def _fold_rows(
     data: fits.JobData, model: models.RidgeModel, fold_models: held_out.FoldModels
-) -> verdict.ComparisonRows:
+) -> comparison.ComparisonRows:
     dataset = data.with_targets(model)
     folds = fold_models.folds
     n_rows = _n_rows(max(dataset.n_features, len(fold_models.linear.intercept)))
@@ -242,7 +234,7 @@ def _fold_rows(
     groups = None
     if isinstance(folds, folding.GroupFolds):
         groups = _groups_of(data.rows, numbers)
-    return verdict.ComparisonRows(
+    return comparison.ComparisonRows(
         "cross-validation",
         n_available,
         numbers,
@@ -258,7 +250,7 @@ def _fold_rows(
 
 def _left_out_rows(
     data: fits.JobData, model: models.RidgeModel
-) -> verdict.ComparisonRows | None:
+) -> comparison.ComparisonRows | None:
     classifier = model.card.get("classifier")
     if model.statistics is None or model.feature_map.n_components > MAX_FACTOR:
         return None
@@ -285,7 +277,9 @@ def _ids_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
 # -----------------------------------------------------------------------------------
 
 
-def _predict(rows: verdict.ComparisonRows, fitted: FittedModel) -> verdict.Predictions:
+def _predict(
+    rows: comparison.ComparisonRows, fitted: FittedModel
+) -> comparison.Predictions:
     """Predict each row by a model that was not trained on it."""
     if rows.by == "test":
         return _predict_test_rows(rows, fitted.model)
@@ -299,15 +293,15 @@ def _predict(rows: verdict.ComparisonRows, fitted: FittedModel) -> verdict.Predi
 
 
 def _predict_test_rows(
-    rows: verdict.ComparisonRows, model: models.RidgeModel
-) -> verdict.Predictions:
+    rows: comparison.ComparisonRows, model: models.RidgeModel
+) -> comparison.Predictions:
     scores = predicting.predict_rows(rows.block, model.linear)
     return _decide(scores, model, _calibration_of(model))
 
 
 def _predict_left_out(
-    rows: verdict.ComparisonRows, model: models.RidgeModel
-) -> verdict.Predictions:
+    rows: comparison.ComparisonRows, model: models.RidgeModel
+) -> comparison.Predictions:
     """Predict each row by the model of all other rows.
 
     Raises SolveError if a row decides its own prediction.
@@ -329,7 +323,7 @@ def _predict_left_out(
         )
     # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without
     # the row
-    scores = rows.y - (rows.y - fitted) / remainder
+    scores = rows.targets - (rows.targets - fitted) / remainder
     return _decide(scores, model, _calibration_of(model))
 
 
@@ -344,19 +338,19 @@ def _decide(
     scores: FloatArray,
     model: models.RidgeModel,
     calibration: platt_scaling.ScoreCalibration | None,
-) -> verdict.Predictions:
+) -> comparison.Predictions:
     """Return a classifier's classes and log probabilities; a regression's scores."""
     if "classifier" not in model.card:
-        return verdict.Predictions(scores)
+        return comparison.Predictions(scores)
     logs = None if calibration is None else calibration.log_probabilities(scores)
     classes = predict.decide(scores, calibration).astype(np.int64)
-    return verdict.Predictions(classes, logs)
+    return comparison.Predictions(classes, logs)
 
 
 def _linear(
     fit: fits.Fit,
     fitted: FittedModel,
-    rows: verdict.ComparisonRows,
+    rows: comparison.ComparisonRows,
     data: fits.JobData,
     *,
     engine: Engine,
@@ -393,6 +387,6 @@ def _linear(
         # its warnings are not about the model that the user fits
         with warnings.catch_warnings(action="ignore"):
             linear = peer.run(data, engine=engine)
-            return {verdict.LINEAR: _predict(rows, linear)}, ()
+            return {comparison.LINEAR: _predict(rows, linear)}, ()
     except (DataError, PlanError, SolveError, StatisticsError) as error:
         return {}, (f"It was not compared with a linear model: {error}.",)

@@ -34,6 +34,7 @@ from rff_dist.workbench.jobs import (
     verdict,
     watching,
 )
+from rff_dist.workbench.jobs.comparison import ModelComparison
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class TrainingResult:
     #: errors on test data; None without any
     metrics: Summary | None
     #: with other models; None if nothing was compared
-    comparison: verdict.ModelComparison | None
+    comparison: ModelComparison | None
 
     @property
     def model(self) -> models.RidgeModel:
@@ -64,7 +65,7 @@ class TrainingResult:
         """Return all JSON values, with those of the comparison."""
         comparison = None
         if self.comparison is not None:
-            comparison = self.comparison.describe()
+            comparison = verdict.describe(self.comparison)
         return {
             **self.plan,
             **self.chosen,

@@ -14,7 +14,7 @@ import numpy as np
 
 from rff_dist.classify import predict
 from rff_dist.numerics import machine
-from rff_dist.workbench.jobs import train, verdict
+from rff_dist.workbench.jobs import comparison, train
 
 # scikit-learn's: with more, a tenth of the rows says when the trees stop
 _MANY_ROWS = 10_000
@@ -33,13 +33,13 @@ def with_trees(
     `most_bytes`: a third of the memory by default. If the rows take more, a sample of
       them is taken, and there is no conclusion.
     """
-    comparison = training.comparison
+    compared = training.comparison
     data = training.data
-    assert comparison is not None  # there are test rows
-    if comparison.classes is None and comparison.y.shape[1] > 1:
+    assert compared is not None  # there are test rows
+    if compared.classes is None and compared.observed.shape[1] > 1:
         note = "It was not compared with boosted trees, which predict one target."
         return replace(
-            training, comparison=replace(comparison, notes=(*comparison.notes, note))
+            training, comparison=replace(compared, notes=(*compared.notes, note))
         )
     if most_bytes is None:
         most_bytes = machine.available_memory() // 3
@@ -50,7 +50,7 @@ def with_trees(
         HistGradientBoostingRegressor,
     )
 
-    classify = comparison.classes is not None
+    classify = compared.classes is not None
     dataset = data.with_targets(training.model)
     # stored, as float64, its part to train on, as bytes, and predictions so far of each
     # class
@@ -77,12 +77,12 @@ def with_trees(
         n_counted = dataset.n_samples - n_without_weight
         handicap = f"memory holds {len(X):,} of the {n_counted:,} rows to train them on"
 
-    values = boosted.predict(comparison.X)
+    values = boosted.predict(compared.rows.X)
     logs = None
     if classify:
-        logs = np.full((comparison.n_rows, len(comparison.classes or ())), -np.inf)
+        logs = np.full((compared.n_rows, len(compared.classes or ())), -np.inf)
         with np.errstate(divide="ignore"):
-            logs[:, boosted.classes_] = np.log(boosted.predict_proba(comparison.X))
+            logs[:, boosted.classes_] = np.log(boosted.predict_proba(compared.rows.X))
     values = values.astype(np.int64) if classify else values[:, np.newaxis]
-    trees = verdict.Predictions(values, logs, about, handicap)
-    return replace(training, comparison=comparison.with_model(verdict.TREES, trees))
+    trees = comparison.Predictions(values, logs, about, handicap)
+    return replace(training, comparison=compared.with_model(comparison.TREES, trees))

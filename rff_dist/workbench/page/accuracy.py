@@ -22,7 +22,8 @@ from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import errors_words
 from rff_dist.typing import AnyArray, BoolArray, Facts
-from rff_dist.workbench.jobs import intervals, judging, predict, verdict
+from rff_dist.workbench.jobs import confidence, judging, predict, verdict
+from rff_dist.workbench.jobs.comparison import ModelComparison
 from rff_dist.workbench.page import columns, distributions, pictures
 from rff_dist.workbench.results import document
 from rff_dist.workbench.results import models as results_models
@@ -40,7 +41,7 @@ _RESIDUAL = "observed − predicted"
 def score_section(
     page: document.Document,
     model: models.RidgeModel,
-    comparison: verdict.ModelComparison | None,
+    comparison: ModelComparison | None,
     metrics: Facts | None,
     gate: Facts | None,
 ) -> None:
@@ -51,8 +52,8 @@ def score_section(
     page.section("Accuracy")
     compares_all_test_rows = (
         comparison is not None
-        and comparison.by == "test"
-        and comparison.n_rows == comparison.n_available
+        and comparison.rows.by == "test"
+        and comparison.n_rows == comparison.rows.n_available
     )
     # if it does, the table of all models has these errors
     if metrics is not None and not compares_all_test_rows:
@@ -67,8 +68,11 @@ def score_section(
         page.table(caption, ("model", describe.TITLES["rmse"]), errors)
     if comparison is not None:
         _draw_scores(page, comparison)
-        page.table(f"Compared on {comparison.rows_words}", *comparison.table())
-        for words in comparison.about():
+        page.table(
+            f"Compared on {verdict.rows_words(comparison)}",
+            *verdict.table_of(comparison),
+        )
+        for words in verdict.trainings_of(comparison):
             page.say(words, note=True)
     page.parts += results_models.group_parts(metrics, model.card.get("target_names"))
     estimate = describe.estimate_of(model.card)
@@ -76,18 +80,20 @@ def score_section(
         _errors_table(page, "This model by cross-validation", estimate)
 
 
-def _draw_scores(page: document.Document, comparison: verdict.ModelComparison) -> None:
+def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
     """Draw the error of each model with its interval."""
     bars = comparison.intervals()
     title = describe.TITLES[comparison.measure]
-    figure = pictures.bars_of(bars, f"{title}, with its {intervals.LEVEL:.0%} interval")
+    figure = pictures.bars_of(
+        bars, f"{title}, with its {confidence.LEVEL:.0%} interval"
+    )
     errors = "; ".join(
         f"{name} {value_words(value)}" for name, (value, _, _) in bars.items()
     )
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     page.picture(
         pictures.png_of(figure),
-        f"{title} on {comparison.rows_words}: {errors}.",
+        f"{title} on {verdict.rows_words(comparison)}: {errors}.",
         f"{better} is better. Models are compared row by row, which shows more than"
         " these intervals.",
         shrinks=True,
@@ -107,18 +113,18 @@ def _errors_table(page: document.Document, caption: str, errors: Facts) -> None:
 
 def residual_section(
     page: document.Document,
-    comparison: verdict.ModelComparison,
+    comparison: ModelComparison,
     sample: columns.PageSample,
 ) -> None:
     """Show predictions of each target against observations."""
-    page.section("Predicted and observed", f"{comparison.rows_words}.")
+    page.section("Predicted and observed", f"{verdict.rows_words(comparison)}.")
     shown = slice(None, None, -(-comparison.n_rows // columns.SAMPLE_ROWS))
     for target, name in enumerate(sample.targets[: columns.CURVES]):
-        observed = comparison.y[shown, target]
+        observed = comparison.observed[shown, target]
         predicted = comparison.ours.values[shown, target]
         _draw_residuals(page, name, observed, predicted)
         _draw_residuals_by_column(
-            page, observed - predicted, comparison.X[shown], sample
+            page, observed - predicted, comparison.rows.X[shown], sample
         )
         _worst_rows(page, comparison, sample, target)
 
@@ -193,23 +199,23 @@ def _draw_residuals_by_column(
 
 def _worst_rows(
     page: document.Document,
-    comparison: verdict.ModelComparison,
+    comparison: ModelComparison,
     sample: columns.PageSample,
     target: int,
 ) -> None:
-    observed = comparison.y[:, target]
+    observed = comparison.observed[:, target]
     predicted = comparison.ours.values[:, target]
     residuals = observed - predicted
-    names = comparison.ids
+    names = comparison.rows.ids
     title = "id"
     if names is None:
-        names = comparison.numbers
-        data = "test" if comparison.by == "test" else "training"
+        names = comparison.rows.numbers
+        data = "test" if comparison.rows.by == "test" else "training"
         title = f"row of the {data} data, from 0"
     shown = sample.columns[:6]
     rows = []
     for row in np.argsort(-np.abs(residuals), kind="stable")[:5]:
-        cells = [column.cell(comparison.X[row]) for column in shown]
+        cells = [column.cell(comparison.rows.X[row]) for column in shown]
         error = (float(predicted[row]), float(residuals[row]))
         rows.append(
             (str(names[row]), value_words(float(observed[row])), *error, *cells)
@@ -220,14 +226,14 @@ def _worst_rows(
         (*header, *(column.name for column in shown)),
         rows,
     )
-    if comparison.ids is None:
+    if comparison.rows.ids is None:
         advice = "An `id` that the table is ingested with would name these rows here."
         page.say(advice, note=True)
 
 
 def interval_table(
     page: document.Document,
-    comparison: verdict.ModelComparison,
+    comparison: ModelComparison,
     model: models.RidgeModel,
     targets: Sequence[str],
 ) -> None:
@@ -238,12 +244,12 @@ def interval_table(
     if model.held_out is None and (model.statistics is None or is_too_large):
         return
     shown = slice(None, None, -(-comparison.n_rows // INTERVAL_ROWS))
-    rows = memory.ArrayDataset(comparison.X[shown])
-    observed = comparison.y[shown]
-    weights = comparison.weights
+    rows = memory.ArrayDataset(comparison.rows.X[shown])
+    observed = comparison.observed[shown]
+    weights = comparison.rows.weights
     if weights is not None:
         weights = weights[shown]
-    groups = comparison.groups
+    groups = comparison.rows.groups
     if groups is not None:
         groups = groups[shown]
 
@@ -263,7 +269,7 @@ def interval_table(
         inside = ((lower <= observed) & (observed <= upper)).astype(np.float64)
         widths = (upper - lower).mean(axis=0)
         for target, name in enumerate(targets[: columns.CURVES]):
-            share, low, high = intervals.share_with_interval(
+            share, low, high = confidence.share_with_interval(
                 inside[:, target], weights, groups
             )
             wanted = f"{level:.0%}"
@@ -286,7 +292,7 @@ def interval_table(
     header = (
         "wanted coverage",
         "measured coverage",
-        f"its {intervals.LEVEL:.0%} interval",
+        f"its {confidence.LEVEL:.0%} interval",
         "mean width",
     )
     page.say(" ".join(sentences))
@@ -306,11 +312,11 @@ def _judgement(level: float, low: float, high: float) -> str:
 
 
 def confusion_section(
-    page: document.Document, comparison: verdict.ModelComparison, names: Sequence[str]
+    page: document.Document, comparison: ModelComparison, names: Sequence[str]
 ) -> None:
     """Show which classes are taken for which, and whether probabilities are right."""
-    page.section("Classes", f"{comparison.rows_words}.")
-    truth = comparison.y
+    page.section("Classes", f"{verdict.rows_words(comparison)}.")
+    truth = comparison.observed
     predicted = comparison.ours.values
     counts = np.zeros((len(names), len(names)), np.int64)
     np.add.at(counts, (truth, predicted), 1)

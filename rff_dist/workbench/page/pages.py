@@ -35,6 +35,7 @@ from rff_dist.workbench.jobs import (
     train,
     verdict,
 )
+from rff_dist.workbench.jobs.comparison import ModelComparison
 from rff_dist.workbench.page import (
     accuracy,
     columns,
@@ -234,7 +235,7 @@ def model_page(
     *,
     place: str,
     read_times: provenance.ReadTimes,
-    comparison: verdict.ModelComparison | None = None,
+    comparison: ModelComparison | None = None,
     metrics: Facts | None = None,
     update: Facts | None = None,
     are_new: bool = False,
@@ -277,7 +278,7 @@ def model_page(
         accuracy.confusion_section(page, comparison, comparison.classes)
     elif comparison is not None:
         accuracy.residual_section(page, comparison, sample)
-        if comparison.by == "test":
+        if comparison.rows.by == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
     columns.columns_section(page, sample, model)
     whose = f"the training rows, of {redact(data.rows.url or 'memory')}"
@@ -295,7 +296,7 @@ def model_page(
 
 def _chips(
     model: models.RidgeModel,
-    comparison: verdict.ModelComparison | None,
+    comparison: ModelComparison | None,
     split: str | None,
     version: int | None,
 ) -> list[str]:
@@ -308,7 +309,7 @@ def _chips(
     chips = [
         f"kernel {kind}",
         f"{model.card['n_samples']:,} training rows",
-        comparison and comparison.rows_words,
+        comparison and verdict.rows_words(comparison),
         split,
         name,
         created and time_words(created),

@@ -9,7 +9,7 @@ import shlex
 
 from rff_dist import fields
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import auto, specs, train
+from rff_dist.workbench.jobs import auto, specs, train, verdict
 from rff_dist.workbench.results import models, rows, words
 from rff_dist.workbench.results.document import Document, Paragraph
 
@@ -49,8 +49,11 @@ def auto_document(
         "test rows": f"{prepared.n_test:,}, chosen {prepared.held_out}",
         "dropped": words.dropped_words(prepared.dropped_rows),
     }
-    table = words.Table(f"compared on {comparison.rows_words}", *comparison.table())
-    notes = [Paragraph(sentence, is_note=True) for sentence in comparison.about()]
+    table = words.Table(
+        f"compared on {verdict.rows_words(comparison)}", *verdict.table_of(comparison)
+    )
+    trainings = verdict.trainings_of(comparison)
+    notes = [Paragraph(sentence, is_note=True) for sentence in trainings]
     parts = [
         facts,
         *found.parts,

@@ -19,10 +19,11 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.workbench.jobs import judging
+from rff_dist.workbench.jobs.comparison import LINEAR, OURS, TREES
 from rff_dist.workbench.jobs.fits import Fit, JobData
 from rff_dist.workbench.jobs.train import TrainingResult
 from rff_dist.workbench.jobs.trees import with_trees
-from rff_dist.workbench.jobs.verdict import LINEAR, OURS, TREES
+from rff_dist.workbench.jobs.verdict import verdict_of
 
 ENGINE = SerialEngine()
 OPTIONS = {
@@ -61,8 +62,11 @@ def test_rows_are_predicted_by_fits_without_their_folds(folds):
         )
     judged = np.isfinite(expected)  # the first fold of times is only trained on
     assert_allclose(found.ours.values[:, 0], expected[judged], rtol=1e-7)
-    assert_array_equal(found.X, X[judged])
-    assert (found.by, found.n_folds) == ("cross-validation", len(folds.splits))
+    assert_array_equal(found.rows.X, X[judged])
+    assert (found.rows.by, found.rows.n_folds) == (
+        "cross-validation",
+        len(folds.splits),
+    )
 
 
 def test_the_linear_model_is_scikit_learns_on_the_same_rows():
@@ -83,8 +87,8 @@ def test_the_linear_model_is_scikit_learns_on_the_same_rows():
     ]
     # one of these penalties is within 6 % of ours
     assert min(gaps) < 0.01
-    assert_array_equal(found.X, test[0])
-    assert found.n_folds == 0
+    assert_array_equal(found.rows.X, test[0])
+    assert found.rows.n_folds == 0
 
 
 def test_a_linear_classifier_is_trained_without_each_fold():
@@ -115,8 +119,8 @@ def test_rows_without_weight_are_not_judged(given):
     X, y = make_rows()
     weights = np.where(np.arange(120) % 4 == 0, 0.0, 1.5)
     found, _ = compare(JobData(ArrayDataset(X, y, weights)), **given)
-    assert_array_equal(found.X, X[weights > 0])
-    assert found.n_rows == found.n_available == 90
+    assert_array_equal(found.rows.X, X[weights > 0])
+    assert found.n_rows == found.rows.n_available == 90
     assert LINEAR in found.differences
 
 
@@ -125,7 +129,7 @@ def test_rows_of_groups_are_judged_by_groups():
     groups = MemoryColumn(np.repeat(np.arange(12), 10))
     data = JobData(GroupedDataset(ArrayDataset(X, y), groups))
     found, _ = compare(data, cv=GroupFolds(4), alphas=[0.1, 1.0])
-    assert_array_equal(found.groups, groups.values)
+    assert_array_equal(found.rows.groups, groups.values)
 
 
 def test_one_sample_of_many_rows_is_judged(monkeypatch):
@@ -134,15 +138,18 @@ def test_one_sample_of_many_rows_is_judged(monkeypatch):
     X, y = make_rows(4_000)
     data = JobData(ArrayDataset(X, y))
     found, _ = compare(data, cv=3)
-    assert (found.n_rows, found.n_available) == (1_000, 4_000)
-    assert "On 1,000 of 4,000 rows by cross-validation" in found.verdict
+    assert (found.n_rows, found.rows.n_available) == (1_000, 4_000)
+    assert "On 1,000 of 4,000 rows by cross-validation" in verdict_of(found)
 
 
 def test_a_model_of_given_alpha_is_judged_by_leaving_out_each_row_and_one_without_sums_not_at_all():
     X, y = make_rows()
     data = JobData(ArrayDataset(X, y))
     found, fitted = compare(data, alpha=0.3)
-    assert (found.by, set(found.differences)) == ("leave-one-out", {LINEAR, "the mean"})
+    assert (found.rows.by, set(found.differences)) == (
+        "leave-one-out",
+        {LINEAR, "the mean"},
+    )
     trained = replace(fitted.trained, model=fitted.model.without_statistics())
     without = replace(fitted, trained=trained)
     assert (
@@ -158,8 +165,8 @@ def test_more_columns_than_features_are_no_reason_for_a_long_comparison():
     X = rng.standard_normal((100, 70))
     found, _ = compare(JobData(ArrayDataset(X, X[:, 0])), cv=3, alphas=[0.1, 1.0])
     assert LINEAR not in found.predictions
-    assert "(70)" in found.verdict
-    assert "features (64)" in found.verdict
+    assert "(70)" in verdict_of(found)
+    assert "features (64)" in verdict_of(found)
 
 
 # -- boosted trees
@@ -198,7 +205,7 @@ def test_trees_get_all_rows_or_there_is_no_conclusion():
         few.predictions[TREES].handicap
         == "memory holds 1,000 of the 2,000 rows to train them on"
     )
-    assert "No conclusion on boosted trees" in few.verdict
+    assert "No conclusion on boosted trees" in verdict_of(few)
     assert few.differences.keys() == {LINEAR, "the mean"}
 
 
@@ -214,4 +221,4 @@ def test_trees_of_classes_give_each_class_its_own_probability():
     assert_allclose(np.exp(trees.log_probabilities).sum(axis=1), 1, rtol=1e-9)
     assert_array_equal(trees.log_probabilities.argmax(axis=1), trees.values)
     assert found.predictions.keys() >= {OURS, LINEAR}
-    assert (trees.values == found.y).mean() > 0.8
+    assert (trees.values == found.observed).mean() > 0.8

@@ -1,6 +1,7 @@
 """Verdicts: intervals against SciPy's, their coverage, and what is never claimed."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,32 +11,33 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from sklearn.metrics import r2_score, root_mean_squared_error
 
-from rff_dist.workbench.jobs.intervals import (
+from rff_dist.workbench.jobs.comparison import (
+    LINEAR,
+    MEAN,
+    OURS,
+    TREES,
+    ComparisonRows,
+    ModelComparison,
+    Predictions,
+    naive_predictions,
+)
+from rff_dist.workbench.jobs.confidence import (
     LEVEL,
     exact_interval,
     paired_interval,
     share_with_interval,
 )
-from rff_dist.workbench.jobs.verdict import (
-    LINEAR,
-    MEAN,
-    OURS,
-    TREES,
-    ModelComparison,
-    Predictions,
-    naive_predictions,
-)
+from rff_dist.workbench.jobs.verdict import rows_words, table_of, verdict_of
 
 NAMES = ["a", "b", "c"]
 
 
 def comparison(y, models, n_classes=0, weights=None, **options):
     models |= naive_predictions(y, n_classes, weights)
-    rows = np.arange(len(y))
-    X = np.zeros((len(y), 1))
-    return ModelComparison(
-        "test", len(y), rows, X, y, predictions=models, weights=weights, **options
+    rows = ComparisonRows(
+        "test", len(y), np.arange(len(y)), np.zeros((len(y), 1)), y, weights
     )
+    return ModelComparison(rows, y, models, **options)
 
 
 def regression(y, ours, other, **options):
@@ -152,7 +154,7 @@ def test_equal_models_differ_in_nothing_and_swapped_models_swap_the_claim(
 
     equal = judge(one, one)
     assert equal.differences[LINEAR].relation == "same"
-    assert "no clear difference" in equal.verdict
+    assert "no clear difference" in verdict_of(equal)
     swapped = {"better": "worse", "worse": "better", "same": "same"}
     there = judge(one, other).differences[LINEAR]
     back = judge(other, one).differences[LINEAR]
@@ -171,7 +173,7 @@ def test_36_35_and_34_of_36_right_are_no_difference():
         y, {OURS: sure(y, 0.99), LINEAR: sure(linear, 0.9), TREES: sure(trees, 0.9)}
     )
     assert (
-        found.verdict
+        verdict_of(found)
         == "On 36 test rows, 36 are classified correctly: no clear difference from a"
         " linear model (35) and boosted trees (34)."
     )
@@ -184,7 +186,7 @@ def test_with_enough_mistakes_models_are_compared_by_log_loss():
     found = classes(y, {OURS: sure(said, 0.9), LINEAR: sure(said, 0.999)})
     assert found.measure == "log_loss"
     assert found.scores[OURS]["accuracy"] == found.scores[LINEAR]["accuracy"]
-    assert "better than a linear model" in found.verdict
+    assert "better than a linear model" in verdict_of(found)
 
 
 def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_not():
@@ -193,20 +195,20 @@ def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_n
     ours = y + 0.1 * rng.standard_normal(500)
     linear = y + rng.standard_normal(500)
     found = regression(y, ours, linear)
-    assert ": better than a linear model (" in found.verdict
+    assert ": better than a linear model (" in verdict_of(found)
     late = Predictions(
         linear[:, np.newaxis], handicap="memory holds 50 of 500 rows to train them on"
     )
     found = found.with_model(TREES, late)
     assert list(found.predictions) == [OURS, LINEAR, TREES, MEAN]
     assert TREES not in found.differences
-    assert "than boosted trees" not in found.verdict
-    assert "No conclusion on boosted trees" in found.verdict
+    assert "than boosted trees" not in verdict_of(found)
+    assert "No conclusion on boosted trees" in verdict_of(found)
 
 
 def test_no_table_says_that_more_than_all_of_the_error_is_saved():
     y = np.random.default_rng(0).standard_normal(9)
-    _, rows = regression(y, y, 0 * y).table()
+    _, rows = table_of(regression(y, y, 0 * y))
     assert rows[1][-1].startswith("100.0% (")
     assert rows[1][-1].endswith(" to 100.0%)")
 
@@ -214,24 +216,25 @@ def test_no_table_says_that_more_than_all_of_the_error_is_saved():
 def test_a_model_no_better_than_the_mean_is_said_to_find_no_signal():
     rng = np.random.default_rng(7)
     y = rng.standard_normal(100)
-    assert regression(
-        y, 0.1 * rng.standard_normal(100), 0.1 * rng.standard_normal(100)
-    ).verdict.startswith(
+    noise = 0.1 * rng.standard_normal((2, 100))
+    assert verdict_of(regression(y, *noise)).startswith(
         "No signal was found: the model is not clearly better than the mean"
     )
-    assert "is worse than the mean" in regression(y, y[::-1] * 3, y).verdict
+    assert "is worse than the mean" in verdict_of(regression(y, y[::-1] * 3, y))
 
 
 def test_cross_validated_rows_give_wider_intervals_than_test_rows():
     rng = np.random.default_rng(8)
     y = rng.standard_normal(90)
     test = regression(y, y + 0.5 * rng.standard_normal(90), y + rng.standard_normal(90))
-    folds = replace(test, by="cross-validation", n_folds=5)
+    fold_models = SimpleNamespace(held_out_folds=range(5))
+    rows = replace(test.rows, by="cross-validation", fold_models=fold_models)
+    folds = replace(test, rows=rows)
     one = test.differences[LINEAR]
     other = folds.differences[LINEAR]
     # √2.25
     assert_allclose(other.upper - other.lower, 1.5 * (one.upper - one.lower), rtol=1e-9)
-    assert "90 rows by cross-validation" in folds.verdict
+    assert rows_words(folds) == "90 rows by cross-validation"
 
 
 def test_the_interval_of_an_accuracy_is_exact_even_if_all_rows_are_right():

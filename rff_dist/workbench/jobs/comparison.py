@@ -1,0 +1,306 @@
+"""Models compared on the same rows: their scores, and their differences from one model.
+
+In go the predictions of a model and of others, out come scores and differences with
+their confidence intervals. Scores alone would make a model of 36 test rows seem better
+by chance.
+
+Models are compared by the mean of their row-wise differences (`confidence.py`): of
+squared errors, of log losses, or of right and wrong. A model may seem better by log
+loss because it is surer of everything, until its first mistakes come: log losses count
+once each model has made ten.
+
+Rows that folds leave out are not independent, as the models share training rows. The
+variance of their mean is multiplied by 1 + k/(k − 1) for k folds; leaving out each of n
+rows is n folds (Nadeau & Bengio 2003, Inference for the generalization error, Machine
+Learning 52).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from rff_dist.data import blocks
+from rff_dist.ridge import held_out
+from rff_dist.typing import AnyArray, FloatArray, IntArray, Summary, frozen
+from rff_dist.workbench.jobs import confidence
+
+MISTAKES = 10  # of each model, for log losses to be compared
+# ln 10⁻¹⁵: a class that a model gives no chance counts as 1 in 10¹⁵, else a single row
+# would make the mean loss infinite
+SMALLEST_LOG = -34.5
+OURS = "this model"
+LINEAR = "linear"
+TREES = "boosted trees"
+MEAN = "the mean"
+MOST_FREQUENT = "the most frequent class"
+
+
+@frozen(eq=False)
+class Predictions:
+    """A model's predictions for the rows of a comparison."""
+
+    #: shape (n_rows, n_targets), float64; or classes of shape (n_rows,), int64
+    values: AnyArray
+    #: shape (n_rows, n_classes)
+    log_probabilities: FloatArray | None = None
+    #: how the model was trained, in words
+    about: str | None = None
+    #: what makes a conclusion unfair, in words, such as fewer training rows
+    handicap: str | None = None
+
+
+@frozen
+class Difference:
+    """The mean loss of another model less that of this one, with its interval.
+
+    `relation`: "better" or "worse" if the interval says so of this model, else "same".
+    """
+
+    mean: float
+    lower: float
+    upper: float
+    relation: str
+
+    def describe(self) -> Summary:
+        """Return the difference as JSON values, which know no infinity."""
+        interval = [
+            end if np.isfinite(end) else None for end in (self.lower, self.upper)
+        ]
+        return {"relation": self.relation, "mean": self.mean, "interval": interval}
+
+
+@frozen(eq=False)
+class ComparisonRows:
+    """Rows to compare models on, which none of the models was trained on."""
+
+    #: "test", "cross-validation" or "leave-one-out": how the rows were kept from models
+    by: str
+    #: how many rows there are, of which these may be a sample
+    n_available: int
+    #: shape (n_rows,): the rows' numbers in their data
+    numbers: IntArray
+    #: shape (n_rows, n_features)
+    X: AnyArray
+    #: shape (n_rows, n_targets), float64: targets, or −1 and +1 for classes
+    targets: AnyArray
+    #: shape (n_rows,), above 0
+    weights: FloatArray | None = None
+    #: shape (n_rows,): rows of one group are not independent
+    groups: AnyArray | None = None
+    #: a model without each fold, for rows by cross-validation
+    fold_models: held_out.FoldModels | None = None
+    #: shape (n_rows,): the number of the fold model that was not trained on the row
+    split: IntArray | None = None
+    #: shape (n_rows,): the rows' ids
+    ids: AnyArray | None = None
+
+    @property
+    def block(self) -> blocks.Rows:
+        block = blocks.Block(0, 0, len(self.X))
+        return blocks.Rows(block, self.X, self.targets, self.weights)
+
+    @property
+    def n_folds(self) -> int:
+        """The folds that the rows were left out by; 0 for test rows."""
+        if self.by == "test":
+            return 0
+        if self.fold_models is None:
+            return len(self.X)  # each row is a fold
+        return len(self.fold_models.held_out_folds)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelComparison:
+    """Models compared on rows: this model, others, and one without inputs."""
+
+    rows: ComparisonRows
+    #: what the models predict: targets, or int64 classes of shape (n_rows,)
+    observed: AnyArray
+    #: by the model's name, with `OURS` and a model without inputs
+    predictions: Mapping[str, Predictions]
+    #: labels in words; None for a regression
+    classes: list[str] | None = None
+    #: sentences on what was not compared
+    notes: tuple[str, ...] = ()
+
+    def with_model(self, name: str, predictions: Predictions) -> Self:
+        """Return the comparison with another model, listed before the naive one."""
+        models = {**self.predictions, name: predictions}
+        # a key that is set again goes to the end
+        models[self.naive] = models.pop(self.naive)
+        return replace(self, predictions=models)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.observed)
+
+    @property
+    def ours(self) -> Predictions:
+        return self.predictions[OURS]
+
+    @property
+    def naive(self) -> str:
+        """The name of the model without inputs; see `naive_predictions`."""
+        return MEAN if self.classes is None else MOST_FREQUENT
+
+    @cached_property
+    def measure(self) -> str:
+        """The score to compare by: "rmse", "r2", "log_loss" or "accuracy"."""
+        if self.classes is None:
+            return "rmse" if self.observed.shape[1] == 1 else "r2"
+        models = [
+            model for name, model in self.predictions.items() if name != MOST_FREQUENT
+        ]
+        have_losses = all(model.log_probabilities is not None for model in models)
+        have_mistakes = all(
+            (model.values != self.observed).sum() >= MISTAKES for model in models
+        )
+        return "log_loss" if have_losses and have_mistakes else "accuracy"
+
+    @cached_property
+    def scores(self) -> dict[str, Summary]:
+        """By model, `rmse` and `r2` of each target, or `accuracy` and `log_loss`.
+
+        None if unknown.
+        """
+        return {
+            name: self._scores_of(model) for name, model in self.predictions.items()
+        }
+
+    @cached_property
+    def differences(self) -> dict[str, Difference]:
+        """The mean loss of each other model less ours.
+
+        Models with a handicap are left out.
+        """
+        ours = self.losses_of(self.ours)
+        differences = {}
+        assert ours is not None  # the measure is one that this model has
+        for name, model in self.predictions.items():
+            losses = self.losses_of(model)
+            if name == OURS or losses is None or model.handicap is not None:
+                continue
+            saved = losses - ours
+            mean, lower, upper = confidence.paired_interval(saved, *self._dependence)
+            if self.measure == "accuracy":
+                exact = confidence.exact_interval(saved)
+                # The wider of the two: few rows differ, for which Student's interval is
+                # too narrow.
+                lower = min(lower, exact[0])
+                upper = max(upper, exact[1])
+            relation = "same"  # the interval includes 0
+            if lower > 0:
+                relation = "better"
+            elif upper < 0:
+                relation = "worse"
+            differences[name] = Difference(mean, lower, upper, relation)
+        return differences
+
+    def intervals(self) -> dict[str, tuple[float, float, float]]:
+        """Return the `measure` over all targets with its interval, by model.
+
+        Models without the measure are left out.
+        """
+        of_models = {}
+        interval_of: Any = confidence.paired_interval
+        if self.measure == "accuracy":
+            interval_of = confidence.share_with_interval
+        for name, model in self.predictions.items():
+            losses = self.losses_of(model)
+            if losses is None:
+                continue
+            values = np.array(interval_of(losses, *self._dependence))
+            if self.measure == "rmse":
+                # The lower end of a mean square's interval may lie below 0.
+                values = np.sqrt(np.maximum(values, 0.0))
+            elif self.measure != "log_loss":
+                # One minus a loss turns the interval around, so its ends change places.
+                values = np.minimum(1.0 - values[[0, 2, 1]], 1.0)
+            of_models[name] = (float(values[0]), float(values[1]), float(values[2]))
+        return of_models
+
+    def losses_of(self, model: Predictions) -> FloatArray | None:
+        """Return each row's loss by the `measure`; None if it is unknown."""
+        if self.classes is None:
+            return self._squared_errors(model)
+        if self.measure == "log_loss":
+            return self._log_losses(model)
+        return np.asarray(model.values != self.observed, np.float64)
+
+    def mean(self, values: FloatArray) -> float:
+        """Return the mean over rows, by their weights."""
+        return float(np.average(values, weights=self.rows.weights))
+
+    def _scores_of(self, model: Predictions) -> Summary:
+        if self.classes is None:
+            errors = np.average(
+                np.square(self.observed - model.values),
+                axis=0,
+                weights=self.rows.weights,
+            )
+            r2 = [
+                None if variance == 0 else 1 - error / variance
+                for error, variance in zip(
+                    errors.tolist(), self._target_variance.tolist(), strict=True
+                )
+            ]
+            return {"rmse": np.sqrt(errors).tolist(), "r2": r2}
+        losses = self._log_losses(model)
+        return {
+            "accuracy": self.mean(np.asarray(model.values == self.observed, float)),
+            "log_loss": None if losses is None else self.mean(losses),
+        }
+
+    def _squared_errors(self, model: Predictions) -> FloatArray:
+        """Return each row's squared error; of several targets, over their variances.
+
+        Otherwise the target with the largest numbers would decide alone.
+        """
+        errors = np.square(self.observed - model.values)
+        if errors.shape[1] > 1:
+            variance = self._target_variance
+            errors = errors / np.where(variance > 0, variance, 1.0)
+        return np.asarray(errors.mean(axis=1))
+
+    def _log_losses(self, model: Predictions) -> FloatArray | None:
+        if model.log_probabilities is None:
+            return None
+        logs = model.log_probabilities[np.arange(self.n_rows), self.observed]
+        return np.asarray(-np.maximum(logs, SMALLEST_LOG))
+
+    @cached_property
+    def _target_variance(self) -> FloatArray:
+        weights = self.rows.weights
+        mean = np.average(self.observed, axis=0, weights=weights)
+        squares = np.square(self.observed - mean)
+        return np.asarray(np.average(squares, axis=0, weights=weights))
+
+    @property
+    def _dependence(self) -> tuple[FloatArray | None, AnyArray | None, float]:
+        """Weights and groups of the rows, and the factor on variances for folds."""
+        inflation = 1.0  # of test rows
+        if self.rows.by != "test":
+            n_folds = self.rows.n_folds
+            inflation += n_folds / max(1, n_folds - 1)
+        return self.rows.weights, self.rows.groups, inflation
+
+
+def naive_predictions(
+    observed: AnyArray, n_classes: int, weights: FloatArray | None
+) -> dict[str, Predictions]:
+    """Return the predictions of a model without inputs, by its name.
+
+    For a regression (`n_classes` is 0) it is the mean of the rows; for classes it is
+    the most frequent one, with the shares of all classes as probabilities.
+    """
+    if not n_classes:
+        mean = np.average(observed, axis=0, weights=weights)
+        return {MEAN: Predictions(np.broadcast_to(mean, observed.shape))}
+    n_rows = len(observed)
+    totals = np.bincount(observed, weights, n_classes)
+    with np.errstate(divide="ignore"):
+        logs = np.broadcast_to(np.log(totals / totals.sum()), (n_rows, n_classes))
+    return {MOST_FREQUENT: Predictions(np.full(n_rows, int(totals.argmax())), logs)}
