@@ -74,7 +74,8 @@ class CommandRunner:
     cluster_options: Cluster
     limits: JobLimits
     began: float = dataclasses.field(default_factory=time.perf_counter)
-    engine: Summary = dataclasses.field(default_factory=dict)
+    #: kind and sizes of the engine, once it is open
+    engine_facts: Summary = dataclasses.field(default_factory=dict)
 
     @cached_property
     def clock(self) -> clock.Clock:
@@ -126,7 +127,7 @@ class CommandRunner:
     def facts(self) -> Summary:
         """Return what ran the job and where its time went, for the JSON document."""
         return {
-            "engine": self.engine,
+            "engine": self.engine_facts,
             **fields.values_of(self.clock.times(), "seconds", "products"),
         }
 
@@ -155,7 +156,7 @@ class CommandRunner:
             self.clock.begin("other")
             if kind == "dask" and _is_shown():
                 _show_dashboard(engine)
-            self.engine.update(
+            self.engine_facts.update(
                 kind=kind, n_workers=engine.n_workers, n_threads=engine.n_threads
             )
             yield engine

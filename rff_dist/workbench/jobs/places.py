@@ -110,16 +110,18 @@ def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
     options = list(given)
     overwrite = any(name == "overwrite" and value is True for name, _, value in options)
     # by place: the first option that names it, and what that option does there
-    named = dict[str, tuple[str, str]]()
+    first_uses = dict[str, tuple[str, str]]()
     for name, declared, value in options:
+        if declared.place is None:
+            continue
         for url in value if isinstance(value, list) else [value]:
-            if declared.place is None or url is None:
+            if url is None:
                 continue
             location = locations.parse_location(spreadsheets.split_sheet(url)[0])
-            place = (
-                os.path.realpath(location.path) if location.is_local else location.url
-            )
-            other, use = named.setdefault(place, (name, declared.place))
+            place = location.url
+            if location.is_local:
+                place = os.path.realpath(location.path)
+            other, use = first_uses.setdefault(place, (name, declared.place))
             if other != name and "writes" in (use, declared.place):
                 raise StorageError(
                     f"`{other}` and `{name}` are both {location}, which one of them"
@@ -128,14 +130,19 @@ def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
             if declared.place == "fills":
                 output_places.try_writing(location.child("file"))
             if declared.suffixes:
-                path = locations.local_path(url)
                 output_places.check_file(location, overwrite=overwrite)
-                if path.suffix.lower() not in ("", *declared.suffixes):
-                    ends = " or ".join(declared.suffixes)
-                    raise InvalidParameterError(
-                        f"`{name}` is {redact(url)}; expected a name that ends in"
-                        f" {ends}"
-                    )
+                _check_suffix(name, url, declared.suffixes)
+
+
+def _check_suffix(name: str, url: str, suffixes: tuple[str, ...]) -> None:
+    """Raise InvalidParameterError unless a file's name ends in a suffix, or has
+    none.
+    """
+    if locations.local_path(url).suffix.lower() not in ("", *suffixes):
+        raise InvalidParameterError(
+            f"`{name}` is {redact(url)}; expected a name that ends in"
+            f" {' or '.join(suffixes)}"
+        )
 
 
 def part_url(url: str) -> str:

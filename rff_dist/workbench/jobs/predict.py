@@ -8,8 +8,9 @@ job ended, or keep half-written predictions out of sight.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,14 +44,23 @@ type Evaluation = (
 )
 
 
-#: Options that only one kind of model has: that kind, the words for it, and the arrays
-#: that are written.
+@frozen
+class Extra:
+    """Something that only one kind of model predicts, if an option asks for it."""
+
+    kind: str
+    words: str
+    #: names of the arrays that are written
+    arrays: Sequence[str]
+
+
+#: By the option that asks for it.
 _EXTRAS = {
-    "std": ("regression", "standard deviations", ["standard_deviations"]),
-    "coverage": ("regression", "intervals", ["lower", "upper"]),
-    "probabilities": ("classifier", "probabilities", ["probabilities"]),
-    "distances": ("clusters", "distances", ["distances"]),
-    "principal": ("clusters", "principal components", ["principal"]),
+    "std": Extra("regression", "standard deviations", ["standard_deviations"]),
+    "coverage": Extra("regression", "intervals", ["lower", "upper"]),
+    "probabilities": Extra("classifier", "probabilities", ["probabilities"]),
+    "distances": Extra("clusters", "distances", ["distances"]),
+    "principal": Extra("clusters", "principal components", ["principal"]),
 }
 #: How a sentence begins that says what each kind of model lacks.
 _HAVE = {
@@ -156,11 +166,11 @@ def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> 
     """
     wanted = wanted_of(job)
     for name in wanted:
-        kind, words, _ = _EXTRAS[name]
-        if kind != scoring.kind:
+        extra = _EXTRAS[name]
+        if extra.kind != scoring.kind:
             raise InvalidParameterError(
-                f"`{name}` is wanted, but {_HAVE[scoring.kind]} no {words}; expected a"
-                f" {kind!r} model. Leave it out"
+                f"`{name}` is wanted, but {_HAVE[scoring.kind]} no {extra.words};"
+                f" expected a {extra.kind!r} model. Leave it out"
             )
     model: Any = scoring.model
     if "probabilities" in wanted and model.card["classifier"]["calibration"] is None:
@@ -306,15 +316,16 @@ def write_group(
     """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
     model: Any = scoring.model
     first, write = _WRITERS[scoring.kind]
-    how = fields.values_of(
-        job, *(name for name, (kind, *_) in _EXTRAS.items() if kind == scoring.kind)
-    )
+    names = [name for name, extra in _EXTRAS.items() if extra.kind == scoring.kind]
+    how = fields.values_of(job, *names)
     if scoring.kind == "regression":
         how["column_names"] = model.card.get("target_names")
     n_samples = write(
         dataset, model, url, engine=engine, overwrite=job.overwrite, **how
     )
-    arrays = [first, *(array for name in wanted_of(job) for array in _EXTRAS[name][2])]
+    arrays = [first]
+    for name in wanted_of(job):
+        arrays += _EXTRAS[name].arrays
     if isinstance(dataset, GridDataset):
         arrays = [grids.NAMES.get(array, array) for array in arrays]
     return {"arrays": arrays, "n_samples": n_samples}
@@ -349,9 +360,10 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
         url = job.source.data
         names = job.source.names()
         if tables.is_table(url):
-            rows = _rows_of_table(job, model.card, do)
-            url, names = stack.enter_context(rows)
+            table = _rows_of_table(job, model.card, do)
+            url, names = stack.enter_context(table)
         names = _on_grid(url, scoring, names)
+        measure: Any
         if scoring.kind == "regression":
             dataset = open_rows(url, scoring, names)
             if dataset.n_targets < 1:
@@ -359,25 +371,20 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
                     f"{redact(job.source.data)} has no targets to compare with; name"
                     " their array with `y`"
                 )
-            engine = stack.enter_context(do.open_engine(dataset.n_samples))
-            measure: Any = prediction.calibrate if job.std else prediction.evaluate
-            return scoring, do("evaluate", measure, dataset, model, engine=engine)
-        dataset, labels = open_labelled(url, names["y"], names)
-        check_rows(url, dataset, scoring)
+            evaluate_rows: Any = prediction.evaluate
+            if job.std:
+                evaluate_rows = prediction.calibrate
+            measure = partial(evaluate_rows, dataset)
+        else:
+            dataset, labels = open_labelled(url, names["y"], names)
+            check_rows(url, dataset, scoring)
+            if scoring.kind == "clusters":
+                measure = partial(kmeans_labels.evaluate, dataset, labels)
+            else:
+                data = fits.JobData(dataset, labels).with_targets(model)
+                measure = partial(class_prediction.evaluate, data)
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
-        if scoring.kind == "clusters":
-            return scoring, do(
-                "evaluate",
-                kmeans_labels.evaluate,
-                dataset,
-                labels,
-                model,
-                engine=engine,
-            )
-        data = fits.JobData(dataset, labels).with_targets(model)
-        return scoring, do(
-            "evaluate", class_prediction.evaluate, data, model, engine=engine
-        )
+        return scoring, do("evaluate", measure, model, engine=engine)
 
 
 @contextmanager
