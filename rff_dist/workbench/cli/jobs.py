@@ -99,7 +99,7 @@ def fit(
     ),
 ) -> Document:
     """Train a ridge regression or a classifier, chosen by cross-validation."""
-    if plot is not None and not job.fit.has_errors:
+    if plot is not None and not job.fit.compares_fits:
         raise InvalidParameterError(
             f"`plot` is {plot!r}, but `alpha` and `n_components` are given, so there"
             " are no errors to draw; give alpha='cv', or leave it out"

@@ -98,30 +98,29 @@ class Fit:
     class_weight: str | None = None
     candidates: Sequence[ridge_candidates.Candidate] | None = None
 
-    def on(self, data: JobData) -> Self:
-        """Return the same fit by the folds of the data, if these have some of their
-        own.
-        """
+    def with_folds_of(self, data: JobData) -> Self:
+        """Return the same fit by folds of time, if the rows were cut by it."""
         if data.folds is None:
             return self
         return replace(self, options=replace(self.options, cv=data.folds))
 
     @property
-    def losses(self) -> classification.LossOptions | None:
+    def loss_options(self) -> classification.LossOptions | None:
         """How a classifier is fitted; None for a regression."""
         if self.loss is None:
             return None
         return classification.LossOptions(self.loss, self.class_weight)
 
     @property
-    def has_errors(self) -> bool:
+    def compares_fits(self) -> bool:
         """Whether errors of several fits are compared, which can be drawn."""
-        nothing_is_compared = (
-            is_one_alpha(self.options.alpha)
-            and self.options.cv is None
-            and self.candidates is None
+        options = self.options
+        return (
+            not is_one_alpha(options.alpha)
+            or isinstance(options.n_components, list)
+            or options.cv is not None
+            or self.candidates is not None
         )
-        return not nothing_is_compared or isinstance(self.options.n_components, list)
 
     def check(self) -> None:
         """Check the options before any work starts.
@@ -139,20 +138,18 @@ class Fit:
                     "`solver` is 'pcg', but a classifier needs the sums of Z'Z; leave"
                     " it out"
                 )
+        with_folds = options
+        if self.candidates is not None:
+            with_folds = ridge_choices.with_folds(options)
         # checks that folds can choose what they are to
-        ridge_choices.folds_for(
-            options if self.candidates is None else ridge_choices.with_folds(options)
-        )
+        ridge_choices.folds_for(with_folds)
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
                 read_n_components(options.n_components, options.map, kind)
         if kinds[0] == "fourier":
-            # What designs a kernel allows does not depend on the number of columns: one
-            # row of one will do.
-            for candidate in self.candidates or ridge_choices.candidates_of(
-                options, _ONE_ROW
-            ):
+            # What designs a kernel allows does not depend on the number of columns.
+            for candidate in self._candidates_for(_ONE_ROW):
                 base.check_design(candidate.kernel, options.design, 1)
         elif options.design != "auto":
             raise InvalidParameterError(
@@ -164,24 +161,30 @@ class Fit:
         """Check that the columns of a dataset suit the options; see
         `check_candidates`.
         """
-        candidates = list(
-            self.candidates or ridge_choices.candidates_of(self.options, dataset)
-        )
+        candidates = self._candidates_for(dataset)
         ridge_candidates.check_candidates(candidates, dataset, self.options)
 
-    def begin(self, source: JobData, *, engine: Engine) -> ridge_choices.Choices:
+    def _candidates_for(
+        self, dataset: blocks.Dataset
+    ) -> list[ridge_candidates.Candidate]:
+        """Return the given candidates, else those that the options leave open."""
+        if self.candidates:
+            return list(self.candidates)
+        return list(ridge_choices.candidates_of(self.options, dataset))
+
+    def begin(self, data: JobData, *, engine: Engine) -> ridge_choices.Choices:
         """Count the labels of a classifier, and plan the fit; see
         `ridge.choices.choices_of`.
 
         Raises PlanError if memory does not suffice; DataError if there are fewer than
         two classes.
         """
-        dataset = source.rows
+        dataset = data.rows
         options = self.options
-        if self.losses is not None:
-            assert source.labels is not None
+        if self.loss_options is not None:
+            assert data.labels is not None
             dataset, options = label_rows(
-                dataset, source.labels, options, self.losses, engine=engine
+                dataset, data.labels, options, self.loss_options, engine=engine
             )
         machines = plan.Machines.of(engine)
         return ridge_choices.choices_of(
@@ -194,10 +197,15 @@ class Fit:
         """Train the model on the rows that the fit was begun with."""
         dataset = choices.dataset
         options = choices.options
-        if self.losses is not None:
+        if self.loss_options is not None:
             assert isinstance(dataset, labelled.LabelledDataset)
             return classification.fit(
-                dataset, options, self.losses, choices=choices, engine=engine, do=do
+                dataset,
+                options,
+                self.loss_options,
+                choices=choices,
+                engine=engine,
+                do=do,
             )
         trained = ridge.fit(dataset, options, choices=choices, engine=engine, do=do)
         fold_models = None
@@ -205,9 +213,9 @@ class Fit:
             fold_models = trained.fold_models
         return FittedModel(trained, fold_models)
 
-    def run(self, source: JobData, *, engine: Engine) -> FittedModel:
+    def run(self, data: JobData, *, engine: Engine) -> FittedModel:
         """Begin and train."""
-        return self.train(self.begin(source, engine=engine), engine=engine)
+        return self.train(self.begin(data, engine=engine), engine=engine)
 
 
 # -- facts about a trained model

@@ -84,7 +84,7 @@ def compare(
         except SolveError as error:
             logger.info("nothing was compared: %s", error)
             return None
-        others, notes = _linear(fit, fitted, rows, data, engine=engine)
+        others, notes = _predict_by_linear_model(fit, fitted, rows, data, engine=engine)
     notes = (*notes, *_caveats(rows, model))
     return _comparison(rows, model, {comparison.OURS: ours, **others}, notes)
 
@@ -288,7 +288,7 @@ def _predict(
         assert rows.split is not None
         assert fitted.folds is not None
         scores = held_out.predict_by_splits(rows.block, rows.split, fitted.folds)
-        return _decide(scores, fitted.model, fitted.calibration)
+        return _predictions_of(scores, fitted.model, fitted.calibration)
     return _predict_left_out(rows, fitted.model)
 
 
@@ -296,7 +296,7 @@ def _predict_test_rows(
     rows: comparison.ComparisonRows, model: models.RidgeModel
 ) -> comparison.Predictions:
     scores = predicting.predict_rows(rows.block, model.linear)
-    return _decide(scores, model, _calibration_of(model))
+    return _predictions_of(scores, model, _calibration_of(model))
 
 
 def _predict_left_out(
@@ -324,7 +324,7 @@ def _predict_left_out(
     # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without
     # the row
     scores = rows.targets - (rows.targets - fitted) / remainder
-    return _decide(scores, model, _calibration_of(model))
+    return _predictions_of(scores, model, _calibration_of(model))
 
 
 def _calibration_of(
@@ -334,7 +334,7 @@ def _calibration_of(
     return predict.calibration_of(model) if "classifier" in model.card else None
 
 
-def _decide(
+def _predictions_of(
     scores: FloatArray,
     model: models.RidgeModel,
     calibration: platt_scaling.ScoreCalibration | None,
@@ -347,7 +347,7 @@ def _decide(
     return comparison.Predictions(classes, logs)
 
 
-def _linear(
+def _predict_by_linear_model(
     fit: fits.Fit,
     fitted: FittedModel,
     rows: comparison.ComparisonRows,
@@ -382,11 +382,11 @@ def _linear(
     if fit.loss is not None:
         # only the squared loss has sums from which folds and rows can be subtracted
         loss = "logistic" if rows.by == "test" else predict.SQUARED
-    peer = fits.Fit(options, loss, fit.class_weight)
+    linear_fit = fits.Fit(options, loss, fit.class_weight)
     try:
         # its warnings are not about the model that the user fits
         with warnings.catch_warnings(action="ignore"):
-            linear = peer.run(data, engine=engine)
+            linear = linear_fit.run(data, engine=engine)
             return {comparison.LINEAR: _predict(rows, linear)}, ()
     except (DataError, PlanError, SolveError, StatisticsError) as error:
         return {}, (f"It was not compared with a linear model: {error}.",)

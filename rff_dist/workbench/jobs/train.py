@@ -91,7 +91,7 @@ def train(
     if rows is None:
         rows = training_data.open_rows(job)
     data, test = rows
-    fit = job.fit.on(data)
+    fit = job.fit.with_folds_of(data)
 
     # Everything that can be refused is refused before a cluster starts.
     inputs = [] if data.rows.url is None else [data.rows.url]
