@@ -37,20 +37,19 @@ FLOW = """
 import json, sys, time
 start = time.time()
 from rff_dist.flows.train import train
-from rff_dist.flows.running import lend_engine
-from rff_dist.engines.serial import SerialEngine
 imported = time.time()
 data, output, n_components = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with lend_engine(SerialEngine(1)):
-    train(
-        data=data,
-        model=output,
-        kernel="gaussian",
-        length_scale="median",
-        features="fourier",
-        n_components=n_components,
-        overwrite=True,
-    )
+train(
+    data=data,
+    model=output,
+    kernel="gaussian",
+    length_scale="median",
+    features="fourier",
+    n_components=n_components,
+    overwrite=True,
+    serial=True,
+    n_threads=1,
+)
 print(json.dumps({"imports": imported - start, "run": time.time() - imported}))
 """
 

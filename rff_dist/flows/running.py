@@ -14,8 +14,7 @@ deployment's `concurrency_limit: 1` it waits instead.
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
+from contextlib import ExitStack, contextmanager
 from dataclasses import field, replace
 from functools import partial, wraps
 from typing import Any, cast
@@ -49,18 +48,6 @@ class FlowLimits(limits.JobLimits):
 
 # ---------------------------------------------------------------------- a run of a flow
 
-_lent_engine: ContextVar[protocol.Engine | None] = ContextVar(
-    "lent_engine", default=None
-)
-
-
-def lend_engine(engine: protocol.Engine) -> AbstractContextManager[None]:
-    """Let the flows that are called inside use an engine, which stays open.
-
-    For a process that already has a cluster, or observers that show the passes.
-    """
-    return contexts.setting(_lent_engine, engine)
-
 
 @frozen
 class FlowRun:
@@ -80,17 +67,15 @@ class FlowRun:
 
     def runner(self) -> Runner:
         """Return the runner of a job, which makes each of its steps a task."""
-
-        def cluster(n_samples: int) -> Cluster | None:
-            # the sizes of a lent engine's cluster are not among the options
-            is_lent = _lent_engine.get() is not None
-            return None if is_lent else self._cluster_for(n_samples)
-
         holder = "a flow"
         if this_run.id:
             holder = f"flow run {this_run.name} of {this_run.flow_name}"
         return Runner(
-            self.open_engine, _call_as_task, holder, cluster, limits=self.limits
+            self.open_engine,
+            _call_as_task,
+            holder,
+            self._cluster_for,
+            limits=self.limits,
         )
 
     def describe(self) -> Summary:
@@ -100,34 +85,18 @@ class FlowRun:
 
     @contextmanager
     def open_engine(self, n_samples: int) -> Iterator[protocol.Engine]:
-        """Open the engine for passes over so many rows, or take the one that was lent.
-
-        Raises InvalidParameterError if one was lent and the options name another.
-        """
+        """Open the engine for passes over so many rows."""
         with ExitStack() as stack:
             if logs.log_format() == "json":
                 stack.enter_context(logs.json_lines())
                 stack.enter_context(logs.of_run(str(this_run.id or "")))
-            engine = _lent_engine.get()
-            if engine is None:
-                opened = connecting.open_engine(
-                    self._cluster_for(n_samples), observers=events.listeners.get()
-                )
-                engine = stack.enter_context(opened)
-            elif self._cluster != Cluster():
-                raise errors.InvalidParameterError(
-                    "an engine was lent to the flow, so `scheduler`, `cluster`,"
-                    " `n_workers` and `n_threads` have no effect; leave them out"
-                )
-            else:
-                stack.enter_context(engine.observed_by(self.clock))
+            opened = connecting.open_engine(
+                self._cluster_for(n_samples), observers=events.listeners.get()
+            )
+            engine = stack.enter_context(opened)
             self.clock.begin("other")
             yield engine
             self.clock.begin("other")  # closing the engine belongs to no part
-
-    @property
-    def _cluster(self) -> Cluster:
-        return self._group(Cluster)
 
     def _group[T](self, spec: type[T]) -> T:
         """Return a group of options; its defaults if the flow has no such group."""
@@ -135,7 +104,7 @@ class FlowRun:
 
     def _cluster_for(self, n_samples: int) -> Cluster:
         # few rows are summed here faster than processes start
-        return self._cluster.in_environment().for_rows(n_samples)
+        return self._group(Cluster).in_environment().for_rows(n_samples)
 
 
 # ---------------------------------------------------------------------- steps are tasks

@@ -13,10 +13,9 @@ from prefect.artifacts import Artifact
 from prefect.logging import disable_run_logger
 from sklearn.datasets import make_blobs
 
-from rff_dist import SerialEngine, write_dataset
+from rff_dist import write_dataset
 from rff_dist.errors import OutputExistsError
 from rff_dist.flows.cluster import cluster
-from rff_dist.flows.running import lend_engine
 from rff_dist.models.kinds import read_any
 from rff_dist.storage.columns import open_column
 from tests.flows.test_train import task_runs
@@ -49,8 +48,7 @@ def parameters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_flow_publishes_what_it_finds_with_a_row_for_each_pass(parameters):
-    with lend_engine(SerialEngine(1)):
-        state = cluster(**parameters, return_state=True)
+    state = cluster(**parameters, return_state=True)
     result = state.result()
     assert len(json.dumps(result)) < 8_000
     n_passes = len(result["passes"])

@@ -20,7 +20,6 @@ from rff_dist.flows import ingest as ingest_flow
 from rff_dist.flows import predict as predict_flow
 from rff_dist.flows import refresh as refresh_flow
 from rff_dist.flows import train as train_flow
-from rff_dist.flows.running import lend_engine
 from rff_dist.models.kinds import read_any
 from rff_dist.ridge.models import RidgeModel, read_model
 from rff_dist.storage.locations import parse_location
@@ -156,8 +155,7 @@ def by_command(job, given):
 
 
 def by_flow(job, given):
-    with lend_engine(SerialEngine(1)):
-        return job.flow(**given)
+    return job.flow(**given)
 
 
 def by_python(job, given):
@@ -234,11 +232,7 @@ def test_an_error_is_the_same_by_every_face(folder, tmp_path):
         told = by_command(job, given)["error"]
         with pytest.raises(error) as direct:
             by_python(job, given)
-        with (
-            disable_run_logger(),
-            lend_engine(SerialEngine(1)),
-            pytest.raises(error) as in_flow,
-        ):
+        with disable_run_logger(), pytest.raises(error) as in_flow:
             job.flow.fn(**given)
         assert (told["type"], told["kind"]) == (error.__name__, direct.value.kind)
         assert str(direct.value) == str(in_flow.value)

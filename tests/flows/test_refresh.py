@@ -20,7 +20,6 @@ from rff_dist.errors import (
     OutputBusyError,
 )
 from rff_dist.flows.refresh import refresh
-from rff_dist.flows.running import lend_engine
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.output_places import hold
@@ -28,7 +27,7 @@ from rff_dist.text import number
 from rff_dist.workbench.jobs.publishing import publish
 from tests.flows.test_train import task_runs
 from tests.lake_tables import IcebergTable
-from tests.living_data import ENGINE, batch, fit, sum_like
+from tests.living_data import batch, fit, sum_like
 from tests.markdown import rows_of
 from tests.refusals import refuses
 from tests.tables import ingest_more
@@ -64,8 +63,7 @@ def publish_first(model, data):
 
 
 def run(parameters):
-    with lend_engine(ENGINE):
-        return refresh(**parameters, return_state=True)
+    return refresh(**parameters, return_state=True)
 
 
 def at_once(parameters):

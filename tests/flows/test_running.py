@@ -19,7 +19,7 @@ from prefect.states import Cancelled, Crashed, Failed
 
 from rff_dist import SerialEngine
 from rff_dist.data.blocks import cut_blocks
-from rff_dist.engines.events import BlockDone
+from rff_dist.engines.events import BlockDone, listening
 from rff_dist.errors import (
     BlockError,
     ClusterError,
@@ -37,7 +37,6 @@ from rff_dist.flows.running import (
     FlowLimits,
     FlowRun,
     _timed,
-    lend_engine,
     make_task,
 )
 from rff_dist.flows.stops import describe_stop
@@ -205,7 +204,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
     from tests import openlineage
 
     parameters = dict(**{**small_job(tmp_path), "data": str(tmp_path / "none.zarr")})
-    with openlineage.receive() as sent, lend_engine(SerialEngine(1)):
+    with openlineage.receive() as sent:
         state = train(**parameters, return_state=True)
     assert state.is_failed()
     told = Artifact.get("rff-train-stopped-model")
@@ -225,14 +224,13 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
 @pytest.mark.usefixtures("prefect_server")
 def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
     parameters = dict(**small_job(tmp_path), timeout_minutes=0.5 / 60)
-    engine = SerialEngine(
-        1,
-        observers=[
-            lambda event: time.sleep(1) if isinstance(event, BlockDone) else None
-        ],
-    )
+
+    def wait(event: object) -> None:
+        if isinstance(event, BlockDone):
+            time.sleep(1)
+
     start = time.monotonic()
-    with lend_engine(engine):
+    with listening(wait):
         state = train(**parameters, return_state=True)
     assert state.is_failed()
     assert time.monotonic() - start < 60
@@ -254,7 +252,7 @@ def test_the_environment_turns_on_logs_for_machines_while_a_flow_works(
     monkeypatch, capsys
 ):
     monkeypatch.setenv("RFF_DIST_LOG", "json")
-    with lend_engine(SerialEngine(1)), FlowRun("some", {}).open_engine(100):
+    with FlowRun("some", {}).open_engine(100):
         logging.getLogger("rff_dist.some").warning("see s3://user:word@bucket")
     line = json.loads(capsys.readouterr().err)
     assert (line["level"], line["message"]) == ("warning", "see s3://***@bucket")
@@ -277,12 +275,11 @@ def test_two_runs_of_a_model_never_overlap_and_the_second_is_refused_at_once(tmp
 
     def run_second() -> None:
         first_is_at_work.wait(60)
-        with lend_engine(SerialEngine(1)):
-            outcome.append(train(**parameters, return_state=True))
+        outcome.append(train(**parameters, return_state=True))
 
     second = threading.Thread(target=run_second)
     second.start()
-    with lend_engine(SerialEngine(1, observers=[wait])):
+    with listening(wait):
         first = train(**parameters, return_state=True)
     second.join()
     assert first.is_completed()

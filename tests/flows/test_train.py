@@ -20,16 +20,14 @@ from prefect.artifacts import Artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, TaskRun
-from prefect.logging import disable_run_logger
 from prefect.settings import Settings, get_current_settings
 
 from rff_dist import SerialEngine, flows, open_dataset, write_dataset
 from rff_dist.data import blocks
 from rff_dist.engines import resuming
-from rff_dist.engines.events import BlockDone, PassResumed
-from rff_dist.errors import ClusterLostError, InvalidParameterError
+from rff_dist.engines.events import BlockDone, PassResumed, listening
+from rff_dist.errors import ClusterLostError
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.flows.running import lend_engine
 from rff_dist.flows.train import train
 from rff_dist.ridge import fit as ridge
 from rff_dist.storage.datasets import ZarrDataset
@@ -37,7 +35,6 @@ from rff_dist.storage.ledger import FileLedger
 from rff_dist.workbench.jobs import limits
 from tests.dask_processes import forked_workers
 from tests.markdown import rows_of
-from tests.refusals import refuses
 from tests.stopped_jobs import Eager
 
 pytestmark = [
@@ -245,9 +242,10 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
         model=str(tmp_path / "model"),
         alpha=0.1,
         seed=7,
+        n_threads=1,
         **PLAIN,
     )
-    with lend_engine(SerialEngine(1, observers=[watch])):
+    with listening(watch):
         state = train(**parameters, return_state=True)
     assert {
         task.name: task.run_count for task in task_runs(state) if task.run_count > 1
@@ -257,13 +255,6 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
     options = RidgeOptions(alpha=0.1, seed=7, **PLAIN)
     undisturbed = ridge.fit(dataset, options, engine=SerialEngine(1)).model
     assert state.result()["digest"] == undisturbed.digest()
-
-
-def test_lent_engine_is_not_combined_with_parameters_of_another(run):
-    refused = refuses(InvalidParameterError, "engine was lent")
-    parameters = {**run.parameters, "overwrite": True}
-    with disable_run_logger(), lend_engine(SerialEngine(1)), refused:
-        train.fn(**parameters)
 
 
 # -- Prefect's settings
