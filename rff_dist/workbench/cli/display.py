@@ -68,8 +68,8 @@ def after_job() -> Iterator[None]:
 
 
 @fields.group
-class CommandRunner:
-    """An engine for a command's job, progress on standard error, and a clock."""
+class CommandContext:
+    """What a command gives its job: where it runs, its limits, and a clock."""
 
     cluster_options: Cluster
     limits: JobLimits

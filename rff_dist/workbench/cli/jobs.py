@@ -35,16 +35,16 @@ class Page:
     "'visits/*.parquet' --target ill --groups patient --into visits-model --report"
     " page.html",
 )
-def auto(job: specs.Auto, passes: display.CommandRunner, page: Page) -> Document:
+def auto(job: specs.Auto, context: display.CommandContext, page: Page) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.workbench.jobs import auto, train, trees
     from rff_dist.workbench.results.auto import auto_document
 
-    passes.clock.begin("ingest")
+    context.clock.begin("ingest")
     prepared = auto.prepare_table(job, observer=display.count_rows("ingest"))
     to_train = auto.training_of(job, prepared)
     try:
-        training = train.train(to_train, passes.runner)
+        training = train.train(to_train, context.runner)
     except BaseException as error:
         place = auto.folder_of(job)
         error.add_note(
@@ -52,11 +52,11 @@ def auto(job: specs.Auto, passes: display.CommandRunner, page: Page) -> Document
             " with --overwrite they are ingested again"
         )
         raise
-    passes.at_work("baselines")
+    context.at_work("baselines")
     training = trees.with_trees(training, job.seed)
-    passes.write_page(page, training, to_train)
+    context.write_page(page, training, to_train)
     return auto_document(
-        training, to_train, prepared, {"report": page.report, **passes.facts()}
+        training, to_train, prepared, {"report": page.report, **context.facts()}
     )
 
 
@@ -92,7 +92,7 @@ def ingest(job: specs.Ingest) -> Document:
 )
 def fit(
     job: specs.Train,
-    passes: display.CommandRunner,
+    context: display.CommandContext,
     page: Page,
     plot: str | None = fields.optional(
         "Draw the errors that alpha and D are chosen by: against both.", **_PICTURE
@@ -107,7 +107,7 @@ def fit(
     from rff_dist.workbench.jobs.train import train
     from rff_dist.workbench.results import models
 
-    training = train(job, passes.runner)
+    training = train(job, context.runner)
     if plot is not None:
         from rff_dist.workbench.page import pictures
 
@@ -118,9 +118,9 @@ def fit(
         if figure is not None:
             with display.after_job():
                 pictures.save(figure, plot)
-    passes.write_page(page, training, job)
+    context.write_page(page, training, job)
     return models.training_document(
-        training, job, {"plot": plot, "report": page.report, **passes.facts()}
+        training, job, {"plot": plot, "report": page.report, **context.facts()}
     )
 
 
@@ -130,25 +130,25 @@ def fit(
     "classifier new.zarr labels.zarr --probabilities",
     "clusters new.zarr labels.zarr --distances",
 )
-def predict(job: specs.Predict, passes: display.CommandRunner) -> Document:
+def predict(job: specs.Predict, context: display.CommandContext) -> Document:
     """Write a model's predictions for every row of a dataset or a table, to Zarr,
     Parquet or CSV.
     """
     from rff_dist.workbench.jobs.predict import predict
     from rff_dist.workbench.results.rows import predicted_document
 
-    return predicted_document(predict(job, passes.runner), passes.facts())
+    return predicted_document(predict(job, context.runner), context.facts())
 
 
 @shell.command("model test.zarr", "model test.zarr --std --json")
-def evaluate(job: specs.Evaluate, passes: display.CommandRunner) -> Document:
+def evaluate(job: specs.Evaluate, context: display.CommandContext) -> Document:
     """Measure a model's errors on a dataset: by target, by class, or of clusters
     against labels (`y`).
     """
     from rff_dist.workbench.jobs.predict import evaluate
     from rff_dist.workbench.results.errors import errors_document
 
-    return errors_document(*evaluate(job, passes.runner), job, passes.facts())
+    return errors_document(*evaluate(job, context.runner), job, context.facts())
 
 
 @shell.command(
@@ -160,7 +160,7 @@ def evaluate(job: specs.Evaluate, passes: display.CommandRunner) -> Document:
 )
 def update(
     job: specs.Update,
-    passes: display.CommandRunner,
+    context: display.CommandContext,
     page: Page,
     overwrite: bool = fields.flag("Replace a page that is there."),
 ) -> Document:
@@ -172,16 +172,16 @@ def update(
     from rff_dist.workbench.jobs.refresh import update
     from rff_dist.workbench.results.updates import update_document
 
-    done = update(job, passes.runner)
+    done = update(job, context.runner)
     written = page.report
     if done.challenger is not None:
-        passes.write_page(page, done, job)
+        context.write_page(page, done, job)
     elif written is not None:
         messages.say(
             "warning", "there are no new rows, so no report was written", "yellow"
         )
         written = None
-    return update_document(done, {"report": written, **passes.facts()})
+    return update_document(done, {"report": written, **context.facts()})
 
 
 @shell.command(
@@ -191,7 +191,7 @@ def update(
 )
 def cluster(
     job: specs.Clustering,
-    passes: display.CommandRunner,
+    context: display.CommandContext,
     page: Page,
     plot: str | None = fields.optional(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
@@ -204,7 +204,7 @@ def cluster(
     from rff_dist.workbench.jobs.cluster import cluster
     from rff_dist.workbench.results.clusters import clustering_document
 
-    clustered = cluster(job, passes.runner)
+    clustered = cluster(job, context.runner)
     if plot is not None:
         from rff_dist.workbench.page import pictures
 
@@ -215,21 +215,21 @@ def cluster(
         )
         with display.after_job():
             pictures.save(figure, plot)
-    passes.write_page(page, clustered, job)
+    context.write_page(page, clustered, job)
     return clustering_document(
-        clustered, job, {"plot": plot, "report": page.report, **passes.facts()}
+        clustered, job, {"plot": plot, "report": page.report, **context.facts()}
     )
 
 
 @shell.command("model_a b.zarr model_b")
-def refit(job: specs.Refit, passes: display.CommandRunner) -> Document:
+def refit(job: specs.Refit, context: display.CommandContext) -> Document:
     """Train on other rows with a model's features, offsets and alpha, so that the two
     can be merged.
     """
     from rff_dist.workbench.jobs.merge import refit_model
     from rff_dist.workbench.results.models import refit_document
 
-    return refit_document(refit_model(job, passes.runner), job, passes.facts())
+    return refit_document(refit_model(job, context.runner), job, context.facts())
 
 
 @shell.command(
@@ -249,11 +249,11 @@ def merge(job: specs.Merge) -> Document:
     "data.zarr --rows rows.csv --models model",
     "data.zarr --rows customers.csv --id --models models/prices --days 30",
 )
-def forget(job: specs.Forget, passes: display.CommandRunner) -> Document:
+def forget(job: specs.Forget, context: display.CommandContext) -> Document:
     """Delete rows, subtract them from models exactly, remove old versions, and list
     what still holds them.
     """
     from rff_dist.workbench.jobs.forget import forget
     from rff_dist.workbench.results.rows import forgotten_document
 
-    return forgotten_document(forget(job, passes.runner), job)
+    return forgotten_document(forget(job, context.runner), job)

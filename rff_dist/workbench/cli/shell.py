@@ -159,7 +159,7 @@ class Command:
         """Call the function within its time limit, once its places are checked."""
         limit: Context = contextlib.nullcontext()
         for argument in arguments.values():
-            if isinstance(argument, display.CommandRunner):
+            if isinstance(argument, display.CommandContext):
                 limit = argument.limits.timed()
         with limit:
             places.check(

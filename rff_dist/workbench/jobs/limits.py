@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from rff_dist.fitting.options import RidgeOptions
     from rff_dist.fitting.plan import Machines, Plan
 
-#: Seconds before each retry, the last also before all later ones: soon, for a lost
-#: connection; then a minute, in which workers or a store may start again.
+#: Seconds before the first retry, for a lost connection, and before each later one: a
+#: minute, in which workers or a store may start again.
 RETRY_DELAYS_S = (10.0, 60.0)
 _AGAIN_S = 1.0  # between signals, after a job's time is over
+_LONGEST_CHAIN = 20  # of causes, some of which lead back to themselves
 
 
 @fields.group
@@ -50,9 +51,8 @@ class JobLimits:
     @property
     def delays(self) -> list[float]:
         """Seconds to wait before each retry."""
-        return [
-            RETRY_DELAYS_S[min(i, len(RETRY_DELAYS_S) - 1)] for i in range(self.retries)
-        ]
+        first, later = RETRY_DELAYS_S
+        return [first, *[later] * (self.retries - 1)] if self.retries else []
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -173,17 +173,14 @@ def is_transient(error: BaseException) -> bool:
         and type(error) is not errors.StorageError
     ):
         return False  # a decision: data, parameters, something that exists already
-    causes: list[BaseException] = [error]
-    # The bound ends chains that lead back to themselves.
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(
-        causes
-    ) < 20:
-        causes.append(cause)
-    return any(
-        _is_of_the_network(cause)
-        for cause in causes
-        if not isinstance(cause, errors.RFFDistError)
-    )
+    cause: BaseException | None = error
+    for _ in range(_LONGEST_CHAIN):
+        if cause is None:
+            return False
+        if not isinstance(cause, errors.RFFDistError) and _is_of_the_network(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _is_of_the_network(error: BaseException) -> bool:
@@ -193,6 +190,6 @@ def _is_of_the_network(error: BaseException) -> bool:
         return type(error).__name__ == "GenericError"
     # Of file systems on a network.
     unreachable = (errno.ESTALE, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
-    return isinstance(error, ConnectionError | TimeoutError) or (
-        isinstance(error, OSError) and error.errno in unreachable
-    )
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    return isinstance(error, OSError) and error.errno in unreachable

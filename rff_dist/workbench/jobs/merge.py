@@ -46,19 +46,16 @@ def merge_models(job: specs.Merge) -> Summary:
             [models.read_model(url) for url in job.models],
             [redact(url) for url in job.models],
         )
-        return _publish(
-            merged, job.destination, None, f"merged of {len(job.models)} models"
-        )
+        reason = f"merged of {len(job.models)} models"
+        return _publish(merged, job.destination, None, reason)
 
 
 def _publish(
     model: models.RidgeModel, place: places.Destination, data: str | None, reason: str
 ) -> Summary:
-    record = publishing.describe_model(
-        place.model, model, publishing.store(model, place, data, reason)
-    )
+    version = publishing.store(model, place, data, reason)
     return {
-        **record,
+        **publishing.describe_model(place.model, model, version),
         "alpha": model.plain_alpha,
         "rows": [dict(facts) for facts in rows_of(model)],
     }

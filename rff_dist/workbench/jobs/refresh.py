@@ -156,16 +156,18 @@ def update_from(
 
             # Drift does not decide: it is an alarm for people. Only the errors on
             # held-out rows do.
-            is_forced = job.force or (force_removal and not rows.n_new)
-            is_published = contest.gate.passed or is_forced
-            decision = "published" if is_published else "kept"
+            is_accepted = contest.gate.passed
             reason = contest.gate.reason
-            if is_forced and not contest.gate.passed:
+            is_forced = job.force or (force_removal and not rows.n_new)
+            if is_forced and not is_accepted:
+                is_accepted = True
                 reason += "; it was forced"
+
+            decision = "published" if is_accepted else "kept"
             current = champion
             if job.dry_run:
                 decision = f"would be {decision}"
-            elif is_published:
+            elif is_accepted:
                 facts = _describe_update(record, champion, reason)
                 challenger = do(
                     "hold out",
@@ -294,9 +296,8 @@ def _check_memory(
 ) -> None:
     """Refuse an update that does not fit into memory, before its first pass."""
     feature_map = champion.feature_map
-    kind = (
-        "nystrom" if isinstance(feature_map, nystrom.NystromFeatureMap) else "fourier"
-    )
+    is_nystrom = isinstance(feature_map, nystrom.NystromFeatureMap)
+    kind = "nystrom" if is_nystrom else "fourier"
     sums = Sums(alpha=champion.card["alpha_given"], features=kind)
     plan = plan_on_engine(dataset, feature_map.n_components, sums, engine=engine)
     # besides what a fit needs: the sums of the champion, and of held-out rows
@@ -351,9 +352,10 @@ def publish_update(
         lineage: Summary = {
             "added": [list(ends) for ends in rows.ranges],
             "n_seen": rows.n_after,
-            **({} if rows.window == windows.ALL_ROWS else {"window": rows.window}),
             "drifted": has_drifted,
         }
+        if rows.window != windows.ALL_ROWS:
+            lineage["window"] = rows.window
         why = f"updated: {reason}"
         version = publishing.publish(
             challenger, location.url, data=dataset.url, reason=why, lineage=lineage

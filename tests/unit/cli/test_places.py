@@ -48,7 +48,7 @@ def words(folder, tmp_path, monkeypatch):
     def begin(*_):
         raise BegunError
 
-    monkeypatch.setattr(display.CommandRunner, "open", begin)
+    monkeypatch.setattr(display.CommandContext, "open", begin)
     for name in ("data.zarr", "model"):
         shutil.copytree(folder / name, tmp_path / name)
     shutil.copy(folder / "table.csv", tmp_path / "table.csv")

@@ -22,7 +22,7 @@ from rff_dist.fields import build
 from rff_dist.products.choice import Rate
 from rff_dist.products.protocol import Float64Products
 from rff_dist.workbench.cli import main
-from rff_dist.workbench.cli.display import CommandRunner
+from rff_dist.workbench.cli.display import CommandContext
 
 IMPORTED = time.perf_counter()
 
@@ -111,12 +111,12 @@ def test_the_time_of_a_program_is_that_of_its_process(monkeypatch):
         monkeypatch.setattr(sys, "argv", ["rff-dist", "--version"])
         with pytest.raises(SystemExit):
             main()
-        return build(CommandRunner, {}).clock.times().seconds["total"]
+        return build(CommandContext, {}).clock.times().seconds["total"]
 
     own = contextvars.copy_context().run(run)
     # the process began before this module was imported
     assert own >= time.perf_counter() - IMPORTED - 1.0
-    assert build(CommandRunner, {}).clock.times().seconds["total"] < own
+    assert build(CommandContext, {}).clock.times().seconds["total"] < own
 
 
 def test_fits_of_other_models_are_not_time_of_the_fit():

@@ -131,7 +131,7 @@ def test_commands_take_the_limits_from_the_same_file_as_all_options(data, tmp_pa
 def test_a_step_is_tried_again_after_transient_errors(
     monkeypatch, error, is_repeatable, n_calls
 ):
-    monkeypatch.setattr(limits, "RETRY_DELAYS_S", (0.0,))
+    monkeypatch.setattr(limits, "RETRY_DELAYS_S", (0.0, 0.0))
     calls = []
 
     def fails():
