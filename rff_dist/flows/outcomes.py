@@ -153,20 +153,20 @@ def _materialise(
     result: Facts, parameters: Facts, state: State[Any], *, has_model: bool
 ) -> None:
     """Report the assets that the run wrote and read."""
-    written = {_asset_key(parameters.get("output"))}
+    outputs = {_asset_key(parameters.get("output"))}
     if has_model:
-        written.add(_asset_key(parameters.get("model")))
+        outputs.add(_asset_key(parameters.get("model")))
     # updates of a model have new rows too, but only read them
     has_appended = "model" not in parameters and bool(result.get("n_new"))
     if has_appended:
-        written.add(_asset_key(parameters.get("data")))
-    read = {_asset_key(parameters.get(name)) for name in ("data", "test", "model")}
-    written.discard("")
-    read -= {"", *written}
+        outputs.add(_asset_key(parameters.get("data")))
+    inputs = {_asset_key(parameters.get(name)) for name in ("data", "test", "model")}
+    outputs.discard("")
+    inputs -= {"", *outputs}
     context = AssetContext(
-        direct_asset_dependencies={Asset(key=key) for key in read},
-        downstream_assets={Asset(key=key) for key in written},
-        materialization_metadata=dict.fromkeys(written, _describe(result)),
+        direct_asset_dependencies={Asset(key=key) for key in inputs},
+        downstream_assets={Asset(key=key) for key in outputs},
+        materialization_metadata=dict.fromkeys(outputs, _describe(result)),
     )
     context.emit_events(state)
 

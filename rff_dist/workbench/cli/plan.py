@@ -77,7 +77,7 @@ def plan(
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
     choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
-    chosen = choices.plan
+    fit_plan = choices.plan
     widths = choices.widths
     summed_folds = None if options.solver == "pcg" else choices.folds
     # The last kind is Nyström's if it is tried at all. Its centres are rows.
@@ -89,15 +89,15 @@ def plan(
     # saves.
     if (
         not tries_nystrom
-        and chosen.solver == "direct"
-        and chosen.flops / machines.n_workers > WORTH_MEASURING
+        and fit_plan.solver == "direct"
+        and fit_plan.flops / machines.n_workers > WORTH_MEASURING
     ):
-        rate = rate_for(chosen.n_components)
+        rate = rate_for(fit_plan.n_components)
         products = rate.products.name
         gflops = rate.gflops
-    seconds = chosen.seconds(gflops)
+    seconds = fit_plan.seconds(gflops)
     record = {
-        **chosen.to_dict(),
+        **fit_plan.to_dict(),
         "gflops_per_thread": gflops,
         "products": products,
         "statistics_seconds": seconds,
@@ -107,21 +107,21 @@ def plan(
         "choosing": costs.cost_of_choosing(choices, gflops=gflops),
         "growing": costs.cost_of_growing(choices, machines, gflops=gflops),
     }
-    rows = list(_rows(chosen, record, machines))
+    rows = list(_rows(fit_plan, record, machines))
     table = words.Table("", ("", "", ""), rows, is_facts=True)
     return Document(f"a fit of {source.data}", [table], record=record)
 
 
 def _rows(
-    chosen: Plan, record: Facts, machines: Machines
+    fit_plan: Plan, record: Facts, machines: Machines
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table that people see: what, how much, and a note."""
-    outputs = words.features_and_targets(chosen.n_features, chosen.n_targets)
+    outputs = words.features_and_targets(fit_plan.n_features, fit_plan.n_targets)
     widths = ", ".join(f"{width:,}" for width in record["widths"])
     most_centres = record["most_centres"]
-    if most_centres is not None and most_centres < chosen.n_components:
+    if most_centres is not None and most_centres < fit_plan.n_components:
         widths += f" (Nyström features: {most_centres:,}, one per row)"
-    yield "rows", f"{chosen.n_samples:,}", f"{outputs}, D = {widths}"
+    yield "rows", f"{fit_plan.n_samples:,}", f"{outputs}, D = {widths}"
 
     place = "in this process"
     if machines.separate_client:
@@ -130,27 +130,27 @@ def _rows(
 
     passes = "two passes: for moments and for statistics"
     timed = "the statistics"
-    if chosen.solver == "pcg":
+    if fit_plan.solver == "pcg":
         passes = "passes for a sketch and for 40 steps"
         timed = "the sketch and the steps"
-    if chosen.n_parts > 1:
+    if fit_plan.n_parts > 1:
         passes = (
-            f"a pass for moments, and {chosen.n_parts} that each sum up a part of Z'Z"
+            f"a pass for moments, and {fit_plan.n_parts} that each sum up a part of Z'Z"
         )
-    blocks = f"{chosen.n_blocks:,} blocks of {chosen.rows_per_block:,} rows"
-    yield "read", human_bytes(chosen.bytes_read), f"{blocks}, {passes}"
+    blocks = f"{fit_plan.n_blocks:,} blocks of {fit_plan.rows_per_block:,} rows"
+    yield "read", human_bytes(fit_plan.bytes_read), f"{blocks}, {passes}"
     gflops = f"{record['gflops_per_thread']:.0f}e9"
     by = f"{gflops} a second on one thread here, by {record['products']}"
-    yield "operations", f"{chosen.flops:.3g}", by
-    yield "solver", chosen.solver, chosen.reason
+    yield "operations", f"{fit_plan.flops:.3g}", by
+    yield "solver", fit_plan.solver, fit_plan.reason
 
     size = "as large for one block as for all rows"
     if record["n_folds"] > 1:
         size += f"; {record['n_folds']} folds, summed separately"
-    yield "statistics", human_bytes(chosen.statistics_bytes), size
+    yield "statistics", human_bytes(fit_plan.statistics_bytes), size
     for what, needed, limit in (
-        ("a worker", chosen.worker_bytes, machines.memory_limit),
-        ("the solver", chosen.client_bytes, machines.client_memory_limit),
+        ("a worker", fit_plan.worker_bytes, machines.memory_limit),
+        ("the solver", fit_plan.client_bytes, machines.client_memory_limit),
     ):
         there = f"of {human_bytes(limit or 0)}"
         yield f"peak memory, {what}", human_bytes(needed), there

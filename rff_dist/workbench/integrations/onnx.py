@@ -53,13 +53,13 @@ def export_onnx(
     slim = write.describe(model, encoded=encoded)
     outputs = _outputs(graph, slim)
     inputs = [graph.info("X", "DOUBLE", slim.facts["n_features"])]
-    made = onnx.helper.make_graph(
+    onnx_graph = onnx.helper.make_graph(
         graph.nodes, "rff_dist", inputs, outputs, graph.constants
     )
     operators = [onnx.helper.make_opsetid("", _OPERATORS)]
     about = f"{documents.MADE_BY}: model {model.digest()}"
     model_proto = onnx.helper.make_model(
-        made,
+        onnx_graph,
         opset_imports=operators,
         ir_version=_FORMAT,
         producer_name="rff_dist",
@@ -200,7 +200,7 @@ def _inputs(X: _Value, facts: Summary) -> _Value:
     """Return the inputs, standardised or mapped, and rounded to float32 as in the
     package.
     """
-    done = (X - facts["mean"]) / facts["scale"]
+    standardised = (X - facts["mean"]) / facts["scale"]
     for part in facts["maps"]:
         inputs = np.array(part["inputs"])
         outputs = np.array(part["outputs"])
@@ -212,10 +212,12 @@ def _inputs(X: _Value, facts: Summary) -> _Value:
         share = (column - place.take_from(inputs)) / place.take_from(np.diff(inputs))
         rise = share.apply("Clip", 0.0, 1.0) * place.take_from(np.diff(outputs))
         output = place.take_from(outputs) + rise
-        line = done.apply("Gather", [part["column"]], axis=1) * part["slope"]
+        line = standardised.apply("Gather", [part["column"]], axis=1) * part["slope"]
         chosen = np.arange(facts["n_features"]) == part["column"]
-        done = X.graph.add("Where", chosen[np.newaxis], output + line, done)
-    return done.cast("FLOAT").cast("DOUBLE")
+        standardised = X.graph.add(
+            "Where", chosen[np.newaxis], output + line, standardised
+        )
+    return standardised.cast("FLOAT").cast("DOUBLE")
 
 
 def _features(part: Summary, x: _Value, slim: write.ExportedModel) -> _Value:

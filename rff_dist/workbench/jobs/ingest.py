@@ -91,7 +91,7 @@ def ingest(
     options = with_recipe_read(job.tables)
     # memory keeps no versions
     versioned = not job.plain and not job.data.startswith("memory://")
-    how = writing.WriteOptions(
+    write_options = writing.WriteOptions(
         job.chunk_rows, job.overwrite, observer, versioned, job.message
     )
     if job.holdout is not None:
@@ -99,13 +99,15 @@ def ingest(
         holdout = Holdout(job.holdout, job.seed, job.holdout_by)
         if parts.is_dataset(job.sources):
             _refuse_options_of_tables(job)
-            return parts.split_dataset(job.sources[0], urls, holdout, how)
-        return ingest_module.ingest_parts(source, urls, holdout, roles, how, options)
+            return parts.split_dataset(job.sources[0], urls, holdout, write_options)
+        return ingest_module.ingest_parts(
+            source, urls, holdout, roles, write_options, options
+        )
     if job.append:
         return append_module.ingest_more(
-            source, job.data, roles, how, options, replace_ids=job.replace_ids
+            source, job.data, roles, write_options, options, replace_ids=job.replace_ids
         )
-    return ingest_module.ingest(source, job.data, roles, how, options)
+    return ingest_module.ingest(source, job.data, roles, write_options, options)
 
 
 def _refuse_options_of_tables(job: specs.Ingest) -> None:

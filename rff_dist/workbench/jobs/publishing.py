@@ -42,12 +42,12 @@ def check_place(place: Place, inputs: Sequence[str]) -> locations.Location:
     """
     assert place.model is not None
     output = locations.parse_location(place.model)
-    read = [*map(locations.parse_location, inputs)]
+    input_locations = [*map(locations.parse_location, inputs)]
     if place.register:
-        versions.RegisteredModel(place.model).check(inputs=read)
+        versions.RegisteredModel(place.model).check(inputs=input_locations)
     else:
         output_places.check_output(
-            output, overwrite=place.overwrite, inputs=read, is_model=True
+            output, overwrite=place.overwrite, inputs=input_locations, is_model=True
         )
     return output
 
@@ -129,14 +129,16 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
     """
     feature_map = model.feature_map
     kernel = kinds.kernel_of(feature_map)
-    drawn = feature_map.spec
+    map_spec = feature_map.spec
     spec = {
         "features": feature_map.kind,
         "kernel": None if kernel is None else kernel.to_dict(),
         "length_scale": stationary.own_length_scale(kernel),
         "n_components": feature_map.n_components,
-        "design": None if drawn is None else drawn.design.name,
-        **{name: getattr(drawn, name, None) for name in ("map", "seed", "precision")},
+        "design": None if map_spec is None else map_spec.design.name,
+        **{
+            name: getattr(map_spec, name, None) for name in ("map", "seed", "precision")
+        },
         **chosen_of(model),
     }
     return {

@@ -37,8 +37,8 @@ def is_table(url: str) -> bool:
     location = locations.parse_location(spreadsheets.split_sheet(url)[0])
     if location.is_local and Path(location.path).is_dir():
         folder = Path(location.path)
-        named = any((folder / name).exists() for name in locations.NODE_FILES)
-        return not named and any(folder.rglob("*.parquet"))
+        is_zarr = any((folder / name).exists() for name in locations.NODE_FILES)
+        return not is_zarr and any(folder.rglob("*.parquet"))
     if location.scheme == "memory":
         return False
     path = Path(location.path)
@@ -77,9 +77,9 @@ def table_rows(
             " dataset. Ingest the table first"
         )
     try:
-        how = writing.WriteOptions(observer=observer)
+        write_options = writing.WriteOptions(observer=observer)
         options = TableOptions(reading=recipe.reading, recipe=recipe)
-        ingest(url, staged.url, roles, how, options)
+        ingest(url, staged.url, roles, write_options, options)
         yield staged.url
     finally:
         output_places.discard(staged)
@@ -121,8 +121,8 @@ def holds_predictions(location: locations.Location) -> bool:
             if kind == ".parquet":
                 names = parquet.read_schema(path).names
             else:
-                how = csv.ParseOptions(delimiter=_delimiter(location))
-                names = csv.open_csv(path, parse_options=how).schema.names
+                parse_options = csv.ParseOptions(delimiter=_delimiter(location))
+                names = csv.open_csv(path, parse_options=parse_options).schema.names
     except ArrowException:
         return False
     return names != ["id"] and all(map(_COLUMN.fullmatch, names))
@@ -146,10 +146,10 @@ def write_file(
     from pyarrow import csv, parquet
 
     location = locations.parse_location(url)
-    how = csv.WriteOptions(delimiter=_delimiter(location))
+    csv_options = csv.WriteOptions(delimiter=_delimiter(location))
     writer_class = parquet.ParquetWriter
     if file_kind(url) == ".csv":
-        writer_class = partial(csv.CSVWriter, write_options=how)
+        writer_class = partial(csv.CSVWriter, write_options=csv_options)
     writer: Any = None
     # By the final name: the unfinished one ends otherwise, so pyarrow cannot tell the
     # compression.
@@ -175,10 +175,12 @@ def _as_columns(
 ) -> dict[str, Any]:
     """Return arrays as columns of a table, by name."""
     by_name: dict[str, Any] = {}
-    for several, values in arrays.items():
+    for array_name, values in arrays.items():
         # an array of labels becomes the column "label"
         name = (
-            "probability" if several == "probabilities" else several.removesuffix("s")
+            "probability"
+            if array_name == "probabilities"
+            else array_name.removesuffix("s")
         )
         if values.ndim == 1:
             by_name[name] = tables.to_column(values)

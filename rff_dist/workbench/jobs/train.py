@@ -49,9 +49,9 @@ class TrainingResult:
     #: the data's size, and the planned memory and work
     plan: Summary
     #: what was chosen, and the errors by cross-validation
-    chosen: Summary
+    fit_record: Summary
     #: where the model is
-    published: Summary
+    publication: Summary
     #: errors on test data; None without any
     metrics: Summary | None
     #: with other models; None if nothing was compared
@@ -68,8 +68,8 @@ class TrainingResult:
             comparison = verdict.describe(self.comparison)
         return {
             **self.plan,
-            **self.chosen,
-            **self.published,
+            **self.fit_record,
+            **self.publication,
             "metrics": self.metrics,
             "comparison": comparison,
         }
@@ -113,7 +113,10 @@ def train(
         start = time.perf_counter()
         fitted = fit.train(choices, engine=engine, do=do)  # from "measure" to "solve"
         seconds = time.perf_counter() - start
-        chosen = {**fits.describe_fit(fitted.trained), "fit_seconds": round(seconds, 3)}
+        fit_record = {
+            **fits.describe_fit(fitted.trained),
+            "fit_seconds": round(seconds, 3),
+        }
         model = fitted.model.with_card(**card_texts)
         fitted = replace(fitted, trained=replace(fitted.trained, model=model))
 
@@ -124,7 +127,7 @@ def train(
         if test is not None:
             metrics = do("evaluate", judging.measure_errors, test, model, engine=engine)
 
-        published = do.once(
+        publication = do.once(
             "publish", publish, job, model, metrics, data=data, folder=folder
         )
 
@@ -132,7 +135,9 @@ def train(
         comparison = do(
             "compare", judging.compare, fit, fitted, data, test, engine=engine
         )
-    return TrainingResult(data, fitted, plan, chosen, published, metrics, comparison)
+    return TrainingResult(
+        data, fitted, plan, fit_record, publication, metrics, comparison
+    )
 
 
 def inspect(

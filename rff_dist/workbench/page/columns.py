@@ -238,7 +238,7 @@ def variation_with(
     shape (n_rows, n_targets); the largest of the targets counts.
     """
     centred = values - values.mean(axis=0)
-    found = []
+    variations = []
     for column in columns:
         if column.levels:
             _, place, counts = np.unique(
@@ -247,7 +247,7 @@ def variation_with(
             sums = np.array([np.bincount(place, of_target) for of_target in centred.T])
             by_chance = max(len(counts) - 2, 0) * np.square(centred).mean(axis=0)
             explained = (np.square(sums) / counts).sum(axis=1) - by_chance
-            found.append(np.sqrt(max(explained.max(), 0.0)))
+            variations.append(np.sqrt(max(explained.max(), 0.0)))
             continue
         lines = X[:, list(column.members)]
         lines = lines - lines.mean(axis=0, dtype=np.float64)
@@ -255,8 +255,8 @@ def variation_with(
         curves = np.hstack([lines, squares - squares.mean(axis=0)])
         norms = np.linalg.norm(curves, axis=0)
         products = np.abs(centred.T @ curves).max(axis=0)
-        found.append((products / np.where(norms > 0, norms, 1.0)).max())
-    return np.array(found)
+        variations.append((products / np.where(norms > 0, norms, 1.0)).max())
+    return np.array(variations)
 
 
 def permutation_importance(

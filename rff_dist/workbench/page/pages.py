@@ -105,7 +105,7 @@ def _page_of(
         read_times=read_times,
         comparison=result.comparison,
         metrics=result.metrics,
-        version=result.published["version"],
+        version=result.publication["version"],
         origin=origin,
     )
 

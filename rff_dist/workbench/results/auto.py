@@ -27,7 +27,7 @@ def auto_document(
 
     `run`: what ran it, see `words.run_facts`.
     """
-    found = models.training_document(training, job, run)
+    document = models.training_document(training, job, run)
     comparison = training.comparison
     assert comparison is not None  # there are test rows
     std = [] if prepared.classify else ["--std"]
@@ -38,7 +38,7 @@ def auto_document(
     ]
     task = "classification" if prepared.classify else "regression"
     record = {
-        **found.record,
+        **document.record,
         "task": task,
         "why": prepared.why,
         **fields.values_of(prepared, *_PREPARED),
@@ -56,9 +56,9 @@ def auto_document(
     notes = [Paragraph(sentence, is_note=True) for sentence in trainings]
     parts = [
         facts,
-        *found.parts,
+        *document.parts,
         *rows.recipe_parts(prepared.recipe, 20),
         table,
         *notes,
     ]
-    return Document(found.title, parts, found.lead, record, following)
+    return Document(document.title, parts, document.lead, record, following)

@@ -93,7 +93,7 @@ def training_document(
         parts.append(widths_table(table, record["n_components"]))
     parts += group_parts(metrics, model.card.get("target_names"))
     return Document(
-        f"wrote {words.place_words(training.published)}",
+        f"wrote {words.place_words(training.publication)}",
         [facts | words.run_facts(run), *parts],
         lead=verdict.verdict_of(training.comparison),
         record=record,
@@ -154,9 +154,9 @@ def _training_facts(training: train.TrainingResult, seed: int) -> Lines:
         "cross-validation": facts.get("cross-validation"),
         "rows": f"{plan['n_samples']:,} of {plan['data']}, {outputs}",
         **facts,
-        **words.solver_facts(training.chosen),
+        **words.solver_facts(training.fit_record),
         "digest": model.digest()[:16],
-        **version_facts(training.published),
+        **version_facts(training.publication),
     }
 
 

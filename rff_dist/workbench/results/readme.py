@@ -25,8 +25,8 @@ def model_card(model: str, how: str) -> str:
     `model`: path or URL; of a registered model its current version is described.
     Raises StorageError if there is no model.
     """
-    found = stored.stored_document(model)
-    stored_card = found.record["card"]
+    described = stored.stored_document(model)
+    stored_card = described.record["card"]
     name = model.rstrip("/").rpartition("/")[2]
     page = document.Document(name)
     page.section("How to predict", how)
@@ -40,7 +40,7 @@ def model_card(model: str, how: str) -> str:
             stored_card.get(cards.ABOUT, {}).get(key, "Nothing was written about it."),
         )
     page.section("Evaluation and making")
-    page.parts.extend(found.parts)
+    page.parts.extend(described.parts)
     header: Summary = {
         "library_name": "rff_dist",
         "tags": ["rff_dist", "kernel-methods"],

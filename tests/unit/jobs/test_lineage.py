@@ -231,7 +231,7 @@ def test_a_server_that_is_out_of_reach_stops_no_job(monkeypatch, caplog):
         trained = train.train(
             build(specs.Train, options), steps.in_this_process(SerialEngine(1))
         )
-    assert trained.published["digest"] == trained.model.digest()
+    assert trained.publication["digest"] == trained.model.digest()
     assert [
         record
         for record in caplog.records

@@ -137,7 +137,7 @@ def stop_at(name, found=lambda: None):
 )
 def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options):
     options = RidgeOptions(**{**PLAIN, **options})
-    summary = run(problem, in_memory, Fit(options=options)).chosen
+    summary = run(problem, in_memory, Fit(options=options)).fit_record
     published = read_model(in_memory)
     model = fit_ridge(problem, options, engine=SerialEngine(1)).model
     assert published.digest() == model.digest()
@@ -178,7 +178,7 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(
     fit = Fit(options=options, loss=loss, class_weight="balanced")
     test = JobData(ArrayDataset(problem.X[:50]), as_column(labels[:50]))
     trained = run(rows, in_memory, fit, labels=as_column(labels), test=test)
-    summary = trained.chosen
+    summary = trained.fit_record
     metrics = trained.metrics
     losses = classification.LossOptions(loss, "balanced")
     expected = fit_labels(
@@ -276,8 +276,11 @@ def test_a_step_that_is_run_again_does_no_harm(problem, options):
     first = run(problem, "a", fit)
     again = run(problem, "b", fit, do=runner)
     assert first.plan == again.plan
-    assert {**first.chosen, "fit_seconds": 0} == {**again.chosen, "fit_seconds": 0}
-    assert first.published["digest"] == again.published["digest"]
+    assert {**first.fit_record, "fit_seconds": 0} == {
+        **again.fit_record,
+        "fit_seconds": 0,
+    }
+    assert first.publication["digest"] == again.publication["digest"]
 
 
 def test_what_memory_holds_one_by_one_is_summed_and_solved_by_turns(
