@@ -74,7 +74,7 @@ class CommonOptions:
     help_all: bool = fields.flag("Show all options.")
 
 
-SHARED = list(fields.options_of(CommonOptions))
+COMMON = list(fields.options_of(CommonOptions))
 
 
 class Command:
@@ -84,20 +84,21 @@ class Command:
         self.function = function
         self.title = title  # its name, with that of its group
         signature = inspect.signature(function, eval_str=True)
-        self.parts = {
+        # by the parameter's name: its spec, if it has one, and the options that fill it
+        self.parameters = {
             name: _options_of_parameter(parameter)
             for name, parameter in signature.parameters.items()
         }
         self.options = [
-            option for _, options in self.parts.values() for option in options
+            option for _, options in self.parameters.values() for option in options
         ]
-        self.options += SHARED
+        self.options += COMMON
 
     def read(self, tokens: sources.Tokens) -> tuple[Summary, Summary]:
         """Return the function's arguments, and the values of given options by name."""
         values = sources.read(self.options, tokens)
         arguments = {}
-        for name, (spec, options) in self.parts.items():
+        for name, (spec, options) in self.parameters.items():
             if spec is None:
                 arguments[name] = values.get(name, options[0].default)
                 continue
@@ -118,18 +119,18 @@ class Command:
             contexts.setting(settings.warned, ()),
         ):
             try:
-                common = fields.build(CommonOptions, sources.read(SHARED, tokens))
+                common = fields.build(CommonOptions, sources.read(COMMON, tokens))
                 settings.quiet.set(common.quiet)
                 settings.log_format.set(common.log_format or settings.log_format.get())
-                captured: Context = contextlib.nullcontext()
+                printing: Context = contextlib.nullcontext()
                 if common.json:
                     # What libraries print goes to standard error: standard output gets
                     # the document only.
-                    captured = contextlib.redirect_stdout(sys.stderr)
+                    printing = contextlib.redirect_stdout(sys.stderr)
                 with (
                     _signals(),
                     messages.show_messages(debug=common.debug),
-                    captured,
+                    printing,
                     display.progress(self.title),
                 ):
                     arguments, values = self.read(tokens)

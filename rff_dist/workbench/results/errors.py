@@ -36,27 +36,30 @@ def errors_document(
     run: Summary,
 ) -> Document:
     """Return what the job `evaluate` found; `run` is for `words.run_facts`."""
+    calibration = None
+    if isinstance(errors, uncertainty.Calibration):
+        calibration = errors
+        errors = calibration.errors
     if isinstance(errors, labels.Contingency):
-        known = cluster.describe_agreement(errors, job.source.y)
-        figures: Summary = {"agreement": known}
-        parts: list[Part] = [clusters.agreement_facts(known)]
+        agreement = cluster.describe_agreement(errors, job.source.y)
+        figures: Summary = {"agreement": agreement}
+        parts: list[Part] = [clusters.agreement_facts(agreement)]
     elif isinstance(errors, Confusion):
         figures, parts = _classes(errors, scoring.model)
     else:
-        figures, parts = _targets(errors, scoring.model)
-    of_rows = errors.errors if isinstance(errors, uncertainty.Calibration) else errors
+        figures, parts = _targets(errors, calibration, scoring.model)
     seconds = run["seconds"]["total"]
     record = {
         "model": job.model,
         "data": job.source.data,
-        "n_samples": of_rows.n_samples,
+        "n_samples": errors.n_samples,
         **figures,
         "engine": run["engine"],
         "seconds": seconds,
     }
     place = f"{job.model} on {job.source.data}"
     time = f"{words.seconds_words(seconds)} s"
-    title = f"{place}: {of_rows.n_samples:,} rows, {time}"
+    title = f"{place}: {errors.n_samples:,} rows, {time}"
     return Document(title, parts, record=record)
 
 
@@ -91,12 +94,8 @@ def _classes(confusion: Confusion, model: Any) -> tuple[Summary, list[Part]]:
 
 
 def _targets(
-    errors: evaluation.Errors | uncertainty.Calibration, model: Any
+    errors: evaluation.Errors, calibration: uncertainty.Calibration | None, model: Any
 ) -> tuple[Summary, list[Part]]:
-    calibration = None
-    if isinstance(errors, uncertainty.Calibration):
-        calibration = errors
-        errors = calibration.errors
     rmse = np.sqrt(errors.mean_squared_error)
     deviation = np.sqrt(errors.target_variance)
     with np.errstate(divide="ignore", invalid="ignore"):
