@@ -18,7 +18,6 @@ from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.typing import frozen
 from rff_dist.workbench.jobs import cards, ingest, specs
-from rff_dist.workbench.tables import ingest as ingest_module
 
 #: Options of `auto` that it hands to `ingest`.
 _SHARED_OPTIONS = (
@@ -62,9 +61,8 @@ def folder_of(job: specs.Auto) -> str:
     """Return the folder for data and model."""
     if job.into is not None:
         return job.into.rstrip("/")
-    name = PurePosixPath(locations.parse_location(job.sources[0]).path).name.partition(
-        "."
-    )[0]
+    path = PurePosixPath(locations.parse_location(job.sources[0]).path)
+    name, _, _ = path.name.partition(".")
     if len(job.sources) > 1 or set("*?[]") & {*name}:
         raise InvalidParameterError(
             "there are several files; give the folder for data and model by `into`"
@@ -86,28 +84,26 @@ def prepare_table(
     """
     cards.read_about(job.card)  # refused before hours of ingestion
     folder = folder_of(job)
-    urls = f"{folder}/train.zarr", f"{folder}/test.zarr"
+    train_url = f"{folder}/train.zarr"
+    test_url = f"{folder}/test.zarr"
     model = f"{folder}/model"
     versions.RegisteredModel(model).check()
     to_ingest = specs.Ingest(
-        data=urls[0],
-        test=urls[1],
+        data=train_url,
+        test=test_url,
         targets=[job.target],
         on_nan="drop",
         overwrite=job.overwrite,
         **fields.values_of(job, *_SHARED_OPTIONS),
     )
-    roles = ingest.roles_of(to_ingest)
-    options = ingest.with_recipe_read(job.tables)
-    ingest_module.check_roles(job.sources, roles, options)
 
     # what a failure removes: nothing that was there before this run
     to_discard = [] if locations.exists(locations.parse_location(folder)) else [folder]
     try:
         parts: Any = ingest.ingest(to_ingest, observer=observer)
         if not job.overwrite:
-            to_discard += urls
-        classify, why = choose_task(urls[0], job)
+            to_discard += [train_url, test_url]
+        classify, why = choose_task(train_url, job)
     except RFFDistError:
         for url in to_discard:
             output_places.discard(locations.parse_location(url))
@@ -121,8 +117,8 @@ def prepare_table(
         held_out = f"by groups of {job.groups}"
     n_dropped = sum(int(part.attributes.get("dropped_rows", 0)) for part in parts)
     return AutoData(
-        train=urls[0],
-        test=urls[1],
+        train=train_url,
+        test=test_url,
         model=model,
         n_train=train.n_samples,
         n_test=test.n_samples,

@@ -19,7 +19,6 @@ from rff_dist.data.columns import TEXT
 from rff_dist.data.row_batches import RowArrays
 from rff_dist.errors import DataError
 from rff_dist.recipes import learn
-from rff_dist.recipes.notations import with_notations
 from rff_dist.recipes.recipes import RECIPE
 from rff_dist.recipes.tables import listed
 from rff_dist.storage import datasets, locations, output_places, writing
@@ -36,9 +35,9 @@ from rff_dist.workbench.tables.inputs import (
 )
 from rff_dist.workbench.tables.lakes import Lake
 from rff_dist.workbench.tables.options import TableOptions
-from rff_dist.workbench.tables.planning import notations_of, plan_rows
+from rff_dist.workbench.tables.planning import plan_rows
 from rff_dist.workbench.tables.queries import Query
-from rff_dist.workbench.tables.roles import ColumnPlan, Roles, choose_columns
+from rff_dist.workbench.tables.roles import ColumnPlan, Roles
 from rff_dist.workbench.tables.rows import read_tables
 from rff_dist.workbench.tables.spreadsheets import split_sheet
 
@@ -136,25 +135,6 @@ def _describe_parts(holdout: Holdout, roles: Roles, options: TableOptions) -> Su
         "encoding": asdict(options.encoding),
         "reading": asdict(options.reading),
     }
-
-
-def check_roles(
-    sources: PathLike | Sequence[PathLike], roles: Roles, options: TableOptions
-) -> None:
-    """Refuse names that are no column of a table, before its rows are read.
-
-    Only a local file is checked: others would have to be fetched first. Raises
-    InvalidParameterError, DataError as `ingest`.
-    """
-    file = files.find_files(sources)[0]
-    if isinstance(file, Lake) or not file.location.is_local:
-        return
-    (values,) = files.partition_values([file.partitions])
-    with files.fetch(file) as path:
-        table = files.open_table(file, path, options.reading, values)
-        notations = notations_of([table], roles, None, options.reading)
-        schema = with_notations(table, notations).schema
-        choose_columns(table.name, schema, roles)
 
 
 def _ingest(
