@@ -242,6 +242,7 @@ def test_prefects_retry_goes_on_from_the_sums_that_are_kept(tmp_path, monkeypatc
         model=str(tmp_path / "model"),
         alpha=0.1,
         seed=7,
+        serial=True,
         n_threads=1,
         **PLAIN,
     )
