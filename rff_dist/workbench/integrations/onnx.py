@@ -50,9 +50,9 @@ def export_onnx(
     output_places.check_file(locations.parse_location(path), overwrite=overwrite)
     onnx = require("onnx", "ONNX graphs are made by the package onnx", "onnx")
     graph = _Graph(onnx)
-    slim = write.describe(model, encoded=encoded)
-    outputs = _outputs(graph, slim)
-    inputs = [graph.info("X", "DOUBLE", slim.facts["n_features"])]
+    exported = write.describe(model, encoded=encoded)
+    outputs = _outputs(graph, exported)
+    inputs = [graph.info("X", "DOUBLE", exported.facts["n_features"])]
     onnx_graph = onnx.helper.make_graph(
         graph.nodes, "rff_dist", inputs, outputs, graph.constants
     )
@@ -66,7 +66,7 @@ def export_onnx(
         doc_string=about,
     )
     # for programs that make the codes of X of the names of levels
-    levels = json.dumps(slim.facts["levels"], ensure_ascii=False)
+    levels = json.dumps(exported.facts["levels"], ensure_ascii=False)
     onnx.helper.set_model_props(model_proto, {"levels": levels})
     onnx.checker.check_model(model_proto)
     return documents.write_file(
@@ -150,13 +150,13 @@ class _Value:
         return self.apply("Cast", to=getattr(self.graph.onnx.TensorProto, dtype))
 
 
-def _outputs(graph: _Graph, slim: write.ExportedModel) -> list[Any]:
-    facts = slim.facts
+def _outputs(graph: _Graph, exported: write.ExportedModel) -> list[Any]:
+    facts = exported.facts
     inputs = _inputs(_Value(graph, "X"), facts)
-    features = [_features(part, inputs, slim) for part in facts["parts"]]
-    scores = features[0].joined(*features[1:]) @ _outer(slim)
+    features = [_features(part, inputs, exported) for part in facts["parts"]]
+    scores = features[0].joined(*features[1:]) @ _outer(exported)
     intercept = np.asarray(facts["intercept"], np.float64)
-    n_scores = slim.outer.shape[1]
+    n_scores = exported.outer.shape[1]
     if facts["classes"] is None:
         scores.apply("Add", intercept, name="predictions")
         return [graph.info("predictions", "DOUBLE", n_scores)]
@@ -177,15 +177,15 @@ def _outputs(graph: _Graph, slim: write.ExportedModel) -> list[Any]:
     return outputs
 
 
-def _outer(slim: write.ExportedModel) -> np.ndarray:
+def _outer(exported: write.ExportedModel) -> np.ndarray:
     """Return the coefficients in the graph's order of features: for pairs, all cosines
     before all sines.
     """
     rows = []
     start = 0
-    for part in slim.facts["parts"]:
+    for part in exported.facts["parts"]:
         if "kernel" in part:
-            return slim.outer
+            return exported.outer
         n_rows = (
             len(part["columns"]) if "columns" in part else part["stop"] - part["start"]
         )
@@ -193,7 +193,7 @@ def _outer(slim: write.ExportedModel) -> np.ndarray:
         stop = start + n_rows * together
         rows.append(np.arange(start, stop).reshape(n_rows, together).T.ravel())
         start = stop
-    return slim.outer[np.concatenate(rows)]
+    return exported.outer[np.concatenate(rows)]
 
 
 def _inputs(X: _Value, facts: Summary) -> _Value:
@@ -220,11 +220,11 @@ def _inputs(X: _Value, facts: Summary) -> _Value:
     return standardised.cast("FLOAT").cast("DOUBLE")
 
 
-def _features(part: Summary, x: _Value, slim: write.ExportedModel) -> _Value:
+def _features(part: Summary, x: _Value, exported: write.ExportedModel) -> _Value:
     if "kernel" in part:
-        return _mean_kernel(part["kernel"], x, slim.inner, slim.facts["levels"])
+        return _mean_kernel(part["kernel"], x, exported.inner, exported.facts["levels"])
     where = partial(x.graph.add, "Where")
-    n_features = slim.facts["n_features"]
+    n_features = exported.facts["n_features"]
     if "columns" in part:  # columns of the inputs; -1 stands for a constant 1
         columns = np.array(part["columns"])
         values = x @ ((np.arange(n_features)[:, np.newaxis] == columns) * 1.0)
@@ -233,12 +233,12 @@ def _features(part: Summary, x: _Value, slim: write.ExportedModel) -> _Value:
             is_level = values.apply("Equal", codes).cast("DOUBLE")
             values = where(codes >= 0, is_level, values)
         return values + (columns < 0) * 1.0
-    inner = slim.inner[:, part["start"] : part["stop"]]
+    inner = exported.inner[:, part["start"] : part["stop"]]
     angles = (x @ np.ascontiguousarray(inner[:n_features])).cast("FLOAT")
     inner = inner[n_features:].astype(np.float32)
     shrinks = []
     line = 1
-    for column, names in slim.facts["levels"]:
+    for column, names in exported.facts["levels"]:
         unknown = float(len(names))
         code = x.apply("Gather", column, axis=1)
         is_known = code.apply("GreaterOrEqual", 0.0)

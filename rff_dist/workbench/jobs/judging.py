@@ -193,7 +193,7 @@ def _rows_of(
     return _left_out_rows(data, fitted.model)
 
 
-def _n_rows(width: int) -> int:
+def _most_rows(width: int) -> int:
     """Return how many rows to compare on, if each takes `width` values."""
     return max(MIN_ROWS, min(MOST_ROWS, MOST_VALUES // width))
 
@@ -202,7 +202,9 @@ def _test_rows(
     test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS
 ) -> comparison.ComparisonRows:
     n_samples = test.rows.n_samples
-    n_rows = min(n_samples, most, _n_rows(max(test.rows.n_features, model.n_targets)))
+    n_rows = min(
+        n_samples, most, _most_rows(max(test.rows.n_features, model.n_targets))
+    )
     numbers, X, y, weights = test.sample(model, n_rows, SEED)
     n_available = len(X) if n_rows == n_samples else n_samples
     groups = _groups_of(test.rows, numbers)
@@ -217,7 +219,7 @@ def _fold_rows(
 ) -> comparison.ComparisonRows:
     dataset = data.with_targets(model)
     folds = fold_models.folds
-    n_rows = _n_rows(max(dataset.n_features, len(fold_models.linear.intercept)))
+    n_rows = _most_rows(max(dataset.n_features, len(fold_models.linear.intercept)))
     sample = samples.sample_folds(dataset, folds, n_rows=n_rows)
     # The split of a row is the number of the fold model that was not trained on it. It
     # is −1 if each was: length scales were tuned on the row, or it is among the

@@ -189,7 +189,7 @@ class PredictionResult:
     the rows and seconds.
     """
 
-    model: ScoringModel
+    scoring: ScoringModel
     record: Summary
 
 

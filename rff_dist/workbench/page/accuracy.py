@@ -118,7 +118,7 @@ def residual_section(
 ) -> None:
     """Show predictions of each target against observations."""
     page.section("Predicted and observed", f"{verdict.rows_words(comparison)}.")
-    shown = slice(None, None, -(-comparison.n_rows // columns.SAMPLE_ROWS))
+    shown = columns.evenly(comparison.n_rows, columns.SAMPLE_ROWS)
     for target, name in enumerate(sample.targets[: columns.CURVES]):
         observed = comparison.observed[shown, target]
         predicted = comparison.ours.values[shown, target]
@@ -243,7 +243,7 @@ def interval_table(
     is_too_large = model.feature_map.n_components > judging.MAX_FACTOR
     if model.held_out is None and (model.statistics is None or is_too_large):
         return
-    shown = slice(None, None, -(-comparison.n_rows // INTERVAL_ROWS))
+    shown = columns.evenly(comparison.n_rows, INTERVAL_ROWS)
     rows = memory.ArrayDataset(comparison.rows.X[shown])
     observed = comparison.observed[shown]
     weights = comparison.rows.weights

@@ -71,7 +71,7 @@ def columns_section(
     page.section("Which columns matter", about)
 
     shuffled = _worth_shuffling(predict(sample.X), sample)
-    rows = _every(len(sample.X), SHUFFLED_ROWS // len(shuffled))
+    rows = evenly(len(sample.X), SHUFFLED_ROWS // len(shuffled))
     X = sample.X[rows]
     members = [column.members for column in shuffled]
     rises, errors = permutation_importance(
@@ -138,8 +138,8 @@ def _tabulate_shares(
     )
 
 
-def _every(n_rows: int, most: int) -> IndexArray:
-    """Return numbers of rows, evenly apart, at most so many."""
+def evenly(n_rows: int, most: int) -> IndexArray:
+    """Return the numbers of at most so many rows, evenly apart."""
     return np.arange(n_rows)[:: -(-n_rows // most)]
 
 
@@ -329,7 +329,7 @@ def _draw_curves(
     figure = pictures.figure_of(9.2, 2.7 * n_lines)
     panels = figure.subplots(n_lines, min(3, len(columns)), sharey=True)
     panels = np.atleast_1d(panels).ravel()
-    X = sample.X[_every(len(sample.X), CURVE_ROWS)]
+    X = sample.X[evenly(len(sample.X), CURVE_ROWS)]
     alt = []
     for axes, column in zip(panels, columns, strict=False):
         places, levels = column.places(sample.X, CURVE_POINTS)

@@ -216,8 +216,8 @@ def predicted_document(prediction: predict.PredictionResult, run: Summary) -> Do
     `run` is for `words.run_facts`.
     """
     record = prediction.record | dict(run)
-    model: Any = prediction.model.model  # its type depends on the kind
-    match prediction.model.kind:
+    model: Any = prediction.scoring.model  # its type depends on the kind
+    match prediction.scoring.kind:
         case "clusters":
             outputs = words.plural(model.n_clusters, "cluster")
         case "classifier":
