@@ -1,10 +1,13 @@
-"""What the reference takes from the program itself: a page of commands and options, a
-page of errors, and the table of kernels.
+"""What the manual takes from elsewhere: pages of options and errors and the table of
+kernels from the program, and the gallery from the notebooks.
 
 MkDocs calls `on_files`. The pages are no files of the repository, so they cannot fall
 behind. It calls `on_post_page` with the HTML of each page."""
 
+import base64
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -21,7 +24,40 @@ def on_files(files: Files, /, *, config: Any) -> Files:
         files.append(
             File.generated(config, f"reference/{name}.md", content="\n".join(lines))
         )
+    lines = ["# Gallery\n", f"{GALLERY_ABOUT}\n"]
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        title, about, picture = read_notebook(path)
+        image = f"gallery/{path.stem}.png"
+        files.append(File.generated(config, image, content=picture))
+        lines.append(f"## {title}\n")
+        lines.append(f"{about} In `notebooks/{path.name}`.\n")
+        lines.append(f"![{title}: its first picture]({image}){{ width=480 }}\n")
+    files.append(File.generated(config, "gallery.md", content="\n".join(lines)))
     return files
+
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent
+GALLERY_ABOUT = (
+    "Each notebook shows one thing in pictures, whose titles are measured in the same"
+    " run. They are in the folder `notebooks/` of a clone, with their outputs."
+)
+
+
+def read_notebook(path: Path) -> tuple[str, str, bytes]:
+    """Return a notebook's title, its first sentence without formulas, and its first
+    picture.
+    """
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    title, _, text = "".join(cells[0]["source"]).removeprefix("# ").partition("\n")
+    sentences = " ".join(text.split()).split(". ")
+    about = next(sentence for sentence in sentences if "$" not in sentence)
+    pictures = (
+        output["data"]["image/png"]
+        for cell in cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    )
+    return title, f"{about.rstrip('.')}.", base64.b64decode(next(pictures))
 
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
