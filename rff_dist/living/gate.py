@@ -337,4 +337,6 @@ def change_words(before: float, now: float) -> str:
     direction = "lower" if now < before else "higher"
     if before == 0:
         return direction
-    return f"{100 * abs(now / before - 1):.2g}% {direction}"
+    percent = 100 * abs(now / before - 1)
+    digits = ",.0f" if percent > 10 else ".2g"
+    return f"{percent:{digits}}% {direction}"
