@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any, Protocol, Self, final
 
@@ -274,7 +274,7 @@ def _with_digests(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple):
         members = {f"[{i}]": member for i, member in enumerate(value)}
     elif is_dataclass(value):
-        names = value.__dataclass_fields__
+        names = [field.name for field in fields(value)]
         members = {f".{name}": getattr(value, name) for name in names}
     else:
         # Of other objects only the attributes, not what is in those.

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import ClassVar
 
 import distributed
 import numpy as np
@@ -441,12 +443,18 @@ def test_digests_are_found_in_members_and_attributes():
             self.map = Drawn()
             self.number = 3
 
+    @dataclass
+    class Fields:
+        words: ClassVar[str]  # that only some classes have
+        map: Drawn
+
     assert state_digests(None) == {}
     assert state_digests(Drawn()) == {"state": "always the same"}
-    nested = [Holder(), {"map": (1, Drawn())}, Drawn]
+    nested = [Holder(), {"map": (1, Drawn())}, Drawn, Fields(Drawn())]
     assert state_digests(nested) == {
         "state[0].map": "always the same",
         "state[1]['map'][1]": "always the same",
+        "state[3].map": "always the same",
     }
 
 
