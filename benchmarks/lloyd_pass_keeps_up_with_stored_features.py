@@ -99,7 +99,7 @@ from rff_dist.kmeans.cluster_options import LloydOptions
 def fit(n_init):
     start = time.perf_counter()
     lloyd = LloydOptions(n_clusters=n_clusters, n_init=n_init, max_iter=int(sys.argv[5]), tol=0.0)
-    job = starts.measure(dataset, feature_map, None, engine=SerialEngine())
+    job = starts.clustering_job(dataset, feature_map, None, engine=SerialEngine())
     found = kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
     return time.perf_counter() - start, found.inertias[-1]
 (one, inertia), (several, least) = fit(1), fit(n_init)
@@ -161,7 +161,7 @@ from sklearn.metrics import pairwise_distances_argmin_min
 seed = int(sys.argv[5])
 start = time.perf_counter()
 lloyd = LloydOptions(n_clusters=n_clusters, max_iter=1, seed=seed)
-job = starts.measure(dataset, feature_map, None, engine=SerialEngine())
+job = starts.clustering_job(dataset, feature_map, None, engine=SerialEngine())
 found = kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
 ours = time.perf_counter() - start
 Z = feature_map.transform(dataset.read(Block(0, 0, dataset.n_samples)).X, dtype=np.float32)

@@ -55,9 +55,13 @@ class RFFDistError(Exception):
 
     `kind`: a name for programs, which stays as it is when classes and messages change.
       A class without one of its own has the kind of its base.
+    `source`: the file or variable that a refused option comes from; "" for flags.
+    `can_go_on`: whether the same job goes on from what this one has kept.
     """
 
     kind = "failed"
+    source = ""
+    can_go_on = False
 
     def __init_subclass__(cls, *, kind: str = "") -> None:
         cls.kind = kind or cls.kind

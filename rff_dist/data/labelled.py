@@ -158,11 +158,12 @@ class _WithLabels:
         )
         if self.class_weight is None:
             return labelled
-        # weights that repeat rows are counted as observations by these, without the
-        # factors of classes
-        before = np.ones(len(codes)) if weight is None else weight
+        # weights without the factors of classes, because they count observations
+        own_weight = np.ones(len(codes)) if weight is None else weight
         return replace(
-            labelled, sample_weight=self.weighted(codes, weight), own_weight=before
+            labelled,
+            sample_weight=self.weights_of(codes, weight),
+            own_weight=own_weight,
         )
 
     def read_codes(self, block: blocks.Block) -> IntArray:
@@ -171,7 +172,7 @@ class _WithLabels:
             self.labels.read(block), self.classes, np.arange(block.start, block.stop)
         )
 
-    def weighted(
+    def weights_of(
         self, codes: IntArray, sample_weight: FloatArray | None
     ) -> FloatArray | None:
         if self.class_weight is None:
@@ -235,7 +236,7 @@ class LabelledDataset(ExtendedDataset):
         weight = self.source.read_weight(block)
         if self.class_weight is None:
             return weight
-        return self.addition.weighted(self.addition.read_codes(block), weight)
+        return self.addition.weights_of(self.addition.read_codes(block), weight)
 
     def read_targets(self) -> columns.Column:
         return self.labels
@@ -246,7 +247,7 @@ class LabelledDataset(ExtendedDataset):
     def take(self, indices: IndexArray, /) -> blocks.Sample:
         X, _, weight = self.source.take(indices)
         codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
-        weight = self.addition.weighted(codes, weight)
+        weight = self.addition.weights_of(codes, weight)
         return blocks.Sample(X, class_targets(codes, len(self.classes)), weight)
 
     def fingerprint(self) -> str:
@@ -344,8 +345,8 @@ class LabelCounts:
         """Return these counts at their places among more labels, whose counts are 0."""
         n_samples = np.zeros(len(labels), np.int64)
         n_samples[places] = self.n_samples
+        # one row per limb; columns of zeros keep the digits in canonical form
         digits = np.zeros((len(self.weight.digits), len(labels)), np.int64)
-        # columns of zeros keep the digits in canonical form
         digits[:, places] = self.weight.digits
         return LabelCounts(
             labels,

@@ -228,7 +228,7 @@ def _lines(part: fourier.FourierFeatureMap, levels: Levels) -> FloatArray:
     tables = {table.column: table for table in part.tables}
     for column, texts in levels.items():
         if column in tables:
-            lines += [tables[column].angles, tables[column].expected]
+            lines += [tables[column].angles, tables[column].unseen_factors]
         else:  # the kernel does not see it
             lines += [np.zeros((len(texts) + 1, part.n_frequencies))]
             lines += [np.ones(part.n_frequencies)]

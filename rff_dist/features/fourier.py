@@ -258,7 +258,8 @@ class FourierFeatureMap(maps.FeatureMap):
         rows = np.flatnonzero(never_seen(inputs, self.levels))
         factors = np.ones((len(rows), self.n_frequencies), np.float32)
         for table in self.tables:
-            factors[table.places(inputs[rows]) == len(table.texts)] *= table.expected
+            is_unseen = table.places(inputs[rows]) == len(table.texts)
+            factors[is_unseen] *= table.unseen_factors
         return rows, factors
 
     def fill_whole(self, inputs: Float32Array, out: NDArray[np.int16]) -> None:

@@ -1,9 +1,9 @@
 """Levels of categories in Fourier features: a table of angles for each column.
 
-A column of categories holds codes, the places of levels in a list of texts. A level
-adds angles to a row's, which its text decides, so that features are the same for any
-list that has the level. Simple maps would take one-hot columns, of which each has a row
-of frequencies, and each row of data a product with all of them.
+A column of categories holds codes, the places of levels in a list of texts. Each
+level's text decides angles, which are added to those of a row, so that features are the
+same for any list that has the level. Simple maps would take one-hot columns, of which
+each has a row of frequencies, and each row of data a product with all of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LevelTable:
     characteristic: Float32Array
 
     @cached_property
-    def expected(self) -> Float32Array:
+    def unseen_factors(self) -> Float32Array:
         """The factors of cosines and sines of a level that was never seen."""
         return np.abs(_mean_turn(self.texts, self.angles[:-1])).astype(np.float32)
 
@@ -89,7 +89,8 @@ def _draw_table(
 
 def _mean_turn(texts: Sequence[str], angles: Float32Array) -> AnyArray:
     """Return the mean of exp(i·angle) over levels, shape (n_frequencies,)."""
-    # of a thousand levels at most, in an order that is not that of the list
+    # of at most 1,024 levels, to bound time; sorted, so that the list's order decides
+    # nothing
     first = np.argsort(texts)[:1024]
     return np.exp(1j * angles[first]).sum(axis=0) / max(1, len(first))
 
@@ -128,7 +129,7 @@ def gram_of(
     values = gram_of(kernel, points, rows, dict(others))
     is_unseen = _is_no_place(rows[:, column], texts)
     if is_unseen.any():
-        # one of the levels in the list is that of the point
+        # An unseen level equals the point's level with probability 1/n_levels.
         share = is_unseen / len(texts)
         points = points.copy()
         rows = rows.copy()
@@ -139,35 +140,35 @@ def gram_of(
 
 
 def codes_of(levels: Levels, wanted: Levels) -> dict[int, FloatArray]:
-    """Return what the codes of one list of levels are in another, by column.
+    """Return the new code of each code: from one list of levels to another, by column.
 
     A level that is not in the other list has the code after its last.
     """
-    tables = {}
+    new_codes = {}
     for column, texts in levels.items():
         place_of = {text: place for place, text in enumerate(wanted[column])}
         last = len(place_of)
         codes = [place_of.get(text, last) for text in texts]
-        tables[column] = np.array([*codes, last], float)
-    return tables
+        new_codes[column] = np.array([*codes, last], float)
+    return new_codes
 
 
 def recoded[A: np.floating[Any]](
-    X: NDArray[A], codes: Mapping[int, FloatArray]
+    X: NDArray[A], new_codes: Mapping[int, FloatArray]
 ) -> NDArray[A]:
     """Return rows with other codes in columns of categories, see `codes_of`.
 
     Rows without such columns are not copied.
     """
-    if not codes:
+    if not new_codes:
         return X
     changed = X.copy()
-    for column, table in codes.items():
+    for column, codes in new_codes.items():
         values = X[:, column]
-        is_known = (values >= 0) & (values < len(table))
-        places = np.where(is_known, values, len(table) - 1).astype(np.intp)
+        is_known = (values >= 0) & (values < len(codes))
+        places = np.where(is_known, values, len(codes) - 1).astype(np.intp)
         # what is no number is refused later
-        changed[:, column] = np.where(np.isnan(values), values, table[places])
+        changed[:, column] = np.where(np.isnan(values), values, codes[places])
     return changed
 
 

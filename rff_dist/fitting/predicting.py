@@ -119,8 +119,9 @@ def write_output[S](
     *,
     engine: Engine,
     label: str = "predict",
-    attributes: Facts | None,
+    attributes: Facts,
     overwrite: bool = False,
+    publish: bool = True,
 ) -> outputs.StagedOutput:
     """Apply a function to each block's rows, and write the results to a new output.
 
@@ -130,8 +131,8 @@ def write_output[S](
     of a grid, which is read in pieces of whole chunks, the results are variables on
     that grid.
 
-    With `attributes` the output is finished and appears at `url`. With None the caller
-    finishes or discards it.
+    With `publish` the output is finished, with `attributes`, and appears at `url`.
+    Without it the caller finishes or discards it.
     """
     blocks = row_passes.blocks_of(dataset)
     if isinstance(labelled.source_of(dataset), GridDataset):
@@ -140,12 +141,12 @@ def write_output[S](
         blocks = row_passes.blocks_of(dataset, max_rows=dataset.n_samples)
         compute = partial(_with_cells, compute=compute, layout=layout)
     task = BlockTask(dataset, compute)
-    place = None
+    staged = None
     if engine.ledger is not None:
         name = resuming.name_pass(task, blocks, (state, layout))
         if name is not None:
-            place = engine.ledger.output(name)
-    output = _create_output(url, dataset, layout, overwrite=overwrite, place=place)
+            staged = engine.ledger.output(name)
+    output = _create_output(url, dataset, layout, overwrite=overwrite, staged=staged)
     begun = time.perf_counter()
     n_kept = 0
     try:
@@ -160,12 +161,12 @@ def write_output[S](
         if ids is not None:
             assert isinstance(output, outputs.Output)  # a grid has no ids
             output.add(columns.ID, ids)
-        if attributes is not None:
+        if publish:
             output.finish(attributes)
     except BaseException:  # interrupts too
         took_long = time.perf_counter() - begun >= WORTH_KEEPING_S
         is_worth_keeping = n_kept > 0 or took_long
-        if place is None or not is_worth_keeping:
+        if staged is None or not is_worth_keeping:
             output.discard()
         raise
     return output
@@ -177,17 +178,17 @@ def _create_output(
     layout: outputs.Layout,
     *,
     overwrite: bool,
-    place: Any,
+    staged: Any,
 ) -> outputs.StagedOutput:
     """Create variables on a dataset's grid, or one array per field of rows."""
     source = labelled.source_of(dataset)
     if isinstance(source, GridDataset):
         return grids.create_grid_output(
-            url, source, layout, overwrite=overwrite, place=place
+            url, source, layout, overwrite=overwrite, staged=staged
         )
     read_urls = [] if dataset.url is None else [dataset.url]
     return outputs.create_output(
-        url, layout, inputs=read_urls, overwrite=overwrite, place=place
+        url, layout, inputs=read_urls, overwrite=overwrite, staged=staged
     )
 
 

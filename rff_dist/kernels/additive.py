@@ -169,7 +169,8 @@ class Additive(stationary.Stationary):
                 if column in self.categories:
                     of_column = of_column.with_categories((0,))
                 parts[column] = weight * of_column.on([column])
-        return parts, bool(self.weights(n_features)[1:].any())
+        has_others = bool(self.weights(n_features)[1:].any())
+        return parts, has_others
 
     def spectral_measure(self) -> measures.SpectralMeasure:
         inner = self.kernel.spectral_measure()

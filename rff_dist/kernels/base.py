@@ -118,8 +118,10 @@ class Kernel(ABC):
         return [Term(1.0, (self,))]
 
     def of_columns(self, n_features: int) -> tuple[dict[int, Kernel], bool]:
-        """Return the summands that see one of several columns alone, as kernels of all,
-        by column; and whether there are others.
+        """Return each column's own kernel, and `has_others`.
+
+        The kernels are the summands that see one column alone, as kernels of all
+        columns; `has_others` says whether there are other summands.
         """
         return {}, True
 

@@ -1,6 +1,6 @@
 """Kernels that are not functions of x - y: linear, polynomial, min.
 
-Each has its own features.
+They have no spectral measure, so `features/explicit.py` has a feature map for each.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,8 @@ class Linear(base.Kernel):
         for column in range(n_features):
             categories = (0,) if column in self.categories else ()
             parts[column] = Linear(categories=categories).on([column])
-        return parts, False
+        has_others = False  # the kernel is the sum of its columns' kernels
+        return parts, has_others
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         gram = self._numbers(left) @ self._numbers(right).T
@@ -157,7 +158,8 @@ class Min(base.Kernel):
             sides = (self.lower, self.upper)
             own = [side[column] if isinstance(side, tuple) else side for side in sides]
             parts[column] = Min(*own).on([column])
-        return parts, False
+        has_others = False  # the kernel is the sum of its columns' kernels
+        return parts, has_others
 
     def check_columns(self, n_features: int) -> None:
         for side in (self.lower, self.upper):

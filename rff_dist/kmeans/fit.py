@@ -27,8 +27,8 @@ from rff_dist.kmeans.starts import (
     check_fits,
     check_rows,
     choose_starts,
+    clustering_job,
     find_candidates,
-    measure,
     read_centres,
 )
 from rff_dist.pca.fit import fit_components
@@ -65,7 +65,7 @@ def fit(
     if len(lloyd.numbers) > 1:
         choice = shapes.choose_number(dataset, feature_map, space, lloyd, engine=engine)
         lloyd = choice.lloyd
-    job = measure(dataset, feature_map, moments, engine=engine)
+    job = clustering_job(dataset, feature_map, moments, engine=engine)
     clusters = finish(iterate(job, start(job, lloyd), lloyd))
     return replace(clusters, card=describe(dataset, space, lloyd, choice))
 

@@ -1,4 +1,8 @@
-"""Labels, distances and inertia of a dataset's rows for clusters found before."""
+"""Labels, distances and inertia of a dataset's rows for clusters found before.
+
+A row's label is the number of its cluster. The argument `label` of passes is another
+thing: the name under which progress shows them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,6 @@ from rff_dist.storage import outputs
 from rff_dist.typing import (
     AnyArray,
     AnyDType,
-    Facts,
     FloatArray,
     IntArray,
     PathLike,
@@ -50,8 +53,10 @@ def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -
     Raises DataError as `label_in_memory`, and if a weight is negative.
     """
     dataset = model_rows.rows_for(dataset, clusters)
-    moments = inspection.inspect(dataset, engine=engine) if dataset.weighted else None
-    job = starts.measure(dataset, clusters.feature_map, moments, engine=engine)
+    moments = None
+    if dataset.weighted:  # the grid of the sums depends on the largest weight
+        moments = inspection.inspect(dataset, engine=engine)
+    job = starts.clustering_job(dataset, clusters.feature_map, moments, engine=engine)
     state = job.centres(clusters.centres[np.newaxis])
     sums = job.sums(state, label="score")
     return float(sums.inertias(state, job.sum_of_squared_norms)[0])
@@ -75,9 +80,8 @@ def evaluate(
 
 def _count_rows(rows: Rows, state: lloyd_pass.Centres) -> Contingency:
     assert rows.groups is not None  # a `GroupedDataset` gave them
-    return count_agreement(
-        rows.groups, lloyd_pass.label_rows(rows, state), state.values.shape[1]
-    )
+    _, n_clusters, _ = state.values.shape  # (n_starts, n_clusters, n_components)
+    return count_agreement(rows.groups, lloyd_pass.label_rows(rows, state), n_clusters)
 
 
 def write_labels(
@@ -110,7 +114,7 @@ def write_labels(
         distances=distances,
         principal=principal,
         overwrite=overwrite,
-        attributes=attributes_of(clusters),
+        publish=True,
     )
     return output.n_samples
 
@@ -132,11 +136,11 @@ def stage_labels(
     distances: bool = False,
     principal: bool = False,
     overwrite: bool = False,
-    attributes: Facts | None = None,
+    publish: bool = False,
 ) -> outputs.StagedOutput:
     """Write labels as `write_labels` does.
 
-    With `attributes=None` the output stays staged, so that the caller can store the
+    Unless `publish` is set the output stays staged, so that the caller can store the
     model first and then publish both. Raises InvalidParameterError if `principal` is
     asked of clusters that were not found in components.
     """
@@ -165,8 +169,9 @@ def stage_labels(
         url,
         engine=engine,
         label="label",
-        attributes=attributes,
+        attributes=attributes_of(clusters),
         overwrite=overwrite,
+        publish=publish,
     )
 
 

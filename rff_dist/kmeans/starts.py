@@ -212,17 +212,17 @@ class ClusteringJob:
         return sums
 
 
-def measure(
+def clustering_job(
     dataset: Dataset,
     feature_map: maps.FeatureMap,
     moments: Moments | None,
     *,
     engine: protocol.Engine,
 ) -> ClusteringJob:
-    """Fix the grid of the sums, and measure norms and variance, in one or two passes.
+    """Return the job of a dataset: the grid of its sums, its norms and variance.
 
-    `moments` are from `inspect`, and needed if rows have weights. Raises DataError if
-    values are not finite, or all weights are zero.
+    Takes one or two passes. `moments` are from `inspect`, and needed if rows have
+    weights. Raises DataError if values are not finite, or all weights are zero.
     """
     fraction_bits = lloyd_pass.fraction_bits_for(dataset.n_samples)
     weight_exponent = 0 if moments is None else passes.weight_grid(moments).exponent

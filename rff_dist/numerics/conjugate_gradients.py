@@ -72,14 +72,14 @@ def conjugate_gradients(
     column is done when its error is at most its tolerance. Iterating begins at `start`,
     which costs a product, or at 0. Raises SolveError if a product is not finite.
     """
-    # the error's norm in the objective is r'(A + alpha)⁻¹r, at most the shortfall times
+    # the square of the error's norm is r'(A + alpha)⁻¹r, at most the shortfall times
     # r'P⁻¹r
-    shortfall = np.sqrt(preconditioner.shortfall(alpha))
+    root_shortfall = np.sqrt(preconditioner.shortfall(alpha))
 
     def error_of(residual: FloatArray) -> FloatArray:
         solved = preconditioner.solve(residual, alpha)
         return np.asarray(
-            shortfall * np.sqrt(np.maximum(0.0, (residual * solved).sum(axis=0)))
+            root_shortfall * np.sqrt(np.maximum(0.0, (residual * solved).sum(axis=0)))
         )
 
     solution = np.zeros_like(right)
@@ -98,7 +98,7 @@ def conjugate_gradients(
         taken = 0
         # one product is left for the residual
         while n_products + taken + 1 < max_products:
-            active = descent.active(tolerance / shortfall)
+            active = descent.active(tolerance / root_shortfall)
             if not len(active):
                 break
             descent.step(active, multiply(descent.direction[:, active]))
@@ -151,9 +151,9 @@ class Descent:
         # Saad (2003), Iterative Methods for Sparse Linear Systems, Alg. 9.1, for the
         # active columns only
         along = self.direction[:, active]
-        penalty = self._alpha[active]
+        alpha = self._alpha[active]
         squares = self._squares[active]
-        image = product + penalty * along
+        image = product + alpha * along
         curvature = (along * image).sum(axis=0)
         if not np.isfinite(curvature).all():
             raise SolveError(
@@ -166,7 +166,7 @@ class Descent:
         step = np.where(is_curved, squares / np.where(is_curved, curvature, 1.0), 0.0)
         self.solution[:, active] += step * along
         self._residual[:, active] -= step * image
-        solved = self._preconditioner.solve(self._residual[:, active], penalty)
+        solved = self._preconditioner.solve(self._residual[:, active], alpha)
         new = (self._residual[:, active] * solved).sum(axis=0)
         # only columns with squares above 0 are active, so this divides by no 0
         self.direction[:, active] = solved + (new / squares) * along
@@ -174,11 +174,11 @@ class Descent:
         self._squares[active] = np.where(step > 0.0, new, 0.0)
 
 
-def expected_iterations(condition: float, tolerance: float) -> float:
-    """Bound the steps that reduce the error to a share `tolerance` of itself."""
+def most_iterations(condition: float, share: float) -> float:
+    """Bound the steps that reduce the error to a share of itself."""
     # the error falls below 2·((√κ − 1)/(√κ + 1))^m ≤ 2·exp(−2m/√κ) of itself in m steps
     # (Saad 2003, sec. 6.11.3)
-    return 0.5 * math.sqrt(condition) * math.log(2.0 / tolerance)
+    return 0.5 * math.sqrt(condition) * math.log(2.0 / share)
 
 
 # -- a preconditioner from a few products with the matrix

@@ -64,9 +64,14 @@ class Number(ColumnEncoder):
         return [self.column, *_indicator_names(self)]
 
     @property
+    def is_unchanged(self) -> bool:
+        """Whether no value was filled in the rows that this was learned from."""
+        return self.fill is None or not self.n_missing
+
+    @property
     def words(self) -> str:
         """How the column is encoded, for people."""
-        if self.fill is None or not self.n_missing:
+        if self.is_unchanged:
             return "as it is"
         marked = ", marked in a column of their own" if self.indicator else ""
         return f"{self.n_missing:,} missing values become {self.fill:.6g}{marked}"

@@ -43,7 +43,7 @@ def encode_table(recipe: Recipe, table: Any) -> FloatArray:
     table = as_arrow(table)
     rows = recipe.read(_raw(table))
     # checked before any batch is read, so that a missing column is reported at once
-    parts = rows.batches(recipe.check(rows.schema, rows.name))
+    parts = rows.batches(recipe.types_to_read_by(rows.schema, rows.name))
     no_rows = np.empty((0, len(recipe.names)))
     encoded = np.concatenate([no_rows, *map(recipe.encode, parts)])
     for encoder in recipe.columns:
@@ -57,7 +57,7 @@ def with_levels_of(recipe: Recipe, table: Any) -> Recipe:
     if recipe.transformer is not None:
         return recipe
     rows = recipe.read(_raw(as_arrow(as_table(table))))
-    for batch in rows.batches(recipe.check(rows.schema, rows.name)):
+    for batch in rows.batches(recipe.types_to_read_by(rows.schema, rows.name)):
         recipe = recipe.with_levels_of(batch)
     return recipe
 

@@ -71,7 +71,10 @@ class Recipe:
 
     @property
     def _reads(self) -> dict[str, str | None]:
-        """The same columns, with what each must hold."""
+        """The same columns, with the kind that each must hold.
+
+        None accepts whatever kind the table stores.
+        """
         reads: dict[str, str | None] = {}
         for encoder in self.columns:
             reads |= encoder.reads
@@ -117,7 +120,7 @@ class Recipe:
         changed = [
             encoder
             for encoder in self.columns
-            if not isinstance(encoder, Number) or encoder.words != "as it is"
+            if not (isinstance(encoder, Number) and encoder.is_unchanged)
         ]
         shown = "; ".join(
             f"{clipped(encoder.column)}: {clipped(encoder.words, 80)}"
@@ -134,7 +137,7 @@ class Recipe:
         )
 
     def are_inputs(self, names: Sequence[str] | None) -> bool:
-        """Return whether columns of these names can only be encoded inputs."""
+        """Return whether names match X, but not the table that X was made of."""
         if names is None or list(names) != self.names:
             return False
         return not set(self.inputs) <= set(self.names)
@@ -155,7 +158,9 @@ class Recipe:
                 notations[name] = Notation(kind)
         return with_notations(table, {**notations, **self.notations})
 
-    def check(self, schema: pyarrow.Schema, table: str) -> dict[str, pyarrow.DataType]:
+    def types_to_read_by(
+        self, schema: pyarrow.Schema, table: str
+    ) -> dict[str, pyarrow.DataType]:
         """Return the types to read a table's columns by.
 
         Raises DataError if a column is missing, or holds another kind of values.
@@ -172,7 +177,8 @@ class Recipe:
         for name, wanted in self._reads.items():
             stored = schema.field(name).type
             kind = kind_of(stored)
-            wanted = wanted or kind or "number"
+            if wanted is None:
+                wanted = kind or "number"
             # Text may look like numbers in this table, and an empty column counts as
             # one of numbers.
             may_be_read = kind == wanted or wanted == "text" or str(stored) == "null"
@@ -266,7 +272,7 @@ class Recipe:
         columns = []
         for members in map(dict, values["columns"]):
             columns.append(ENCODERS[members.pop("kind")](**members))
-        # that of a grid has columns only
+        # a grid's recipe stores columns only, hence the defaults
         notations = values.get("notations", {}).items()
         return cls(
             columns,

@@ -79,11 +79,12 @@ class RawTable:
         """Whether types are guesses by the first texts of each column."""
         return self.decimal is not None
 
-    def first_rows(self, types: Types) -> pyarrow.RecordBatch | None:
-        """Return the first rows of some columns, None if there is none; later they are
-        read again.
+    def first_rows(self, wanted_types: Types) -> pyarrow.RecordBatch | None:
+        """Return the first rows of some columns; None if the table is empty.
+
+        Reading batches later starts again at the first row.
         """
-        return next(self.batches(types), None)
+        return next(self.batches(wanted_types), None)
 
 
 # -- what columns hold
@@ -158,8 +159,8 @@ def to_numbers(column: pyarrow.Array) -> np.ndarray:
     return values / scale if scale != 1.0 else values
 
 
-# Arrow's own conversions, `to_numpy` and `array`, import pandas, which takes 0.3 s of
-# the second in which `rff-dist predict` predicts a row.
+# While predicting, avoid Arrow's `to_numpy` and `array`: they import pandas, which
+# takes 0.3 s of the second in which `rff-dist predict` predicts a row.
 
 
 def _floats(column: pyarrow.Array) -> np.ndarray:
@@ -184,7 +185,8 @@ def column_of(values: Sequence[Any]) -> pyarrow.Array:
     values = [None if _is_missing(value) else value for value in values]
     if kinds <= {int, float}:
         type_ = None if kinds == {int} else pyarrow.float64()
-        with suppress(pyarrow.ArrowException, OverflowError):  # not whole, or too long
+        # whole floats become int64; if that cast fails, all stay float64
+        with suppress(pyarrow.ArrowException, OverflowError):
             return pyarrow.array(values, type_, from_pandas=True).cast("int64")
         return pyarrow.array(values, pyarrow.float64(), from_pandas=True)
     if kinds <= {date, datetime}:
@@ -237,9 +239,9 @@ def with_lists(table: RawTable) -> RawTable:
             fields[name] = column.type.value_type
             places[name] = (column.name, i)
 
-    def batches(types: Types) -> Batches:
+    def batches(wanted_types: Types) -> Batches:
         stored_types = {}
-        for name, type_ in types.items():
+        for name, type_ in wanted_types.items():
             if name in places:
                 stored_types[places[name][0]] = list_types[places[name][0]]
             else:
@@ -250,7 +252,7 @@ def with_lists(table: RawTable) -> RawTable:
                 lists = batch.column(name)
                 _check_lengths(lists, widths[name], table.name, name, start)
             columns = {}
-            for name, type_ in types.items():
+            for name, type_ in wanted_types.items():
                 if name in places:
                     source, i = places[name]
                     elements = compute.list_element(batch.column(source), i)
@@ -357,25 +359,26 @@ def expecting_types(path: Path) -> Iterator[None]:
         ) from error
 
 
-def types_to_read(types: Types, schema: pyarrow.Schema) -> Types:
+def types_to_read(wanted_types: Types, schema: pyarrow.Schema) -> Types:
     """Return the types to read by, where a reader does not make texts of numbers."""
-    wanted = {}
-    for name, type_ in types.items():
+    read_types = {}
+    for name, wanted in wanted_types.items():
         stored = schema.field(name).type
         is_number = kind_of(stored) == "number" and stored != pyarrow.null()
-        wanted[name] = stored if is_number and type_ == pyarrow.string() else type_
-    return wanted
+        is_cast_later = is_number and wanted == pyarrow.string()
+        read_types[name] = stored if is_cast_later else wanted
+    return read_types
 
 
 def cast_columns(
-    batch: pyarrow.RecordBatch, types: Types, table: str
+    batch: pyarrow.RecordBatch, wanted_types: Types, table: str
 ) -> pyarrow.RecordBatch:
-    """Return the columns of `types`, cast to these types.
+    """Return the columns of `wanted_types`, cast to these types.
 
     Raises DataError, which names the table, if a value cannot be cast.
     """
     columns = {}
-    for name, type_ in types.items():
+    for name, type_ in wanted_types.items():
         column = batch.column(name)
         try:
             if type_ == pyarrow.string():

@@ -332,8 +332,8 @@ def _worth_doubling(
     # The shortfall, by what factor (A + alpha·I)⁻¹ may exceed P⁻¹, bounds the condition
     # of the preconditioned system. With a perfect sketch it is 1.
     condition = float(sketch.shortfall(np.array([alpha]))[0])
-    saved = cg.expected_iterations(condition, tolerance)
-    saved -= cg.expected_iterations(1.0, tolerance)
+    saved = cg.most_iterations(condition, tolerance)
+    saved -= cg.most_iterations(1.0, tolerance)
     # One column per target, also in `validate_alphas`: `alpha` is the smallest there,
     # and its columns are the last to be iterated.
     per_step = gram_products.pass_operations(operator.accumulation.spec.n_targets)

@@ -409,7 +409,7 @@ def create_grid_output(
     layout: Layout,
     *,
     overwrite: bool = False,
-    place: Location | None = None,
+    staged: Location | None = None,
 ) -> GridOutput:
     """Begin variables with the dimensions, coordinates and chunks of a dataset."""
     variables = [column.variable for column in dataset.inputs]
@@ -448,7 +448,7 @@ def create_grid_output(
         attributes,
         inputs=[] if group.url is None else [locations.parse_location(group.url)],
         overwrite=overwrite,
-        staged=place,
+        staged=staged,
     )
 
 

@@ -310,12 +310,12 @@ def create_output(
     *,
     inputs: Sequence[PathLike] = (),
     overwrite: bool = False,
-    place: Location | None = None,
+    staged: Location | None = None,
 ) -> Output:
     """Begin an output of known size that workers fill block by block.
 
     It may not overlap its inputs, and replaces a Zarr group at `url` only with
-    `overwrite`. If it is to be written in a local folder `place` until it is finished,
+    `overwrite`. If it is to be written in a local folder `staged` until it is finished,
     arrays of a stopped job of the same output are continued there.
     """
     attributes: Summary = {}
@@ -339,7 +339,7 @@ def create_output(
         attributes,
         inputs=[locations.parse_location(source) for source in inputs],
         overwrite=overwrite,
-        staged=place,
+        staged=staged,
     )
 
 

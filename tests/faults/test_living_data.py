@@ -26,7 +26,7 @@ from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.forget import forget
 from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.refresh import update_from
-from rff_dist.workbench.jobs.refusals import find_lacking
+from rff_dist.workbench.jobs.refusals import refusals_of
 from rff_dist.workbench.jobs.specs import Forget, Update
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.living_data import CHUNK, ENGINE, draw, fit, make_small, sum_like
@@ -181,7 +181,7 @@ class LivingData(RuleBasedStateMachine):
             assert model.digest() == before
             assert any(
                 one.data_version == dataset.version
-                for one in find_lacking(parse_location(self.model))
+                for one in refusals_of(parse_location(self.model))
             )
             return
         assert found["left_out"] == [] or not self.all_are_good

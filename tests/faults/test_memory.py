@@ -128,7 +128,7 @@ from rff_dist.kmeans.cluster_options import LloydOptions
 
 dataset, engine = open_dataset(sys.argv[1]).without_targets(), SerialEngine(n_threads=2)
 feature_map = draw_feature_map(Gaussian(1.0), n_features=4, n_components=16, random_state=0)
-job = kmeans_starts.measure(dataset, feature_map, None, engine=engine)
+job = kmeans_starts.clustering_job(dataset, feature_map, None, engine=engine)
 lloyd = LloydOptions(n_clusters=5, init="k-means++", max_iter=20, tol=0.0)
 peaks = [peak() for done in kmeans.iterate(job, kmeans.start(job, lloyd), lloyd)]
 print(json.dumps({"second": peaks[1], "last": peaks[-1], "passes": len(peaks)}))

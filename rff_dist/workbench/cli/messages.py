@@ -1,8 +1,8 @@
-"""Messages and errors on standard error, in words or as lines of JSON.
+"""Messages and errors on standard error, and JSON on standard output.
 
 The library's messages name options as Python does; here they are told by the flags of
 the command that runs. An error is one line that says what is wrong, at most one more
-that says what to do, and the exit code.
+that says what to do, and the exit code. Standard error has words or lines of JSON.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def in_flags(message: str) -> str:
     """
     options = settings.options.get()
 
-    def flag(match: re.Match[str]) -> str:
+    def replaced(match: re.Match[str]) -> str:
         name = match["name"]
         value = match["value"]
         # commands for several targets, kernels or sources name them so
@@ -71,7 +71,7 @@ def in_flags(message: str) -> str:
         plain = re.sub("[\\[\\]'\"]", "", value).replace(", ", ",")
         return f"{flag} {plain}"
 
-    return _NAMED.sub(flag, message)
+    return _NAMED.sub(replaced, message)
 
 
 def say(kind: str, message: str, style: str) -> None:
@@ -150,13 +150,13 @@ def report_error(
     elif isinstance(error, MemoryError):
         message = f"this machine's memory is not enough{in_brackets}"
         hint = "to see how much memory a fit needs: rff-dist plan --help"
-    elif type(error).__module__ == "rff_dist.errors":
+    elif isinstance(error, errors.RFFDistError):
         message = str(error)
         # a file has options by their names in Python
-        if not any(note.startswith("from ") for note in notes):
+        if not error.source:
             message = in_flags(message)
         message += in_brackets
-        hint = _hint(error, code, title, notes, message, values)
+        hint = _hint(error, code, title, message, values)
     else:
         message = f"{type(error).__name__}: {error}{in_brackets}"
         hint = ""
@@ -184,18 +184,16 @@ def _words_of_stop(code: int, notes: Sequence[str]) -> tuple[str, str]:
 
 
 def _hint(
-    error: BaseException,
+    error: errors.RFFDistError,
     code: int,
     title: str,
-    notes: Sequence[str],
     message: str,
     values: Iterable[Any],
 ) -> str:
     """Return what to do about an error of the library; "" if its message says it."""
     if code == exits.USAGE:
         return _see_help(title)
-    is_kept = any("goes on from there" in note for note in notes)
-    if is_kept and isinstance(error, errors.ClusterError):
+    if error.can_go_on and isinstance(error, errors.ClusterError):
         return _to_go_on()
     near = _near_path(message, values)
     return f"did you mean {near}?" if near else ""

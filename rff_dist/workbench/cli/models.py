@@ -62,12 +62,12 @@ def show(model: str = _MODEL) -> Document:
     """Show the versions of a registered model: what each was made of, and why it was
     published.
     """
-    from rff_dist.workbench.jobs.refusals import find_lacking
+    from rff_dist.workbench.jobs.refusals import refusals_of
     from rff_dist.workbench.results.versions import versions_table
 
     registered = _open(model)
     pointer = registered.pointer()
-    refusals = find_lacking(registered.location)
+    refusals = refusals_of(registered.location)
     published = registered.versions()
     facts: words.Lines = {"current": words.Alert("none: promote a version")}
     following = ["models", "promote", model, "N"]
@@ -102,7 +102,7 @@ def promote(
     """Make a version the current one: everyone who reads the model from now on gets
     it.
     """
-    return _changed(model, _open(model).promote(number, reason=reason))
+    return _publish_change(model, _open(model).promote(number, reason=reason))
 
 
 @command("models/NAME")
@@ -110,7 +110,7 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     """Go back to the version that was current before; a second rollback goes one
     further back.
     """
-    return _changed(model, _open(model).rollback(reason=reason))
+    return _publish_change(model, _open(model).rollback(reason=reason))
 
 
 @command("models/NAME --keep 10")
@@ -147,8 +147,8 @@ def _refusal_words(refusal: new_rows.Refusal) -> str:
     return f"{rows}, since {words.time_words(refusal.refused)}: {refusal.reason}"
 
 
-def _changed(model: str, version: versions.Version) -> Document:
-    """Report that a version is current now."""
+def _publish_change(model: str, version: versions.Version) -> Document:
+    """Mirror the model to MLflow, then report that a version is current now."""
     from rff_dist.workbench.integrations.exporters import mirror
 
     mirror(model)

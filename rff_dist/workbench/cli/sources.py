@@ -109,6 +109,7 @@ def _naming(source: str) -> Iterator[None]:
         yield
     except InvalidParameterError as error:
         if source != "cli":
+            error.source = source
             error.add_note(f"from {source}")
         raise
 

@@ -103,18 +103,18 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             )
             lloyd = choice.lloyd
         do("broadcast", broadcast, engine, feature_map)
-        measured_rows = do(
+        clustering = do(
             "measure",  # ‖z‖² of each row
-            kmeans_starts.measure,
+            kmeans_starts.clustering_job,
             dataset,
             feature_map,
             moments,
             engine=engine,
         )
-        starts = do("start", kmeans.start, measured_rows, lloyd)
+        starts = do("start", kmeans.start, clustering, lloyd)
 
         passes: list[Summary] = []
-        lloyd_passes = kmeans.iterate(measured_rows, starts, lloyd)
+        lloyd_passes = kmeans.iterate(clustering, starts, lloyd)
         clusters = None
         while clusters is None:
             number = len(passes) + 1

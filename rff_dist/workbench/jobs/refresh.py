@@ -122,7 +122,7 @@ def update_from(
         version = versions.RegisteredModel(location.url).current()
         champion = models.read_model(location.url if version is None else version.url)
         new_rows.check_updatable(champion)
-        lacking = refusals.find_lacking(location)
+        lacking = refusals.refusals_of(location)
         # In a folder the lock is held from here to the publication, so that no other
         # run takes the same rows.
         rows = do(

@@ -61,7 +61,7 @@ def forget_refusals(location: locations.Location, rows: NewRows) -> None:
         write_refusals(location, left)
 
 
-def find_lacking(location: locations.Location) -> list[Refusal]:
+def refusals_of(location: locations.Location) -> list[Refusal]:
     """Return the rows that the model at a location lacks: refused ones, and those of
     versions rolled back.
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from rff_dist.engines import events, protocol, serial, tracing
 from rff_dist.engines.cluster import Cluster
+from rff_dist.errors import RFFDistError
 from rff_dist.fields import build
 from rff_dist.storage import locations, writing
 from rff_dist.storage.ledger import ledger_place, open_ledger
@@ -124,6 +125,8 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
                 f"what it has done is kept in {redact(place.url)}{size}: the same job"
                 " goes on from there"
             )
+            if isinstance(error, RFFDistError):
+                error.can_go_on = True
         raise
     # Drop the sums only after the result is published: a run that died in between would
     # start from nothing.

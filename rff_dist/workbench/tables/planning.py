@@ -59,7 +59,7 @@ def plan_rows(
 
     index = None
     if given is not None:
-        given.check(schema, first.name)
+        given.types_to_read_by(schema, first.name)
         roles = _roles_by_recipe(given, roles, schema)
     elif not options.encoding.keep_index:
         index = column_roles.find_index(first, roles)

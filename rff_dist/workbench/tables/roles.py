@@ -184,7 +184,7 @@ def plan_columns(
     if roles.weight is not None:
         wanted[roles.weight] = "number"
     wanted |= {name: None for name in (roles.groups, roles.id) if name is not None}
-    types = recipe.check(schema, table) if recipe.columns else {}
+    types = recipe.types_to_read_by(schema, table) if recipe.columns else {}
     for name, kind in wanted.items():
         types[name] = read_type(schema.field(name).type, kind)
     dtype = recipe.dtype(schema) if roles.dtype is None else np.dtype(roles.dtype)

@@ -90,7 +90,9 @@ def test_all_starts_share_the_passes(n_init):
             lambda event: isinstance(event, PassStarted) and labels.append(event.label)
         ],
     )
-    job = kmeans_starts.measure(ArrayDataset(rows), feature_map, None, engine=engine)
+    job = kmeans_starts.clustering_job(
+        ArrayDataset(rows), feature_map, None, engine=engine
+    )
     lloyd = LloydOptions(
         n_clusters=4, init="k-means++", n_init=n_init, max_iter=4, tol=0.0
     )
@@ -117,7 +119,9 @@ def test_an_empty_cluster_of_one_start_is_refilled_as_if_it_were_alone():
     feature_map = draw_feature_map(
         Gaussian(1.0), n_features=3, n_components=16, random_state=0
     )
-    job = kmeans_starts.measure(ArrayDataset(points), feature_map, None, engine=ENGINE)
+    job = kmeans_starts.clustering_job(
+        ArrayDataset(points), feature_map, None, engine=ENGINE
+    )
     values = np.zeros((2, 3, 16))
     values[0] = feature_map.transform(points[:3])
     values[1] = [*feature_map.transform(points[:2]), np.full(16, 50.0)]

@@ -80,7 +80,7 @@ def ours_from(start, X, sample_weight=None, **parameters):
 def find(rows, feature_map, n_clusters, *, engine=ENGINE, **options):
     dataset = ArrayDataset(rows) if isinstance(rows, np.ndarray) else rows
     moments = inspect(dataset, engine=engine) if dataset.weighted else None
-    job = kmeans_starts.measure(dataset, feature_map, moments, engine=engine)
+    job = kmeans_starts.clustering_job(dataset, feature_map, moments, engine=engine)
     lloyd = LloydOptions(n_clusters=n_clusters, **options)
     return kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
 

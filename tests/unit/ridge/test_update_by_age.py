@@ -9,7 +9,7 @@ from rff_dist.living.merge import refit_on
 from rff_dist.living.ranges import merge_ranges
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.locations import parse_location
-from rff_dist.workbench.jobs.refusals import find_lacking
+from rff_dist.workbench.jobs.refusals import refusals_of
 from tests.living_data import (
     BLOCK,
     CHUNK,
@@ -110,7 +110,7 @@ class TestAWindow:
             [],
             900,
         )
-        assert find_lacking(parse_location("model")) == []
+        assert refusals_of(parse_location("model")) == []
         assert_follows(read_model("model"), begun, open_dataset(url), 4500)
 
     # at a million deviations

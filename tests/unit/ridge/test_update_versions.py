@@ -29,7 +29,7 @@ from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import expire, roll_back
-from rff_dist.workbench.jobs.refusals import find_lacking
+from rff_dist.workbench.jobs.refusals import refusals_of
 from tests.living_data import (
     BLOCK,
     CHUNK,
@@ -313,7 +313,7 @@ class TestARun:
         found = refresh("model", url)
         assert found["decision"] == "kept"
         assert read_model("model").digest() == begun.digest()
-        [refusal] = find_lacking(parse_location("model"))
+        [refusal] = refusals_of(parse_location("model"))
         assert (refusal.start, refusal.stop, refusal.n_changed) == (0, 1500, 1500)
         assert (refusal.reason, refusal.data_version) == (
             found["reason"],
@@ -323,7 +323,7 @@ class TestARun:
         assert refresh("model", url)["decision"] == "nothing new"
         append_dataset(url, *draw(300, 2))
         assert refresh("model", url)["decision"] == "published"
-        assert find_lacking(parse_location("model")) == []
+        assert refusals_of(parse_location("model")) == []
 
     @pytest.mark.usefixtures("begun")
     def test_keeps_refused_rows_out_when_other_rows_are_corrected(self, url):
@@ -338,4 +338,4 @@ class TestARun:
         replace_rows(url, range(4000, 5000), *draw(1000, 4))
         mended = refresh("model", url)
         assert (mended["decision"], mended["left_out"]) == ("published", [])
-        assert find_lacking(parse_location("model")) == []
+        assert refusals_of(parse_location("model")) == []
