@@ -62,7 +62,8 @@ class OptionDeclaration:
     unit: str | None = None
     #: whether the command line also takes it by its position, without its flag
     argument: bool = False
-    #: what the job does with the place that the option names; "fills" is a folder
+    #: what the job does with the place that the option names: "writes" makes it,
+    #: "fills" makes files in it, "changes" edits what is there
     place: Literal["reads", "writes", "changes", "fills"] | None = None
     #: that the name of a single file may have
     suffixes: tuple[str, ...] = ()
@@ -71,6 +72,7 @@ class OptionDeclaration:
 
     @property
     def writes(self) -> bool:
+        """Whether the place is a new output; data that a job changes are its input."""
         return self.place in ("writes", "fills")
 
 
@@ -91,7 +93,7 @@ class Option:
         return self.default is dataclasses.MISSING
 
     @property
-    def names(self) -> list[str]:
+    def literals(self) -> list[str]:
         """The texts that a `Literal` allows."""
         return [part for part in _parts(self.type) if isinstance(part, str)]
 
@@ -151,13 +153,13 @@ class Option:
     def refusal(self, value: Any) -> InvalidParameterError:
         """Return the error for a value that the option does not take."""
         message = f"`{self.name}` is {value!r}; expected {self.expected}"
-        return InvalidParameterError(message + did_you_mean(str(value), self.names))
+        return InvalidParameterError(message + did_you_mean(str(value), self.literals))
 
     @property
     def expected(self) -> str:
         """What it takes, in words."""
         kinds = self.kinds
-        words = self.names
+        words = self.literals
         words += [reader.expected for reader in _readers(self.type) if reader.expected]
         if bool in kinds:
             words.append("true or false")
@@ -216,7 +218,7 @@ def _bounds(annotation: Any) -> str:
     words: dict[str, str] = {}
     for part in _parts(annotation):
         if part is list and words:
-            break  # bounds of several are those of one, or nearly
+            break  # a list's element bounds nearly repeat those of one
         for name, word in _BOUNDS.items():
             if hasattr(part, name) and not isinstance(part, type):
                 words[name] = f"{word} {getattr(part, name)}"
@@ -393,7 +395,7 @@ def declared(
 def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     """Yield all options of a spec, including those of its groups."""
     hints = typing.get_type_hints(spec, include_extras=True)
-    # the class that declares an option first comes last in the order of resolution
+    # base classes come last here and override: the first declaration wins
     panels = {
         name: getattr(base, "panel", panel)
         for base in spec.__mro__

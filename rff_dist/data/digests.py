@@ -80,7 +80,10 @@ def _segments(n_samples: int, row_bytes: int) -> list[tuple[int, int]]:
 
 
 def as_bytes(values: np.ndarray) -> bytes | np.ndarray:
-    """Return values as bytes; text, whose arrays are addresses, as letters."""
+    """Return values as bytes.
+
+    Text becomes lengths and UTF-8, since its arrays hold addresses.
+    """
     if values.dtype.kind != "T":
         return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     lengths = np.strings.str_len(values).astype("<i8")

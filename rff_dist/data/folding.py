@@ -446,19 +446,21 @@ def with_tuning_rows(folds: Folds, n_samples: int, n_tuning: int) -> TuningFolds
 
 # by their names in stored models
 _KINDS: dict[str, type[Folds]] = {
-    "HashFolds": HashFolds,
-    "GroupFolds": GroupFolds,
-    "TimeFolds": TimeFolds,
-    "DatedFolds": DatedFolds,
-    "PredefinedFolds": PredefinedFolds,
-    "HeldInFolds": TuningFolds,
+    kind.__name__: kind
+    for kind in (
+        HashFolds,
+        GroupFolds,
+        TimeFolds,
+        DatedFolds,
+        PredefinedFolds,
+        TuningFolds,
+    )
 }
-_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def folds_to_dict(folds: Folds) -> Summary:
     """Return folds as JSON values for `folds_from_dict`, without a table of groups."""
-    facts: Summary = {"kind": _NAMES[type(folds)]}
+    facts: Summary = {"kind": type(folds).__name__}
     for member in fields(folds):
         if member.repr:
             facts[member.name] = getattr(folds, member.name)

@@ -34,7 +34,7 @@ class _Phase:
     label: str
     #: The last remark about it, or what its pass does after its last row.
     text: str = ""
-    #: Rows of the pass that runs, and those that are done; 0 between passes.
+    #: Rows of the current or last pass, and how many of them are done.
     n_samples: int = 0
     n_done: int = 0
     #: Rows of all passes of the phase that are done.
@@ -87,10 +87,10 @@ class RichProgress:
     #: Seconds between plain lines, and between two looks at a job without events.
     EVERY = 10.0
     TICK = 0.5
-    #: Cells that all but the words take with a share, and without one; and those that
-    #: words have at least.
-    WITH_SHARE = 44
-    WITHOUT = 24
+    #: Columns of the terminal that bar, rate and times take, with a percentage and
+    #: without; and those that are left for words at least.
+    WITH_PERCENTAGE = 44
+    WITHOUT_PERCENTAGE = 24
     LEAST_WORDS = 16
 
     def __init__(self, console: Console | None = None, name: str = "start") -> None:
@@ -137,6 +137,7 @@ class RichProgress:
         if isinstance(event, events.PassFailed):
             self.say(str(event))
         if isinstance(event, events.PassResumed):
+            # said once, and again of a pass in which rows are still missing
             if event.n_kept < event.n_samples or not self._is_resumed:
                 self.say(str(event))
             self._is_resumed = True
@@ -221,7 +222,7 @@ class RichProgress:
 
         task = self._bar.tasks[0]
         task.total = total or None  # `update` takes None for no change
-        width_of_others = self.WITH_SHARE if total else self.WITHOUT
+        width_of_others = self.WITH_PERCENTAGE if total else self.WITHOUT_PERCENTAGE
         width = self._console.width - width_of_others
         self._words.max_width = max(self.LEAST_WORDS, width)
         self._bar.update(self._job, description=words, completed=done, rate=rate)

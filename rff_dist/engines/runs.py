@@ -31,11 +31,11 @@ class RunQueue:
         self._partitions = partitions
         self._seconds = 0.0
         self._n_timed = 0
-        #: Consecutive blocks from which runs are cut; the last ones come first.
-        self._stretches: list[Run] = []
+        #: Consecutive blocks from which runs are cut; the last ones are taken first.
+        self._uncut_runs: list[Run] = []
 
     def __len__(self) -> int:
-        return sum(len(stretch.positions) for stretch in self._stretches)
+        return sum(len(uncut.positions) for uncut in self._uncut_runs)
 
     @property
     def seconds_per_block(self) -> float:
@@ -56,23 +56,23 @@ class RunQueue:
     def put(self, runs: Sequence[Run]) -> None:
         """Add blocks that come before all others: those with kept sums first."""
         last_first = runs[::-1]
-        self._stretches += sorted(last_first, key=lambda run: run.is_kept)
+        self._uncut_runs += sorted(last_first, key=lambda run: run.is_kept)
 
     def take(self, n_workers: int) -> Run:
         """Take the next run."""
         length = self._length(n_workers)
-        stretch = self._stretches.pop()
-        if stretch.is_kept:
-            return stretch
+        uncut = self._uncut_runs.pop()
+        if uncut.is_kept:
+            return uncut
 
         # A partition of a Dask collection is computed once, for all of its blocks.
         if self._partitions is not None:
-            length = self._partitions.run_length(stretch.positions)
+            length = self._partitions.run_length(uncut.positions)
 
-        rest = stretch.positions[length:]
+        rest = uncut.positions[length:]
         if rest:
-            self._stretches.append(replace(stretch, positions=rest))
-        return replace(stretch, positions=stretch.positions[:length])
+            self._uncut_runs.append(replace(uncut, positions=rest))
+        return replace(uncut, positions=uncut.positions[:length])
 
     def _length(self, n_workers: int) -> int:
         """Return the number of blocks of the next run, by guided self-scheduling.
@@ -82,8 +82,8 @@ class RunQueue:
         length = len(self) // (2 * n_workers)
         if self.seconds_per_block > 0:
             longest = RUN_S / self.seconds_per_block
-            # With a ledger each run leaves a file, so runs are few and long; little
-            # dies with a worker.
+            # With a ledger each run leaves a file, so runs are few and long. The
+            # ledger also has a run's first blocks, so little is lost with a worker.
             if self._pass_ledger is not None:
                 longest = max(longest, self._n_blocks / resuming.MOST_RUNS)
             length = min(length, int(longest))

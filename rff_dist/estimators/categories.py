@@ -68,7 +68,7 @@ def as_rows(X: FloatArray, recipe: Recipe, facts: Facts) -> memory.ArrayDataset:
     return memory.ArrayDataset(X, feature_names=names, attributes={RECIPE: facts})
 
 
-def check_absent(estimator: Any, X: Any) -> None:
+def refuse_categories(estimator: Any, X: Any) -> None:
     """Refuse categories of rows that are not in memory, from which nothing is learned.
 
     InvalidParameterError if columns are given; DataError for a frame of Dask that has
@@ -109,12 +109,7 @@ def _wanted(given: object) -> list[Any] | None:
 
 def _named(wanted: list[Any], names: Sequence[str], *, has_names: bool) -> list[str]:
     """Return the names of the columns that are given by names, positions or a mask."""
-    kinds = {
-        kind
-        for kind in (bool | np.bool_, int | np.integer, str)
-        if all(isinstance(one, kind) for one in wanted)
-    }
-    if bool | np.bool_ in kinds and wanted:
+    if wanted and _are_all(wanted, bool | np.bool_):  # booleans are ints, so first
         if len(wanted) != len(names):
             raise InvalidParameterError(
                 f"`categorical_features` has {len(wanted)} booleans; expected"
@@ -123,24 +118,28 @@ def _named(wanted: list[Any], names: Sequence[str], *, has_names: bool) -> list[
         return [
             name for name, is_chosen in zip(names, wanted, strict=True) if is_chosen
         ]
-    if int | np.integer in kinds:
-        unknown = [one for one in wanted if not 0 <= one < len(names)]
-        found = [names[one] for one in wanted if one not in unknown]
-    elif str in kinds and has_names:
-        unknown = [one for one in wanted if one not in names]
-        found = wanted
-    elif str in kinds:
+    if _are_all(wanted, int | np.integer):
+        unknown = [place for place in wanted if not 0 <= place < len(names)]
+        found = [names[place] for place in wanted if place not in unknown]
+    elif not _are_all(wanted, str):
+        raise InvalidParameterError(
+            f"`categorical_features` is {wanted!r}; {_EXPECTED}"
+        )
+    elif not has_names:
         raise InvalidParameterError(
             f"`categorical_features` names {listed(wanted)}, but X has no names;"
             " expected positions of columns, or a frame"
         )
     else:
-        raise InvalidParameterError(
-            f"`categorical_features` is {wanted!r}; {_EXPECTED}"
-        )
+        unknown = [name for name in wanted if name not in names]
+        found = wanted
     if unknown:
         raise InvalidParameterError(
             f"`categorical_features`: X has no column {listed(unknown)}; it has"
             f" {len(names)}: {listed(names)}"
         )
     return found
+
+
+def _are_all(values: list[Any], kind: Any) -> bool:
+    return all(isinstance(value, kind) for value in values)

@@ -90,7 +90,7 @@ def as_dataset(
         )
         return rows_in_memory(rows, targets, sample_weight)
     if reset:
-        categories.check_absent(estimator, X)
+        categories.refuse_categories(estimator, X)
     else:
         X = _encoded_elsewhere(estimator, X)
     if is_stored(X):

@@ -221,12 +221,12 @@ def _accumulate(
         rows = replace(rows, y=None)
     _check_layout(rows, state)
     block = _SortedRows.of(rows, state, pieces.order)
-    with_room = []
+    roomy_totals = []
     for total, size in zip(totals, pieces.sizes, strict=True):
         if total is None:
             total = ridge_statistics.RidgeStatistics.empty(spec)
-        # else 64 bits could overflow before `carried` moves what exceeds 62 of them
-        with_room.append(ridge_statistics.with_room(total, size))
+        # else 64 bits could overflow before `carry_in_place` moves what exceeds 62
+        roomy_totals.append(ridge_statistics.make_room(total, size))
 
     height = min(specs.tile_rows(spec.n_components), max(1, *pieces.sizes))
     tiles = pieces.tiles(height)
@@ -240,10 +240,10 @@ def _accumulate(
         n_rounded[:] = 0
     tracing.note(products=products.name)
     stripes = _Stripes(state, block, panel_rows)
-    added = _sum_tiles(stripes, tiles, height, with_room, products)
+    added = _sum_tiles(stripes, tiles, height, roomy_totals, products)
     sums = []
     for i, (start, end) in enumerate(zip(pieces.starts, pieces.ends, strict=True)):
-        total = with_room[i]
+        total = roomy_totals[i]
         cross, target_sums = added[i]
         n_observations = int(block.counts[start:end].sum())
         total = replace(
@@ -254,7 +254,7 @@ def _accumulate(
             targets=target_sums,
             n_tiles=total.n_tiles + int(n_rounded[i]),
         )
-        sums.append(ridge_statistics.carried(total))
+        sums.append(ridge_statistics.carry_in_place(total))
     return sums
 
 

@@ -65,8 +65,8 @@ class RidgeStatistics(EqualByFields):
     targets : ExactSum of shape (2, n_targets + 1)
         1'W[Y - offset, 1], and the same of squares.
     n_tiles : int
-        Number of products that were rounded to the grid, 0 in fixed point: says how far
-        the Gram may be off. Not part of equality or digest.
+        Number of products, of a tile of rows each, that were rounded to the grid, 0 in
+        fixed point: says how far the Gram may be off. Not part of equality or digest.
     whitener : Whitener or None
         The feature map's. Not part of equality, digest or storage.
 
@@ -156,6 +156,7 @@ class RidgeStatistics(EqualByFields):
             )
         exponents = self.spec.exponents
         if exponents:
+            # a run is a count and an exponent: so many components in a row share it
             runs = exact_sums.as_runs(exact_sums.expand(exponents)[:n_components])
             exponents = tuple((count, int(exponent)) for count, exponent in runs)
         spec = replace(
@@ -185,7 +186,7 @@ class RidgeStatistics(EqualByFields):
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers."""
         spec = _spec_to_dict(self.spec)
-        # These are hashed only if they say more than the rest does.
+        # Omitted at their defaults, so that digests from before they existed stay.
         if not self.spec.fixed_point:
             del spec["fixed_point"]
         facts = [spec, self.n_samples]
@@ -227,8 +228,8 @@ class RidgeStatistics(EqualByFields):
         """Return Z'y of shape (n_components,), or Z'Y of (n_components, n_targets)."""
         cross = self.cross.value()
         raw = cross[:, :-1] + np.outer(cross[:, -1], self.spec.offsets)
-        moments = reading.sums_over_z(self, raw)
-        return moments[:, 0] if self.spec.one_dimensional else moments
+        ZtY = reading.sums_over_z(self, raw)
+        return ZtY[:, 0] if self.spec.one_dimensional else ZtY
 
     def yty(self) -> float | FloatArray:
         """Return y'y, or that of each target, of shape (n_targets,)."""
@@ -270,17 +271,17 @@ class RidgeStatistics(EqualByFields):
             center = cross[:, -1] / np.sqrt(total)
             # means minus the offsets are small, so that little cancels
             raw = cross[:, :-1] - np.outer(cross[:, -1], targets.shifts)
-            moments = reading.sums_over_z(self, raw)
+            ZtY = reading.sums_over_z(self, raw)
             feature_means = self.Zt1() / total
             target_means = targets.means
         else:
             center = None
-            moments = np.reshape(self.Zty(), (self.n_components, self.spec.n_targets))
+            ZtY = np.reshape(self.Zty(), (self.n_components, self.spec.n_targets))
             feature_means = np.zeros(self.n_components)
             target_means = np.zeros(self.spec.n_targets)
         return solution.NormalEquations(
             gram=reading.gram_of(self, center),
-            moments=moments,
+            moments=ZtY,
             total_sum_of_squares=targets.sums_of_squares(centred=fit_intercept),
             feature_means=feature_means,
             target_means=target_means,
@@ -419,7 +420,7 @@ def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) ->
     )
 
 
-def with_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
+def make_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
     """Return the same sums, with a second limb if `n_samples` more rows need one.
 
     This changes `low` in place.
@@ -427,11 +428,11 @@ def with_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
     fits = statistics.n_samples + n_samples <= statistics.spec.limb_rows
     if fits or statistics.high is not None:
         return statistics
-    return carried(replace(statistics, high=np.zeros_like(statistics.low)))
+    return carry_in_place(replace(statistics, high=np.zeros_like(statistics.low)))
 
 
-def carried[S: RidgeStatistics](statistics: S) -> S:
-    """Carry what exceeds 2**62 from `low` to `high`, in place."""
+def carry_in_place[S: RidgeStatistics](statistics: S) -> S:
+    """Carry what exceeds 2**62 from `low` to `high`, and return the same sums."""
     if statistics.high is not None:
         for start in range(0, len(statistics.low), _STRIP):
             low = statistics.low[start : start + _STRIP]
@@ -476,7 +477,7 @@ def _combine_limbs(
 def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray]:
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
-    # one limb seen as two, in the same form as `carried` leaves them
+    # one limb seen as two, in the same form as `carry_in_place` leaves them
     return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> specs.LIMB_BITS
 
 

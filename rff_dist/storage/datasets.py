@@ -274,7 +274,10 @@ def dataset_from_arrays(
             array_checks.require_numbers(role, parts[role])
             labels[role] = f"array {role!r} in memory"
     shapes = {role: part.shape for role, part in parts.items()}
-    array_checks.require_rows({role: (*shape, 0)[0] for role, shape in shapes.items()})
+    # A caller may put together arrays of different lengths: a DataError. In a stored
+    # group they are damage, for which `_check_shapes` raises StorageError.
+    n_rows = {role: shape[0] if shape else 0 for role, shape in shapes.items()}
+    array_checks.require_rows(n_rows)
     _check_shapes(shapes, labels)
     return ZarrDataset(**parts, missing_chunks=missing_chunks)
 
@@ -312,7 +315,7 @@ def _open(
     _check_shapes(shapes, {role: array.label for role, array in arrays.items()})
     target_names = None
     if "y" in shapes:
-        n_targets = (shapes["y"][1:] or (1,))[0]
+        n_targets = shapes["y"][1] if len(shapes["y"]) > 1 else 1
         target_names = _names(group, "target_names", n_targets)
     return ZarrDataset(
         **arrays,

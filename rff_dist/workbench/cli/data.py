@@ -51,7 +51,7 @@ def log(data: str = _DATA) -> Document:
         tags = ", ".join(entry["tags"])
         rows.append((number, when, entry.get("n_after"), entry["message"], tags))
     header = ("version", "written (UTC)", "rows", "why", "tags")
-    table = words.Table("", header, rows, is_facts=True)
+    table = words.Table("", header, rows, is_text=True)
     title = f"{data}: {words.plural(len(rows), 'version')}"
     return Document(title, [table], record={"data": data, "versions": versions})
 

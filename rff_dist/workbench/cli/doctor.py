@@ -98,7 +98,7 @@ def doctor(
     n_warnings = states.count("warn")
     return Document(
         f"{words.plural(n_failures, 'failure')}, {words.plural(n_warnings, 'warning')}",
-        [words.Table("", ("", "", ""), rows, is_facts=True)],
+        [words.Table("", ("", "", ""), rows, is_text=True)],
         record={"ok": not n_failures, "findings": findings},
         code=exits.FAILED if n_failures else 0,
     )

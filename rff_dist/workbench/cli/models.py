@@ -51,7 +51,7 @@ def list_models(
         rows.append((model.name, *version_cells(current)))
     return Document(
         f"{words.plural(len(models), 'registered model')} in {registry}",
-        [words.Table("", ("model", *COLUMNS), rows, is_facts=True)] if models else [],
+        [words.Table("", ("model", *COLUMNS), rows, is_text=True)] if models else [],
         record={"registry": registry, "models": models},
         next=[["models", "show", f"{registry.rstrip('/')}/NAME"]],
     )

@@ -108,7 +108,7 @@ def plan(
         "growing": costs.cost_of_growing(choices, machines, gflops=gflops),
     }
     rows = list(_rows(fit_plan, record, machines))
-    table = words.Table("", ("", "", ""), rows, is_facts=True)
+    table = words.Table("", ("", "", ""), rows, is_text=True)
     return Document(f"a fit of {source.data}", [table], record=record)
 
 

@@ -249,19 +249,19 @@ def _parameter(option: fields.Option, group: Group) -> inspect.Parameter:
 
     `Command.read` reads the value itself, from the tokens that `sources.fill` keeps.
     """
-    names = option.names
+    literals = option.literals
     unit = option.declared.unit
-    if unit is None and names:
-        unit = "|".join(names)
+    if unit is None and literals:
+        unit = "|".join(literals)
     elif unit is None:
         unit = "NAME" if str in option.kinds else "N"
 
     hint: Any = str
-    if names:  # which completion offers
-        hint = str | Literal[*names]
+    if literals:  # which completion offers
+        hint = str | Literal[*literals]
     if option.kinds == {list, str}:
         hint = list[hint]
-    elif option.kinds == {bool} and not names:
+    elif option.kinds == {bool} and not literals:
         hint = bool
 
     default: Any = False

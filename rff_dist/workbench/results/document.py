@@ -1,7 +1,7 @@
-"""What a job found, part by part, as all faces show it.
+"""What a job found, part by part, as terminal, Markdown, HTML and JSON show it.
 
 In go headings, facts, tables and pictures, out comes a `Document`, which `terminal`,
-`markdown` and `html` render. Texts that each face makes itself would differ.
+`markdown` and `html` render. Texts that each of them made itself would differ.
 """
 
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ type Part = Heading | Paragraph | words.Table | Picture | Facts
 
 @dataclass(slots=True)
 class Document:
-    """What a job found, as all faces show it: a terminal, JSON, Prefect's Markdown, or
-    a page in HTML.
+    """What a job found, as all show it: a terminal, JSON, Prefect's Markdown, or a page
+    in HTML.
     """
 
     title: str
@@ -92,4 +92,4 @@ class Document:
 def facts_table(facts: Facts) -> words.Table:
     """Return facts as a table of names and values, without values of None."""
     rows = [(name, value) for name, value in facts.items() if value is not None]
-    return words.Table("", ("what", "value"), rows, is_facts=True)
+    return words.Table("", ("what", "value"), rows, is_text=True)

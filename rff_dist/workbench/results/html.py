@@ -80,7 +80,7 @@ def _parts(page: document.Document) -> Iterator[str]:
 
 def _table(table: words.Table, label: str) -> str:
     caption = escape(table.caption)
-    style = ' class="facts"' if table.is_facts else ""
+    style = ' class="facts"' if table.is_text else ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
     body = ""
     for first, *rest in table.cells():

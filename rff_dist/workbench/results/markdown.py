@@ -31,7 +31,7 @@ def _markdown(part: document.Part) -> str:
                 f"![{_plain(alt)}](data:image/png;base64,{data})\n\n{_plain(caption)}"
             )
         case words.Table(caption, header):
-            side = ":--" if part.is_facts else "--:"
+            side = ":--" if part.is_text else "--:"
             lines = [[_plain(name) for name in header]]
             lines.append([":--", *[side] * (len(header) - 1)])
             for row in part.cells():

@@ -54,7 +54,7 @@ def _chosen_facts(
     card: Facts,
     seed: int | None = None,
 ) -> Lines:
-    """Return what every face says of a fitted model: its choices and its errors."""
+    """Return what is shown of a fitted model: its choices and its errors."""
     return {
         "features": words.features_words(features, n_components, seed),
         "kernel": words.kernel_of_features(features),
@@ -257,7 +257,7 @@ def group_parts(metrics: Facts | None, targets: Sequence[str] | None) -> list[Pa
     for name, errors in groups.items():
         rows.append((name, errors["n_samples"], describe.errors_text(errors, targets)))
     caption = "errors by group, with standard errors as if rows were independent"
-    return [Table(caption, ("group", "rows", "errors"), rows, is_facts=True)]
+    return [Table(caption, ("group", "rows", "errors"), rows, is_text=True)]
 
 
 def estimate_facts(card: Facts) -> Lines:

@@ -124,7 +124,7 @@ def forgotten_document(record: Summary, job: specs.Forget) -> Document:
         rows = [[holder[key] for key in keys] for holder in record["holders"]]
         caption = "what still holds them, or was learned from them"
         header = ("where", "what", "until")
-        holders = words.Table(caption, header, rows, is_facts=True)
+        holders = words.Table(caption, header, rows, is_text=True)
     note = (
         "Models that `--models` does not name are not searched for: trained on an"
         " earlier version, they hold sums of the rows, and must be fitted again."

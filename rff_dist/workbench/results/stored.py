@@ -146,7 +146,7 @@ def _arrays_table(record: Facts) -> words.Table:
         storage = (chunks, ", ".join(codecs), checksum)
         rows.append((array["name"], shape, array["dtype"], *storage))
     header = ("array", "shape", "dtype", "chunks", "codecs", "checksum")
-    return words.Table("arrays", header, rows or [("(none)",)], is_facts=True)
+    return words.Table("arrays", header, rows or [("(none)",)], is_text=True)
 
 
 def _lineage_facts(version: versions.Version) -> words.Lines:

@@ -93,7 +93,7 @@ def _table(table: words.Table) -> Table:
         # number's digits.
         view.add_column(
             column,
-            justify="left" if table.is_facts or not i else "right",
+            justify="left" if table.is_text or not i else "right",
             overflow="fold",
         )
     for i, row in enumerate(table.cells()):

@@ -41,4 +41,4 @@ def versions_table(
     if pointer is not None and pointer.number in numbers:
         chosen = numbers.index(pointer.number)
     rows = [version_cells(version) for version in listed]
-    return words.Table("", COLUMNS, rows, chosen, is_facts=True)
+    return words.Table("", COLUMNS, rows, chosen, is_text=True)

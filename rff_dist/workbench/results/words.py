@@ -1,7 +1,7 @@
-"""Facts and tables as every face shows them, and how they write values.
+"""Facts and tables as terminal, Markdown, HTML and JSON show them: values in words.
 
-In go numbers, times and records, out come words. Each face would round numbers in its
-own way otherwise, and the same figure would look like two.
+In go numbers, times and records, out come words. Each of these faces would round
+numbers in its own way otherwise, and the same figure would look like two.
 """
 
 from collections.abc import Sequence
@@ -35,14 +35,14 @@ class Table:
     """Rows whose first cell names them.
 
     `chosen`: the row that stands out; None for none.
-    `is_facts`: whether the cells are words, not figures.
+    `is_text`: whether the cells are words, not figures.
     """
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
     chosen: int | None = None
-    is_facts: bool = False
+    is_text: bool = False
 
     def cells(self) -> list[list[str]]:
         """Return the rows in words; an arrow marks the chosen one."""

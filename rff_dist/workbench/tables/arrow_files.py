@@ -80,7 +80,13 @@ def arrow_table(path: Path) -> RawTable:
                     piece = wanted.slice(start, _BATCH_ROWS)
                     yield cast_columns(piece, types, path.name)
 
-    return RawTable(path.name, schema, batches, None, numbered_note(stored.names))
+    return RawTable(
+        path.name,
+        schema,
+        batches,
+        n_samples=None,
+        notes=numbered_note(stored.names),
+    )
 
 
 def _arrow_reader(path: Path, source: Any) -> Any:

@@ -36,17 +36,17 @@ from rff_dist.recipes.tables import (
 )
 from rff_dist.typing import frozen
 
-_SAMPLE_BYTES = 2**16  # that show how a file is written, or more up to two lines
+_SAMPLE_BYTES = 2**16  # that show how a file is written; more if lines are longer
 _PIECE = 2**20  # bytes that are read at a time
-# At most so many bytes are sampled for two line ends: a file without any must not fill
-# the memory.
+# At most so many bytes are sampled for three line ends: a file without any must not
+# fill the memory.
 _LONGEST_LINE = 2**26
 _MOST_ABOVE = 10  # lines of a title
 #: Batches that are parsed while others are encoded and written: a chunk takes as long
 #: as a few of them.
 _AHEAD = 4
-#: Commas may be in numbers and spaces in text, so they are tried last.
 _ALIGNED = "  "  # cells that any number of spaces divides
+#: Commas may be in numbers and spaces in text, so they are tried last.
 _DELIMITERS = ["\t", ";", "|", ",", " ", _ALIGNED]
 _DELIMITER_NAMES = {"\t": "tab", " ": "space", _ALIGNED: "spaces"}
 _SPACES = re.compile(r'("[^"]*")|[^\S\n]+')
@@ -171,7 +171,14 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
 
     # a semicolon is there since commas are decimal points
     decimal = "," if dialect.delimiter == ";" else "."
-    return RawTable(path.name, schema, batches, None, dialect.notes, decimal=decimal)
+    return RawTable(
+        path.name,
+        schema,
+        batches,
+        n_samples=None,
+        notes=dialect.notes,
+        decimal=decimal,
+    )
 
 
 def _ahead(batches: Batches) -> Batches:
@@ -267,7 +274,9 @@ def _has_ends(rows: list[list[str]]) -> bool:
     width = len(others[0])
     if any(len(row) != width or row[-1] for row in others):
         return False
-    return len(names) == width - 1 or names[-1] == "" != names[0]
+    has_one_name_fewer = len(names) == width - 1
+    names_end_too = names[-1] == "" and names[0] != ""
+    return has_one_name_fewer or names_end_too
 
 
 def has_names(rows: list[list[str]]) -> bool:
@@ -364,7 +373,7 @@ def _first_lines(path: Path) -> tuple[bytes, bool]:
     """Return the beginning of a file, at least two lines, and whether that is all."""
     with pyarrow.input_stream(str(path), compression="detect") as stream:
         sample = stream.read(_SAMPLE_BYTES)
-        # Three line ends: names, a row to tell types by, and a last line that may be
+        # Three line ends: names, a row to tell types by, and a last line, which may be
         # cut.
         while sample.count(b"\n") < 3 and len(sample) < _LONGEST_LINE:
             more = stream.read(len(sample) or 1)

@@ -42,7 +42,7 @@ def json_table(path: Path) -> RawTable:
             for batch in _open_lines(path, types_to_read(types, schema)):
                 yield cast_columns(batch, types, path.name)
 
-    return RawTable(path.name, schema, batches, None)
+    return RawTable(path.name, schema, batches, n_samples=None)
 
 
 def _open_lines(path: Path, types: Types | None = None) -> Any:

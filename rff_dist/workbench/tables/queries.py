@@ -232,7 +232,14 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.RawTable:
                 rows = next(parts, [])
 
     notes = tables.numbered_note(labels)
-    return tables.RawTable("the query", schema, batches, None, notes, is_read_once=True)
+    return tables.RawTable(
+        "the query",
+        schema,
+        batches,
+        n_samples=None,
+        notes=notes,
+        is_read_once=True,
+    )
 
 
 def _type(values: Sequence[Any]) -> pyarrow.DataType:

@@ -201,7 +201,7 @@ def test_a_long_reason_leaves_the_other_columns_readable():
             "worse " * 10,
         )
     ]
-    table = Table("", versions.COLUMNS, cells, chosen=0, is_facts=True)
+    table = Table("", versions.COLUMNS, cells, chosen=0, is_text=True)
     console = Console(width=80, file=io.StringIO())
     console.print(to_rich(Document("m: 1 version", [table])))
     for cell in ("3 ←", "2026-11-23 14:34", "12,000", "D 256, gaussian", "aa0d476a"):
