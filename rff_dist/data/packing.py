@@ -1,7 +1,8 @@
 """Values as JSON and the arrays that it refers to, in place of pickles.
 
-Numbers, arrays and dataclasses of this package go in; JSON and arrays come out, and
-back. JSON alone has no arrays and no NaN, and unpickling would run code of a file.
+Numbers, arrays, dataclasses and named tuples of this package go in; JSON and arrays
+come out, and back. JSON alone has no arrays and no NaN, and unpickling would run code
+of a file.
 """
 
 import logging
@@ -43,19 +44,26 @@ def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
         return {"scalar" if isinstance(value, np.generic) else "array": len(arrays) - 1}
     if isinstance(value, float):  # JSON has no NaN and no infinity.
         return {"float": value.hex()}
-    if isinstance(value, tuple | list):
+    if type(value) in (tuple, list):
         return {type(value).__name__: [_tree(element, arrays) for element in value]}
-    if is_dataclass(value) and not isinstance(value, type):
-        members = {
-            item.name: _tree(getattr(value, item.name), arrays)
-            for item in fields(value)
-            if item.init
-        }
+    if _has_fields(type(value)):
+        members = {name: getattr(value, name) for name in _field_names(type(value))}
         return {
             "class": f"{type(value).__module__}:{type(value).__qualname__}",
-            "members": members,
+            "members": {name: _tree(one, arrays) for name, one in members.items()},
         }
     raise TypeError(f"a {type(value).__name__} is no number, array or dataclass")
+
+
+def _has_fields(kind: type) -> bool:
+    """Return whether a class is a dataclass or a named tuple."""
+    return is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+
+
+def _field_names(kind: Any) -> Sequence[str]:
+    if is_dataclass(kind):
+        return [item.name for item in fields(kind) if item.init]
+    return kind._fields  # type: ignore[no-any-return]
 
 
 def unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
@@ -85,13 +93,15 @@ def unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
 
 
 def _class_of(name: str) -> type:
-    """Return a dataclass of this package by name; no module is imported for it."""
+    """Return a dataclass or named tuple of this package by name; no module is imported
+    for it.
+    """
     module, _, path = name.partition(":")
     kind = getattr(sys.modules.get(module), path, None)
     if (
         not module.startswith("rff_dist.")
         or not isinstance(kind, type)
-        or not is_dataclass(kind)
+        or not _has_fields(kind)
     ):
         raise ValueError(f"{name!r} is no dataclass of this package")
     return kind
