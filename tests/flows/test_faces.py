@@ -94,7 +94,7 @@ JOBS = {
         Job(
             Clustering, "cluster", cluster_flow.cluster, cluster,
             {**MODEL, "output": "OUT", "n_components": 16, "seed": 3, **CLUSTERS},
-            ("digest", "candidates", "n_components", "n_principal"),
+            ("digest", "shape", "n_components", "n_principal"),
         ),
         Job(
             Predict, "predict", predict_flow.predict, predict,

@@ -78,7 +78,8 @@ def test_a_bad_batch_is_kept_out_and_listed(job):
     assert kept.exit_code == 3
     assert "kept:" in kept.stdout
     again = shown("update", model, data, "--serial")
-    assert "rows 800 to 1,099: on the newest 160 rows" in again
+    assert "rows 800 to 1,099: RMSE is " in again
+    assert "on the newest 160 rows" in again
     assert f"rff-dist update {model} {data} --backfill 800".replace(
         " ", ""
     ) in again.replace(" ", "")
