@@ -200,9 +200,9 @@ def as_arrow(frame: Any) -> pyarrow.Table:
 
 
 def _raw(table: pyarrow.Table) -> RawTable:
-    def batches(types: Types) -> Batches:
-        for batch in table.select(list(types)).combine_chunks().to_batches():
-            yield cast_columns(batch, types, "the table")
+    def batches(wanted_types: Types) -> Batches:
+        for batch in table.select(list(wanted_types)).combine_chunks().to_batches():
+            yield cast_columns(batch, wanted_types, "the table")
 
     return RawTable("the table", table.schema, batches, table.num_rows)
 
