@@ -53,22 +53,22 @@ def with_defaults(readme: str, table: str) -> str:
     """Return the README with what the table of defaults says today of errors and seconds next to
     boosted trees.
     """
-    (sets, wins, _, losses, _, seconds, _), (*_, error, trees, _) = (
+    (sets, wins, equal, losses, _, seconds, _), (*_, error, trees, _) = (
         cells[1:]
         for cells in summary(table, "z-RMSE")
         if cells[0] in ("CatBoost", "LightGBM")
     )
     sentence = (
-        f"On {sets} data sets, public and generated, it errs less than CatBoost on"
-        f" {wins} and more on {losses}, and takes {1 / float(seconds):.1f} times as"
-        f" long; LightGBM errs {error} times as much, in 1/{1 / float(trees):.0f} of"
-        " the time."
+        f"On {sets} data sets, public and generated, its error is lower than"
+        f" CatBoost's on {wins}, equal on {equal} and higher on {losses}; it takes"
+        f" {1 / float(seconds):.1f} times as long. LightGBM's error is {error} times"
+        f" ours, and it is {1 / float(trees):.0f} times as fast."
     )
     filled = textwrap.fill(
         sentence, 118, subsequent_indent="  ", break_on_hyphens=False
     )
     return re.sub(
-        r"On \d+ data sets, public.*?of the time\.", filled, readme, flags=re.DOTALL
+        r"On \d+ data sets, public.*?times as fast\.", filled, readme, flags=re.DOTALL
     )
 
 
