@@ -203,7 +203,13 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert f"total {number(total)} 100%" in words  # one figure on all faces
     assert f"report {number(seconds['report'])}" in words
     # half of the rows tuned the length scales
-    assert "On 200 rows by cross-validation, the typical error (RMSE) is" in words
+    verdict = (
+        "On 200 rows by cross-validation, the typical error (RMSE) of price & tax is"
+    )
+    assert verdict in words
+    assert "Predicting price & tax from 3 columns" in words
+    assert re.search(r"\d+ of 200 rows \([\d.]+%\) make half of the squared", words)
+    assert "What to do Is it good enough?" in words
     assert "This model by cross-validation" in words
     assert f"{document('info', trained / 'model')['digest']}" in words
 
@@ -497,10 +503,12 @@ def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_ro
     told, _, _ = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how)
     page = (tmp_path / "page.html").read_text()
     [table] = re.findall(r"<caption>Rows by true class.*?</table>", page)
-    rows = [
-        re.findall(r"<td>([^<]*)</td>", row)[:-1] for row in table.split("<tr>")[2:]
-    ]
-    counts = np.array(rows, int)
+    rows = [re.findall(r"<td>([^<]*)</td>", row) for row in table.split("<tr>")[2:]]
+    counts = np.array([row[:-2] for row in rows], int)
+    right = np.diag(counts)
+    for cells, totals in ((-2, counts.sum(axis=1)), (-1, counts.sum(axis=0))):
+        shares = [float(row[cells].rstrip("%")) for row in rows]
+        assert_allclose(shares, 100 * right / totals, atol=0.051)
     assert counts.sum() == (100 if test_rows else 300)
     # labels are noise: 1 of 3 is right; four standard errors
     assert np.diag(counts).sum() / counts.sum() < 1 / 3 + 4 * np.sqrt(

@@ -125,6 +125,8 @@ class ModelComparison:
     classes: list[str] | None = None
     #: sentences on what was not compared
     notes: tuple[str, ...] = ()
+    #: the name of the only target of a regression; None if unknown, or if it has more
+    target: str | None = None
 
     def with_model(self, name: str, predictions: Predictions) -> Self:
         """Return the comparison with another model, listed before the naive one."""

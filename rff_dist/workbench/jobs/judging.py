@@ -174,8 +174,12 @@ def _comparison(
         classes = predict.class_names(model)
         observed = predict.class_of(observed).astype(np.int64)
     naive = comparison.naive_predictions(observed, len(classes or ()), rows.weights)
+    target = None
+    targets = model.card.get("target_names") or []
+    if classes is None and len(targets) == 1:
+        target = str(targets[0])
     return comparison.ModelComparison(
-        rows, observed, {**predictions, **naive}, classes, notes
+        rows, observed, {**predictions, **naive}, classes, notes, target
     )
 
 

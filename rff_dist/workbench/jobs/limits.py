@@ -126,8 +126,8 @@ class _OutOfTimeError(BaseException):
 
 
 def _stop(_: int, __: FrameType | None) -> None:
-    """Raise the end of a job's time; again a second later, if a destructor or a
-    callback swallowed it.
+    """Raise the error that ends a job whose time is over, and again a second later if
+    a destructor or a callback swallowed it.
     """
     error = sys.exception()
     while error is not None:

@@ -146,7 +146,8 @@ def _own_figure(comparison: ModelComparison) -> str:
         return f"the mean R² is {figure}"
     r2 = comparison.scores[OURS]["r2"][0]
     known = "" if r2 is None else f" (R² {score(r2)})"
-    return f"the typical error (RMSE) is {figure}{known}"
+    of_target = "" if comparison.target is None else f" of {comparison.target}"
+    return f"the typical error (RMSE){of_target} is {figure}{known}"
 
 
 def _saved(comparison: ModelComparison, name: str) -> str:

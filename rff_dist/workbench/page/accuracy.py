@@ -21,9 +21,9 @@ from rff_dist.errors import RFFDistError
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import errors_words
-from rff_dist.typing import AnyArray, BoolArray, Facts
+from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray
 from rff_dist.workbench.jobs import confidence, judging, predict, verdict
-from rff_dist.workbench.jobs.comparison import ModelComparison
+from rff_dist.workbench.jobs.comparison import LINEAR, ModelComparison
 from rff_dist.workbench.page import columns, distributions, pictures
 from rff_dist.workbench.results import document
 from rff_dist.workbench.results import models as results_models
@@ -78,6 +78,12 @@ def score_section(
     estimate = describe.estimate_of(model.card)
     if estimate is not None:
         _errors_table(page, "This model by cross-validation", estimate)
+        if metrics is not None:
+            page.say(
+                "Quote the errors on test rows. Those of cross-validation are of other"
+                " rows, and may be too small where they also chose the model.",
+                note=True,
+            )
 
 
 def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
@@ -221,6 +227,8 @@ def _worst_rows(
             (str(names[row]), value_words(float(observed[row])), *error, *cells)
         )
     header = (title, f"observed {sample.targets[target]}", "predicted", "error")
+    if residuals.any():
+        page.say(_half_words(residuals))
     page.table(
         "Rows with the largest errors",
         (*header, *(column.name for column in shown)),
@@ -229,6 +237,22 @@ def _worst_rows(
     if comparison.rows.ids is None:
         advice = "An `id` that the table is ingested with would name these rows here."
         page.say(advice, note=True)
+
+
+def rows_of_half(residuals: FloatArray) -> int:
+    """Return how many rows with the largest errors make half of the squared error."""
+    squares = np.sort(np.square(residuals))[::-1].cumsum()
+    return int(np.searchsorted(squares, squares[-1] / 2)) + 1
+
+
+def _half_words(residuals: FloatArray) -> str:
+    n_half = rows_of_half(residuals)
+    make = "makes" if n_half == 1 else "make"
+    n_rows = f"{n_half:,} of {len(residuals):,} rows ({n_half / len(residuals):.1%})"
+    return (
+        f"{n_rows} {make} half of the squared error; with errors of the normal"
+        " distribution it would be about 12%."
+    )
 
 
 def interval_table(
@@ -324,10 +348,17 @@ def confusion_section(
     rows = []
     for i, name in enumerate(shown):
         n_rows = counts[i].sum()
+        n_predicted = counts[:, i].sum()
         recall = text.share(counts[i, i] / n_rows) if n_rows else None
-        rows.append((name, *counts[i, : len(shown)].tolist(), recall))
-    header = ("class", *(f"predicted {name}" for name in shown), "recall")
+        precision = text.share(counts[i, i] / n_predicted) if n_predicted else None
+        rows.append((name, *counts[i, : len(shown)].tolist(), recall, precision))
+    header = ("class", *(f"predicted {name}" for name in shown), "recall", "precision")
     page.table("Rows by true class and predicted class", header, rows)
+    page.say(
+        "Recall: the share of a class that is found. Precision: the share of rows"
+        " predicted as a class that are of it.",
+        note=True,
+    )
 
     logs = comparison.ours.log_probabilities
     if logs is None:
@@ -378,3 +409,48 @@ def _draw_roc(
         " 0.5 is chance, 1 is perfect."
     )
     page.picture(pictures.png_of(figure), words, words, shrinks=True)
+
+
+#: A share of rows that makes half of the squared error by so little is worth a look;
+#: of normal errors it is an eighth.
+_FEW = 0.03
+
+
+def advice_on(comparison: ModelComparison) -> list[str]:
+    """Return what to do after a comparison: which model to use, which rows to check."""
+    relations = {
+        name: difference.relation for name, difference in comparison.differences.items()
+    }
+    advice = []
+    if relations[comparison.naive] != "better":
+        advice.append(
+            "Do not use it yet: it predicts no better than a constant. Look for"
+            " columns that the target depends on, or for more rows."
+        )
+    elif "worse" in relations.values():
+        better = [name for name, relation in relations.items() if relation == "worse"]
+        advice.append(f"Better on these rows, so prefer it: {' or '.join(better)}.")
+    elif relations.get(LINEAR) == "same":
+        advice.append(
+            "A linear model is as good as far as these rows show: take it if you need"
+            " to explain each prediction, or test on more rows."
+        )
+    else:
+        advice.append(
+            "Is it good enough? Compare the typical error with the error that your use"
+            " of it allows; no other model that was tried does better."
+        )
+    if comparison.rows.by != "test":
+        advice.append(
+            "Keep rows for a test: ingest with `--holdout 10%`, and fit with `--test`."
+        )
+    if comparison.classes is None and comparison.observed.shape[1] == 1:
+        residuals = (comparison.observed - comparison.ours.values)[:, 0]
+        n_half = rows_of_half(residuals)
+        if residuals.any() and n_half <= _FEW * len(residuals):
+            advice.append(
+                "Check the rows with the largest errors first: few of them make half of"
+                " the squared error, and a wrong value there, or a column that explains"
+                " them, would change it most."
+            )
+    return advice

@@ -20,9 +20,7 @@ from rff_dist.classify.predict import (
     read_classes,
 )
 from rff_dist.data import blocks, samples
-from rff_dist.features import kinds
 from rff_dist.fitting import predicting
-from rff_dist.kernels import stationary
 from rff_dist.numerics import machine
 from rff_dist.recipes import encoders, recipes
 from rff_dist.ridge import effects, models
@@ -57,17 +55,11 @@ def columns_section(
     page: document.Document, sample: PageSample, model: models.RidgeModel
 ) -> None:
     """Show which columns matter, and how predictions change along the first six."""
-    length_scale = stationary.own_length_scale(kinds.kernel_of(model.feature_map))
-    scales = np.array(length_scale) if isinstance(length_scale, tuple) else None
     predict, losses = _measures(model, sample)
     about = (
         f"Permutation importance: how much {losses.what} rises when the column is"
         " shuffled, ± its standard error over rows."
     )
-    if scales is not None:
-        about += (
-            " Relevance: 1 over the column's length scale; the largest is set to 1."
-        )
     page.section("Which columns matter", about)
 
     shuffled = _worth_shuffling(predict(sample.X), sample)
@@ -79,18 +71,9 @@ def columns_section(
     )
     order = np.argsort(-rises, kind="stable")
     _draw_importance(page, [shuffled[i] for i in order], rises[order], errors[order])
-    header = ["column", "importance"]
-    if scales is not None:
-        header += ["relevance", "length scale"]
-    cells: list[list[Any]] = []
-    for i in order:
-        # a thousandth of a standard deviation, or of a nat, is below what shuffling
-        # once can tell
-        cells.append([shuffled[i].name, f"{rises[i]:.3f} ± {errors[i]:.3f}"])
-        if scales is not None:
-            scale = float(scales[list(shuffled[i].members)].min())
-            cells[-1] += [f"{scales.min() / scale:.3f}", scale]
-    page.table("Columns by importance", header, cells)
+    # three decimals: shuffling once tells no more
+    cells = [(shuffled[i].name, f"{rises[i]:.3f} ± {errors[i]:.3f}") for i in order]
+    page.table("Columns by importance", ("column", "importance"), cells)
     if len(shuffled) < len(sample.columns):
         page.say(
             f"Only the {len(shuffled)} of {len(sample.columns):,} columns that"
@@ -361,6 +344,8 @@ def _draw_curves(
             ends.append(f"{name} {words}")
         alt.append(f"{column.name}: {', '.join(ends)}")
         _label_places(axes, column.title(sample.X, len(places)), across, levels)
+        if not levels:
+            _draw_row_counts(axes, sample.X[:, member], across)
         if column.is_date:
             _label_dates(axes, across[[0, -1]])
     for axes in panels[len(columns) :]:
@@ -391,8 +376,22 @@ def _draw_curves(
             " over the rows' levels of a category, whatever the other columns are. The"
             " model is a sum of such functions of one column each"
         )
-    caption = f"{kind}: {meaning}. Ticks mark the values that were tried.{note}"
+    caption = (
+        f"{kind}: {meaning}. Ticks mark the values that were tried, grey bars how many"
+        f" rows are there: over few rows a curve is little more than a guess.{note}"
+    )
     page.picture(pictures.png_of(figure), f"{kind}. {'; '.join(alt)}.", caption)
+
+
+def _draw_row_counts(axes: Any, values: AnyArray, across: AnyArray) -> None:
+    """Draw how many rows lie under each stretch of a curve, in grey behind it."""
+    behind = axes.twinx()
+    ends = (across[0], across[-1])
+    counts, _, _ = behind.hist(values, 25, range=ends, color="#dddddd")
+    behind.set_ylim(0, 4 * max(counts.max(), 1))
+    behind.set_axis_off()
+    axes.set_zorder(behind.get_zorder() + 1)
+    axes.patch.set_visible(False)
 
 
 def _label_places(

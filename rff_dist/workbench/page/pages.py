@@ -50,6 +50,7 @@ from rff_dist.workbench.results import rows as rows_words
 from rff_dist.workbench.results.words import (
     APPROXIMATION,
     Alert,
+    plural,
     time_words,
     value_words,
 )
@@ -256,10 +257,14 @@ def model_page(
         comparison = judging.compare_left_out(data, model)
     sample = columns.sample_data(data, model)
     split = rows_words.split_words(data.rows.attributes)
+    title = f"Report: {redact(place)}"
+    if comparison is not None and comparison.target is not None:
+        n_columns = plural(len(sample.columns), "column")
+        title = f"Predicting {comparison.target} from {n_columns}"
     page = document.Document(
-        f"Report: {redact(place)}",
+        title,
         lead=verdict.verdict_of(comparison),
-        chips=_chips(model, comparison, split, version),
+        chips=[redact(place), *_chips(model, comparison, split, version)],
     )
     gate = None
     if update is not None:
@@ -281,6 +286,10 @@ def model_page(
         if comparison.rows.by == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
     columns.columns_section(page, sample, model)
+    if comparison is not None:
+        page.section("What to do")
+        for advice in accuracy.advice_on(comparison):
+            page.say(advice)
     whose = f"the training rows, of {redact(data.rows.url or 'memory')}"
     if are_new:
         whose = "new rows"
