@@ -62,7 +62,8 @@ def columns_section(
     )
     page.section("Which columns matter", about)
 
-    shuffled = _worth_shuffling(predict(sample.X), sample)
+    predictions = predict(sample.X)
+    shuffled = _worth_shuffling(predictions, sample)
     rows = evenly(len(sample.X), SHUFFLED_ROWS // len(shuffled))
     X = sample.X[rows]
     members = [column.members for column in shuffled]
@@ -81,7 +82,8 @@ def columns_section(
             note=True,
         )
     drawn = [shuffled[i] for i in order[:CURVES]]
-    _draw_curves(page, sample, model, predict, drawn)
+    mean = float(predictions[:, 0].mean())
+    _draw_curves(page, sample, model, predict, mean, drawn)
     if has_effects(model):
         _tabulate_shares(page, model, X, [shuffled[i] for i in order], sample)
 
@@ -297,16 +299,17 @@ def _draw_curves(
     sample: PageSample,
     model: models.RidgeModel,
     predict: _Predict,
+    mean: float,
     columns: Sequence[TableColumn],
 ) -> None:
     """Draw the mean prediction along some columns, with their exact effects; only these
     if the model is a sum of them.
 
-    They are of the first target, or of the probabilities of classes.
+    They are of the first target, of which `mean` is the mean prediction, or of the
+    probabilities of classes.
     """
     has_own = has_effects(model)
     is_exact = has_own and effects.is_sum_of_effects(model)
-    height_of_mean = 0.0 if is_exact else predict(sample.X)[:, 0].mean()
     lines = _lines(model, sample)
     n_lines = -(-len(columns) // 3)
     figure = pictures.figure_of(9.2, 2.7 * n_lines)
@@ -327,7 +330,7 @@ def _draw_curves(
                 values = np.array(column.levels)[places.astype(int)]
             effect = effects.column_effect(model, member, values)[:, 0]
             name = sample.targets[0] if is_exact else _ALONE
-            curves[name] = height_of_mean + effect
+            curves[name] = effect if is_exact else mean + effect
         across = np.arange(len(places)) if levels else places
         ends = []
         for color, (name, curve) in zip(_COLORS, curves.items(), strict=False):
