@@ -257,11 +257,23 @@ class Additive(stationary.Stationary):
         weights[weights > 0] = np.exp(logits - logits.max())
         return self.with_weights(weights / weights.sum())
 
-    def without_parts_below(self, share: float) -> Self:
-        """Return the kernel without parts whose share of the weights is smaller."""
+    def without_parts_below(self, share: float, X: FloatArray) -> Self:
+        """Return the kernel without parts whose functions have a smaller share of the
+        variance over rows.
+        """
+        parts, _ = self.of_columns(X.shape[1])
+        whole = _variance(self, X)
+        of_columns = np.zeros(X.shape[1])
+        for column, part in parts.items():
+            of_columns[column] = _variance(part, X)
         weights = np.array(self._given())
-        weights /= weights.sum()
-        return self.with_weights(np.where(weights < share, 0.0, weights))
+        if self._has_column_weights:
+            weights[:-2][of_columns < share * whole] = 0.0
+        elif of_columns.sum() < share * whole:
+            weights[0] = 0.0
+        if whole - of_columns.sum() < share * whole:
+            weights[-2:] = 0.0
+        return self.with_weights(weights)
 
     def differentiate_points(
         self, points: stationary.Points
@@ -396,3 +408,9 @@ def _differ(
     return np.not_equal.outer(left.codes[:, category], right.codes[:, category]).astype(
         np.float64
     )
+
+
+def _variance(kernel: base.Kernel, X: FloatArray) -> float:
+    """Return the expected variance over rows of a function that the kernel is of."""
+    gram = kernel(X, X)
+    return float(np.mean(np.diag(gram)) - np.mean(gram))

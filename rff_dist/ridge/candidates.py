@@ -11,8 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from rff_dist.checks import check_positive
-from rff_dist.data import blocks, folding
+from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import draw, feature_options, for_dataset, nystrom
 from rff_dist.features import length_scales as median_heuristic
@@ -47,8 +49,10 @@ DEFAULT_LENGTH_SCALES: tuple[ScaleChoice, ...] = tuple(
 )
 
 
-# share of a kernel's weights below which a part is left out
+# A part with less of the variance of the kernel's functions is left out. Its weight
+# alone does not tell: a wide length scale has a large weight, and varies little.
 SMALLEST_PART = 0.003
+ROWS_OF_PARTS = 256  # that variances are of
 
 
 @frozen
@@ -264,7 +268,10 @@ class Draws:
             ).kernel
         if isinstance(tuned, Additive):
             # parts that matter little take time, and columns alone have exact effects
-            return tuned.without_parts_below(SMALLEST_PART)
+            inputs = self._mapped.get(kernel, self._prepared).inputs(seed)
+            X, _, _ = samples.sample_rows(inputs.dataset, seed, n_rows=ROWS_OF_PARTS)
+            rows = np.asarray(inputs.prepare(X), np.float64)
+            return tuned.without_parts_below(SMALLEST_PART, rows)
         return tuned
 
 
