@@ -19,7 +19,7 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, PlanError
 from rff_dist.features import for_dataset
-from rff_dist.features.kinds import kernel_of, length_scale_of
+from rff_dist.features.kinds import kernel_of
 from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import Sums, plan_on_engine
