@@ -165,6 +165,6 @@ def test_a_wrong_column_stops_it_with_the_words_of_ingest(
         timeout=120,
         check=False,
     )
-    assert done.returncode == 65
+    assert done.returncode == 2
     assert "price (EUR)" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
