@@ -257,9 +257,11 @@ class Additive(stationary.Stationary):
         weights[weights > 0] = np.exp(logits - logits.max())
         return self.with_weights(weights / weights.sum())
 
-    def without_parts_below(self, share: float, X: FloatArray) -> Self:
-        """Return the kernel without parts whose functions have a smaller share of the
-        variance over rows.
+    def without_parts_below(
+        self, share: float, smallest_weight: float, X: FloatArray
+    ) -> Self:
+        """Return the kernel without parts of a smaller weight, or whose functions have
+        a smaller share of the variance over rows.
         """
         parts, _ = self.of_columns(X.shape[1])
         whole = _variance(self, X)
@@ -273,7 +275,8 @@ class Additive(stationary.Stationary):
             weights[0] = 0.0
         if whole - of_columns.sum() < share * whole:
             weights[-2:] = 0.0
-        return self.with_weights(weights)
+        is_small = weights < smallest_weight * np.sum(self._given())
+        return self.with_weights(np.where(is_small, 0.0, weights))
 
     def differentiate_points(
         self, points: stationary.Points

@@ -192,7 +192,7 @@ def words_of(spec, given):
     for name, value in given.items():
         flag = name.replace("_", "-")
         is_flag = name in options and options[name].kinds == {bool}
-        if is_flag and not options[name].names and isinstance(value, bool):
+        if is_flag and not options[name].literals and isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
             words.append(f"--{flag}={value if is_flag else text_of(value)}")
