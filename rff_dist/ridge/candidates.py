@@ -52,7 +52,7 @@ DEFAULT_LENGTH_SCALES: tuple[ScaleChoice, ...] = tuple(
 # A part with less of the variance of the kernel's functions is left out. Its weight
 # alone does not tell: a wide length scale has a large weight, and varies little.
 SMALLEST_PART = 0.003
-# But beside one with nearly all of the weight, which is almost constant, the rounding
+# But next to one with nearly all of the weight, which is almost constant, the rounding
 # of Z'Z hides others: of 600 rows cross-validated squared errors were 0.007 with the
 # exact kernel, and 0.133 with features, where a part had a weight of 8e-5.
 SMALLEST_WEIGHT = 0.001
