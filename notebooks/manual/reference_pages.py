@@ -1,12 +1,16 @@
-"""What the manual takes from elsewhere: pages of options and errors and the table of
-kernels from the program, and the gallery from the notebooks.
+"""What the manual takes from elsewhere: pages of commands, classes and errors and the
+table of kernels from the program, and the gallery from the notebooks.
 
-MkDocs calls `on_files`. The pages are no files of the repository, so they cannot fall
-behind. It calls `on_post_page` with the HTML of each page."""
+MkDocs calls `on_config` and `on_files`. The pages are no files of the repository, so they
+cannot fall behind. It calls `on_post_page` with the HTML of each page."""
 
 import base64
+import inspect
 import json
-from collections.abc import Iterator
+import posixpath
+import pydoc
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +18,58 @@ from mkdocs.structure.files import File, Files
 
 from rff_dist import errors, fields
 from rff_dist.kernels import names, registry
-from rff_dist.workbench.cli import shell, sources
+from rff_dist.workbench.cli import help, shell, sources
 from rff_dist.workbench.results import exits
+
+#: pages of the reference whose classes have pages of their own
+TOPICS = {
+    "reference/estimators.md": "Estimators",
+    "reference/kernels.md": "Kernels",
+    "reference/features.md": "Features, sums, engines",
+}
+
+
+def on_config(config: Any) -> Any:
+    """Add the generated pages to the navigation, next to those they belong to."""
+    [reference] = [part["Reference"] for part in config.nav if "Reference" in part]
+    by_title = [{title: command_uri(title)} for title in commands()]
+    reference.append({"Commands": ["reference/options.md", *by_title]})
+    for topic, title in TOPICS.items():
+        classes = [
+            {path.rpartition(".")[2]: uri} for uri, path in class_pages(topic).items()
+        ]
+        reference.append({title: [topic, *classes]})
+    return config
 
 
 def on_files(files: Files, /, *, config: Any) -> Files:
     """Add the pages to those that are in the folder."""
-    for name, lines in {"options": options_page(), "errors": errors_page()}.items():
-        files.append(
-            File.generated(config, f"reference/{name}.md", content="\n".join(lines))
-        )
+    pages = {
+        "reference/options.md": options_page(),
+        "reference/errors.md": errors_page(),
+    }
+    for title, command in commands().items():
+        pages[command_uri(title)] = command_page(title, command)
+    for topic in TOPICS:
+        for page, path in class_pages(topic).items():
+            pages[page] = iter([f"::: {path}", "    options: {heading_level: 1}"])
+    for uri, lines in pages.items():
+        files.append(File.generated(config, uri, content="\n".join(lines)))
     lines = ["# Gallery\n", f"{GALLERY_ABOUT}\n"]
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         title, about, picture = read_notebook(path)
+        number = path.name[:2]
         image = f"gallery/{path.stem}.png"
         files.append(File.generated(config, image, content=picture))
-        lines.append(f"## {title}\n")
+        lines.append(f"## {title} {{ #notebook-{number} }}\n")
         lines.append(f"{about} In `notebooks/{path.name}`.\n")
         lines.append(f"![{title}: its first picture]({image}){{ width=480 }}\n")
+        lines.append(f"<!-- notebook {number} -->\n")
     files.append(File.generated(config, "gallery.md", content="\n".join(lines)))
     return files
 
 
+PAGES = Path(__file__).resolve().parent / "pages"
 NOTEBOOKS = Path(__file__).resolve().parent.parent
 GALLERY_ABOUT = (
     "Each notebook shows one thing in pictures, whose titles are measured in the same"
@@ -60,9 +94,34 @@ def read_notebook(path: Path) -> tuple[str, str, bytes]:
     return title, f"{about.rstrip('.')}.", base64.b64decode(next(pictures))
 
 
-def on_page_markdown(markdown: str, /, **_: Any) -> str:
-    """Put the kernels that have a name into the page about them."""
-    return markdown.replace("<!-- kernels -->", "\n".join(kernels()))
+def on_page_markdown(markdown: str, /, *, page: Any = None, **_: Any) -> str:
+    """Put the kernels that have a name into the page about them, and links for classes
+    that have a page of their own.
+    """
+    markdown = markdown.replace("<!-- kernels -->", "\n".join(kernels()))
+    if page is None or page.file.src_uri not in TOPICS:
+        return markdown
+    for uri, path in class_pages(page.file.src_uri).items():
+        link = posixpath.relpath(uri, "reference")
+        entry = ""
+        if f"]({link})" not in markdown:
+            about = (pydoc.locate(path).__doc__ or "").partition("\n\n")[0]
+            about = _cell(" ".join(about.split()))
+            entry = f"- [`{path.rpartition('.')[2]}`]({link}): {about}"
+        markdown = markdown.replace(f"::: {path}\n", f"{entry}\n")
+    return markdown
+
+
+def class_pages(topic: str) -> dict[str, str]:
+    """Return by its page each class that a page of the reference lists."""
+    text = on_page_markdown((PAGES / topic).read_text(encoding="utf-8"))
+    paths = re.findall(r"^::: (\S+)$", text, re.M)
+    folder = topic.removesuffix(".md")
+    return {
+        f"{folder}/{path.rpartition('.')[2]}.md": path
+        for path in paths
+        if inspect.isclass(pydoc.locate(path))
+    }
 
 
 def kernels() -> Iterator[str]:
@@ -70,7 +129,8 @@ def kernels() -> Iterator[str]:
     yield "| `--kernel` | class | k(x, y) |\n|---|---|---|"
     for name, kernel in names.KERNELS.items():
         formula = (kernel.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-        yield f"| `{name}` | `{kernel.__name__}` | {_cell(formula)} |"
+        link = f"[`{kernel.__name__}`](kernels/{kernel.__name__}.md)"
+        yield f"| `{name}` | {link} | {_cell(formula)} |"
     for path in registry.KERNELS.values():
         yield f"\n::: {path}"
 
@@ -81,37 +141,59 @@ def on_post_page(output: str, /, *, page: Any, config: Any) -> str:
 
 
 def options_page() -> Iterator[str]:
-    """Yield the page of all commands, their options and the variables of the
-    environment.
-    """
-    yield "# Commands and options\n"
+    """Yield the page that lists the commands, and the options of all of them."""
+    yield "# Commands\n"
+    by_title = commands()
+    for panel, entries in help.COMMANDS.items():
+        yield f"## {panel}\n\n| command | does |\n|---|---|"
+        titles = [title for title in by_title if title.split()[0] in entries]
+        for title in titles:
+            link = command_uri(title).removeprefix("reference/")
+            about = summary(by_title[title]).removesuffix(".")
+            yield f"| [`{title}`]({link}) | {_cell(about)} |"
+        yield ""
     yield (
+        "## Options of every command\n\n"
         "Each option can be given by its flag, by a variable of the environment, or by"
-        " name in the TOML"
+        " name in the TOML file of `--config`: flags win over the environment, and the"
+        " environment over the file. Flows take the same names as parameters."
+        " `--print-config` prints the options in force and the source of each. See"
+        " [Options in five ways](../how-to/command-line.md#options-in-five-ways).\n"
     )
+    yield from _describe(fields.options_of(shell.CommonOptions))
+
+
+def command_page(title: str, command: shell.Command) -> Iterator[str]:
+    """Yield the page of a command: what it does, and its options by group."""
+    common = fields.options_of(shell.CommonOptions)
+    shared = {option.name for option in common}
+    options = [option for option in command.options if option.name not in shared]
+    usage = help.usage(title, options).strip().removeprefix("Usage: ")
+    yield f"# rff-dist {title}\n\n```text\n{usage}\n```\n"
+    yield f"{inspect.getdoc(command.function)}\n"
+    panels = [help.ARGUMENTS, help.OPTIONS, *map(help.panel_of, options)]
+    for panel in dict.fromkeys(panels):
+        inside = [option for option in options if help.panel_of(option) == panel]
+        if inside:
+            yield f"## {panel}\n"
+            yield from _describe(inside)
+    prefix = sources.prefix_of(title.split())
+    example = options[0].name.upper()
     yield (
-        "file of `--config`; flags count most. Flows take the same names as parameters."
-        " `--print-config`"
+        f"The variable of an option is `{prefix}` and its name: `{prefix}{example}`."
+        " [Options of every command](../options.md#options-of-every-command) come in"
+        " addition.\n"
     )
-    yield (
-        "shows what holds and where it came from. The last table has the options of"
-        " every command.\n"
-    )
-    shared = {one.name for one in fields.options_of(shell.CommonOptions)}
-    for title, command in commands().items():
-        own = [one for one in command.options if one.name not in shared]
-        prefix = sources.prefix_of(title.split())
-        yield (
-            "## rff-dist"
-            f" {title}\n\n{(command.function.__doc__ or '').split(chr(10))[0]}"
-        )
-        yield (
-            f"Variables: `{prefix}` and the option, such as"
-            f" `{prefix}{own[0].name.upper()}`.\n"
-        )
-        yield from _table(own)
-    yield "## Options of every command\n"
-    yield from _table(fields.options_of(shell.CommonOptions))
+
+
+def command_uri(title: str) -> str:
+    return f"reference/commands/{title.replace(' ', '-')}.md"
+
+
+def summary(command: shell.Command) -> str:
+    """Return the first sentence of a command's description."""
+    text = inspect.getdoc(command.function) or ""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def commands() -> dict[str, shell.Command]:
@@ -132,20 +214,18 @@ def commands() -> dict[str, shell.Command]:
     return found
 
 
-def _table(options: Any) -> Iterator[str]:
-    yield "| option | default | meaning |\n|---|---|---|"
-    for one in options:
-        flag = "--" + one.name.replace("_", "-")
-        default = (
-            "required"
-            if one.required
-            else sources.toml(one.default).strip('"')
-            if one.default
-            else ""
-        )
-        code = f'<code style="white-space: nowrap">{flag}</code>'
-        yield f"| {code} | {_cell(default)} | {_cell(one.declared.help)} |"
-    yield ""
+def _describe(options: Iterable[fields.Option]) -> Iterator[str]:
+    """Yield each option with its default and its meaning, as a list of definitions."""
+    for option in options:
+        words = "--" + option.name.replace("_", "-")
+        if option.declared.argument:
+            words = option.declared.unit or words
+        default = ""
+        if option.required:
+            default = ", required"
+        elif option.default:
+            default = f", by default `{sources.toml(option.default).strip('"')}`"
+        yield f"`{words}`{default}\n:   {_cell(option.declared.help)}\n"
 
 
 def errors_page() -> Iterator[str]:

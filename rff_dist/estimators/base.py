@@ -77,8 +77,7 @@ class RowsEstimator(BaseEstimator, ABC):
     def _doc_link_template(self) -> str:
         """The address of an estimator's page in the manual, if that is known."""
         manual = os.environ.get(MANUAL_VARIABLE, "").rstrip("/")
-        anchor = "{estimator_module}.{estimator_name}"
-        return manual and f"{manual}/reference/estimators.html#{anchor}"
+        return manual and f"{manual}/reference/estimators/{{estimator_name}}.html"
 
     @abstractmethod
     def _choices(self) -> dict[str, str]:

@@ -140,7 +140,10 @@ def test_site_has_every_page_and_loads_nothing_from_elsewhere(site):
     built = {str(path.relative_to(site)) for path in site.rglob("*.html")} - {
         "404.html"
     }
+    hook = runpy.run_path(str(MANUAL / "reference_pages.py"))
     made = {"gallery.md", "reference/options.md", "reference/errors.md"}
+    made |= {hook["command_uri"](title) for title in hook["commands"]()}
+    made |= {uri for topic in hook["TOPICS"] for uri in hook["class_pages"](topic)}
     assert built == {str(Path(name).with_suffix(".html")) for name in {*PAGES, *made}}
     for name in built:
         page = Loaded()
@@ -155,19 +158,42 @@ def test_site_has_every_page_and_loads_nothing_from_elsewhere(site):
 
 @pytest.mark.documents
 def test_reference_shows_parameters_and_glossary_the_words_of_the_project(site):
-    estimators = (site / "reference/estimators.html").read_text()
-    assert "rff_dist.estimators.ridge.RFFRidge.predict_interval" in estimators
-    assert "how far the kernel reaches" in " ".join(estimators.lower().split())
+    ridge = (site / "reference/estimators/RFFRidge.html").read_text()
+    assert "rff_dist.estimators.ridge.RFFRidge.predict_interval" in ridge
+    assert "how far the kernel reaches" in " ".join(ridge.lower().split())
     assert "champion, challenger" in (site / "glossary.html").read_text()
     commands = (site / "reference/options.html").read_text()
-    assert all(
-        f">rff-dist {name}" in commands
-        for name in ("fit", "data log", "models rollback")
-    )
-    assert "--length-scales" in commands
+    for name in ("fit", "data-log", "models-rollback"):
+        assert f'href="commands/{name}.html"' in commands
+        page = (site / f"reference/commands/{name}.html").read_text()
+        assert f"RFF_DIST_{name.upper().replace('-', '_')}_" in page
+    fit = (site / "reference/commands/fit.html").read_text()
+    assert "--length-scales" in fit
     failures = (site / "reference/errors.html").read_text()
     assert all(name in failures for name in vars(errors) if name.endswith("Error"))
     assert "keggdirected" in (site / "defaults.html").read_text()
+
+
+@pytest.mark.documents
+def test_pages_lead_to_each_other_and_every_estimator_to_its_how_to_page(site):
+    links = {}
+    for path in sorted(site.rglob("*.html")):
+        page = Loaded()
+        page.feed(path.read_text().partition('id="see-also"')[2])
+        links[str(path.relative_to(site))] = {
+            os.path.normpath(path.parent / url.partition("#")[0]).removeprefix(
+                f"{site}/"
+            )
+            for url in page.links
+            if "://" not in url
+        }
+    for name, ways in links.items():
+        if name.startswith(("reference/estimators/", "reference/commands/")):
+            assert any(way.startswith(("how-to/", "tutorial")) for way in ways), name
+    assert "gallery.html" in links["how-to/cluster.html"]
+    assert "reference/estimators/RFFKMeans.html" in links["how-to/cluster.html"]
+    assert "how-to/cluster.html" in links["reference/estimators/RFFKMeans.html"]
+    assert "how-to/cluster.html" in links["reference/commands/cluster.html"]
 
 
 SEARCH = """<script>

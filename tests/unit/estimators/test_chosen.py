@@ -153,7 +153,7 @@ def test_the_box_links_to_the_manual_if_the_environment_says_where_it_is(
     monkeypatch.delenv(MANUAL_VARIABLE, raising=False)
     assert model._get_doc_link() == ""
     monkeypatch.setenv(MANUAL_VARIABLE, "https://manual.example/")
-    address = "https://manual.example/reference/estimators.html#rff_dist.estimators.ridge.RFFRidge"
+    address = "https://manual.example/reference/estimators/RFFRidge.html"
     assert model._get_doc_link() == address
     assert address in model._repr_html_()
 

@@ -51,7 +51,7 @@ assert "sech" in options["kernel"].declared.help
 
 hook = runpy.run_path("notebooks/manual/reference_pages.py")
 page = hook["on_page_markdown"](open("notebooks/manual/pages/reference/kernels.md").read())
-assert "| `sech` | `Sech` | Π_d 1 / cosh(" in page
+assert "| `sech` | [`Sech`](kernels/Sech.md) | Π_d 1 / cosh(" in page
 assert "::: rff_dist.kernels.stationary.Sech" in page
 """
 
