@@ -77,17 +77,17 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
 
     Parameters
     ----------
-    kernel, length_scale, n_components, cv, features, design, precision, standardize,
+    kernel, length_scale, n_components, cv, features, design, precision, standardize
+        As in `RFFRidge`. Usually leave them.
     categorical_features, fit_intercept, random_state, effort, time_limit, verbose
         As in `RFFRidge`.
     engine
-        As in `RFFRidge`.
+        As in `RFFRidge`. Usually leave it.
     sample_weight_kind : {"auto", "precision", "frequency"}, default="auto"
         What sample weights mean, see `RFFRidge`: "auto" takes whole numbers as
         repetitions of their rows, and other weights as precisions. A factor on all
         precisions does not change probabilities either.
-    alpha : "auto", "gcv", "evidence", "cv", "cv-1se", float or sequence of float,
-    default="auto"
+    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", float or list, default="auto"
         The penalty. The objectives are Σ w·(y − f)² + alpha‖W‖² for ridge, Σ w·max(0, 1
         − y·f)² + alpha‖W‖² for the squared hinge, and −Σ w·log p + ½·alpha‖W‖² for the
         logistic loss. Alpha is chosen as in `RFFRidge`, for ridge on the targets. The
@@ -114,8 +114,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     ----------
     classes_ : array of shape (n_classes,)
         The labels, sorted.
-    feature_coef_ : float64 array of shape (1, n_components) or (n_classes,
-    n_components)
+    feature_coef_ : float64 array of shape (1 or n_classes, n_components)
         Weights of the random features; a single row for two classes. With the squared
         loss, the scores Z·feature_coef_' + feature_intercept_ are calibrated before
         they decide anything.
@@ -126,7 +125,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         inputs are not mapped.
     n_iter_ : int
         Steps that minimised the loss; 1 for the squared loss, which is solved at once.
-    alpha_, kernel_, features_, length_scale_, n_components_, mapped_columns_,
+    alpha_, kernel_, features_, length_scale_, n_components_, mapped_columns_
+        As in `RFFRidge`.
     feature_map_, model_, n_features_in_
         As in `RFFRidge`.
     selection_, statistics_
@@ -361,8 +361,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
 
         Returns

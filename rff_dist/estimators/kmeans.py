@@ -91,8 +91,7 @@ class RFFKMeans(
         at rows of the data, by RULE uniform (the default), dense (without isolated
         rows), k-means++ or rpcholesky, and work with any kernel. Whitening them costs
         O(n_components²) more per row and pass.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design,
-    default="auto"
+    design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
         How Fourier features are rounded: "standard" to 15 bits, so that products are
@@ -185,8 +184,7 @@ class RFFKMeans(
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.
@@ -276,8 +274,7 @@ class RFFKMeans(
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
 
         Returns
@@ -326,8 +323,7 @@ class RFFKMeans(
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.

@@ -51,8 +51,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         kernel and of Matérn's with ν = 1.5, which have a weight for each single column
         and one for all columns together. Of more than 20 columns it compares these two
         kernels without parts of single columns.
-    length_scale : "auto", "median", "evidence", float or array of shape (n_features,),
-    default="auto"
+    length_scale : "auto", "median", "evidence", float or array, default="auto"
         Usually leave it; "median" is a fast first try. It says how far the kernel
         reaches, in units of the (standardised) inputs. "median" is the median distance
         between rows of a seeded sample. "evidence" tunes one length scale per column,
@@ -71,8 +70,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         exact. Given several numbers, cross-validation takes the smallest whose error is
         within one standard error of the best; a single pass at the largest serves them
         all.
-    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", float or sequence of float,
-    default="auto"
+    alpha : "auto", "cv", "cv-1se", "gcv", "evidence", float or list, default="auto"
         The penalty; usually leave it. "cv" minimises the error of exact k-fold
         cross-validation (the largest alpha, if several are as good); "cv-1se" is the
         largest alpha within one standard error of that. "gcv" is generalised
@@ -82,8 +80,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         does not hold the sums of any folds. Up to 500 rows, without `cv` or groups,
         "auto" leaves out each row in turn, and takes the largest alpha whose error is
         within one standard error of the smallest, comparing errors row by row.
-    cv : int, HashFolds, GroupFolds, TimeFolds, splitter, iterable of splits or None,
-    default=None
+    cv : int, HashFolds, GroupFolds, TimeFolds, splitter or splits, default=None
         The folds of cross-validation. Set it to `TimeFolds` if rows are in order of
         time; give `fit` the groups if rows of one group belong together. A number makes
         that many folds, by a hash of each row's number. Splits of scikit-learn, such as
@@ -113,8 +110,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         lie near a low-dimensional set. RULE or `Nystrom` says how centres are chosen:
         uniform, k-means++ or rpcholesky. "auto" compares both; up to 2,048 rows it is
         "nystrom" with all rows as centres, unless `n_components` is given.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design,
-    default="auto"
+    design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         Usually leave it. It says how the frequencies of Fourier features are arranged.
         Orthogonal ones have less variance than "iid", and need an isotropic kernel.
         Quasi-Monte Carlo works for any kernel, also the Laplacian, and is best for few
@@ -269,11 +265,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
-        y : array-like, Dask or Zarr array of shape (n_samples,) or (n_samples,
-        n_targets)
+        y : array-like, Dask or Zarr array of shape (n_samples[, n_targets])
             Left out for a dataset, which has its own.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative; a weight of 0 leaves the row out. See `sample_weight_kind`.
@@ -348,8 +342,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation as well: of
@@ -407,8 +400,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Zarr array, dataset, path
-        or URL
+        X : array-like, frame, xarray, sparse matrix, Zarr array, dataset, URL
             Of shape (n_samples, n_features). To write the intervals of a large dataset
             to Zarr, use `rff_dist.ridge.predict.predict` or `rff-dist predict
             --coverage`.
@@ -501,8 +493,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features), such as the training rows. Up to 2,000 of
             them, always the same ones, are predicted.
 

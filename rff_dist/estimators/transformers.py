@@ -58,8 +58,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         Fourier features do not depend on the data; Nyström features are kernel values
         at rows of the data, by RULE uniform (the default), k-means++ or rpcholesky, and
         work with any kernel.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design,
-    default="auto"
+    design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         How the frequencies of Fourier features are arranged; see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
         How Fourier features are rounded: "standard" to 15 bits, so that products are
@@ -301,8 +300,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         Fourier features do not depend on the data; Nyström features are kernel values
         at rows of the data, by RULE uniform (the default), k-means++ or rpcholesky, and
         work with any kernel.
-    design : {"auto", "orthogonal", "iid", "quasi-monte-carlo"} or Design,
-    default="auto"
+    design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         How the frequencies of Fourier features are arranged. Orthogonal ones have less
         variance than "iid", and need an isotropic kernel. Quasi-Monte Carlo works for
         any kernel, also the Laplacian, and is best for few columns. "auto" is
@@ -365,8 +363,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.
@@ -424,8 +421,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
 
         Parameters
         ----------
-        X : array-like, frame, grid of xarray, sparse matrix, Dask or Zarr array,
-        dataset, path or URL
+        X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
 
         Returns

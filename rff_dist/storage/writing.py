@@ -100,8 +100,7 @@ def write_dataset(
     ----------
     url : str or Path
         Where to write.
-    X : array, frame, Zarr array or Dask collection of shape (n_samples, n_features), or
-    iterator
+    X : array, frame, Zarr array, Dask collection, or iterator
         Inputs; or an iterator of batches X, (X, y), (X, y, sample_weight) or (X, y,
         sample_weight, groups) of unknown total length, in which weights may be None.
         The next three are then left out.

@@ -114,6 +114,42 @@ def test_public_names_are_sorted_and_can_be_imported():
     assert [name for name in rff_dist.__all__ if not hasattr(rff_dist, name)] == []
 
 
+def described_and_real_parameters():
+    """Yield each public function, class and method with the parameters that its
+    docstring describes, and those that it has.
+    """
+    for name in rff_dist.__all__:
+        value = getattr(rff_dist, name)
+        members = [(name, value)] if callable(value) else []
+        if inspect.isclass(value):
+            members += [
+                (f"{name}.{key}", member)
+                for key, member in inspect.getmembers(value, inspect.isfunction)
+                if not key.startswith("_") and member.__module__.startswith("rff_dist")
+            ]
+        for path, member in members:
+            doc = f"{inspect.getdoc(member)}\n\n"
+            _, _, section = doc.partition("Parameters\n----------\n")
+            section = re.split(r"\n\n\w+\n---", section)[0]
+            entries = re.findall(r"^(\S.*)$", section, re.M)
+            names = {
+                name.strip(" *")
+                for entry in entries
+                for name in entry.partition(" : ")[0].split(",")
+            }
+            yield path, names - {""}, set(inspect.signature(member).parameters)
+
+
+def test_docstrings_describe_parameters_that_exist():
+    """A type that is broken over two lines reads as a parameter of its own."""
+    checked = 0
+    for path, described, real in described_and_real_parameters():
+        if "shared" not in real:  # `tune_kernels` takes those of `RFFRidge`
+            assert described <= real, path
+        checked += bool(described)
+    assert checked > 50
+
+
 def test_an_unknown_name_is_an_attribute_error_that_names_it():
     with refuses(AttributeError, "no_such_name"):
         _ = rff_dist.no_such_name
