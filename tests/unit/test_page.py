@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import zarr
 from markdown_it import MarkdownIt
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import partial_dependence as sklearn_dependence
@@ -37,6 +38,7 @@ from rff_dist.workbench.page.columns import (
     sample_data,
 )
 from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.figures import png_of
 from rff_dist.workbench.results.markdown import to_markdown
 from tests.browser import DARK, LIGHT, check_by_axe, needs_axe, needs_browser, show
 from tests.command_line import PLAIN, document, run
@@ -63,10 +65,16 @@ class Outline(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.words.append(data)
+        if "svg" not in self.open:
+            self.words.append(data)
 
     def all(self, tag):
         return [attributes for name, attributes in self.seen if name == tag]
+
+
+def pictures_of(page):
+    """Return the attributes of the pictures of a page."""
+    return [svg for svg in page.all("svg") if svg["role"] == "img"]
 
 
 def check_readable(path):
@@ -81,15 +89,16 @@ def check_readable(path):
     levels = [tag for tag, _ in page.seen if re.fullmatch(r"h\d", tag)]
     assert levels[0] == "h1"
     assert set(levels[1:]) == {"h2"}
-    for image in page.all("img"):
-        assert image["src"].startswith("data:image/png;base64,")
-        assert len(image["alt"]) > 20
+    assert page.all("img") == []
+    for picture in pictures_of(page):
+        assert len(picture["aria-label"]) > 20
+        assert picture["style"] == "fill: var(--ink)"
     assert all(one["scope"] in ("row", "col") for one in page.all("th"))
     assert len(page.all("caption")) == len(page.all("table")) > 0
     targets = {f"#{attributes['id']}" for attributes in page.all("h2")}
     assert {one["href"] for one in page.all("a")} == targets
     assert not re.search(
-        r"""(?:src|href)=["'](?!data:|#)|@import|url\(|<script""", text
+        r"""(?:src|href)=["'](?!data:|#)|@import|url\((?!#)|<script""", text
     )
     return page, " ".join(" ".join(page.words).split())
 
@@ -123,7 +132,7 @@ def test_a_page_shows_the_levels_of_a_category_by_name(tmp_path, kernel):
     spread = words.partition("mean std min median max ")[2]
     assert re.match(r"x( \S+){5} y \(target\)", spread)
     assert "categories 1" not in words
-    alts = " ".join(one["alt"] for one in page.all("img"))
+    alts = " ".join(one["aria-label"] for one in pictures_of(page))
     drawn = re.findall(r"(-?[\d.]+) at town(\d+) (\d)%", alts)
     assert [int(level) for _, level, _ in drawn] == list(range(19, 7, -1))
     found = np.array([float(height) for height, _, _ in drawn])
@@ -426,10 +435,11 @@ def test_a_page_predicts_a_bounded_number_of_rows(monkeypatch, n_columns):
 
 
 def test_a_page_as_markdown_has_its_headings_tables_and_pictures_and_takes_nothing_for_markup():
+    figure = Figure()
     page = Document("a | b", lead="See <b> and *c*.")
     page.section("One_two_", "Text with [a](link).")
     page.table("By column", ("column", "a|b*"), [("<x>|y", 0.123456), ("z", None)])
-    page.picture(b"png", "what it shows", "below")
+    page.picture(figure, "what it shows", "below")
     shown = MarkdownIt("commonmark").enable("table").render(to_markdown(page))
     assert "<h1>a | b</h1>" in shown
     assert "<h2>One_two_</h2>" in shown
@@ -438,8 +448,8 @@ def test_a_page_as_markdown_has_its_headings_tables_and_pictures_and_takes_nothi
     cells = ["column", "a|b*", "&lt;x&gt;|y", "0.1235", "z", "–"]
     assert re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", shown) == cells
     assert (
-        f'<img src="data:image/png;base64,{b64encode(b"png").decode()}" alt="what it'
-        ' shows"' in shown
+        f'<img src="data:image/png;base64,{b64encode(png_of(figure)).decode()}"'
+        ' alt="what it shows"' in shown
     )
 
 
@@ -534,9 +544,9 @@ def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
     assert "how much log loss (nats) rises when the column is shuffled" in words
     assert "the mean predicted probability of each class" in words
     dependence = next(
-        one["alt"]
-        for one in page.all("img")
-        if one["alt"].startswith("Partial dependence")
+        one["aria-label"]
+        for one in pictures_of(page)
+        if one["aria-label"].startswith("Partial dependence")
     )
     low, high = map(
         float,
@@ -570,6 +580,24 @@ def test_the_page_of_clusters_has_sizes_map_and_rows_that_stand_for_them(tmp_pat
 def test_a_browser_opens_the_page(trained):
     page = trained / "new" / "page.html"
     assert show(page).count("<h2") == page.read_text().count("<h2")
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_pictures_have_the_colours_of_the_reader(trained, tmp_path, scheme):
+    ask = """<script>
+      const of = (where, what) => getComputedStyle(document.querySelector(where))[what];
+      const found = [of("body", "color"), of("body", "backgroundColor"),
+        of("svg", "fill"), of("svg", "backgroundColor")];
+      document.title = found.join(" | "); </script>"""
+    text = (trained / "new" / "page.html").read_text()
+    assert not re.search(r"[:#] ?(#ffffff|#000000|white|black)\b", text)
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{ask}</body>"))
+    shown = show(tmp_path / "page.html", scheme)
+    ink, paper, fill, behind = re.search(r"<title>(.*?)</title>", shown)[1].split(" | ")
+    assert (fill, behind) == (ink, "rgba(0, 0, 0, 0)")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == LIGHT)
 
 
 @pytest.mark.browser

@@ -3,12 +3,14 @@ import itertools
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from rff_dist.data.folding import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
 from rff_dist.selection.cross_validation import CrossValidation
 from rff_dist.workbench.page import pictures
+from rff_dist.workbench.results import figures
 from tests.refusals import refuses
 
 
@@ -17,7 +19,7 @@ def panel(red, green, blue, above="a", below=""):
 
 
 def seen(figure):
-    return imread(io.BytesIO(pictures.png_of(figure, pictures.FILE_DPI)))
+    return imread(io.BytesIO(figures.png_of(figure, figures.FILE_DPI)))
 
 
 def test_panels_are_side_by_side_in_the_order_given():
@@ -89,7 +91,7 @@ def test_cross_validation_is_drawn_with_one_width_and_with_one_split(
     if n_widths > 1:
         assert orange[:height, half:].any()  # and among numbers of components
     else:  # whose curve has all of the width
-        colour = np.array([0.26, 0.452, 0.556])
+        colour = to_rgb(figures.BLUE)
         assert (
             np.abs(image[:height, image.shape[1] * 9 // 10 :, :3] - colour).max(axis=-1)
             < 0.02

@@ -25,7 +25,7 @@ from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray
 from rff_dist.workbench.jobs import confidence, judging, predict, verdict
 from rff_dist.workbench.jobs.comparison import LINEAR, ModelComparison
 from rff_dist.workbench.page import columns, distributions, pictures
-from rff_dist.workbench.results import document
+from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results.words import Alert, value_words
 
@@ -33,8 +33,15 @@ COVERAGES = (0.5, 0.8, 0.9, 0.95)
 SAID_COVERAGE = 0.9  # in a sentence
 INTERVAL_ROWS = 1_000  # each takes D² operations, four times
 # how matplotlib draws points of rows, and lines to compare them with
-_CLOUD: Any = {"s": 9, "alpha": 0.45, "color": pictures.BLUE, "linewidths": 0}
-_GUIDE: Any = {"color": pictures.INK, "lw": 1.2, "ls": "--"}
+_CLOUD: Any = {
+    "s": 9,
+    "alpha": 0.45,
+    "color": figures.BLUE,
+    "linewidths": 0,
+    # in an SVG thousands of points would be a megabyte
+    "rasterized": True,
+}
+_GUIDE: Any = {"color": figures.INK, "lw": 1.2, "ls": "--"}
 _RESIDUAL = "observed − predicted"
 
 
@@ -98,7 +105,7 @@ def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
     )
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     page.picture(
-        pictures.png_of(figure),
+        figure,
         f"{title} on {verdict.rows_words(comparison)}: {errors}.",
         f"{better} is better. Models are compared row by row, which shows more than"
         " these intervals.",
@@ -150,7 +157,9 @@ def _draw_residuals(
     middle.axhline(0.0, **_GUIDE)
     pictures.plain_axes(middle, f"predicted {name}", _RESIDUAL)
     n_bins = min(40, max(5, len(residuals) // 10))
-    right.hist(residuals, bins=n_bins, color=pictures.BLUE, edgecolor="white", lw=0.5)
+    right.hist(
+        residuals, bins=n_bins, color=figures.BLUE, edgecolor=figures.PAPER, lw=0.5
+    )
     right.axvline(0.0, **_GUIDE)
     pictures.plain_axes(right, _RESIDUAL, "rows")
     for axes in (left, middle, right):
@@ -161,7 +170,7 @@ def _draw_residuals(
         f"Nine of ten residuals lie between {low} and {high}; their median is {median}."
     )
     page.picture(
-        pictures.png_of(figure),
+        figure,
         f"Left: observed against predicted {name}, around the diagonal. Middle:"
         f" residuals against predictions. Right: histogram of the residuals. {words}",
         words,
@@ -200,7 +209,7 @@ def _draw_residuals_by_column(
         "Residuals against the columns that they vary most with. A trend is what the"
         " model misses."
     )
-    page.picture(pictures.png_of(figure), f"Residuals against {names}.", words)
+    page.picture(figure, f"Residuals against {names}.", words)
 
 
 def _worst_rows(
@@ -397,7 +406,7 @@ def _draw_roc(
     area = float(np.trapezoid(true_rates, false_rates))
     figure = pictures.figure_of(4.2, 3.6)
     axes = figure.subplots()
-    axes.plot(false_rates, true_rates, color=pictures.BLUE, lw=2.0)
+    axes.plot(false_rates, true_rates, color=figures.BLUE, lw=2.0)
     axes.plot([0, 1], [0, 1], **_GUIDE)
     pictures.plain_axes(
         axes,
@@ -408,7 +417,7 @@ def _draw_roc(
         f"ROC curve of {name}: the area under it (ROC AUC) is {text.score(area, 3)};"
         " 0.5 is chance, 1 is perfect."
     )
-    page.picture(pictures.png_of(figure), words, words, shrinks=True)
+    page.picture(figure, words, words, shrinks=True)
 
 
 #: A share of rows that makes half of the squared error by so little is worth a look;

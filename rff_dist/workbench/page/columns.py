@@ -28,7 +28,7 @@ from rff_dist.text import clipped
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 from rff_dist.workbench.jobs import fits
 from rff_dist.workbench.page import pictures
-from rff_dist.workbench.results import document
+from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results.models import target_names
 from rff_dist.workbench.results.words import value_words
 
@@ -45,7 +45,7 @@ SHUFFLED_ROWS = 20_000
 
 # letters beneath a panel that stand side by side
 _LETTERS = 28
-_COLORS = (pictures.BLUE, *pictures.HUES[1:])
+_COLORS = (figures.BLUE, *pictures.HUES[1:])
 _ALONE = "effect of the column alone"
 
 type _Predict = Callable[[AnyArray], FloatArray]
@@ -140,7 +140,7 @@ def _draw_importance(
     largest = "; ".join(f"{name} {rise:.3f}" for name, (rise, *_) in bars.items())
     figure = pictures.bars_of(bars, "importance, ± one standard error", ours=len(bars))
     page.picture(
-        pictures.png_of(figure),
+        figure,
         f"Importance of columns: {largest}.",
         "The longer, the more it matters.",
         shrinks=True,
@@ -383,14 +383,14 @@ def _draw_curves(
         f"{kind}: {meaning}. Ticks mark the values that were tried, grey bars how many"
         f" rows are there: over few rows a curve is little more than a guess.{note}"
     )
-    page.picture(pictures.png_of(figure), f"{kind}. {'; '.join(alt)}.", caption)
+    page.picture(figure, f"{kind}. {'; '.join(alt)}.", caption)
 
 
 def _draw_row_counts(axes: Any, values: AnyArray, across: AnyArray) -> None:
     """Draw how many rows lie under each stretch of a curve, in grey behind it."""
     behind = axes.twinx()
     ends = (across[0], across[-1])
-    counts, _, _ = behind.hist(values, 25, range=ends, color="#dddddd")
+    counts, _, _ = behind.hist(values, 25, range=ends, color=figures.LINE)
     behind.set_ylim(0, 4 * max(counts.max(), 1))
     behind.set_axis_off()
     axes.set_zorder(behind.get_zorder() + 1)
@@ -408,7 +408,7 @@ def _label_places(
         return
     bottom = axes.get_xaxis_transform()
     heights = np.full_like(across, 0.03)
-    axes.plot(across, heights, "|", transform=bottom, color=pictures.MUTED, ms=6)
+    axes.plot(across, heights, "|", transform=bottom, color=figures.MUTED, ms=6)
     pictures.round_ticks(axes)
 
 

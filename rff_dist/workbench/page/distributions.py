@@ -15,7 +15,7 @@ from rff_dist.recipes import recipes
 from rff_dist.ridge import models
 from rff_dist.typing import AnyArray
 from rff_dist.workbench.page import columns, pictures
-from rff_dist.workbench.results import document
+from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import rows as rows_words
 from rff_dist.workbench.results.words import value_words
 
@@ -91,14 +91,14 @@ def _draw_distributions(
         if column.levels:
             places, levels = column.places(sample.X, _NAMED)
             counts = (values == places[:, np.newaxis]).sum(axis=1)
-            axes.bar(np.arange(len(levels)), counts, color=pictures.BLUE)
+            axes.bar(np.arange(len(levels)), counts, color=figures.BLUE)
             columns.label_levels(axes, levels)
             title = column.title(sample.X, len(levels))
         else:
-            axes.hist(values, bins=_BARS, color=pictures.BLUE)
+            axes.hist(values, bins=_BARS, color=figures.BLUE)
             columns.label_values(axes, sample.X, column)
-        axes.set_title(title, fontsize=9, color=pictures.INK, parse_math=False)
+        axes.set_title(title, fontsize=9, color=figures.INK, parse_math=False)
         axes.set_yticks([])
         pictures.plain_axes(axes)
     words = "Distributions of the columns: histograms, and the rows of each level."
-    page.picture(pictures.png_of(figure), words, words)
+    page.picture(figure, words, words)

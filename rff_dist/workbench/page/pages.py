@@ -144,7 +144,7 @@ def clusters_page(
     figure = pictures.draw_clusters(view, title="Rows and centres")
     shares = " and ".join(f"{share:.0%}" for share in view.shares)
     page.picture(
-        pictures.png_of(figure, pictures.FILE_DPI),
+        figure,
         f"{len(view.labels):,} rows and {clusters.n_clusters:,} centres in two"
         f" principal components, which hold {shares} of the variance.",
         "Similar clusters are neighbours here. Clusters that overlap may differ in"
@@ -345,7 +345,7 @@ def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
         alpha = value_words(model.plain_alpha)
         best = f"alpha = {alpha}, D = {model.feature_map.n_components:,}"
         page.picture(
-            pictures.png_of(figure, pictures.FILE_DPI),
+            figure,
             f"Error against alpha; the chosen place is {best}.",
             f"Chosen: {best}.",
         )

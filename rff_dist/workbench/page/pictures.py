@@ -1,4 +1,4 @@
-"""Pictures of results as matplotlib's figures, and their PNGs.
+"""Pictures of results as matplotlib's figures, which `figures` renders.
 
 Tables of errors, sampled rows and images go in. Figures are made without pyplot, so
 they need no display and share no state between threads; texts that users chose are
@@ -7,7 +7,6 @@ never read as formulas; and the same picture has the same bytes.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import scipy
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
@@ -29,14 +29,11 @@ from rff_dist.selection import cross_validation
 from rff_dist.storage import documents
 from rff_dist.text import number
 from rff_dist.typing import AnyArray, AnyIntArray, FloatArray, PathLike, frozen
+from rff_dist.workbench.results import figures
 from rff_dist.workbench.results.models import target_names
 
-INK = "#1b1b1b"
-MUTED = "#6b6b6b"
-BLUE = "#0b6e99"
-_COLOURS = (BLUE, "#c2410c", "#4d7c0f")
+_COLOURS = (figures.BLUE, "#c2410c", "#4d7c0f")
 _WIDTH_INCHES = 4.3
-FILE_DPI = 160
 MAX_LINES = 9
 MAX_NUMBERS = 40
 # Okabe & Ito 2008, without black and yellow: colour-blind readers can tell them apart.
@@ -60,8 +57,12 @@ def draw_comparison(panels: Sequence[tuple[AnyArray, str, str]], title: str) -> 
     [row] = figure.subplots(1, len(panels), squeeze=False)
     for axes, (image, above, below) in zip(row, panels, strict=True):
         axes.imshow(np.clip(image, 0.0, 1.0))
-        axes.set_title(above, parse_math=False, loc="left", fontsize=11, color=INK)
-        axes.set_xlabel(below, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
+        axes.set_title(
+            above, parse_math=False, loc="left", fontsize=11, color=figures.INK
+        )
+        axes.set_xlabel(
+            below, parse_math=False, loc="left", fontsize=9.5, color=figures.MUTED
+        )
         axes.set_xticks([])
         axes.set_yticks([])
         for spine in axes.spines.values():
@@ -162,15 +163,15 @@ def _draw_widths(
         widths,
         errors,
         yerr=np.nan_to_num([best.standard_error for best in bests]),
-        color=MUTED,
-        ecolor=MUTED,
+        color=figures.MUTED,
+        ecolor=figures.MUTED,
         lw=1.2,
         capsize=3,
         zorder=1,
     )
     axes.scatter(widths, errors, color=colours, s=34, zorder=2)
     axes.set(xscale="log")
-    axes.set_xlabel("D, the number of components", color=MUTED)
+    axes.set_xlabel("D, the number of components", color=figures.MUTED)
     axes.set_xticks(widths, [f"{D:,}" for D in widths])
     axes.minorticks_off()
     _subtitle(axes, "at the best alpha of each D")
@@ -191,7 +192,7 @@ def _mark_choices(
     _mark(simplest, panels, marker="s", label="within one s.e.")
     limit = best.score + best.standard_error
     name = "one standard error above the best"
-    panels[-1].axhline(limit, color=MUTED, lw=1.0, ls="--", label=name)
+    panels[-1].axhline(limit, color=figures.MUTED, lw=1.0, ls="--", label=name)
 
 
 def draw_alpha_path(
@@ -257,7 +258,7 @@ def draw_clusters(view: ClusterView, *, title: str, subtitle: str = "") -> Figur
         if len(view.centres) <= MAX_NUMBERS:
             circle = {
                 "boxstyle": "circle,pad=0.22",
-                "fc": "white",
+                "fc": figures.PAPER,
                 "ec": colour,
                 "lw": 1.6,
             }
@@ -269,7 +270,7 @@ def draw_clusters(view: ClusterView, *, title: str, subtitle: str = "") -> Figur
                 ha="center",
                 va="center",
                 fontsize=8.5,
-                color=INK,
+                color=figures.INK,
                 bbox=circle,
                 zorder=4,
             )
@@ -305,13 +306,20 @@ def figure_of(
         return figure
     # Titles hold names that users chose: a dollar sign in them must not start a
     # formula.
-    heading = {"parse_math": False, "fontweight": "bold", "fontsize": 13, "color": INK}
+    heading = {
+        "parse_math": False,
+        "fontweight": "bold",
+        "fontsize": 13,
+        "color": figures.INK,
+    }
     figure.suptitle(title, x=pads[0] / width, ha="left", **heading)
     return figure
 
 
 def _subtitle(axes: Any, text: str) -> None:
-    axes.set_title(text, parse_math=False, loc="left", fontsize=9.5, color=MUTED)
+    axes.set_title(
+        text, parse_math=False, loc="left", fontsize=9.5, color=figures.MUTED
+    )
 
 
 def _look(cluster: int) -> tuple[str, str]:
@@ -341,32 +349,29 @@ def _mark(
 
 
 def _shades(n: int) -> list[tuple[float, ...]]:
-    """Return n colours of one hue, from light to dark."""
-    light = np.array([0.62, 0.80, 0.88])
-    dark = np.array([0.02, 0.22, 0.34])
-    lightest = 0 if n > 1 else 0.6
-    shares = np.linspace(lightest, 1, n)
-    return [tuple(light + (dark - light) * share) for share in shares]
+    """Return n shades of one hue, which light and dark paper shine through."""
+    return [to_rgba(figures.BLUE, share) for share in np.linspace(1, 0.35, n)[::-1]]
 
 
 def plain_axes(axes: Any, across: str = "", up: str = "") -> None:
     """Reduce axes to a light grid and two lines, with what is across and what is up."""
     if across:
-        axes.set_xlabel(across, color=MUTED, parse_math=False)
+        axes.set_xlabel(across, color=figures.MUTED, parse_math=False)
     if up:
-        axes.set_ylabel(up, color=MUTED, parse_math=False)
+        axes.set_ylabel(up, color=figures.MUTED, parse_math=False)
     axes.set_axisbelow(True)
-    axes.grid(True, which="major", color="#e6e6e6", lw=0.7)
-    axes.tick_params(colors=MUTED, which="both", labelsize=9)
+    axes.grid(True, which="major", color=figures.LINE, lw=0.7)
+    axes.tick_params(colors=figures.MUTED, which="both", labelsize=9)
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
-        spine.set_color("#c8c8c8")
+        spine.set_color(figures.LINE)
 
 
 def round_ticks(axes: Any) -> None:
     """Put few ticks on linear axes, with numbers as in tables."""
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(5))
+    # numbers side by side take more room
+    for axis, most in ((axes.xaxis, 3), (axes.yaxis, 5)):
+        axis.set_major_locator(MaxNLocator(most))
         axis.set_major_formatter(lambda value, _: number(value))
 
 
@@ -388,9 +393,9 @@ def bars_of(
             place,
             value,
             height=0.55,
-            color=BLUE if place < ours else MUTED,
+            color=figures.BLUE if place < ours else figures.MUTED,
             xerr=whisker,
-            ecolor=INK,
+            ecolor=figures.INK,
             capsize=4,
         )
     axes.set_yticks(range(len(values)), list(values), parse_math=False)
@@ -399,22 +404,14 @@ def bars_of(
     return figure
 
 
-def png_of(figure: Figure, dpi: int = 110) -> bytes:
-    """Return a figure as a PNG."""
-    content = io.BytesIO()
-    # without matplotlib's name and version, so that the same picture has the same bytes
-    figure.savefig(
-        content, format="png", dpi=dpi, metadata={"Software": documents.MADE_BY}
-    )
-    return content.getvalue()
-
-
 def save(figure: Figure, path: PathLike) -> Path:
     """Save a figure as a PNG, which appears as a whole, and create its folder.
 
     Raises StorageError if it cannot be written.
     """
-    return documents.write_file(Path(path), png_of(figure, FILE_DPI), what="picture")
+    return documents.write_file(
+        Path(path), figures.png_of(figure, figures.FILE_DPI), what="picture"
+    )
 
 
 def draw_choice(model: models.RidgeModel, *, title: str, about: str) -> Figure | None:

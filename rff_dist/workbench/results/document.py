@@ -30,12 +30,12 @@ class Paragraph:
 
 @frozen
 class Picture:
-    """A PNG; `alt` describes it to readers who cannot see it.
+    """A figure of matplotlib; `alt` describes it to readers who cannot see it.
 
     One that `shrinks` fits on a phone.
     """
 
-    png: bytes
+    figure: Any
     alt: str
     caption: str
     shrinks: bool = False
@@ -83,10 +83,10 @@ class Document:
         self.parts.append(words.Table(caption, header, rows))
 
     def picture(
-        self, png: bytes, alt: str, caption: str, *, shrinks: bool = False
+        self, figure: Any, alt: str, caption: str, *, shrinks: bool = False
     ) -> None:
         """Add a picture, with a description in words."""
-        self.parts.append(Picture(png, alt, caption, shrinks))
+        self.parts.append(Picture(figure, alt, caption, shrinks))
 
 
 def facts_table(facts: Facts) -> words.Table:

@@ -4,14 +4,13 @@ In goes a `Document`, out comes HTML with its pictures inside. With pictures in 
 their own, a page that is sent by mail would have none.
 """
 
-import base64
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
 from rff_dist.storage import documents
 from rff_dist.typing import PathLike
-from rff_dist.workbench.results import document, words
+from rff_dist.workbench.results import document, figures, words
 
 
 def write_page(page: document.Document, path: PathLike) -> Path:
@@ -63,11 +62,10 @@ def _parts(page: document.Document) -> Iterator[str]:
                 yield heading
             case document.Paragraph(text, is_note):
                 yield f"<p{' class="note"' if is_note else ''}>{escape(text)}</p>"
-            case document.Picture(png, alt, caption, shrinks):
-                data = base64.b64encode(png).decode()
+            case document.Picture(figure, alt, caption, shrinks):
                 size = ' class="shrinks"' if shrinks else ""
-                source = f"data:image/png;base64,{data}"
-                picture = f'<img{size} src="{source}" alt="{escape(alt)}">'
+                label = f'<svg{size} role="img" aria-label="{escape(alt)}"'
+                picture = figures.svg_of(figure).replace("<svg", label, 1)
                 below = f"<figcaption>{escape(caption)}</figcaption>"
                 scrolling = _scrolling(picture, f"Picture: {caption}")
                 yield f"<figure>{scrolling}{below}</figure>"

@@ -7,7 +7,7 @@ local files from the pages of a server.
 import base64
 import re
 
-from rff_dist.workbench.results import document, words
+from rff_dist.workbench.results import document, figures, words
 
 
 def to_markdown(page: document.Document) -> str:
@@ -25,11 +25,10 @@ def _markdown(part: document.Part) -> str:
             return f"## {_plain(title)}"
         case document.Paragraph(text):
             return _plain(text)
-        case document.Picture(png, alt, caption):
-            data = base64.b64encode(png).decode()
-            return (
-                f"![{_plain(alt)}](data:image/png;base64,{data})\n\n{_plain(caption)}"
-            )
+        case document.Picture(figure, alt, caption):
+            data = base64.b64encode(figures.png_of(figure)).decode()
+            source = f"data:image/png;base64,{data}"
+            return f"![{_plain(alt)}]({source})\n\n{_plain(caption)}"
         case words.Table(caption, header):
             side = ":--" if part.is_text else "--:"
             lines = [[_plain(name) for name in header]]

@@ -20,9 +20,9 @@ from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.workbench.page.pictures import (
     ClusterView,
     draw_clusters,
-    png_of,
     view_clusters,
 )
+from rff_dist.workbench.results.figures import png_of
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
