@@ -194,8 +194,10 @@ def _choose(
         sample = _Sample(rows)
         n_centres = min(n_centres, len(sample.points))
         numbers = _numbers_to_try(lloyd)
-        shapes = _find_shapes(sample, n_centres, numbers, space.seed)
         rounds = [sample.round(number, space.seed) for number in numbers]
+        shapes = []
+        if any(each.cut > 0 for each in rounds):  # else nothing can cut fewer links
+            shapes = _find_shapes(sample, n_centres, numbers, space.seed)
         best = [_better(shapes, rounded) for rounded in rounds]
         chosen, step = _choose_number(best, lloyd.numbers, sample)
         stability = _stability(sample, n_centres, chosen, space.seed)
@@ -335,11 +337,14 @@ def _find_shapes(
     if has_few or not usable:
         return []
     centres = _Centres(sample, n_centres, seed)
-    return [
-        each
-        for neighbour in NEIGHBOURS
-        for each in centres.partitions(neighbour, usable, seed)
-    ]
+    shapes: list[Partition] = []
+    for neighbour in NEIGHBOURS:
+        partitions = centres.partitions(neighbour, usable, seed)
+        shapes += partitions
+        # of equals the first is taken, so no further scale can be better
+        if not any(each.cut > 0 for each in partitions):
+            break
+    return shapes
 
 
 def _stability(
