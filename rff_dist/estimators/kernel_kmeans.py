@@ -1,12 +1,11 @@
 """Kernel k-means with the exact kernel, for few rows.
 
-Rows or their Gram matrix go in; a label of each row comes out, in scikit-learn's form.
-The iterations are `kmeans/exact.py`; here inputs are checked, weighted and sorted.
+Rows go in; a label of each row comes out, in scikit-learn's form. The iterations are
+`kmeans/exact.py`; here inputs are checked, weighted and sorted.
 """
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, Transfor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from rff_dist.checks import check_count, check_name
+from rff_dist.checks import check_count
 from rff_dist.data import blocks
 from rff_dist.engines import events, protocol
 from rff_dist.engines.clock import Clock
@@ -23,7 +22,6 @@ from rff_dist.errors import DataError, InvalidParameterError, PlanError, warn
 from rff_dist.estimators import base, categories, panel
 from rff_dist.estimators.inputs import as_dataset
 from rff_dist.estimators.parameter_checks import choose_kernel
-from rff_dist.estimators.values import validated, validated_weights
 from rff_dist.features import draw, feature_options, for_dataset, maps
 from rff_dist.fields import values_of
 from rff_dist.fitting.prepare import prepare
@@ -34,7 +32,7 @@ from rff_dist.numerics import machine
 from rff_dist.recipes.recipes import RECIPE
 from rff_dist.statistics import standardizing
 from rff_dist.text import human_bytes, number
-from rff_dist.typing import FloatArray, IndexArray
+from rff_dist.typing import FloatArray
 
 N_INIT = 10
 # kernel values that are computed at once: memory is checked for one Gram matrix only
@@ -55,25 +53,21 @@ class KernelKMeans(
     Parameters
     ----------
     n_clusters : int, default=8
-    kernel : str, Kernel or "precomputed", default="gaussian"
+    kernel : str or Kernel, default="gaussian"
         A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
         see `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales that
-        are given here are kept. "precomputed" expects Gram matrices instead of rows: of
-        shape (n_samples, n_samples) for `fit`, (n_rows, n_samples) for `predict`.
+        are given here are kept.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         The length scale, in units of the (standardised) inputs; "auto" is the median
         distance between rows of a seeded sample. Clusters that are not convex need
-        less: about the width of a cluster. A precomputed kernel has none.
+        less: about the width of a cluster.
     n_init : int or "auto", default="auto"
-        The number of starts; the one of smallest inertia is kept. "auto" is 10, or 1 if
-        `init` is an array.
-    init : "k-means++" or int array of shape (n_clusters,), default="k-means++"
-        How each start begins: greedy k-means++ in feature space; or the numbers of the
-        rows that are the first centres.
+        The number of starts, each by greedy k-means++ in feature space; the one of
+        smallest inertia is kept. "auto" is 10.
     max_iter : int, default=300
         The largest number of iterations of each start.
     standardize : {"auto", "rank"} or bool, default=False
-        How the inputs are prepared, see `RFFKMeans`; not for precomputed kernels.
+        How the inputs are prepared, see `RFFKMeans`.
     categorical_features : "from_dtype", list, array or None, default="from_dtype"
         Which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
@@ -93,8 +87,8 @@ class KernelKMeans(
     objectives_ : tuple of float
         The inertia of each partition of that start, about its own means; it never
         rises.
-    kernel_ : Kernel or None
-        The kernel with its length scale; None if it is precomputed.
+    kernel_ : Kernel
+        The kernel with its length scale.
     n_features_in_ : int
         Columns of the inputs.
     feature_names_in_ : array of str
@@ -128,13 +122,12 @@ class KernelKMeans(
     kernel: str | Kernel = "gaussian"
     length_scale: Any = "auto"
     n_init: Any = "auto"
-    init: Any = "k-means++"
     max_iter: int = 300
     standardize: bool | str = False
     categorical_features: Any = categories.FROM_DTYPE
     random_state: Any = None
     verbose: int = 0
-    kernel_: Kernel | None = field(init=False)
+    kernel_: Kernel = field(init=False)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters.
@@ -142,8 +135,7 @@ class KernelKMeans(
         Parameters
         ----------
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
-            Of shape (n_samples, n_features); or a symmetric Gram matrix for
-            kernel="precomputed".
+            Of shape (n_samples, n_features).
         y : ignored
             For scikit-learn's pipelines.
         sample_weight : array-like of shape (n_samples,), optional
@@ -154,8 +146,7 @@ class KernelKMeans(
         InvalidParameterError
             If a parameter is out of range.
         DataError
-            If values are not finite, there are fewer rows than clusters, or a Gram is
-            not symmetric.
+            If values are not finite, or there are fewer rows than clusters.
         PlanError
             If the Gram matrix would need more memory than there is.
         """
@@ -163,25 +154,16 @@ class KernelKMeans(
         self._check_parameters()
         seed = draw.seed_from_random_state(self.random_state)
         with self._engine_of_fit(None, clock) as engine:
-            if _is_precomputed(self.kernel):
-                gram, weights = self._precomputed(X, sample_weight)
-                order = np.arange(len(gram))
-            else:
-                gram, weights, order = self._gram_of_rows(
-                    X, sample_weight, seed, engine
-                )
-            starts = self._starts(gram, weights, order, seed)
-            words = f"{len(order):,} rows, {len(starts)} starts"
+            inputs, weights = self._read_rows(X, sample_weight, seed, engine)
+            n_init = n_starts_of(self.n_init, auto=N_INIT)
+            words = f"{len(inputs):,} rows, {n_init} starts"
             engine.tell(events.Remark("cluster", words))
-            limits = values_of(self, "n_clusters", "max_iter")
-            kept = exact.cluster(gram, weights, starts[0], **limits)
-            for labels in starts[1:]:
-                other = exact.cluster(gram, weights, labels, **limits)
-                if other.inertia < kept.inertia * (1.0 - exact.EQUAL):
-                    kept = other
+            # sorted, so that starts do not depend on the order of the rows
+            order = np.lexsort(inputs.T[::-1])
+            self._rows = inputs[order]
+            kept = self._best_start(weights[order], n_init, seed)
         self._kept = kept
         self.labels_ = np.empty(len(order), np.int32)
-        # from sorted order back to the order in which the rows came
         self.labels_[order] = kept.labels
         self.inertia_ = kept.inertia
         self.objectives_ = kept.objectives
@@ -197,11 +179,8 @@ class KernelKMeans(
         return self
 
     def _choices(self) -> dict[str, str]:
-        kernel = {"kernel": "precomputed"}
-        if self.kernel_ is not None:
-            kernel = panel.kernel_facts(self.kernel_, self._names)
         return {
-            **kernel,
+            **panel.kernel_facts(self.kernel_, self._names),
             "inertia": number(self.inertia_),
             "iterations": f"{self.n_iter_:,}",
         }
@@ -210,43 +189,12 @@ class KernelKMeans(
         for name in ("n_clusters", "max_iter"):
             check_count(getattr(self, name), name)
         standardizing.check_standardize(self.standardize)
-        # "auto" counts as one start here, so that it is allowed with given rows
-        n_init = check_count(n_starts_of(self.n_init, auto=1), "n_init")
-        if isinstance(self.init, str):
-            check_name(self.init, ("k-means++",), "init", also=", or row numbers")
-        elif n_init > 1:
-            raise InvalidParameterError(
-                f"`n_init` is {n_init} together with a given `init`, which is one start"
-            )
+        check_count(n_starts_of(self.n_init, auto=N_INIT), "n_init")
 
-    def _precomputed(self, X: Any, sample_weight: Any) -> tuple[FloatArray, FloatArray]:
-        """Return a given Gram, checked, and the weights of its rows."""
-        gram = _as_gram(self, X, reset=True)
-        self._recipe = None
-        if gram.shape[0] != gram.shape[1]:
-            raise DataError(
-                f"a precomputed Gram has shape {gram.shape}; expected a square matrix"
-            )
-        skew = np.abs(gram - gram.T)
-        row, column = np.unravel_index(skew.argmax(), skew.shape)
-        # about 16 times the rounding error of the largest entry in float32
-        if skew[row, column] > 1e-6 * np.abs(gram).max():
-            raise DataError(
-                f"a precomputed Gram is not symmetric: k[{row}, {column}] is"
-                f" {gram[row, column]:g} and k[{column}, {row}] {gram[column, row]:g};"
-                " give k(x, y) = k(y, x)"
-            )
-        self._check_size(len(gram))
-        self.kernel_ = None
-        return gram, validated_weights(sample_weight, gram)
-
-    def _gram_of_rows(
+    def _read_rows(
         self, X: Any, sample_weight: Any, seed: int, engine: protocol.Engine
-    ) -> tuple[FloatArray, FloatArray, IndexArray]:
-        """Compute the Gram of the rows in sorted order.
-
-        Returns it, the weights in this order, and the order.
-        """
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the rows to cluster and their weights, and set the kernel for them."""
         feature_options.check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(
@@ -260,14 +208,7 @@ class KernelKMeans(
             prepared.inputs(seed), kernel, length_scale
         )
         self._recipe = dataset.attributes.get(RECIPE)
-        inputs, weights = _read(dataset, self._standardizer)
-        # so that starts do not depend on the order of the rows
-        order = np.lexsort(inputs.T[::-1])
-        self._rows = inputs[order]
-        gram = np.empty((len(inputs), len(inputs)))
-        for strip, values in self._kernel_strips(self._rows):
-            gram[strip] = values
-        return gram, weights[order], order
+        return _read(dataset, self._standardizer)
 
     def _check_size(self, n_samples: int) -> None:
         kmeans_starts.check_enough(n_samples, self.n_clusters)
@@ -284,7 +225,6 @@ class KernelKMeans(
 
         Each slice has 4 MiB of values.
         """
-        assert self.kernel_ is not None
         step = max(1, _STRIP_BYTES // (8 * len(self._rows)))
         for first in range(0, len(inputs), step):
             strip = slice(first, first + step)
@@ -296,38 +236,28 @@ class KernelKMeans(
                 )
             yield strip, values
 
-    def _starts(
-        self, gram: FloatArray, weights: FloatArray, order: IndexArray, seed: int
-    ) -> list[IndexArray]:
-        """Return the first labels of each start."""
-        if isinstance(self.init, str):
-            n_init = n_starts_of(self.n_init, auto=N_INIT)
-            choose = partial(
-                exact.choose_rows, gram, weights, self.n_clusters, seed=seed
+    def _best_start(
+        self, weights: FloatArray, n_init: int, seed: int
+    ) -> exact.KernelClusters:
+        """Return the clusters of the start of smallest inertia, the first of equals."""
+        gram = np.empty((len(self._rows), len(self._rows)))
+        for strip, values in self._kernel_strips(self._rows):
+            gram[strip] = values
+        kept = None
+        for start in range(n_init):
+            rows = exact.choose_rows(
+                gram, weights, self.n_clusters, seed=seed, start=start
             )
-            return [
-                exact.labels_from_rows(gram, weights, choose(start=start))
-                for start in range(n_init)
-            ]
-        init = np.asarray(self.init)
-        n_samples = len(order)
-        if init.shape != (self.n_clusters,) or init.dtype.kind not in "iu":
-            raise InvalidParameterError(
-                f"`init` has shape {init.shape} and dtype {init.dtype}; expected"
-                f" 'k-means++', or the numbers of n_clusters={self.n_clusters} rows"
+            clusters = exact.cluster(
+                gram,
+                weights,
+                exact.labels_from_rows(gram, weights, rows),
+                **values_of(self, "n_clusters", "max_iter"),
             )
-        if (
-            init.min() < 0
-            or init.max() >= n_samples
-            or len(np.unique(init)) < len(init)
-        ):
-            raise InvalidParameterError(
-                f"`init` is {init[:10].tolist()}; expected row numbers, each once, from"
-                f" 0 to {n_samples - 1}"
-            )
-        # `init` counts rows as they were given; the Gram has them in sorted order
-        sorted_place = np.argsort(order)
-        return [exact.labels_from_rows(gram, weights, sorted_place[init])]
+            if kept is None or clusters.inertia < kept.inertia * (1.0 - exact.EQUAL):
+                kept = clusters
+        assert kept is not None  # `n_init` is at least 1
+        return kept
 
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Return the cluster of each row.
@@ -337,9 +267,7 @@ class KernelKMeans(
         Parameters
         ----------
         X : array-like, frame, sparse matrix, Dask or Zarr array, dataset, path or URL
-            Of shape (n_rows, n_features); or, for kernel="precomputed", the kernel
-            values between these rows and the clustered ones, of shape (n_rows,
-            n_samples).
+            Of shape (n_rows, n_features).
 
         Returns
         -------
@@ -354,8 +282,6 @@ class KernelKMeans(
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        if self.kernel_ is None:
-            return self._kept.nearest(_as_gram(self, X, reset=False)).astype(np.int32)
         labels = [
             self._kept.nearest(values)
             for _, values in self._kernel_strips(self._new_rows(X))
@@ -367,18 +293,8 @@ class KernelKMeans(
 
         A cluster without rows is infinitely far. Inputs and errors are those of
         `predict`.
-
-        Raises
-        ------
-        InvalidParameterError
-            If the kernel is precomputed.
         """
         check_is_fitted(self)
-        if self.kernel_ is None:
-            raise InvalidParameterError(
-                "`kernel` is 'precomputed'; distances need k(x, x) of each row, which"
-                " its kernel values with the clustered rows do not tell. Use `predict`"
-            )
         inputs = self._new_rows(X)
         squared = [
             self._kept.scores(values)
@@ -390,11 +306,6 @@ class KernelKMeans(
     def _new_rows(self, X: Any) -> FloatArray:
         dataset = as_dataset(self, X, reset=False, supervised=False)
         return _read(dataset, self._standardizer)[0]
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = _is_precomputed(self.kernel)
-        return tags
 
 
 def n_starts_of(n_init: Any, *, auto: int) -> Any:
@@ -419,15 +330,6 @@ def warn_of_clusters(n_filled: int, n_clusters: int, still_moving: str) -> None:
     )
     for problem in filter(None, [few if n_filled < n_clusters else "", still_moving]):
         warn(problem, ConvergenceWarning)
-
-
-def _is_precomputed(kernel: object) -> bool:
-    return isinstance(kernel, str) and kernel == "precomputed"
-
-
-def _as_gram(estimator: KernelKMeans, X: Any, *, reset: bool) -> FloatArray:
-    gram = validated(estimator, X, reset=reset, accept_sparse="csr", dtype=np.float64)
-    return np.asarray(gram.toarray() if hasattr(gram, "toarray") else gram)
 
 
 def _read(

@@ -230,9 +230,6 @@ MASKED = {
     "clusters, weights": lambda: RFFKMeans(2).fit(X, sample_weight=MW),
     "clusters, predict": lambda: CLUSTERS.predict(MX),
     "exact clusters": lambda: KernelKMeans(2).fit(MX),
-    "exact clusters of a Gram": (
-        lambda: KernelKMeans(2, kernel="precomputed").fit(masked(X @ X.T))
-    ),
     "components": lambda: RFFPCA(2).fit(MX),
     "sampler": lambda: RFFSampler(n_components=16).fit(MX),
     "kernel": lambda: Gaussian(1.0)(MX),
