@@ -100,7 +100,7 @@ def fit(n_init):
     start = time.perf_counter()
     lloyd = LloydOptions(n_clusters=n_clusters, n_init=n_init, max_iter=int(sys.argv[5]), tol=0.0)
     job = starts.clustering_job(dataset, feature_map, None, engine=SerialEngine())
-    found = kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
+    found = kmeans.move_centres(job, kmeans.start(job, lloyd), lloyd)[0]
     return time.perf_counter() - start, found.inertias[-1]
 (one, inertia), (several, least) = fit(1), fit(n_init)
 print(json.dumps({"one": one, "several": several, "inertia": inertia, "least": least, "peak_mib": peak()}))
@@ -162,7 +162,7 @@ seed = int(sys.argv[5])
 start = time.perf_counter()
 lloyd = LloydOptions(n_clusters=n_clusters, max_iter=1, seed=seed)
 job = starts.clustering_job(dataset, feature_map, None, engine=SerialEngine())
-found = kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
+found = kmeans.move_centres(job, kmeans.start(job, lloyd), lloyd)[0]
 ours = time.perf_counter() - start
 Z = feature_map.transform(dataset.read(Block(0, 0, dataset.n_samples)).X, dtype=np.float32)
 start = time.perf_counter()

@@ -204,7 +204,7 @@ class RFFKMeans(
             self, X, None, sample_weight, reset=True, supervised=False
         )
         with self._engine_of_fit(dataset, clock) as engine:
-            clusters = kmeans.fit(dataset, space, lloyd, engine=engine)
+            clusters = kmeans.fit(dataset, space, lloyd, engine=engine).clusters
             if hasattr(self, "labels_"):  # those of an earlier fit
                 del self.labels_
             # one label per row, which may be too many for data that are out of memory

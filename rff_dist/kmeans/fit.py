@@ -1,13 +1,14 @@
 """Kernel k-means in features as plain functions: inspect → draw → start → Lloyd passes.
 
-Input is a dataset and options, output are `Clusters`: a feature map and centres, by
-which `labels` finds the cluster of any row. Features are made again in each pass and
-never stored, so memory does not grow with the rows; all starts share a pass. Sums are
-exact: the same bits on any engine and for any blocks.
+A dataset and options go in; `Clusters` come out: a feature map and centres, by which
+`labels` finds the cluster of any row. Features are made again in each pass and never
+stored, so memory does not grow with the rows; all starts share a pass. Sums are exact:
+the same bits on any engine and for any blocks.
 """
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +35,7 @@ from rff_dist.kmeans.starts import (
 from rff_dist.pca.fit import fit_components
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
-from rff_dist.typing import FloatArray, IndexArray, Summary, frozen
+from rff_dist.typing import Do, FloatArray, IndexArray, Summary, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
@@ -42,32 +43,101 @@ logger = logging.getLogger(__name__)
 # ----------------------------------------------------------------------------
 
 
+@frozen
+class LloydPass:
+    """The figures of a Lloyd pass."""
+
+    #: Inertia of the best start's centres before the pass. A start that stopped earlier
+    #: counts with its last inertia.
+    inertia: float
+    #: Starts that took part.
+    n_starts: int
+    #: Σ ‖shift of a centre‖², of the start where it is largest; 0 for a last pass that
+    #: only measures.
+    shift: float
+    seconds: float
+
+
+@frozen(eq=False)
+class ClusterFit:
+    """Clusters, with the options and figures that tell how they were found."""
+
+    clusters: Clusters
+    #: The options, with what was chosen.
+    space: ClusterSpace
+    lloyd: LloydOptions
+    #: The evidence of that choice; None if all was given.
+    choice: shapes.ClusterChoice | None
+    starts: Starts
+    passes: tuple[LloydPass, ...]
+
+
 def fit(
-    dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: Engine
-) -> Clusters:
+    dataset: Dataset,
+    space: ClusterSpace,
+    lloyd: LloydOptions,
+    *,
+    engine: Engine,
+    do: Do = plainly,
+) -> ClusterFit:
     """Like `sklearn.cluster.KMeans` on random or Nyström features; targets are ignored.
 
     Takes a pass for moments, one for norms, those of the start, and one for each Lloyd
     iteration, of O(n_samples · n_components · (n_features + n_init · n_clusters)) time
-    at most. Raises DataError if values are not finite, or there are fewer rows than
-    clusters; PlanError if a pass needs more memory than a worker has.
+    at most. `do` calls each step as `do(name, function, *arguments)`. Raises DataError
+    if values are not finite, or there are fewer rows than clusters; PlanError if a pass
+    needs more memory than a worker has.
     """
     dataset = dataset.without_targets()
     check_rows(dataset, lloyd.largest)
     check_plan(dataset, space, lloyd, engine=engine)
-    moments = inspection.inspect(dataset, engine=engine)
+
+    # mean, variance and range of each column
+    moments = do("inspect", inspection.inspect, dataset, engine=engine)
+
+    # the features that show shapes, and their number, from a sample of rows
     choice = None
     if shapes.are_sought(dataset, space, lloyd):
-        choice = shapes.choose_features(dataset, space, lloyd, moments, engine=engine)
+        choice = do(
+            "choose",
+            shapes.choose_features,
+            dataset,
+            space,
+            lloyd,
+            moments,
+            engine=engine,
+        )
         space = choice.space
         lloyd = choice.lloyd
-    feature_map = draw_features(dataset, space, moments, engine=engine)
+
+    # W and b, or principal components
+    feature_map = do("draw", draw_features, dataset, space, moments, engine=engine)
+
+    # the number of clusters, if several are to be tried in given features
     if len(lloyd.numbers) > 1:
-        choice = shapes.choose_number(dataset, feature_map, space, lloyd, engine=engine)
+        choice = do(
+            "choose",
+            shapes.choose_number,
+            dataset,
+            feature_map,
+            space,
+            lloyd,
+            engine=engine,
+        )
         lloyd = choice.lloyd
-    job = clustering_job(dataset, feature_map, moments, engine=engine)
-    clusters = finish(iterate(job, start(job, lloyd), lloyd))
-    return replace(clusters, card=describe(dataset, space, lloyd, choice))
+
+    # a worker whose features differ is found here, and not hours later
+    do("broadcast", engine.broadcast, feature_map)
+
+    # ‖z‖² of all rows, and the unit of exact sums
+    job = do("measure", clustering_job, dataset, feature_map, moments, engine=engine)
+
+    starts = do("start", start, job, lloyd)
+    clusters, passes = move_centres(job, starts, lloyd, do)
+    card = describe(dataset, space, lloyd, choice)
+    return ClusterFit(
+        replace(clusters, card=card), space, lloyd, choice, starts, tuple(passes)
+    )
 
 
 def check_plan(
@@ -134,66 +204,54 @@ def start(job: ClusteringJob, lloyd: LloydOptions) -> Starts:
 # -----------------------------------------------------------------------------
 
 
-@frozen(eq=False)
-class LloydPass:
-    """What observers are told about a Lloyd pass; the last one has the result."""
-
-    #: From 1.
-    number: int
-    #: Inertia of the best start's centres before the pass. A start that stopped earlier
-    #: counts with its last inertia.
-    inertia: float
-    #: Starts that took part.
-    n_starts: int
-    #: Σ ‖shift of a centre‖², of the start where it is largest; 0 for a last pass that
-    #: only measures.
-    shift: float
-    #: None before the last pass.
-    clusters: Clusters | None = None
-
-
-def iterate(
-    job: ClusteringJob, starts: Starts, lloyd: LloydOptions
-) -> Iterator[LloydPass]:
-    """Move centres to the means of their rows until they stay; each `next` is a pass.
+def move_centres(
+    job: ClusteringJob, starts: Starts, lloyd: LloydOptions, do: Do = plainly
+) -> tuple[Clusters, list[LloydPass]]:
+    """Move centres to the means of their rows until they stay; keep the best start.
 
     All starts share a pass, which makes a row's features once. Starts that have stopped
     take no part in later passes. Raises PlanError if a pass needs more memory than a
     worker has.
     """
-    moving = _MovingStarts(job, starts)
+    moving = _MovingStarts(job, starts, smallest_shift=lloyd.tol * job.variance)
+    passes: list[LloydPass] = []
+
+    def run_pass(step: Callable[[IndexArray], float], active: IndexArray) -> None:
+        name = f"pass {len(passes) + 1}"
+        began = time.perf_counter()
+        shift = do(name, step, active)
+        seconds = round(time.perf_counter() - began, 3)
+        inertia = moving.smallest_inertia
+        passes.append(LloydPass(inertia, len(active), shift, seconds))
+        words = f"{name}: inertia {inertia:.8g}, shift {shift:.3g}"
+        job.engine.tell(events.Remark("lloyd", words))
+
     # the last one only measures
     job.engine.tell(events.Rounds("lloyd", lloyd.max_iter + 1))
-    for number in range(1, lloyd.max_iter + 1):
-        active = np.flatnonzero(~moving.has_stopped)
-        shift = moving.move(active, smallest_shift=lloyd.tol * job.variance)
-        report = LloydPass(number, moving.smallest_inertia, len(active), shift)
-        if moving.has_stopped.all() or number == lloyd.max_iter:
-            break
-        yield report
+    while not moving.has_stopped.all() and len(passes) < lloyd.max_iter:
+        run_pass(moving.move, np.flatnonzero(~moving.has_stopped))
 
     # weights and inertias are those of the centres before the last move
     moved = np.flatnonzero(~moving.is_settled)
     if len(moved):
-        yield report
-        moving.measure(moved)
-        report = LloydPass(number + 1, moving.smallest_inertia, len(moved), 0.0)
-    yield replace(report, clusters=moving.clusters())
-
-
-def finish(passes: Iterator[LloydPass]) -> Clusters:
-    """Run the remaining passes, and return the best start's clusters."""
-    *_, last = passes
-    assert last.clusters is not None  # `iterate` ends with them
-    return last.clusters
+        run_pass(moving.measure, moved)
+    return moving.clusters(), passes
 
 
 class _MovingStarts:
-    """The centres of all starts, and how they have moved so far."""
+    """The centres of all starts, and how they have moved so far.
 
-    def __init__(self, job: ClusteringJob, starts: Starts) -> None:
+    Nothing changes before a step's last pass over the data, so a step that fails can be
+    tried again.
+    """
+
+    def __init__(
+        self, job: ClusteringJob, starts: Starts, *, smallest_shift: float
+    ) -> None:
         n_starts = len(starts)
         self._job = job
+        # starts that shift by no more stop
+        self._smallest_shift = smallest_shift
         self._centres = starts.values.copy()
         # of each cluster's rows, for the centres before the last move
         self._weights = np.zeros(starts.values.shape[:2])
@@ -204,37 +262,42 @@ class _MovingStarts:
         # whether the last pass moved no centre at all
         self.is_settled = np.zeros(n_starts, bool)
 
-    def move(self, active: IndexArray, *, smallest_shift: float) -> float:
-        """Move the centres of some starts in a pass, and return the largest shift.
-
-        Starts that shift by no more than `smallest_shift` stop.
-        """
-        state, sums = self.measure(active)
+    def move(self, active: IndexArray) -> float:
+        """Move the centres of some starts in a pass, and return the largest shift."""
+        state = self._job.centres(self._centres[active])
+        sums = self._job.sums(state)
         centres = sums.means(state)
         is_empty = sums.weights == 0
         for i in np.flatnonzero(is_empty.any(axis=1)):
             empty = np.flatnonzero(is_empty[i])
             centres[i, empty] = _find_places(self._job, state.values[i], empty)
-        shifts = np.square(centres - self._centres[active]).sum(axis=(1, 2))
+
+        self._note(active, state, sums)
+        shifts = np.square(centres - state.values).sum(axis=(1, 2))
         self.is_settled[active] = shifts == 0.0
-        self.has_stopped[active] = shifts <= smallest_shift
+        self.has_stopped[active] = shifts <= self._smallest_shift
         self._n_moves[active] += 1
         self._centres[active] = centres
         logger.debug("inertia %s, shift %s", self._last_inertias, shifts)
         return float(shifts.max())
 
-    def measure(
-        self, active: IndexArray
-    ) -> tuple[lloyd_pass.Centres, lloyd_pass.ClusterSums]:
-        """Sum the rows nearest to each centre, and note weights and inertias."""
-        job = self._job
-        state = job.centres(self._centres[active])
-        sums = job.sums(state)
-        self._weights[active] = sums.cluster_weights(job.grid)
-        inertias = sums.inertias(state, job.sum_of_squared_norms).tolist()
+    def measure(self, active: IndexArray) -> float:
+        """Measure some starts in a pass that moves no centre."""
+        state = self._job.centres(self._centres[active])
+        self._note(active, state, self._job.sums(state))
+        return 0.0
+
+    def _note(
+        self,
+        active: IndexArray,
+        state: lloyd_pass.Centres,
+        sums: lloyd_pass.ClusterSums,
+    ) -> None:
+        """Keep the weights of clusters and the inertias of starts."""
+        self._weights[active] = sums.cluster_weights(self._job.grid)
+        inertias = sums.inertias(state, self._job.sum_of_squared_norms).tolist()
         for i, inertia in zip(active, inertias, strict=True):
             self._inertias[i].append(inertia)
-        return state, sums
 
     @property
     def _last_inertias(self) -> list[float]:

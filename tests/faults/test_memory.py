@@ -130,7 +130,12 @@ dataset, engine = open_dataset(sys.argv[1]).without_targets(), SerialEngine(n_th
 feature_map = draw_feature_map(Gaussian(1.0), n_features=4, n_components=16, random_state=0)
 job = kmeans_starts.clustering_job(dataset, feature_map, None, engine=engine)
 lloyd = LloydOptions(n_clusters=5, init="k-means++", max_iter=20, tol=0.0)
-peaks = [peak() for done in kmeans.iterate(job, kmeans.start(job, lloyd), lloyd)]
+peaks = []
+def do(_, step, active):
+    shift = step(active)
+    peaks.append(peak())
+    return shift
+kmeans.move_centres(job, kmeans.start(job, lloyd), lloyd, do)
 print(json.dumps({"second": peaks[1], "last": peaks[-1], "passes": len(peaks)}))
 """
 

@@ -10,22 +10,21 @@ assign → publish. The labels are written before the centres are published, and
 after that.
 """
 
-import time
-from contextlib import nullcontext
+import dataclasses
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 from rff_dist import fields
 from rff_dist.data import blocks, columns
-from rff_dist.engines import events, protocol
 from rff_dist.features import kinds
-from rff_dist.features.maps import FeatureMap
 from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import shapes
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.models import versions
-from rff_dist.statistics import inspection, row_passes
+from rff_dist.statistics import row_passes
 from rff_dist.storage import datasets, locations, output_places, outputs
 from rff_dist.storage.columns import column_of
 from rff_dist.text import redact
@@ -33,6 +32,8 @@ from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import cards, publishing, specs, steps, watching
 
 _INDICES = ("adjusted_rand_index", "normalized_mutual_information")
+# written next to labels if the options of these names are set
+_FURTHER_ARRAYS = ("distances", "principal")
 
 
 @frozen
@@ -60,77 +61,20 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
     PlanError if a pass needs more memory than a worker has.
     """
     card_texts = cards.read_about(job.card)
-    (dataset, known) = _open(job)
-    space = job.space
-    lloyd = replace(job.lloyd, seed=space.seed)
-    with (
-        output_places.hold(job.output, holder=do.holder),
-        (
-            nullcontext()
-            if job.model is None
-            else output_places.hold(job.model, holder=do.holder)
-        ),
-        do.open_engine(dataset.n_samples) as engine,
-        steps.resumable(engine, locations.parse_location(job.output)),
-    ):
-        kmeans.check_plan(dataset, space, lloyd, engine=engine)
-        moments = do("inspect", inspection.inspect, dataset, engine=engine)
-        choice = None
-        if shapes.are_sought(dataset, space, lloyd):
-            choice = do(
-                "choose",
-                shapes.choose_features,
-                dataset,
-                space,
-                lloyd,
-                moments,
-                engine=engine,
-            )
-            space = choice.space
-            lloyd = choice.lloyd
-        feature_map = do(
-            "draw", kmeans.draw_features, dataset, space, moments, engine=engine
-        )
-        if len(lloyd.numbers) > 1:
-            choice = do(
-                "choose",
-                shapes.choose_number,
-                dataset,
-                feature_map,
-                space,
-                lloyd,
-                engine=engine,
-            )
-            lloyd = choice.lloyd
-        do("broadcast", broadcast, engine, feature_map)
-        clustering = do(
-            "measure",  # ‖z‖² of each row
-            kmeans_starts.clustering_job,
-            dataset,
-            feature_map,
-            moments,
-            engine=engine,
-        )
-        starts = do("start", kmeans.start, clustering, lloyd)
+    dataset, known = _open(job)
+    with ExitStack() as stack:
+        for place in filter(None, (job.output, job.model)):
+            stack.enter_context(output_places.hold(place, holder=do.holder))
+        engine = stack.enter_context(do.open_engine(dataset.n_samples))
+        output = locations.parse_location(job.output)
+        stack.enter_context(steps.resumable(engine, output))
 
-        passes: list[Summary] = []
-        lloyd_passes = kmeans.iterate(clustering, starts, lloyd)
-        clusters = None
-        while clusters is None:
-            number = len(passes) + 1
-            began = time.perf_counter()
-            # not tried again: an iterator that raised an error has no next pass
-            lloyd_pass = do.once(f"pass {number}", next, lloyd_passes)
-            seconds = round(time.perf_counter() - began, 3)
-            words = f"inertia {lloyd_pass.inertia:.8g}, shift {lloyd_pass.shift:.3g}"
-            engine.tell(events.Remark("lloyd", f"pass {number}: {words}"))
-            figures = fields.values_of(lloyd_pass, "inertia", "n_starts", "shift")
-            passes.append({"pass": lloyd_pass.number, **figures, "seconds": seconds})
-            clusters = lloyd_pass.clusters
+        # the steps from "inspect" to the last Lloyd pass
+        lloyd = replace(job.lloyd, seed=job.space.seed)
+        fitted = kmeans.fit(dataset, job.space, lloyd, engine=engine, do=do)
+        clusters = fitted.clusters
+        card = {**clusters.card, **card_texts}
 
-        facts = kmeans.describe(dataset, space, lloyd, choice)
-        clusters = replace(clusters, card={**facts, **card_texts})
-        card = dict(clusters.card)
         agreement = None
         if known is not None:
             counted = do(
@@ -143,7 +87,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             )
             agreement = describe_agreement(counted, job.labels)
             card["agreement"] = {name: agreement[name] for name in ("name", *_INDICES)}
-        model = replace(clusters, card=card)
+        clusters = replace(clusters, card=card)
 
         # Written now; they appear when the centres are published, and would be written
         # twice if this were tried again.
@@ -157,49 +101,56 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             **fields.values_of(job, "distances", "principal", "overwrite"),
         )
         try:
-            version = do.once("publish", publish, job, model, dataset, labels)
+            version = do.once("publish", publish, job, clusters, dataset, labels)
         except BaseException:  # interrupts too
             labels.discard()
             raise
 
-        kernel = kinds.kernel_of(feature_map)
         record = {
             "model": None if job.model is None else redact(job.model),
             "version": None if version is None else version.number,
             "parent": None if version is None else version.parent,
-            "digest": clusters.digest(),
             "output": redact(job.output),
-            "arrays": [
-                "labels",
-                *(name for name in ("distances", "principal") if getattr(job, name)),
-            ],
+            "arrays": ["labels", *filter(partial(getattr, job), _FURTHER_ARRAYS)],
             "n_labelled": labels.n_samples,
             "data": redact(dataset.url or ""),
             "fingerprint": dataset.fingerprint(),
             **fields.values_of(dataset, "n_samples", "n_features"),
             "n_blocks": len(row_passes.blocks_of(dataset)),
             **fields.values_of(engine, "n_workers", "n_threads"),
-            "kernel": None if kernel is None else kernel.to_dict(),
-            "length_scale": stationary.own_length_scale(kernel),
-            "features": feature_map.kind,
-            shapes.SHAPE: None if choice is None else choice.to_dict(),
-            "n_components": space.n_components,
-            "n_principal": (
-                None if space.n_principal is None else feature_map.n_components
-            ),
-            "feature_map": feature_map.digest(),
-            "seed": space.seed,
-            "n_candidates": starts.n_candidates,
-            "n_starts": len(starts),
-            **fields.values_of(
-                clusters, "n_clusters", "n_filled", "converged", "n_iter"
-            ),
-            **fields.values_of(clusters, "inertia", "inertias", "start_inertias"),
-            "sizes": clusters.weights.tolist(),
-            "passes": passes,
+            **describe_fit(fitted),
             "agreement": agreement,
         }
         return ClusteringResult(dataset, clusters, record)
+
+
+def describe_fit(fitted: kmeans.ClusterFit) -> Summary:
+    """Return JSON values of clusters, their features, and the passes for them."""
+    clusters = fitted.clusters
+    feature_map = clusters.feature_map
+    kernel = kinds.kernel_of(feature_map)
+    choice = fitted.choice
+    has_components = fitted.space.n_principal is not None
+    return {
+        "digest": clusters.digest(),
+        "kernel": None if kernel is None else kernel.to_dict(),
+        "length_scale": stationary.own_length_scale(kernel),
+        "features": feature_map.kind,
+        shapes.SHAPE: None if choice is None else choice.to_dict(),
+        "n_components": fitted.space.n_components,
+        "n_principal": feature_map.n_components if has_components else None,
+        "feature_map": feature_map.digest(),
+        "seed": fitted.space.seed,
+        "n_candidates": fitted.starts.n_candidates,
+        "n_starts": len(fitted.starts),
+        **fields.values_of(clusters, "n_clusters", "n_filled", "converged", "n_iter"),
+        **fields.values_of(clusters, "inertia", "inertias", "start_inertias"),
+        "sizes": clusters.weights.tolist(),
+        "passes": [
+            {"pass": number, **dataclasses.asdict(lloyd_pass)}
+            for number, lloyd_pass in enumerate(fitted.passes, 1)
+        ],
+    }
 
 
 def describe_agreement(
@@ -229,16 +180,6 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
     job.space.check_columns(dataset.n_features)
     kmeans_starts.check_rows(dataset, job.lloyd.largest)
     return dataset, known
-
-
-def broadcast(
-    engine: protocol.Engine, feature_map: FeatureMap
-) -> protocol.Broadcast[FeatureMap]:
-    """Send the feature map to every worker.
-
-    Raises BroadcastError if a worker's copy has another digest.
-    """
-    return engine.broadcast(feature_map)
 
 
 def publish(

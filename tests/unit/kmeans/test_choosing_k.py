@@ -53,7 +53,7 @@ def test_of_several_numbers_the_blobs_are_taken_as_if_that_had_been_given():
     assert found.clusters.n_clusters == 4
     lloyd = LloydOptions(n_clusters=4, n_init=4, seed=1)
     space = ClusterSpace(kernel=Gaussian(), **SMALL)
-    alone = kmeans.fit(dataset, space, lloyd, engine=ENGINE)
+    alone = kmeans.fit(dataset, space, lloyd, engine=ENGINE).clusters
     assert_array_equal(found.clusters.centres, alone.centres)
     assert found.clusters.inertias == alone.inertias
     assert list(found.record["shape"]["cuts"]) == ["2", "3", "4", "5", "6", "7"]
@@ -98,13 +98,13 @@ def test_all_starts_share_the_passes(n_init):
     )
     starts = kmeans.start(job, lloyd)
     labels.clear()
-    together = kmeans.finish(kmeans.iterate(job, starts, lloyd))
+    together = kmeans.move_centres(job, starts, lloyd)[0]
     n_passes = labels.count("lloyd")
     alone = []
     for values in starts.values:
         labels.clear()
         one = kmeans_starts.Starts(values[np.newaxis])
-        alone.append(kmeans.finish(kmeans.iterate(job, one, lloyd)))
+        alone.append(kmeans.move_centres(job, one, lloyd)[0])
         assert labels.count("lloyd") <= n_passes
     best = min(alone, key=lambda clusters: clusters.inertia)
     assert_array_equal(together.centres, best.centres)
@@ -126,11 +126,9 @@ def test_an_empty_cluster_of_one_start_is_refilled_as_if_it_were_alone():
     values[0] = feature_map.transform(points[:3])
     values[1] = [*feature_map.transform(points[:2]), np.full(16, 50.0)]
     lloyd = LloydOptions(n_clusters=3, max_iter=4, tol=0.0)
-    together = kmeans.finish(kmeans.iterate(job, kmeans_starts.Starts(values), lloyd))
+    together = kmeans.move_centres(job, kmeans_starts.Starts(values), lloyd)[0]
     alone = [
-        kmeans.finish(
-            kmeans.iterate(job, kmeans_starts.Starts(start[np.newaxis]), lloyd)
-        )
+        kmeans.move_centres(job, kmeans_starts.Starts(start[np.newaxis]), lloyd)[0]
         for start in values
     ]
     best = min(alone, key=lambda clusters: clusters.inertia)

@@ -82,7 +82,7 @@ def find(rows, feature_map, n_clusters, *, engine=ENGINE, **options):
     moments = inspect(dataset, engine=engine) if dataset.weighted else None
     job = kmeans_starts.clustering_job(dataset, feature_map, moments, engine=engine)
     lloyd = LloydOptions(n_clusters=n_clusters, **options)
-    return kmeans.finish(kmeans.iterate(job, kmeans.start(job, lloyd), lloyd))
+    return kmeans.move_centres(job, kmeans.start(job, lloyd), lloyd)[0]
 
 
 def assert_same_clusters(ours, theirs, X):

@@ -30,12 +30,8 @@ ENGINE = SerialEngine(n_threads=1)
 
 def cluster(X, n_clusters):
     space = ClusterSpace(kernel=Gaussian(), n_components=64)
-    return kmeans.fit(
-        ArrayDataset(X),
-        space,
-        LloydOptions(n_clusters=n_clusters, tol=0.0),
-        engine=ENGINE,
-    )
+    lloyd = LloydOptions(n_clusters=n_clusters, tol=0.0)
+    return kmeans.fit(ArrayDataset(X), space, lloyd, engine=ENGINE).clusters
 
 
 def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_means():
