@@ -43,7 +43,7 @@ _OURS = (
     + """
 import operator
 from rff_dist import SerialEngine
-from rff_dist.kmeans.lloyd_pass import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import sum_clusters
 engine, blocks = SerialEngine(), blocks_of(dataset)
 grid = ClusterGrid(fraction_bits_for(dataset.n_samples))

@@ -9,12 +9,8 @@ import numpy as np
 from rff_dist import Gaussian, Laplacian, Linear, Min, Nystrom, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.nystrom import draw_nystrom
-from rff_dist.kmeans.lloyd_pass import (
-    Centres,
-    ClusterGrid,
-    fraction_bits_for,
-    measure_tiles,
-)
+from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.kmeans.lloyd_pass import measure_tiles
 from rff_dist.numerics.exact_sums import as_runs
 
 N_ROWS = 3_000

@@ -54,7 +54,7 @@ BREAKS = [
     ),
     Break(
         "of centres equally near the last one takes the row",
-        "rff_dist/kmeans/lloyd_pass.py",
+        "rff_dist/kmeans/nearest.py",
         "best[close] = (exact - self._halves[centres]).argmax(axis=1)",
         "best[close] = self.n_clusters - 1 - (exact - self._halves[centres])[:,"
         " ::-1].argmax(axis=1)",

@@ -18,7 +18,7 @@ import numpy as np
 
 from rff_dist.data import blocks
 from rff_dist.frequencies.uniforms import counter_uniforms, pick, row_uniforms
-from rff_dist.kmeans import exact, lloyd_pass
+from rff_dist.kmeans import cluster_sums, exact, lloyd_pass, nearest
 from rff_dist.typing import FloatArray, IndexArray, IntArray, frozen
 
 # an exchange of centres must lower the cost by more than this share: less may be
@@ -27,6 +27,8 @@ _GAIN = 1e-9
 # first of the seed's random streams for clusters, far above those in use elsewhere
 _KMEANS_STREAM = 2**34
 _COMPARED_ROWS = 2048  # rows compared with all centres at a time
+# squared distances up to this share of the largest squared norm count as 0
+_EQUAL = 1e-12
 
 # -- rows chosen in a pass
 # -------------------------------------------------------------------------
@@ -36,7 +38,7 @@ _COMPARED_ROWS = 2048  # rows compared with all centres at a time
 class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points."""
 
-    points: lloyd_pass.Centres
+    points: cluster_sums.Centres
     #: Rows to choose; fewer if fewer rows differ from all points.
     size: int
     #: None chooses the farthest rows. Otherwise rows are drawn without replacement,
@@ -79,7 +81,7 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> RowsByKey:
     """
     block = rows.block
     points = state.points
-    distances = lloyd_pass.nearest_squared_distances(rows, points)
+    distances = nearest.squared_distances(rows, points)
     weights = rows.weights
     places = np.flatnonzero((distances > 0) & (weights > 0))
     keys = distances[places]
@@ -98,8 +100,8 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> RowsByKey:
 
 
 def weigh_points(
-    rows: blocks.Rows, points: lloyd_pass.Centres
-) -> lloyd_pass.ClusterSums:
+    rows: blocks.Rows, points: cluster_sums.Centres
+) -> cluster_sums.ClusterSums:
     """Sum the weights of a block's rows nearest to each point; features are not summed.
 
     Of 2,401 points and 1,024 components their sums took a quarter of the time of all
@@ -112,7 +114,7 @@ def weigh_points(
     labels = lloyd_pass.label_rows(rows, points)
     np.add.at(totals[0], labels, np.rint(counts).astype(np.int64))
     features = np.zeros((1, n_points, 0), np.int64)
-    return lloyd_pass.ClusterSums(rows.block.n_samples, features, totals, 0)
+    return cluster_sums.ClusterSums(rows.block.n_samples, features, totals, 0)
 
 
 # -- starts, from candidates in memory, for callers with one BLAS thread
@@ -127,7 +129,7 @@ class _Shifted:
         self.points = points - np.average(points, axis=0, weights=weights)
         self.norms = np.einsum("ij,ij->i", self.points, self.points)
         # squared distances up to this count as 0
-        self.rounding = lloyd_pass.EQUAL * float(self.norms.max())
+        self.rounding = _EQUAL * float(self.norms.max())
 
     def distances_to(self, chosen: IndexArray) -> FloatArray:
         """Return squared distances of chosen points to all points."""
@@ -158,10 +160,10 @@ class _Shifted:
             distances[distances <= self.rounding] = 0.0
             rows = np.arange(len(some))
             for i in range(2):
-                nearest = distances.argmin(axis=1)
-                labels[i, here] = nearest
-                near[i, here] = distances[rows, nearest]
-                distances[rows, nearest] = np.inf
+                places = distances.argmin(axis=1)
+                labels[i, here] = places
+                near[i, here] = distances[rows, places]
+                distances[rows, places] = np.inf
         return labels, near
 
 

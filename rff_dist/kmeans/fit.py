@@ -18,7 +18,7 @@ from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import parameters, plan, prepare
-from rff_dist.kmeans import lloyd_pass, shapes
+from rff_dist.kmeans import cluster_sums, shapes
 from rff_dist.kmeans.candidates import RowsByKey, SeedChoice, choose_rows
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.kmeans.starts import (
@@ -290,8 +290,8 @@ class _MovingStarts:
     def _note(
         self,
         active: IndexArray,
-        state: lloyd_pass.Centres,
-        sums: lloyd_pass.ClusterSums,
+        state: cluster_sums.Centres,
+        sums: cluster_sums.ClusterSums,
     ) -> None:
         """Keep the weights of clusters and the inertias of starts."""
         self._weights[active] = sums.cluster_weights(self._job.grid)

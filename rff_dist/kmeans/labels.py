@@ -19,7 +19,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.composed import PrincipalFeatureMap
 from rff_dist.fitting import predicting
-from rff_dist.kmeans import lloyd_pass, starts
+from rff_dist.kmeans import cluster_sums, lloyd_pass, starts
 from rff_dist.recipes import model_rows
 from rff_dist.statistics import inspection, row_passes
 from rff_dist.storage import outputs
@@ -78,7 +78,7 @@ def evaluate(
     )
 
 
-def _count_rows(rows: Rows, state: lloyd_pass.Centres) -> Contingency:
+def _count_rows(rows: Rows, state: cluster_sums.Centres) -> Contingency:
     assert rows.groups is not None  # a `GroupedDataset` gave them
     _, n_clusters, _ = state.values.shape  # (n_starts, n_clusters, n_components)
     return count_agreement(rows.groups, lloyd_pass.label_rows(rows, state), n_clusters)
@@ -176,7 +176,7 @@ def stage_labels(
 
 
 def _labelled_rows(
-    rows: Rows, state: lloyd_pass.Centres, *, dtype: AnyDType
+    rows: Rows, state: cluster_sums.Centres, *, dtype: AnyDType
 ) -> AnyArray:
     labelled = np.empty(rows.block.n_samples, dtype)
     labelled["labels"] = lloyd_pass.label_rows(rows, state)

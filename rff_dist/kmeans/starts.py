@@ -22,7 +22,7 @@ from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import maps
 from rff_dist.fitting import plan
 from rff_dist.frequencies import uniforms
-from rff_dist.kmeans import lloyd_pass
+from rff_dist.kmeans import cluster_sums, lloyd_pass
 from rff_dist.kmeans.candidates import (
     RowsByKey,
     SeedChoice,
@@ -73,7 +73,7 @@ class Clusters:
     #: Whether the centres stopped before `max_iter`.
     converged: bool
     #: Of the sums from which the centres were computed.
-    grid: lloyd_pass.ClusterGrid
+    grid: cluster_sums.ClusterGrid
     #: Facts of the dataset, parameters, and how features or their number were chosen.
     card: Facts = field(default_factory=dict)
 
@@ -89,9 +89,11 @@ class Clusters:
         return int((self.weights > 0).sum())
 
     @property
-    def state(self) -> lloyd_pass.Centres:
+    def state(self) -> cluster_sums.Centres:
         """The state of passes that compare rows with these centres."""
-        return lloyd_pass.Centres(self.feature_map, self.centres[np.newaxis], self.grid)
+        return cluster_sums.Centres(
+            self.feature_map, self.centres[np.newaxis], self.grid
+        )
 
     def digest(self) -> str:
         """Return the SHA-256 of all that labels depend on."""
@@ -167,7 +169,7 @@ class ClusteringJob:
 
     dataset: Dataset
     feature_map: maps.FeatureMap
-    grid: lloyd_pass.ClusterGrid
+    grid: cluster_sums.ClusterGrid
     engine: protocol.Engine
     #: Σ w·‖z‖².
     sum_of_squared_norms: float = 0.0
@@ -192,13 +194,13 @@ class ClusteringJob:
             label=label,
         )
 
-    def centres(self, values: FloatArray) -> lloyd_pass.Centres:
+    def centres(self, values: FloatArray) -> cluster_sums.Centres:
         """Return the state of a pass that compares rows with centres."""
-        return lloyd_pass.Centres(self.feature_map, values, self.grid)
+        return cluster_sums.Centres(self.feature_map, values, self.grid)
 
     def sums(
-        self, state: lloyd_pass.Centres, *, label: str = "lloyd"
-    ) -> lloyd_pass.ClusterSums:
+        self, state: cluster_sums.Centres, *, label: str = "lloyd"
+    ) -> cluster_sums.ClusterSums:
         """Run a Lloyd pass; raises PlanError if a worker's memory is too small."""
         n_starts, n_clusters, n_components = state.values.shape
         check_memory(
@@ -206,7 +208,7 @@ class ClusteringJob:
         )
         return self.checked(self.run(lloyd_pass.sum_clusters, state, label=label))
 
-    def checked(self, sums: lloyd_pass.ClusterSums) -> lloyd_pass.ClusterSums:
+    def checked(self, sums: cluster_sums.ClusterSums) -> cluster_sums.ClusterSums:
         """Return the sums if they are of all rows."""
         specs.check_counted(sums.n_samples, self.dataset.n_samples)
         return sums
@@ -224,9 +226,9 @@ def clustering_job(
     Takes one or two passes. `moments` are from `inspect`, and needed if rows have
     weights. Raises DataError if values are not finite, or all weights are zero.
     """
-    fraction_bits = lloyd_pass.fraction_bits_for(dataset.n_samples)
+    fraction_bits = cluster_sums.fraction_bits_for(dataset.n_samples)
     weight_exponent = 0 if moments is None else passes.weight_grid(moments).exponent
-    grid = lloyd_pass.ClusterGrid(fraction_bits, weight_exponent)
+    grid = cluster_sums.ClusterGrid(fraction_bits, weight_exponent)
     job = ClusteringJob(dataset, feature_map, grid, engine)
     if not feature_map.bounded or feature_map.whitener is not None:
         largest = job.run(

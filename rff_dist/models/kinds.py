@@ -10,7 +10,7 @@ from typing import Any
 
 from rff_dist.errors import StorageError
 from rff_dist.fields import values_of
-from rff_dist.kmeans import lloyd_pass, starts
+from rff_dist.kmeans import cluster_sums, starts
 from rff_dist.ridge import models
 from rff_dist.storage import records
 from rff_dist.text import redact
@@ -85,7 +85,7 @@ def _clusters_from(record: records.Record) -> starts.Clusters:
         record.arrays["centres"],
         record.arrays["cluster_weights"],
         **results,
-        grid=lloyd_pass.ClusterGrid(
+        grid=cluster_sums.ClusterGrid(
             grid["fraction_bits"], grid["weight_exponent"], exponents
         ),
         card=values["card"],

@@ -115,12 +115,6 @@ NOT_TOGETHER = [
     ("k-means", {"normalize": "rows", "n_principal": 2}, "normalize", "'rows'"),
     ("PCA", {"n_components": 33}, "n_components", 33, "n_random_features"),
     ("PCA", {"n_random_features": 0}, 0),
-    ("exact k-means", {"n_init": 2, "init": [0, 1, 2]}, "n_init", 2, "init"),
-    ("exact k-means", {"init": [0, 1]}, "init", "n_clusters=3"),
-    ("exact k-means", {"init": [0.0, 1.0, 2.0]}, "init", "float64"),
-    ("exact k-means", {"init": [0, 1, 1]}, "row numbers", 59),
-    ("exact k-means", {"init": [0, 1, 60]}, "row numbers", 59),
-    ("exact k-means", {"init": [3] * 60}, "init", "n_clusters=3"),
     *(
         (name, {"length_scale": "evidence"}, "'evidence'")
         for name in ("k-means", "PCA", "exact k-means")

@@ -22,7 +22,7 @@ from rff_dist.kmeans.candidates import (
     improve_centres,
     weigh_points,
 )
-from rff_dist.kmeans.lloyd_pass import Centres, ClusterGrid
+from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid
 from tests.clustered_rows import (
     MAPS,
     N_ROWS,

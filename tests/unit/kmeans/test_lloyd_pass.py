@@ -15,16 +15,14 @@ from rff_dist import Gaussian
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError, StatisticsError
 from rff_dist.frequencies.uniforms import row_uniforms
+from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import (
-    Centres,
-    ClusterGrid,
     Tally,
-    WholeScorer,
     centre_distances,
-    fraction_bits_for,
     label_rows,
     sum_clusters,
 )
+from rff_dist.kmeans.nearest import WholeScorer
 from rff_dist.numerics.machine import using_threads
 from tests.clustered_rows import (
     MAPS,

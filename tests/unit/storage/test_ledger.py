@@ -16,7 +16,7 @@ from rff_dist.data.folding import HashFolds
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.features.draw import draw_feature_map
-from rff_dist.kmeans.lloyd_pass import ClusterSums
+from rff_dist.kmeans.cluster_sums import ClusterSums
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.gram_products import GramProduct

@@ -1,0 +1,150 @@
+"""What k-means passes share: centres, and exact sums of the rows nearest to them.
+
+Features go in as a map makes them, and are summed as integers on a grid; sums of blocks
+and workers are added by `+`, in any order to the same bits. Sums of float64 would
+depend on the order, and centres that stay would seem to move.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rff_dist.errors import StatisticsError
+from rff_dist.features import fourier, maps
+from rff_dist.numerics import exact_sums
+from rff_dist.statistics import specs
+from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
+
+
+@frozen
+class ClusterGrid:
+    """The unit of the integers in exact sums over clusters."""
+
+    #: The unit is 2**-fraction_bits times the largest weight times the largest feature.
+    fraction_bits: int
+    #: No weight is above 2**weight_exponent.
+    weight_exponent: int = 0
+    #: Runs of (components, exponent). No tile feature is above 2**exponent; () means 0
+    #: for all.
+    exponents: exact_sums.Runs = ()
+
+    def units(self, n_components: int) -> FloatArray:
+        """Return the power of two that bounds each component, shape (n_components,)."""
+        return (
+            np.exp2(exact_sums.expand(self.exponents))
+            if self.exponents
+            else np.ones(n_components)
+        )
+
+
+def fraction_bits_for(n_samples: int) -> int:
+    """Return the finest grid on which a sum of `n_samples` rows fits in an int64.
+
+    It has 39 bits up to 2**23 rows. Beyond that, each doubling of the rows takes one
+    bit; averaging over so many rows gains more.
+    """
+    # with FRACTION_BITS a float64 sum of a tile's rows is exact
+    return min(
+        specs.FRACTION_BITS,
+        specs.LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))),
+    )
+
+
+@frozen(eq=False)
+class Centres:
+    """The state of a pass that compares rows with centres."""
+
+    feature_map: maps.FeatureMap
+    #: Each start's centres in Z; shape (n_init, n_clusters, n_components).
+    values: FloatArray
+    grid: ClusterGrid
+
+
+@frozen(eq=False)
+class ClusterSums(EqualByFields):
+    """Exact sums of the rows nearest to each centre; `+` joins two sets of rows."""
+
+    #: Rows counted.
+    n_samples: int
+    #: Weighted sums of tile features, in the grid's units; shape (n_init, n_clusters,
+    #: n_components).
+    features: IntArray
+    #: Sums of weights, in the grid's units; shape (n_init, n_clusters).
+    weights: IntArray
+    #: Weighted sum of ‖z‖², in units of the grid times `largest_squared_norm`; 0 if not
+    #: wanted.
+    squared_norms: int
+
+    def __add__(self, other: ClusterSums) -> ClusterSums:
+        if self.features.shape != other.features.shape:
+            raise StatisticsError(
+                f"cannot add sums over clusters of shape {self.features.shape} and"
+                f" {other.features.shape}"
+            )
+        return exact_sums.add_fields(self, other)
+
+    def means(self, state: Centres) -> FloatArray:
+        """Return the mean row of each cluster in Z; empty ones keep their centre."""
+        to_z = factors_of(state.feature_map) * state.grid.units(
+            state.feature_map.n_components
+        )
+        filled = self.weights > 0
+        means = state.values.copy()
+        means[filled] = (
+            self.features[filled] / self.weights[filled][:, np.newaxis] * to_z
+        )
+        return means
+
+    def cluster_weights(self, grid: ClusterGrid) -> FloatArray:
+        """Return the sum of weights of each cluster, shape (n_init, n_clusters)."""
+        return np.ldexp(
+            self.weights.astype(np.float64), grid.weight_exponent - grid.fraction_bits
+        )
+
+    def sum_of_squared_norms(self, state: Centres) -> float:
+        """Return Σ w·‖z‖² of all rows."""
+        grid = state.grid
+        unit = 2.0 ** (grid.weight_exponent - grid.fraction_bits)
+        return self.squared_norms * unit * largest_squared_norm(state.feature_map, grid)
+
+    def inertias(self, state: Centres, sum_of_squared_norms: float) -> FloatArray:
+        """Return Σ w·‖z − c‖² of each start; 0 if rounding makes it negative.
+
+        Computed from sums only, with an error of about 1e-16 of the first term of Σ
+        w·‖z‖² − Σ_j w_j·(2·c_j·mean_j − ‖c_j‖²).
+        """
+        weights = self.cluster_weights(state.grid)
+        # Σ w·‖z − c‖² = Σ w·‖z‖² − Σ_c w_c·c·(2·mean_c − c)
+        products = np.einsum(
+            "ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values
+        )
+        left = sum_of_squared_norms - (weights * products).sum(axis=1)
+        return np.asarray(np.maximum(left, 0.0))
+
+
+def factors_of(feature_map: maps.FeatureMap) -> FloatArray:
+    """Return the factors that turn tile features into Z: 1 for a whitened map."""
+    if feature_map.whitener is not None:
+        return np.ones(feature_map.n_components)
+    return exact_sums.expand(feature_map.scales)
+
+
+def has_whole_features(feature_map: maps.FeatureMap) -> bool:
+    """Return whether all features of a map are whole multiples of one unit.
+
+    In the map of a sum of kernels, components have different units.
+    """
+    is_fourier = isinstance(feature_map, fourier.FourierFeatureMap)
+    return is_fourier and feature_map.fixed_point
+
+
+def largest_squared_norm(feature_map: maps.FeatureMap, grid: ClusterGrid) -> float:
+    """Return an upper bound on ‖z‖²."""
+    factors = factors_of(feature_map)
+    if feature_map.squared_norm is not None and np.ptp(factors) == 0:
+        # of every row, but for rounding
+        norm = float(feature_map.squared_norm * factors[0] ** 2)
+        return norm * (1.0 + feature_map.squared_norm_error)
+    return float(np.square(factors * grid.units(feature_map.n_components)).sum())
