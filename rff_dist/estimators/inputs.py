@@ -18,12 +18,7 @@ import numpy as np
 import scipy
 from sklearn.base import BaseEstimator
 
-from rff_dist.data import (
-    dask_collections,
-    grids,
-    memory,
-    xarrays,
-)
+from rff_dist.data import dask_collections, grids, memory, xarrays
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
@@ -82,33 +77,30 @@ def as_dataset(
         targets = validated_targets(estimator, y) if supervised else None
         return completed(encoded, targets, sample_weight)
     if is_in_memory(X):
+        checks: Any = {**CHECKS, "reset": reset}
         if not supervised:
-            rows = validated(estimator, X, reset=reset, **CHECKS)
-            return rows_in_memory(rows, None, sample_weight)
+            rows = validated(estimator, X, **checks)
+            return memory_dataset(rows, None, sample_weight)
         rows, targets = validated(
-            estimator, X, y, multi_output=True, y_numeric=True, reset=reset, **CHECKS
+            estimator, X, y, multi_output=True, y_numeric=True, **checks
         )
-        return rows_in_memory(rows, targets, sample_weight)
+        return memory_dataset(rows, targets, sample_weight)
+
     if reset:
         categories.refuse_categories(estimator, X)
     else:
-        X = _encoded_elsewhere(estimator, X)
+        X = _encode_lazily(estimator, X)
     if is_stored(X):
         if y is not None or sample_weight is not None:
             raise DataError(
                 "`y` and `sample_weight` belong to the dataset: leave them out, or pass"
                 " arrays"
             )
-        # a y of text cannot be read as targets
-        names: Any = {} if supervised else {"y": None}
-        dataset: Dataset = (
-            X if isinstance(X, Dataset) else datasets.open_dataset(X, **names)
-        )
+        dataset = _open_stored(X, supervised=supervised)
     elif xarrays.is_xarray(X):
         expected = () if reset else getattr(estimator, "feature_names_in_", ())
-        dataset = xarrays.open_xarray(
-            X, y if supervised else None, sample_weight, expected=expected
-        )
+        targets = y if supervised else None
+        dataset = xarrays.open_xarray(X, targets, sample_weight, expected=expected)
     elif is_dask(X):
         from rff_dist.engines.dask_arrays import DaskArrayDataset
 
@@ -123,6 +115,16 @@ def as_dataset(
         )
     _check_columns(estimator, dataset, reset=reset)
     return dataset
+
+
+def _open_stored(X: Any, *, supervised: bool) -> Dataset:
+    """Return a dataset, or the one at a path, URL or group."""
+    if isinstance(X, Dataset):
+        return X
+    if supervised:
+        return datasets.open_dataset(X)
+    # a y of text cannot be read as targets
+    return datasets.open_dataset(X, y=None)
 
 
 def facts_of(estimator: BaseEstimator) -> Facts:
@@ -153,7 +155,7 @@ def encoded_rows(
     names = frames.columns_of(X)
     if not hasattr(estimator, "feature_names_in_"):
         X = categories.table_of_array(estimator, X, reset=False)
-    elif _is_taken(X, names, recipe):
+    elif _are_inputs(X, names, recipe):
         return None
     if adds_levels:
         recipe = frames.with_levels_of(recipe, X)
@@ -162,7 +164,7 @@ def encoded_rows(
     return categories.as_rows(encoded, recipe, facts)
 
 
-def _encoded_elsewhere(estimator: BaseEstimator, X: Any) -> Any:
+def _encode_lazily(estimator: BaseEstimator, X: Any) -> Any:
     """Return what a model's recipe makes of a Dask collection, lazily; others as is.
 
     Frames are encoded by the names of their columns; a pipeline's transformer takes
@@ -175,7 +177,7 @@ def _encoded_elsewhere(estimator: BaseEstimator, X: Any) -> Any:
             model_rows.check_encoding(X, recipe)
         return X
     names = frames.columns_of(X)
-    if _is_taken(X, names, recipe):
+    if _are_inputs(X, names, recipe):
         return X
     width = len(recipe.names)
     if names is None:
@@ -187,21 +189,24 @@ def _encoded_elsewhere(estimator: BaseEstimator, X: Any) -> Any:
     )
 
 
-def _is_taken(X: Any, names: list[str] | None, recipe: recipes.Recipe) -> bool:
+def _are_inputs(X: Any, names: list[str] | None, recipe: recipes.Recipe) -> bool:
     """Return whether rows are inputs already; DataError if that cannot be known."""
     if names is not None:
         return recipe.are_inputs(names)
+    if recipe.transformer is not None and not _is_zarr(X):
+        return False
     if recipe.transformer is None:
-        width = len(recipe.names)
-        n_columns = X.shape[1] if getattr(X, "ndim", 1) == 2 else len(recipe.inputs)
-        are_encoded = n_columns == width != len(recipe.inputs)
-        if recipe.is_plain or (are_encoded and not recipe.levels):
+        if recipe.is_plain:
             return True
-    if recipe.transformer is None or _is_zarr(X):
-        raise DataError(
-            f"X is a {type(X).__name__}, whose rows {model_rows.refusal_of(recipe)}"
-        )
-    return False
+        # only the number of columns can tell, and codes of levels would be guesses
+        n_columns = X.shape[1] if getattr(X, "ndim", 1) == 2 else None
+        is_as_wide_as_table = n_columns == len(recipe.inputs)
+        is_as_wide_as_inputs = n_columns == len(recipe.names)
+        if is_as_wide_as_inputs and not is_as_wide_as_table and not recipe.levels:
+            return True
+    raise DataError(
+        f"X is a {type(X).__name__}, whose rows {model_rows.refusal_of(recipe)}"
+    )
 
 
 def _encode_part(part: Any, recipe: recipes.Recipe) -> Any:
@@ -242,7 +247,7 @@ def completed(
     return replace(rows, y=y, sample_weight=sample_weight)
 
 
-def rows_in_memory(X: Any, y: Any, sample_weight: Any) -> Dataset:
+def memory_dataset(X: Any, y: Any, sample_weight: Any) -> Dataset:
     """Return checked rows, dense or sparse, as a dataset; checks the weights."""
     if sample_weight is not None:
         sample_weight = validated_weights(sample_weight, X)

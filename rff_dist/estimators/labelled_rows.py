@@ -60,7 +60,7 @@ def as_labelled(
         if encoded is not None:
             array_checks.require_rows({"X": encoded.n_samples, "y": labels.n_samples})
             return inputs.completed(encoded, None, sample_weight), labels
-        return inputs.rows_in_memory(X, None, sample_weight), labels
+        return inputs.memory_dataset(X, None, sample_weight), labels
     if xarrays.is_xarray(X):
         expected = () if reset else getattr(estimator, "feature_names_in_", ())
         X = xarrays.open_xarray(X, y, sample_weight, expected=expected)

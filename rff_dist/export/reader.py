@@ -75,11 +75,16 @@ class Model:
         if "kernel" in part:
             return mean_gram(part["kernel"], x, self.inner, self.facts["levels"])
         if "columns" in part:
-            # columns of the inputs; -1 takes the constant 1 behind them
-            values = np.column_stack([x, np.ones(len(x))])[:, part["columns"]]
+            # -1 takes the constant 1 behind the inputs
+            with_one = np.column_stack([x, np.ones(len(x))])
+            values = with_one[:, part["columns"]]
             # marks of levels; -1 is that of no level
             codes = np.array(part["codes"])
             return np.where(codes >= 0, values == codes, values)
+        return self._cosines(part, x)
+
+    def _cosines(self, part: dict[str, Any], x: Any) -> Any:
+        """Return Fourier features, with the levels of categories as angles."""
         inner = self.inner[:, part["start"] : part["stop"]]
         n_features = self.facts["n_features"]
         # float32 where the package has float32, and sums in its order: the features
@@ -128,13 +133,16 @@ def mean_gram(kernel: dict[str, Any], x: Any, y: Any, levels: Any) -> Any:
         return gram(kernel, x, y)
     (column, names), *others = levels
     codes = x[:, [column]]
-    shares = ((codes < 0) | (codes >= len(names))) / max(1, len(names))
-    same_x = x.copy()
-    same_y = y.copy()
-    same_x[:, column] = same_y[:, column] = 0
+    is_unseen = (codes < 0) | (codes >= len(names))
     apart = mean_gram(kernel, x, y, others)
-    if not shares.any():
+    if not is_unseen.any():
         return apart
+    # as many of the levels that were seen are the same as that of a row of y
+    shares = is_unseen / max(1, len(names))
+    same_x = x.copy()
+    same_x[:, column] = 0
+    same_y = y.copy()
+    same_y[:, column] = 0
     return (1 - shares) * apart + shares * mean_gram(kernel, same_x, same_y, others)
 
 
@@ -148,7 +156,9 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
         return kernel["weight"] * gram(kernel["kernel"], x, y)
     is_code = np.isin(np.arange(x.shape[1]), kernel.get("categories", []))
     if name == "linear":
-        matches = np.stack([(row == y)[:, is_code].sum(axis=1) for row in x])
+        matches = np.empty((len(x), len(y)))
+        for i, row in enumerate(x[:, is_code]):
+            matches[i] = (row == y[:, is_code]).sum(axis=1)
         return x[:, ~is_code] @ y[:, ~is_code].T + matches
     if name == "additive":
         return _additive(kernel, x, y, is_code)
@@ -156,10 +166,15 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
     step = 2.0 if name == "laplacian" else 2.0**0.5
     scale = np.asarray(kernel["length_scale"])
     # differences: ‖x‖² − 2x'y + ‖y‖² would lose digits
-    apart = (np.where(is_code, step * (row != y), row - y) / scale for row in x)
+    r = np.empty((len(x), len(y)))
+    for i, row in enumerate(x):
+        apart = np.where(is_code, step * (row != y), row - y) / scale
+        if name == "laplacian":
+            r[i] = np.abs(apart).sum(axis=1)
+        else:
+            r[i] = np.sqrt(np.square(apart).sum(axis=1))
     if name == "laplacian":
-        return np.exp(-np.stack([np.abs(one).sum(axis=1) for one in apart]))
-    r = np.stack([np.sqrt(np.square(one).sum(axis=1)) for one in apart])
+        return np.exp(-r)
     if name == "gaussian":
         return np.exp(-0.5 * r**2)
     if name == "rational_quadratic":

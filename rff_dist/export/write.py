@@ -26,12 +26,23 @@ from rff_dist.typing import AnyArray, FloatArray, PathLike, Summary, frozen
 
 # What an export consists of, with its card and what Python makes of the reader.
 _FILES = {
-    *("model.json", "inner.npy", "outer.npy", "reader.py"),
-    *("README.md", "__pycache__"),
+    "model.json",
+    "inner.npy",
+    "outer.npy",
+    "reader.py",
+    "README.md",
+    "__pycache__",
 }
 _KERNELS = {
-    *("gaussian", "laplacian", "matern", "rational_quadratic", "linear"),
-    *("additive", "sum", "product", "scaled"),
+    "gaussian",
+    "laplacian",
+    "matern",
+    "rational_quadratic",
+    "linear",
+    "additive",
+    "sum",
+    "product",
+    "scaled",
 }
 
 
@@ -102,19 +113,10 @@ def describe(
     InvalidParameterError if other programs cannot make the model's features, or its
     inputs.
     """
-    feature_map = model.feature_map
-    card = model.card
-    recipe = recipes.recipe_of(card)
+    recipe = recipes.recipe_of(model.card)
     encoding = ""
-    fills = []
     if recipe is not None:
-        changed = [
-            column
-            for column in recipe.columns
-            if not (reads_names and isinstance(column, encoders.Category))
-        ]
-        if not replace(recipe, columns=changed).is_plain:
-            encoding = recipe.words
+        encoding = _words_of_encoding(recipe, reads_names=reads_names)
     if encoding and not encoded:
         raise InvalidParameterError(
             "the model reads tables by a recipe, which exports do not apply"
@@ -122,40 +124,59 @@ def describe(
             " be given as the recipe makes them, or take MLflow's format, which"
             " applies it"
         )
+    fills = []
     if recipe is not None and not encoded:
         for place, column in enumerate(recipe.columns):
             if isinstance(column, encoders.Number) and column.fill is not None:
                 fills.append([place, column.fill])
-    levels = recipes.levels_of(card)
+
+    feature_map = model.feature_map
+    levels = recipes.levels_of(model.card)
     inner, parts = _inner(feature_map, levels)
-    n_features = feature_map.n_features
-    facts: Summary = {
+    outer = model.linear.raw_coefficients
+    if isinstance(feature_map, nystrom.NystromFeatureMap):
+        # The map's `fill` divides by a power of two; the reader does not, so the
+        # coefficients must.
+        outer = outer / feature_map.scales[0][1]
+    facts = {
         "format": 1,
         "parts": parts,
-        "n_features": n_features,
         "encoding": encoding,
         "fills": fills,
-        "one_dimensional": model.one_dimensional,
         "levels": [[column, list(texts)] for column, texts in levels.items()],
-        "feature_names": card.get("feature_names"),
-        "target_names": card.get("target_names"),
-        "mean": [0.0] * n_features,
-        "scale": [1.0] * n_features,
-        "maps": [],
+        **_describe_inputs(feature_map),
+        "feature_names": model.card.get("feature_names"),
+        "target_names": model.card.get("target_names"),
+        "one_dimensional": model.one_dimensional,
         "intercept": model.linear.intercept.tolist(),
-        "classes": None,
-        "dtype": None,
-        "slopes": 1.0,
-        "offsets": 0.0,
-        "has_probabilities": False,
+        **_describe_classes(model),
         "digest": model.digest(),
     }
+    return ExportedModel(inner, outer, facts)
+
+
+def _words_of_encoding(recipe: recipes.Recipe, *, reads_names: bool) -> str:
+    """Return what a recipe does that readers cannot, in words; "" if nothing."""
+    columns = recipe.columns
+    if reads_names:
+        columns = [
+            column for column in columns if not isinstance(column, encoders.Category)
+        ]
+    return "" if replace(recipe, columns=columns).is_plain else recipe.words
+
+
+def _describe_inputs(feature_map: FeatureMap) -> Summary:
+    """Return how inputs are standardised, as JSON values."""
+    n_features = feature_map.n_features
     standardizer = feature_map.standardizer
+    mean = [0.0] * n_features
+    scale = [1.0] * n_features
+    maps = []
     if standardizer is not None:
-        facts["mean"] = standardizer.mean.tolist()
-        facts["scale"] = standardizer.scale.tolist()
+        mean = standardizer.mean.tolist()
+        scale = standardizer.scale.tolist()
         for column_map in standardizer.maps:
-            facts["maps"].append(
+            maps.append(
                 {
                     "column": column_map.column,
                     "inputs": column_map.inputs.tolist(),
@@ -163,23 +184,31 @@ def describe(
                     "slope": column_map.slope,
                 }
             )
-    if "classifier" in card:
-        classes = predict.read_classes(model)
-        facts["classes"] = classes.tolist()
-        # of numbers: without it, whole numbers beyond 2^63 would lose digits
-        if classes.dtype.kind != "O":
-            facts["dtype"] = classes.dtype.str
-        calibration = predict.calibration_of(model)
-        if calibration is not None:
-            facts["slopes"] = calibration.slope
-            facts["offsets"] = list(calibration.intercepts)
-            facts["has_probabilities"] = True
-    outer = model.linear.raw_coefficients
-    if isinstance(feature_map, nystrom.NystromFeatureMap):
-        # The map's `fill` divides by a power of two; the reader does not, so the
-        # coefficients must.
-        outer = outer / feature_map.scales[0][1]
-    return ExportedModel(inner, outer, facts)
+    return {"n_features": n_features, "mean": mean, "scale": scale, "maps": maps}
+
+
+def _describe_classes(model: models.RidgeModel) -> Summary:
+    """Return a classifier's classes, and how scores become log odds, as JSON values."""
+    facts: Summary = {
+        "classes": None,
+        "dtype": None,
+        "slopes": 1.0,
+        "offsets": 0.0,
+        "has_probabilities": False,
+    }
+    if "classifier" not in model.card:
+        return facts
+    classes = predict.read_classes(model)
+    facts["classes"] = classes.tolist()
+    # of numbers: without it, whole numbers beyond 2^63 would lose digits
+    if classes.dtype.kind != "O":
+        facts["dtype"] = classes.dtype.str
+    calibration = predict.calibration_of(model)
+    if calibration is not None:
+        facts["slopes"] = calibration.slope
+        facts["offsets"] = list(calibration.intercepts)
+        facts["has_probabilities"] = True
+    return facts
 
 
 def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Summary]]:
@@ -242,7 +271,8 @@ def _check_kernel(kernel: Summary) -> None:
         parts.append(kernel["kernel"])
     for part in parts:
         _check_kernel(part)
-    if kernel["name"] not in _KERNELS or kernel.get("nu", 0.5) not in (0.5, 1.5, 2.5):
+    is_known = kernel["name"] in _KERNELS
+    if not is_known or kernel.get("nu", 0.5) not in (0.5, 1.5, 2.5):
         raise InvalidParameterError(
             f"the kernel {kernel} cannot be exported; expected one of"
             f" {sorted(_KERNELS)}, for Matérn with nu 0.5, 1.5 or 2.5. Fit with such a"
