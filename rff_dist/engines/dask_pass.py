@@ -36,6 +36,7 @@ from rff_dist.engines.resuming import Run
 from rff_dist.engines.runs import RunQueue
 from rff_dist.engines.totals import TotalLostError
 from rff_dist.engines.worker import (
+    BlockRun,
     PassDefinition,
     SumsLostError,
     Timing,
@@ -305,12 +306,11 @@ class Pass:
         """Return arguments of `run_blocks` for a run that continues a chain."""
         first = run.positions.start
         blocks = self._blocks[first : run.positions.stop]
-        arguments: list[Any] = [first, blocks]
+        arguments: list[Any] = [BlockRun(first, blocks, run.is_kept)]
         if chain.tasks:
             arguments += [[], [chain.tasks[-1].future]]
         else:
             arguments += [_task_numbers(chain), []]
-        arguments.append(run.is_kept)
         if self._partitions is not None:
             arguments += self._partitions.of_run(blocks, self._workers.where())
         return arguments
@@ -332,7 +332,8 @@ class Pass:
             if chain.worker not in self._present:
                 chain.worker = next(iter(self._present))
             other.is_being_merged = True
-            submissions.append((chain, other, [0, [], _task_numbers(chain, other), []]))
+            numbers = _task_numbers(chain, other)
+            submissions.append((chain, other, [BlockRun(0, []), numbers]))
         if submissions:
             self._submit(submissions)
 

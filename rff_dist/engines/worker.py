@@ -7,6 +7,8 @@ would hang on data of frozen workers, and would go on when no one wants its resu
 
 # mypy: allow-untyped-calls, disable-error-code="no-any-return"
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import logging
@@ -162,14 +164,22 @@ class _UnwantedError(Exception):
     """End a run that no one waits for."""
 
 
+@frozen
+class BlockRun:
+    """Consecutive blocks that a task sums, from the position `first` of the pass on."""
+
+    first: int
+    blocks: Sequence[Block]
+    #: Whether the ledger has their sums.
+    is_kept: bool = False
+
+
 def run_blocks(
     definition_parcel: Parcel,
     state: Parcel,
-    first: int,
-    blocks: Sequence[Block],
+    run: BlockRun,
     total_numbers: Sequence[int],
     total_before: Sequence[Any] = (),
-    is_kept: bool = False,
     edges: Sequence[int] = (),
     arrays: Sequence[Any] = (),
 ) -> Any:
@@ -177,15 +187,11 @@ def run_blocks(
 
     Parameters
     ----------
-    first : int
-        Position of the run's first block in the pass.
     total_numbers : sequence of int
         Totals to add, by the numbers of their tasks: Dask would fetch an argument again
         and again from a worker that is out of reach.
     total_before : sequence
         This worker's total, if it was not done when this task was given out.
-    is_kept : bool
-        Whether the ledger has the run's sums.
     edges, arrays
         The run's `Partitions`, if other tasks made the rows.
 
@@ -197,39 +203,23 @@ def run_blocks(
         If the ledger's sums are.
     """
     definition: PassDefinition = definition_parcel.value
-    function = definition.function
     if arrays:
+        task = cast("BlockTask[Any, Any]", definition.function)
         source = cast("Any", Partitions(edges, arrays))
-        function = replace(cast("BlockTask[Any, Any]", function), source=source)
+        definition = replace(definition, function=replace(task, source=source))
     worker = distributed.get_worker()
-    report = _Report(definition, worker, first)
+    report = _Report(definition, worker, run.first)
     sums = list(total_before)
     for number in total_numbers:
         key = report.key[0], number
         sums.append(totals.fetch_for_task(worker, report.key, key))
 
-    in_trace: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if definition.trace is not None:
-        in_trace = definition.trace.task(
-            report.key[1],
-            f"{'run' if blocks else 'merge'} {definition.label}",
-            worker=worker.address,
-            blocks=len(blocks),
-            rows=sum(block.n_samples for block in blocks),
-        )
-    with _one_run_at_a_time, in_trace:
+    with _one_run_at_a_time, _in_trace(definition, report, run):
         state.check()  # a worker that came after the broadcast has not checked yet
         try:
-            if blocks:
-                reduction = serial.Reduction(
-                    function, state.value, definition.combine, report.done
-                )
+            if run.blocks:
                 with machine.using_threads(worker.state.nthreads):
-                    sums.append(
-                        _sum_up(
-                            reduction, definition.pass_ledger, first, blocks, is_kept
-                        )
-                    )
+                    sums.append(_sum_up(definition, state.value, run, report))
                 report.send()
         except serial.BlockFailed as error:
             tracing.fail(error)
@@ -242,28 +232,44 @@ def run_blocks(
     raise failure
 
 
+def _in_trace(
+    definition: PassDefinition, report: _Report, run: BlockRun
+) -> contextlib.AbstractContextManager[None]:
+    """Return the span of a task, if its pass is traced."""
+    if definition.trace is None:
+        return contextlib.nullcontext()
+    return definition.trace.task(
+        report.key[1],
+        f"{'run' if run.blocks else 'merge'} {definition.label}",
+        worker=_worker_address(),
+        blocks=len(run.blocks),
+        rows=sum(block.n_samples for block in run.blocks),
+    )
+
+
 def _sum_up(
-    reduction: serial.Reduction[Any, Any],
-    pass_ledger: resuming.PassLedger | None,
-    first: int,
-    blocks: Sequence[Block],
-    is_kept: bool,
+    definition: PassDefinition, state: Any, run: BlockRun, report: _Report
 ) -> Any:
     """Return the sums of a run: those of the ledger, or new ones, which it may keep."""
+    reduction = serial.Reduction(
+        definition.function, state, definition.combine, report.done
+    )
+    pass_ledger = definition.pass_ledger
     if pass_ledger is None:
-        return reduction.run(blocks)
-    stop = first + len(blocks)
-    if is_kept:
-        sums = pass_ledger.find(range(first, stop))
-        if sums is None:
-            raise SumsLostError(
-                f"the sums of blocks {first}:{stop} are gone or damaged"
-            )
-        return sums[0]
-    keeper = resuming.Keeper(pass_ledger, first)
-    total = reduction.run(blocks, keeper=keeper, first=first)
-    keeper.note(stop, total, last=True)
-    return total
+        return reduction.run(run.blocks)
+
+    first = run.first
+    stop = first + len(run.blocks)
+    if not run.is_kept:
+        keeper = resuming.Keeper(pass_ledger, first)
+        total = reduction.run(run.blocks, keeper=keeper, first=first)
+        keeper.note(stop, total, last=True)
+        return total
+
+    sums = pass_ledger.find(range(first, stop))
+    if sums is None:
+        raise SumsLostError(f"the sums of blocks {first}:{stop} are gone or damaged")
+    return sums[0]
 
 
 class _Report:
