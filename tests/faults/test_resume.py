@@ -26,9 +26,6 @@ from rff_dist.engines import resuming as kept_module
 from rff_dist.engines.events import BlockDone, PassResumed, PassStarted
 from rff_dist.errors import ClusterLostError
 from rff_dist.fields import build
-from rff_dist.recipes.encoders import Category, Number
-from rff_dist.recipes.recipes import RECIPE, Recipe
-from rff_dist.ridge.models import read_model
 from rff_dist.workbench.jobs import train as training
 from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner
@@ -334,57 +331,6 @@ def test_a_killed_job_goes_on_when_it_is_repeated(folder, undisturbed, name):
     assert json.loads(again.stdout)["digest"] == undisturbed[name]
     assert not list(folder.glob(".*.ledger"))
     assert not list(folder.glob(".*.run-*"))
-
-
-@pytest.mark.parametrize("features", ["fourier", "nystrom"])
-def test_a_killed_fit_with_categories_reads_only_the_rows_that_are_left(
-    tmp_path, features
-):
-    rng = np.random.default_rng(0)
-    town = rng.integers(0, 50, N_SAMPLES)
-    X = np.column_stack([rng.standard_normal(N_SAMPLES), town]).astype(np.float32)
-    towns = [f"town {code}" for code in range(50)]
-    recipe = Recipe([Number("x"), Category("town", towns)])
-    write_dataset(
-        tmp_path / "data.zarr",
-        X,
-        np.sin(X[:, 0]) + town % 7,
-        chunk_rows=ROWS,
-        feature_names=recipe.names,
-        attributes={RECIPE: recipe.to_dict()},
-    )
-
-    options = {
-        "kernel": "gaussian",
-        "length-scale": 1.0,
-        "features": features,
-        "n-components": 64,
-        "alpha": 0.1,
-    }
-
-    def fitted(model):
-        """Fit in this process; return the model, and the rows that were summed."""
-        events = []
-        engine = SerialEngine(observers=(events.append,))
-        places = {"data": str(tmp_path / "data.zarr"), "model": str(tmp_path / model)}
-        given = {name.replace("-", "_"): value for name, value in options.items()}
-        job = build(Train, {**places, **given})
-        training.train(job, Runner(lambda _: nullcontext(engine)))
-        # the time of a block that was kept is unknown
-        done = [e for e in events if isinstance(e, BlockDone) and e.seconds > 0]
-        n_rows = sum(e.block.n_samples for e in done if e.label == "accumulate")
-        return read_model(str(tmp_path / model)), n_rows
-
-    words = [f"--{name}={value}" for name, value in options.items()]
-    words = ["fit", tmp_path / "data.zarr", tmp_path / "killed", *words, "--serial"]
-    ended = run_killed("accumulate", 5, *words)
-    assert ended.returncode == -9, ended.stderr
-    expected, n_all = fitted("whole")
-    model, n_rows = fitted("killed")
-    assert n_rows == n_all - 4 * ROWS
-    assert model.digest() == expected.digest()
-    assert model.feature_map.levels == {1: tuple(towns)}
-    np.testing.assert_array_equal(model.coefficients, expected.coefficients)
 
 
 def test_a_killed_prediction_keeps_the_rows_that_it_wrote(folder, undisturbed, rows):

@@ -2,14 +2,11 @@
 Prefect's own models.
 """
 
-import importlib
-import importlib.util
 import json
 import re
 import subprocess
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -156,22 +153,3 @@ def test_automations_see_to_crashed_silent_and_late_runs():
     assert "pause-deployment" in {
         action["type"] for entry in crashed for action in entry["actions"]
     }
-
-
-def test_each_automation_can_send_a_message_beside_what_it_does():
-    spec = importlib.util.spec_from_file_location(
-        "automations", DEPLOY / "automations.py"
-    )
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.AUTOMATIONS == DEPLOY / "automations.yaml"
-    for entry in AUTOMATIONS:
-        actions = AutomationCore.model_validate(
-            script.with_message(entry, uuid4())
-        ).actions
-        acting = [
-            action["type"]
-            for action in entry["actions"]
-            if action["type"] != "do-nothing"
-        ]
-        assert [action.type for action in actions] == [*acting, "send-notification"]

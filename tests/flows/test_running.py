@@ -4,8 +4,6 @@ needed.
 
 import errno
 import inspect
-import json
-import logging
 import re
 import threading
 import time
@@ -35,7 +33,6 @@ from rff_dist.flows import names, passes
 from rff_dist.flows.cluster import cluster
 from rff_dist.flows.running import (
     FlowLimits,
-    FlowRun,
     _timed,
     make_task,
 )
@@ -246,16 +243,6 @@ def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():
         _timed(FlowLimits(timeout_minutes=1.0)),
     ):
         raise TimeoutError("of its own")
-
-
-def test_the_environment_turns_on_logs_for_machines_while_a_flow_works(
-    monkeypatch, capsys
-):
-    monkeypatch.setenv("RFF_DIST_LOG", "json")
-    with FlowRun("some", {}).open_engine(100):
-        logging.getLogger("rff_dist.some").warning("see s3://user:word@bucket")
-    line = json.loads(capsys.readouterr().err)
-    assert (line["level"], line["message"]) == ("warning", "see s3://***@bucket")
 
 
 # -- one run of a model

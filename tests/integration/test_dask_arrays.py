@@ -150,14 +150,6 @@ def test_rows_are_taken_in_the_order_of_the_indices():
     assert_array_equal(y, Y_VALUES[indices, np.newaxis])
 
 
-def test_fingerprint_follows_the_data():
-    def fingerprint(values):
-        return DaskArrayDataset(da.from_array(values, chunks=(20, 3))).fingerprint()
-
-    assert fingerprint(X_VALUES) == fingerprint(X_VALUES.copy())
-    assert fingerprint(X_VALUES) != fingerprint(X_VALUES + 1)
-
-
 @pytest.mark.parametrize(
     ("X", "y", "names"),
     [

@@ -1,6 +1,5 @@
 """Clusters are found, started, left and lost; what cannot travel to them is refused."""
 
-import logging
 import math
 import os
 import pickle
@@ -12,11 +11,9 @@ import distributed
 import psutil
 import pytest
 import zarr
-from distributed.comm.core import CommClosedError
 
 from rff_dist.data.blocks import BlockTask
 from rff_dist.engines import dask_cluster
-from rff_dist.engines import worker as dask_tasks
 from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import (
     BlockError,
@@ -321,52 +318,3 @@ def test_failures_of_a_pass_are_said_once_and_those_of_other_tasks_stay_in_the_l
     with pytest.raises(BlockError):
         engine.map_reduce(lambda block, _: 1 // 0, BLOCKS, None)
     assert tasks_in_the_log(engine) == before  # of others' tests
-
-
-def record_of(message, error):
-    exc_info = None if error is None else (type(error), error, None)
-    return logging.LogRecord(
-        "distributed.worker", logging.ERROR, "worker.py", 1, message, (), exc_info
-    )
-
-
-HEARTBEAT = "Failed to communicate with scheduler during heartbeat."
-
-
-@pytest.mark.parametrize(
-    ("message", "error", "is_said"),
-    [
-        # What a worker logs whose heartbeat is under way when the client closes the
-        # cluster.
-        (HEARTBEAT, CommClosedError("in <TCP (closed)>: Stream is closed"), False),
-        (HEARTBEAT, ConnectionRefusedError("nobody listens"), False),
-        (
-            "Failed to log closing event",
-            CommClosedError("Connection has been closed."),
-            False,
-        ),
-        ("Compute Failed\nFunction:  run_blocks(...)", ValueError("bad"), False),
-        (HEARTBEAT, TypeError("another error than a lost connection"), True),
-        (
-            "Unexpected exception during heartbeat. Closing worker.",
-            CommClosedError("closed"),
-            True,
-        ),
-        (
-            "Worker stream died during communication: tcp://127.0.0.1:1",
-            CommClosedError("closed"),
-            True,
-        ),
-        ("failed during get data", None, True),
-    ],
-)
-def test_embedded_workers_let_the_client_say_that_the_scheduler_is_gone(
-    embedded, message, error, is_said
-):
-    filters = embedded.client.run(
-        lambda: [
-            one.__name__ for one in logging.getLogger("distributed.worker").filters
-        ]
-    )
-    assert all(names.count("_is_said_here_only") == 1 for names in filters.values())
-    assert dask_tasks._is_said_here_only(record_of(message, error)) is is_said

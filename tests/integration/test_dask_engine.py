@@ -304,27 +304,6 @@ def test_partials_in_memory_do_not_grow_with_the_number_of_blocks(embedded):
     assert max(futures for _, futures in samples) <= most
 
 
-@pytest.mark.usefixtures("run_for_run")
-def test_the_scheduler_forgets_runs_that_are_done(embedded):
-    engine = scaled(embedded, 2)
-    held = []
-
-    def sample(event):
-        if isinstance(event, BlockDone) and event.block.index % 10 == 9:
-            held.append(
-                engine.client.run_on_scheduler(
-                    lambda dask_scheduler: len(dask_scheduler.tasks)
-                )
-            )
-
-    engine.observers = (sample,)
-    engine.map_reduce(slow_power, unit_blocks(100), None)
-    # The state and the function; for each worker its total, its run, and an earlier
-    # total whose release is under way.
-    assert len(held) == 10
-    assert max(held) <= 2 + 2 * 3
-
-
 def test_nothing_is_left_on_the_cluster_after_a_pass(embedded):
     engine = scaled(embedded, 2)
     engine.map_reduce(slow_power, unit_blocks(9), engine.broadcast("state"))

@@ -26,10 +26,7 @@ import pytest
 
 from benchmarks.measure import PassTimings
 from rff_dist import (
-    RFFPCA,
     DaskEngine,
-    RFFClassifier,
-    RFFKMeans,
     RFFRidge,
     SerialEngine,
     write_dataset,
@@ -69,28 +66,6 @@ def ridge(X, y=None, engine=None):
     # of a collection, predictions would be one that waits
     rows = X if isinstance(X, str) else X_VALUES
     return digest(model.predict(rows), model.score(X, y))
-
-
-def classifier(X, y=None):
-    labels = None if y is None else y > 0
-    model = RFFClassifier(
-        "gaussian", length_scale=1.0, n_components=16, alpha=1.0, random_state=0
-    )
-    return digest(model.fit(X, labels).predict_proba(X_VALUES), model.score(X, labels))
-
-
-def kmeans(X, _=None):
-    model = RFFKMeans(
-        2, kernel="gaussian", length_scale=1.0, n_components=16, random_state=0
-    ).fit(X)
-    return digest(model.predict(X_VALUES), model.score(X))
-
-
-def pca(X, _=None):
-    model = RFFPCA(
-        2, kernel="gaussian", length_scale=1.0, n_random_features=16, random_state=0
-    ).fit(X)
-    return digest(model.transform(X_VALUES))
 
 
 @pytest.fixture(scope="module")
@@ -203,16 +178,6 @@ def test_a_fit_in_a_task_ends_and_has_the_serial_bits(
         else collections(client if kind == "persisted" else None)
     )
     assert set(WAYS[way](client, *data)) == {expected}
-
-
-@pytest.mark.parametrize(
-    "fit",
-    [classifier, rarely(kmeans), rarely(pca)],
-    ids=["classifier", "kmeans", "pca"],
-)
-def test_each_estimator_works_in_a_task(embedded, fit):
-    client = scaled(embedded, 1).client
-    assert client.submit(fit, *collections()).result(BOUND_S) == fit(X_VALUES, Y_VALUES)
 
 
 def test_a_thread_of_a_task_does_not_wait_for_other_tasks(embedded):

@@ -14,7 +14,6 @@ from numpy.testing import assert_array_equal
 from rff_dist import (
     SerialEngine,
     accumulate,
-    append_dataset,
     draw_feature_map,
     open_dataset,
     write_dataset,
@@ -22,7 +21,7 @@ from rff_dist import (
 from rff_dist.data.blocks import Block
 from rff_dist.engines import resuming
 from rff_dist.engines.events import BlockDone, PassResumed
-from rff_dist.errors import ConflictError, OutputExistsError, StorageError
+from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import list_arrays
 from rff_dist.storage.documents import replace_bytes
@@ -141,15 +140,6 @@ def rows_of(url):
     return dataset.take(range(dataset.n_samples)).X
 
 
-def test_first_dataset_lies_where_other_programs_look_for_it(server):
-    write_dataset(server.url("plain"), X, X[:, 0], chunk_rows=8)
-    assert {key.split("/")[1] for key in server.names("plain/")} == {
-        "zarr.json",
-        "X",
-        "y",
-    }
-
-
 def test_overwritten_dataset_stays_whole_for_its_readers_until_the_next_is_complete(
     server,
 ):
@@ -168,33 +158,6 @@ def test_overwritten_dataset_stays_whole_for_its_readers_until_the_next_is_compl
     assert_array_equal(opened_before.take(range(30)).X, X)
     _, arrays = list_arrays(url)
     assert [header.shape for header in arrays.values()] == [(60, 2)]
-
-
-def test_dataset_that_travelled_is_read_as_it_was_when_it_is_overwritten_meanwhile(
-    server,
-):
-    url = server.url("travelled")
-    write_dataset(url, X, X[:, 0].astype(int), chunk_rows=8)
-    for i in range(2):
-        before = [pickle.dumps(open_dataset(url)), pickle.dumps(open_column(url, "y"))]
-        write_dataset(
-            url, X[:20] + 1 + i, X[:20, 0].astype(int), chunk_rows=8, overwrite=True
-        )
-        dataset, labels = map(pickle.loads, before)  # as workers get them
-        assert_array_equal(
-            dataset.take(range(dataset.n_samples)).X, X if i == 0 else X[:20] + 1
-        )
-        assert labels.n_samples == dataset.n_samples == (30 if i == 0 else 20)
-        assert dataset.url == url
-
-
-def test_two_generations_are_kept_and_no_more(server):
-    url = server.url("generations")
-    for i in range(4):
-        write_dataset(url, X + i, chunk_rows=8, overwrite=True)
-        assert_array_equal(rows_of(url), X + i)
-    kept = {key.split("/")[1] for key in server.names("generations/")}
-    assert len(kept) == 3  # zarr.json, and two generations
 
 
 def test_failed_overwrite_leaves_the_dataset_that_was_there(server):
@@ -246,19 +209,6 @@ def test_others_objects_survive_a_write_to_their_prefix_that_fails(server):
 
 # -- appending
 # --------------------------------------------------------------------------------------
-
-
-def test_append_to_a_dataset_that_is_overwritten_meanwhile_is_refused(server):
-    url = server.url("overtaken")
-    write_dataset(url, X[:10], chunk_rows=8, versioned=True)
-
-    def batches():
-        yield X[10:20]
-        write_dataset(url, X + 1, chunk_rows=8, overwrite=True)
-
-    with refuses(ConflictError, "another program changed it meanwhile"):
-        append_dataset(url, batches())
-    assert_array_equal(rows_of(url), X + 1)
 
 
 def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(
@@ -459,20 +409,3 @@ def test_a_stopped_pass_goes_on_where_its_objects_are_as_they_were(server, monke
     assert not any(isinstance(event, PassResumed) for event in events)
     open_ledger(place).drop()
     assert open_ledger(place).is_empty()
-
-
-def test_predictions_are_written_as_a_table_to_an_object_store(
-    fitted, server, tmp_path
-):
-    folder, _, _ = fitted
-    words = ["predict", folder / "model", folder / "data.zarr"]
-    document(*words, tmp_path / "found.csv.gz", "--serial")
-    there = server.url("tables/found.csv.gz")
-    for more in ((), ("--overwrite",)):
-        document(*words, there, "--serial", *more)
-        assert (
-            server.read("tables/found.csv.gz")
-            == (tmp_path / "found.csv.gz").read_bytes()
-        )
-        assert "exists" in refusal(73, *words, there, "--serial")
-    assert server.names("tables/") == ["tables/found.csv.gz"]

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rff_dist import load_model
 from tests.command_line import document, refusal, run
 
 N = 700
@@ -79,22 +78,6 @@ def test_auto_is_better_than_a_linear_model(tmp_path, write):
     written = pd.read_csv(tmp_path / "p.csv")
     assert len(written) == again["n_samples"]
     assert written.columns[-1] == ("label" if "task" in about else "prediction")
-
-
-@pytest.mark.slow
-def test_text_is_classified(tmp_path):
-    frame = make_frame()
-    frame["y"] = np.select(
-        [frame["y"] < 0.5, frame["y"] < 2], ["low", "middle"], "high"
-    )
-    frame.to_csv(tmp_path / "t.csv.gz", index=False)
-    found = auto(tmp_path, tmp_path / "t.csv.gz")
-    assert found["why"] == "the target is text, 3 classes"
-    assert_better_than_linear(found)
-    probabilities = load_model(
-        tmp_path / "made" / "model" / "versions" / "1"
-    ).predict_proba(frame[["a", "b", "c"]])
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

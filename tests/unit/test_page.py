@@ -668,31 +668,6 @@ def test_columns_of_the_page_are_those_of_the_table():
     ]
 
 
-def test_what_varies_with_a_category_does_not_depend_on_the_order_of_its_levels():
-    rng = np.random.default_rng(3)
-    table = columns.table_columns(
-        ["x", "town", "noise"],
-        recipes.Recipe(
-            [
-                encoders.Number("x"),
-                encoders.Category("town", list(map(str, range(30)))),
-                encoders.Category("noise", list(map(str, range(30)))),
-            ]
-        ),
-    )
-    X = np.column_stack([rng.standard_normal(900), *rng.integers(0, 30, (2, 900))])
-    values = 0.5 * rng.standard_normal((30, 1))[X[:, 1].astype(int)]
-    values += rng.standard_normal((900, 1))
-    found = columns.variation_with(values, X, table)
-    assert found[1] > 3 * found[0]
-    assert found[1] > 3 * found[2]
-    X[:, 1] = rng.permutation(30)[X[:, 1].astype(int)]
-    assert_allclose(columns.variation_with(values, X, table), found)
-    # of two levels it is what a line through 0 and 1 explains
-    two = np.column_stack([X[:, 1] % 2, X[:, 1] % 2, X[:, 2]])
-    assert_allclose(*columns.variation_with(values, two, table)[:2])
-
-
 @pytest.mark.parametrize("ties", [False, True])
 def test_the_area_under_the_curve_is_what_scikit_learn_says(ties):
     rng = np.random.default_rng(9)

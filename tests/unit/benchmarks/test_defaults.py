@@ -1,7 +1,5 @@
 """The table of defaults from a small file of results, and its statistics."""
 
-import argparse
-import itertools
 import json
 import math
 
@@ -12,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.defaults import command, fits, front, table, tables
+from benchmarks.defaults import fits, table, tables
 from benchmarks.defaults.fits import Task
 from benchmarks.defaults.sets import regression_sets
 from tests.refusals import refuses
@@ -102,42 +100,6 @@ def test_summary_counts_wins_and_takes_geometric_means_of_sets_that_count(path):
     assert cells_of(write(path), "z-RMSE, against") == {"CatBoost": wanted}
 
 
-def test_picture_fills_the_dots_that_none_beats_and_labels_do_not_overlap(
-    tmp_path, monkeypatch
-):
-    head = ["z-RMSE, against", "sets", "win", "tie", "lose", *("ratio",) * 3]
-    found = [
-        ("CatBoost", 3, 1.1, 0.35),
-        ("xRFM", 2, 1.1, 0.36),
-        ("linear", 3, 2.0, 0.01),
-    ]
-    lines = [
-        [name, str(n), "", "", "", str(error), str(seconds), ""]
-        for name, n, error, seconds in found
-    ]
-    figures = []
-    monkeypatch.setattr(
-        table.Figure, "savefig", lambda figure, *_, **__: figures.append(figure)
-    )
-    table.draw(tmp_path / "defaults.svg", [[head, *lines]])
-    [axes] = figures[0].axes
-    dots = {
-        tuple(dot.get_offsets()[0]): len(dot.get_facecolor())
-        for dot in axes.collections
-    }
-    assert dots == {(1.0, 1.0): 1, (0.35, 1.1): 1, (0.36, 1.1): 0, (0.01, 2.0): 1}
-    assert {text.get_text() for text in axes.texts} == {
-        "ours",
-        "CatBoost",
-        "xRFM (2 sets)",
-        "linear",
-    }
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert not any(
-        one.overlaps(other) for one, other in itertools.combinations(boxes, 2)
-    )
-
-
 def test_a_set_shows_each_models_error_difference_and_seconds(path):
     lines = cells_of(write(path), "z-RMSE<br>")
     assert lines["airfoil"] == [
@@ -202,15 +164,6 @@ def test_a_set_counts_on_the_splits_that_all_its_models_were_fitted_to(path):
     assert "Not fitted: energy." in text  # ours was not
 
 
-def test_kernels_by_name_alone_have_a_table_and_no_picture(path):
-    lines = [line for line in path.read_text().splitlines() if '"catboost"' not in line]
-    path.write_text(
-        "\n".join([*lines, line_of("airfoil", 4, "gaussian", 0.2, 1.0)]) + "\n"
-    )
-    assert "**Regret.**" in write(path)
-    assert not (path.parent / "defaults.svg").exists()
-
-
 def test_regret_is_over_the_best_kernel_by_name_on_the_splits_of_both(path):
     with path.open("a") as file:
         for split in (4, 5):  # where ours errs by 0.2 and 0.3
@@ -243,18 +196,6 @@ def test_difference_has_the_standard_error_of_scipy(pairs):
     assert error == pytest.approx(stats.sem(theirs - ours), abs=1e-12)
     swapped = table.compare(theirs, ours)[2]
     assert {word, swapped} in ({"win", "lose"}, {"tie"})
-
-
-@given(st.lists(st.integers(1, 99), min_size=1))
-def test_geometric_mean_is_that_of_scipy(values):
-    assert table.geometric_mean(values) == pytest.approx(stats.gmean(values))
-
-
-def test_splits_are_listed_and_shaped_ones_kept_from_reported_ones():
-    assert command.parse_splits("4-6,9") == [4, 5, 6, 9]
-    for wrong in ("3-4", "0,9", "10"):
-        with pytest.raises(argparse.ArgumentTypeError, match=wrong):
-            command.parse_splits(wrong)
 
 
 @pytest.mark.slow
@@ -325,29 +266,6 @@ def test_a_quarter_of_the_rows_with_a_target_is_held_out_as_texts(folder):
     assert not {*tables.tables_of(folder)} - {"hitters"}
 
 
-@pytest.mark.parametrize(
-    ("y", "classes", "measure", "probabilities", "error"),
-    [
-        (["a", "b"], True, "Brier score", [[0.5, 0.5], [0.0, 1.0]], 0.125),
-        (["a", "b", "c"], True, "log loss", np.full((3, 3), 1 / 3), math.log(3)),
-        ([1.0, 3.0], False, "z-RMSE", None, 2.0),  # each is 2 too large
-    ],
-)
-def test_each_kind_of_target_has_its_error(y, classes, measure, probabilities, error):
-    class Fitted:
-        def predict(self, X):
-            return np.array(y) + 2.0
-
-        def predict_proba(self, X):
-            return np.asarray(probabilities)
-
-    values = np.array(y)
-    rows = pd.DataFrame({"x": values})
-    cut = tables.TableSplit(rows, values, rows, values)
-    assert tables.measure_of(cut, classes=classes) == measure
-    assert tables.error_of(Fitted(), cut, measure) == pytest.approx(error)
-
-
 @pytest.mark.parametrize("model", ["ours", "lightgbm", "catboost"])
 def test_models_learn_what_a_text_says_where_numbers_have_gaps(folder, model):
     if model != "ours":
@@ -357,34 +275,3 @@ def test_models_learn_what_a_text_says_where_numbers_have_gaps(folder, model):
     assert found["measure"] == "z-RMSE"
     # 1 is the error of the mean
     assert found["error"] < 0.2
-
-
-def test_tables_stand_below_the_sets_of_numbers_with_their_measure(path):
-    with path.open("a") as file:
-        for model, error in (("ours", 0.1), ("catboost", 0.2)):
-            for split in range(4, 8):
-                others = {"measure": "Brier score", "classes": True}
-                line = line_of("telco", split, model, error, 1.0, **others)
-                file.write(f"{line}\n")
-    numbers, below = write(path).split("## Tables")
-    assert "telco" not in numbers
-    assert cells_of(below, "error, against")["CatBoost"][:5] == [
-        "1",
-        "1",
-        "0",
-        "0",
-        "2",
-    ]
-    assert list(cells_of(below, "error<br>")) == ["telco, Brier score"]
-
-
-def test_the_front_fits_what_is_missing_and_is_drawn(tmp_path, monkeypatch):
-    words = ["--keep", str(tmp_path), "--sets", "n=50 d=5", "--splits", "0"]
-    monkeypatch.setattr(front, "OPTIONS", [("effort", 1), ("time_limit", 30)])
-    front.main(words)
-    picture = (tmp_path / "front.svg").read_bytes()
-    fits = json.loads((tmp_path / "front.json").read_text())
-    assert [fit[3] for fit in fits] == [1, 30]
-    front.main(words)
-    assert json.loads((tmp_path / "front.json").read_text()) == fits
-    assert (tmp_path / "front.svg").read_bytes() == picture

@@ -80,20 +80,6 @@ def test_a_class_without_rows_has_no_recall_and_one_never_predicted_no_precision
     assert found.balanced_accuracy == 0.25
 
 
-def test_a_row_of_weight_0_says_nothing_even_of_an_impossible_class():
-    log_p = np.array([[0.0, -np.inf], [np.log(0.5), np.log(0.5)]])
-    weights = np.array([0.0, 2.0])
-    found = count_classes(
-        np.array([1, 1]),
-        np.array([0, 1]),
-        2,
-        sample_weight=weights,
-        log_probabilities=log_p,
-    )
-    assert_allclose(found.log_loss, np.log(2), rtol=1e-15)
-    assert found.accuracy == 1.0
-
-
 @pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, np.nan]])
 def test_weights_that_are_none_are_refused(weights):
     block = Rows(

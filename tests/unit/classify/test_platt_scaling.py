@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
-from scipy.special import expit, log_softmax, softmax
+from scipy.special import log_softmax, softmax
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import label_binarize
 
@@ -95,18 +95,6 @@ def test_parameters_are_those_of_a_direct_fit_of_the_smoothed_likelihood(
     assert loss(ours) <= loss(direct) * (1 + 1e-12)
 
 
-def test_a_slope_of_one_is_the_logistic_losss_own():
-    F = np.random.default_rng(0).standard_normal((50, 3)) * 5
-    assert_allclose(
-        np.exp(ScoreCalibration(1.0, (0.0,) * 3).log_probabilities(F)),
-        softmax(F, axis=1),
-    )
-    assert_allclose(
-        np.exp(ScoreCalibration(1.0, (0.0,)).log_probabilities(F[:, :1]))[:, 1],
-        expit(F[:, 0]),
-    )
-
-
 def test_far_scores_keep_finite_logarithms():
     logs = ScoreCalibration(3.0, (0.1,)).log_probabilities(np.array([[1e5], [-1e5]]))
     assert np.isfinite(logs).all()
@@ -153,16 +141,6 @@ def test_scores_that_say_nothing_give_the_frequencies(caplog):
     assert_allclose(
         400 * (P[0, 1] - 100 / 400) + found.intercepts[0] / 2, 0.0, atol=1e-6
     )
-
-
-def test_sure_scores_of_many_classes_give_sure_probabilities():
-    labels = np.arange(1000) % 100
-    codes = codes_of(labels, 100)
-    scores = codes + 0.1 * np.random.default_rng(0).standard_normal(codes.shape)
-    P = np.exp(fit_calibration(scores, codes).log_probabilities(scores))
-    # one observation in 1,000 is all that the smoothing takes; a pseudo-count for each
-    # class left 0.1
-    assert P[np.arange(1000), labels].mean() > 0.998
 
 
 def test_classes_of_few_rows_or_none_keep_the_rank_of_their_scores():
@@ -277,20 +255,6 @@ def test_probabilities_are_those_of_the_reweighted_rows():
     )
     # more rows are labelled with the rare class
     assert (found.logits(F)[:, 0] > 0).mean() > labels.mean() + 0.1
-
-
-def test_a_class_of_weight_0_counts_for_nothing():
-    X, labels, _ = classified(300, n_classes=3)
-    class_weight = np.array([1.0, 2.0, 0.0])
-    found = []
-    for rows in (slice(None), labels < 2):
-        dataset = ArrayDataset(
-            X[rows], codes_of(labels[rows], 3), class_weight[labels[rows]]
-        )
-        model = ridge_on(dataset, 0.1, n_components=30, standardize=False)
-        found.append(calibrate(dataset, model, class_weight=class_weight, seed=0))
-    assert_allclose(found[0].slope, found[1].slope, rtol=1e-6)
-    assert_allclose(found[0].intercepts, found[1].intercepts, rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")

@@ -12,7 +12,6 @@ from rff_dist import (
     load_model,
     open_dataset,
     save_model,
-    write_dataset,
 )
 from rff_dist.errors import StorageError
 from rff_dist.models.kinds import read_any
@@ -98,13 +97,3 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         assert read_any("model").n_clusters == 4
         note = "published at model, the labels are not: write them by `rff-dist predict"
         assert note in told.stderr
-
-
-def test_rows_that_are_not_distinct_and_centres_that_still_move_are_told():
-    X = np.repeat(np.arange(3.0), 50)[:, np.newaxis]
-    write_dataset("data.zarr", X)
-    assert "4, 3 with rows" in shown("cluster", "data.zarr", "labels.zarr", *SMALL)
-    X = np.random.default_rng(0).standard_normal((2000, 3))
-    write_dataset("more.zarr", X)
-    few = ["--max-iter 1 --init k-means++ --serial --n-components 32"]
-    assert "centres still moved" in shown("cluster", "more.zarr", "more", *few)

@@ -2,9 +2,6 @@
 
 import datetime
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,8 +10,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rff_dist.products import choice
-from rff_dist.products.choice import ProductRates
 from rff_dist.workbench.cli import doctor
 from tests.command_line import document, run
 
@@ -63,26 +58,6 @@ def test_a_prefect_server_needs_authentication_and_beyond_this_machine_tls(
     assert doctor.check_prefect(url, known).state == state
 
 
-def test_a_server_that_a_profile_names_is_found(tmp_path):
-    """Not only one of the environment, which this process may have read already."""
-    profiles = '[profiles.ours]\nPREFECT_API_URL = "http://10.9.8.7:4200/api"\n'
-    (tmp_path / "profiles.toml").write_text(f'active = "ours"\n{profiles}')
-    code = "from rff_dist.flows.server import find_server; print(find_server())"
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PREFECT_")
-    }
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, "PREFECT_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout == "('http://10.9.8.7:4200/api', False)\n"
-
-
 @pytest.mark.parametrize(
     ("days", "mode", "state"),
     [(90, 0o600, "ok"), (90, 0o644, "warn"), (3, 0o600, "warn"), (-1, 0o600, "fail")],
@@ -117,13 +92,3 @@ def test_a_scheduler_beyond_this_machine_without_tls_fails():
     findings = run_json("doctor", "--scheduler tcp://192.0.2.1:8786")["findings"]
     failed = [one["check"] for one in findings if one["state"] == "fail"]
     assert failed == ["cluster"]
-
-
-def test_a_processor_without_an_instruction_is_no_warning(monkeypatch):
-    wrong = ProductRates(
-        choice.measure().rates[:1], {"bytes": "this processor has no instruction …"}
-    )
-    monkeypatch.setattr(choice, "measure", lambda: wrong)
-    result = doctor.check_products()
-    assert (result.state, result.todo) == ("ok", "")
-    assert "results are the same, in more time" in result.found

@@ -4,7 +4,6 @@ import icechunk
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 from matplotlib.colors import to_rgb
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -76,32 +75,6 @@ def test_a_model_of_a_grid_predicts_a_grid_and_its_errors_are_those_of_the_map(f
     assert target["rmse"] < 1.3 * NOISE
 
 
-def test_classes_of_a_grid_are_a_grid(folder):
-    words = [
-        "--classify --target kind --inputs rain,elevation",
-        *PLAIN,
-        *FEW,
-    ]
-    document("fit", folder / "kinds.zarr", folder / "classes", *words)
-    document(
-        "predict",
-        folder / "classes",
-        folder / "kinds.zarr",
-        folder / "labels.zarr",
-        "--serial",
-    )
-    out = opened(folder / "labels.zarr").labels
-    kinds = opened(folder / "kinds.zarr").kind
-    assert_array_equal(out.isnull(), kinds.isnull())
-    assert float((out == kinds).where(kinds.notnull()).mean()) > 0.9
-    found = document(
-        "evaluate", folder / "classes", folder / "kinds.zarr", "--y kind --serial"
-    )
-    assert found["accuracy"] == pytest.approx(
-        float((out == kinds).where(kinds.notnull()).mean())
-    )
-
-
 def test_clusters_and_principal_components_of_a_grid_are_a_grid(folder):
     words = [
         "--inputs rain,elevation --n-clusters 3 --length-scale 1",
@@ -154,27 +127,6 @@ def test_clusters_and_principal_components_of_a_grid_are_a_grid(folder):
         "--principal",
     ]
     assert "`n_principal`" in refusal(2, *predict, "--serial")
-
-
-def test_a_grid_of_another_system_or_calendar_is_not_predicted(folder, tmp_path):
-    cube = opened(folder / "cube.zarr").load().drop_encoding()
-    crs = cube.crs.assign_attrs(grid_mapping_name="transverse_mercator")
-    write_cube("projected.zarr", cube.assign_coords(crs=crs))
-    write_cube("noleap.zarr", cube)
-    zarr.open_array("noleap.zarr/time").attrs["calendar"] = "noleap"
-    for name, words in (
-        ("projected", ("latitude_longitude", "transverse_mercator")),
-        ("noleap", ("time", "noleap")),
-    ):
-        job = [
-            "predict",
-            folder / "model",
-            tmp_path / f"{name}.zarr",
-            "o.zarr",
-            "--serial",
-        ]
-        said = refusal(65, *job)
-        assert all(word in said for word in words), said
 
 
 @pytest.mark.s3
@@ -269,20 +221,6 @@ def test_blocks_of_space_are_held_out_together_and_random_folds_flatter(patches)
     assert ours["rmse"][0] > 0.9
     assert ours["random_rmse"][0] == pytest.approx(random["rmse"][0], rel=0.15)
     assert "random folds" in run("info", "m").stdout
-
-
-def test_a_later_time_is_predicted_from_those_before(folder):
-    words = [
-        "--inputs rain,elevation,lat,time --target temperature",
-        *PLAIN,
-        *FEW,
-        "--alpha cv",
-    ]
-    found = document("fit", folder / "cube.zarr", "m", *words, "--time --n-folds 4")
-    # the trend and the season of another year are not seen before
-    [rmse] = found["estimate"]["rmse"]
-    [random] = found["estimate"]["random_rmse"]
-    assert rmse > 1.3 * random
 
 
 def test_what_does_not_suit_a_grid_is_refused(folder, patches):

@@ -77,27 +77,3 @@ def test_info_says_whether_damage_would_be_noticed(folder):
     assert {
         array["checksum"] for array in document("info", folder / "data.zarr")["arrays"]
     } == {"crc32c"}
-
-
-def test_info_says_how_rows_were_split_and_leaves_parts_of_others_as_they_are():
-    np.savetxt(
-        "t.csv",
-        np.arange(120.0).reshape(40, 3),
-        delimiter=",",
-        header="a,b,y",
-        comments="",
-    )
-    document(
-        "ingest",
-        "t.csv",
-        "d.zarr",
-        "--targets y --holdout 25%",
-    )
-    assert (
-        "about 25 % of the rows for a test, at random, seed 0"
-        in run("info", "d.zarr").stdout
-    )
-    other = zarr.open_group("other.zarr", mode="w")
-    other.create_array("X", data=np.ones((4, 2)))
-    other.attrs["parts"] = 7
-    assert "parts" in run("info", "other.zarr").stdout

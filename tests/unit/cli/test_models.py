@@ -2,20 +2,12 @@
 prune.
 """
 
-import io
-
 import numpy as np
 import pytest
-from rich.console import Console
 
 from rff_dist import open_dataset, write_dataset
-from rff_dist.models.kinds import read_any
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
-from rff_dist.workbench.results import versions
-from rff_dist.workbench.results.document import Document
-from rff_dist.workbench.results.terminal import to_rich
-from rff_dist.workbench.results.words import Table
 from tests.command_line import PLAIN, document, refusal, run, shown
 from tests.versions import publish
 
@@ -93,33 +85,6 @@ def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
     }
 
 
-def test_cluster_publishes_versions_too(folder):
-    for i in (1, 2):
-        found = document(
-            *(
-                "cluster",
-                folder / "data.zarr",
-                folder / f"labels-{i}.zarr",
-                "--n-clusters",
-                3,
-            ),
-            *(
-                "--n-components",
-                32,
-                "--serial",
-                "--model",
-                folder / "models/clusters",
-                "--register",
-            ),
-        )
-        assert found["version"] == i
-    spec = document("models", "show", folder / "models/clusters")["versions"][1][
-        "lineage"
-    ]
-    assert (spec["spec"]["n_clusters"], spec["n_samples"]) == (3, 300)
-    assert read_any(folder / "models/clusters").n_clusters == 3
-
-
 def test_what_reads_a_model_reads_the_current_version_or_the_one_it_is_given(folder):
     url = folder / "models/prices"
     data = folder / "data.zarr"
@@ -188,21 +153,3 @@ def test_show_tells_of_versions_that_wait():
     told = shown("models", "show", "m")
     assert "none: promote a version" in told
     assert "next: rff-dist models promote" in told
-
-
-def test_a_long_reason_leaves_the_other_columns_readable():
-    cells = [
-        (
-            "3",
-            "2026-11-23 14:34",
-            "12,000",
-            "D 256, gaussian",
-            "aa0d476a",
-            "worse " * 10,
-        )
-    ]
-    table = Table("", versions.COLUMNS, cells, chosen=0, is_text=True)
-    console = Console(width=80, file=io.StringIO())
-    console.print(to_rich(Document("m: 1 version", [table])))
-    for cell in ("3 ←", "2026-11-23 14:34", "12,000", "D 256, gaussian", "aa0d476a"):
-        assert cell in console.file.getvalue()

@@ -6,7 +6,7 @@ import zarr
 
 from rff_dist import open_dataset, write_dataset
 from rff_dist.data.blocks import Block
-from tests.command_line import PLAIN, document, refusal, shown
+from tests.command_line import PLAIN, document, refusal
 
 
 def test_data_of_another_width_than_the_model_exit_65(folder):
@@ -68,14 +68,3 @@ def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(fold
     assert "rows of the fit" in held_out["interval"]["by"]
     assert held_out["arrays"] == ["predictions", "lower", "upper"]
     assert normal["interval"]["by"] == "the normal distribution"
-
-
-def test_text_to_predict_is_ingested_as_labels_and_shown_by_info(tmp_path):
-    (tmp_path / "t.csv").write_text("a,species,site\n1,setosa,4\n2.5,été,5\n")
-    words = ["--targets species --groups site"]
-    told = shown("ingest", "t.csv", "d.zarr", *words)
-    assert "text, for a classifier" in told
-    found = document("info", "d.zarr")
-    types = {array["name"]: array["dtype"] for array in found["arrays"]}
-    assert types == {"X": "float64", "groups": "int64", "y": "text"}
-    assert "fingerprint" in found

@@ -338,25 +338,6 @@ def test_a_signal_that_is_sent_twice_at_once_is_one():
         end()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "near"),
-    [
-        (["fit", "data.zar", "new"], "data.zarr"),
-        (["evaluate", "modle", "data.zarr"], "model"),
-        (["fit", "data.zarr", "new", "--kernel", "gausian"], "gaussian"),
-        (["fit", "data.zarr", "new", "--classify", "--loss", "logistc"], "logistic"),
-        (["fit", "data.zarr", "new", "--design", "othogonal"], "orthogonal"),
-    ],
-)
-def test_what_is_nearly_right_is_answered_with_the_nearest_name(
-    folder, arguments, near, monkeypatch
-):
-    monkeypatch.chdir(folder)
-    result = run(*arguments, "--serial")
-    assert result.exit_code in (2, 65)
-    assert re.search(rf"did you mean '?{near}'?\?", result.stderr), result.stderr
-
-
 def test_tables_in_a_narrow_terminal_keep_every_digit():
     console = Console(file=io.StringIO(), width=40)
     header = ("model", "RMSE", "R²", "squared error saved (95% interval)")

@@ -71,25 +71,6 @@ def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job, tmp_path):
     )
 
 
-def test_a_bad_batch_is_kept_out_and_listed(job):
-    data, model, _ = job
-    append_dataset(data, *batch(1, 300, bad=True))
-    kept = run("update", model, data, "--serial")
-    assert kept.exit_code == 3
-    assert "kept:" in kept.stdout
-    again = shown("update", model, data, "--serial")
-    assert "rows 800 to 1,099: RMSE is " in again
-    assert "on the newest 160 rows" in again
-    assert f"rff-dist update {model} {data} --backfill 800".replace(
-        " ", ""
-    ) in again.replace(" ", "")
-    append_dataset(data, *batch(2, 300))
-    shown("update", model, data, "--serial")
-    assert "rows 800 to 1,099, which updates refused" in shown("info", model)
-    forced = document("update", model, data, "--backfill 0 --force --serial")
-    assert (forced["decision"], forced["n_new"]) == ("published", 300)
-
-
 def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_way_back(
     job,
 ):

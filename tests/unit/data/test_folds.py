@@ -2,7 +2,6 @@ import functools
 import hashlib
 import itertools
 import json
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -150,11 +149,6 @@ def test_time_folds_are_contiguous_and_validated_forward():
     assert HashFolds(3).splits == [((1, 2), 0), ((0, 2), 1), ((0, 1), 2)]
 
 
-def test_a_number_of_folds_is_folds_by_hash():
-    assert find_folds(3) == HashFolds(3)
-    assert find_folds(GroupFolds(3)) == GroupFolds(3)
-
-
 @pytest.mark.parametrize(
     "folds",
     [
@@ -173,13 +167,6 @@ def test_folds_are_rebuilt_from_their_facts(folds):
         folds_from_dict({**facts, "kind": "Others"})
 
 
-def test_given_folds_are_taken_as_they_are():
-    given = np.array([2, 0, 1, 1])
-    assert_array_equal(
-        PredefinedFolds(3).assign(5, 9, n_samples=9, groups=given), given
-    )
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=3, max_size=40), seed=st.integers(0, 5)
@@ -194,25 +181,6 @@ def test_balanced_folds_of_groups_are_as_even_as_scikit_learn_s(sizes, seed):
     )
     splits = GroupKFold(3).split(groups, groups=groups)
     assert sorted(found) == sorted(len(test) for _, test in splits)
-
-
-def test_balanced_folds_travel_with_their_table_and_name_themselves_without_it():
-    names = np.array([f"site {i}" for i in range(2**16)])
-    folds = GroupFolds(5, 3).balanced(names, np.ones(len(names), np.int64))
-    assert folds_to_dict(folds) == folds_to_dict(GroupFolds(5, 3))
-    assert repr(folds) == repr(GroupFolds(5, 3))
-    sent = pickle.dumps(folds)
-    assert len(sent) < 11 * 2**16
-    assert pickle.loads(sent) == folds
-    assert folds != GroupFolds(5, 3)  # which has no table of the groups
-    fold = folds.assign(
-        0, 3, n_samples=3, groups=np.array(["site 7", "elsewhere", "site 7"])
-    )
-    assert (
-        fold[1]
-        == GroupFolds(5, 3).assign(0, 1, n_samples=1, groups=np.array(["elsewhere"]))[0]
-    )
-    assert fold[0] == fold[2]
 
 
 @pytest.mark.parametrize("folds", [HashFolds(3), TimeFolds(3), GroupFolds(3)])
@@ -351,29 +319,6 @@ def test_of_times_and_groups_the_first_fold_is_held_in(base):
     assert_array_equal(fold_of_row, base.assign(0, 100, n_samples=100, groups=groups))
     assert_array_equal(folds.is_tuning(fold_of_row), fold_of_row == 0)
     assert folds.n_folds == 4
-
-
-def test_of_many_rows_few_stretches_are_held_in_one_in_each_equal_part():
-    n_samples = 300_000
-    folds = with_tuning_rows(HashFolds(5), n_samples, 4000)
-    rows = np.flatnonzero(
-        folds.is_tuning(folds.assign(0, n_samples, n_samples=n_samples, groups=None))
-    )
-    assert len(rows) == 4096  # 256 stretches of 4000 / 256 rows, rounded up
-    starts = rows[np.diff(rows, prepend=-2) > 1]
-    parts = rows * 256 // n_samples
-    assert_array_equal(np.bincount(parts, minlength=256), 16)
-    # places within parts are as good as uniform: a mean further off has a probability
-    # below 1e-4
-    places = (starts - starts * 256 // n_samples * (n_samples / 256)) / (
-        n_samples / 256
-    )
-    assert abs(places.mean() - 0.5) < 4 / np.sqrt(12 * 256) + 16 * 256 / n_samples
-
-
-def test_what_is_held_in_is_held_in_once():
-    folds = with_tuning_rows(HashFolds(3), 100, 10)
-    assert with_tuning_rows(folds, 50, 20) is folds
 
 
 # -- leading components

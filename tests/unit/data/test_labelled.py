@@ -31,7 +31,6 @@ from rff_dist.data.labelled import (
     LabelledDataset,
     class_weights,
     count_block,
-    encode,
 )
 from rff_dist.data.memory import ArrayDataset, SparseDataset
 from rff_dist.engines.dask_arrays import DaskArrayDataset
@@ -163,26 +162,6 @@ class TestLabels:
             with refuses(DataError, *names):
                 dataset.read(Block(0, 0, 3))
 
-    def test_rows_are_counted_from_the_start_of_the_dataset(self):
-        dataset = LabelledDataset(
-            ArrayDataset(np.ones((3, 1))), as_column([1, 2, 9]), np.array([1, 2])
-        )
-        for read in (
-            lambda: dataset.read(Block(1, 2, 3)),
-            lambda: dataset.take(np.array([0, 2])),
-        ):
-            with refuses(DataError, "9", "row 2"):
-                read()
-
-    def test_labels_of_every_kind_of_text_are_one(self):
-        for labels in (np.array(["b", "a"]), np.array(["b", "a"], TEXT)):
-            for classes in (
-                np.array(["a", "b"]),
-                np.array(["a", "b"], TEXT),
-                np.array(["a", "b"], object),
-            ):
-                assert encode(labels, classes, np.arange(2)).tolist() == [1, 0]
-
     def test_the_fingerprint_follows_rows_labels_classes_and_weights(self):
         X = np.arange(3.0)[:, np.newaxis]
         y = as_column([1, 2, 1])
@@ -306,11 +285,6 @@ class TestClassWeights:
             assert_allclose(
                 np.ones(3) if found is None else found, expected, rtol=1e-13
             )
-
-    def test_classes_left_out_of_a_mapping_weigh_one(self):
-        assert class_weights(
-            {2: 5.0}, count_block(np.array([1, 2, 1]), None)
-        ).tolist() == [1.0, 5.0]
 
 
 def weigh(how, weight=None):

@@ -102,14 +102,6 @@ def test_threads_that_share_an_engine_keep_sums_each_in_its_own_ledger():
 # --------------------------------------------------------------------------------------
 
 
-def test_equal_passes_have_one_name():
-    names = {
-        name_pass(TASK, BLOCKS, accumulation(target_offset=(0.5,)), operator.add)
-        for _ in range(3)
-    }
-    assert len(names) == 1
-
-
 def test_whatever_the_sums_depend_on_changes_the_name():
     state = accumulation(target_offset=(0.5,))
     first = state.feature_map

@@ -33,9 +33,7 @@ from rff_dist import (
     RFFClassifier,
     RFFKMeans,
     RFFRidge,
-    SerialEngine,
     load_model,
-    merge_models,
     save_model,
     write_dataset,
 )
@@ -43,12 +41,10 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import (
     DataError,
     InvalidParameterError,
-    StatisticsError,
     StorageError,
 )
 from rff_dist.estimators.mlflow import _Predictor
 from rff_dist.export.write import describe, export
-from rff_dist.living.merge import refit_on
 from rff_dist.models.kinds import read_any
 from rff_dist.recipes.frames import encode_table
 from rff_dist.recipes.recipes import recipe_of
@@ -327,35 +323,6 @@ def test_models_with_more_rows_read_the_same_tables(stored, kind, transformer):
         assert_allclose(expected, plain.predict(Z_new), rtol=1e-6)
 
 
-def test_merged_models_keep_the_recipe_and_their_rows_do_not_count_twice(stored):
-    columns, _, place = stored("regression", "keeps names")
-    rows = make_frame(40, 1, columns)
-    more = make_frame(60, 2, columns)
-    first = load_model(place)
-    second = load_model(place).partial_fit(more, targets(more))
-    with refuses(StatisticsError, "models[0]", "models[1]", "count twice"):
-        merge_models([first, second])
-    alone = make_pipeline(StandardScaler(), clone(MODELS["regression"])).fit(
-        more, targets(more)
-    )
-    save_model(alone, "memory://doors-alone", overwrite=True)
-    with refuses(StatisticsError, "recipe"):
-        merge_models([first, load_model("memory://doors-alone")])
-    refitted = refit_on(
-        first.model_, encoded_dataset(first, more), engine=SerialEngine()
-    )
-    other = load_model(place)
-    other._keep(refitted)
-    merged = merge_models([first, other])
-    assert_allclose(merged.predict(rows), second.predict(rows), rtol=1e-9)
-
-
-def encoded_dataset(model, frame):
-    return ArrayDataset(
-        encode_table(recipe_of(model.model_.card), frame), targets(frame)
-    )
-
-
 PARAMETERS = [
     RFFRidge(
         length_scale=1.0,
@@ -416,14 +383,6 @@ def test_a_splitter_of_scikit_learn_is_not_kept_and_another_fit_asks_for_folds()
 # ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["regression", "classifier"])
-def test_loaded_models_report_on_tables(stored, kind):
-    columns, _, place = stored(kind, "learned")
-    rows = make_frame(40, 1, columns)
-    page = load_model(place).report("page.html", rows, known(kind, rows))
-    assert "town" in page.read_text()
-
-
 def test_a_classifier_adds_rows_by_the_loss_and_the_parameters_that_it_has():
     frame = make_frame(150, 0, NUMBERS)
     y = known("classifier", frame)
@@ -434,17 +393,6 @@ def test_a_classifier_adds_rows_by_the_loss_and_the_parameters_that_it_has():
         model = clone(MODELS["classifier"]).fit(frame, y).set_params(**wrong)
         with refuses(InvalidParameterError, f"`{next(iter(wrong))}`"):
             model.partial_fit(frame, y)
-
-
-def test_labels_of_variable_width_are_scored(stored):
-    columns, _, place = stored("classifier", "keeps names")
-    rows = make_frame(40, 1, columns)
-    labels = known("classifier", rows)
-    expected = load_model(place).score(rows, labels)
-    assert (
-        load_model(place).score(rows, labels.astype(np.dtypes.StringDType()))
-        == expected
-    )
 
 
 @pytest.mark.parametrize("transformer", ["keeps names", "other names"])

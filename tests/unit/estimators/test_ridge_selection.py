@@ -5,17 +5,12 @@ pass.
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import norm
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold
 
-from rff_dist import RFFRidge, SerialEngine, load_model, save_model, write_dataset
+from rff_dist import RFFRidge, load_model, save_model, write_dataset
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds
-from rff_dist.data.labelled import GroupedDataset
-from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
-from rff_dist.ridge.choices import prepare_folds
-from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
 from tests.refits import held_out_errors
 from tests.refusals import refuses
@@ -127,19 +122,6 @@ def test_groups_without_weight_fill_no_fold(problem):
         )
 
 
-def test_more_groups_than_are_balanced_are_cut_by_their_hashes(problem, monkeypatch):
-    X, y, _ = problem
-    groups = np.arange(1500) % 40
-    monkeypatch.setattr("rff_dist.data.folding.MAX_BALANCED_GROUPS", 39)
-    dataset = GroupedDataset(ArrayDataset(X, y), as_column(groups))
-    assert prepare_folds(dataset, GroupFolds(3), engine=SerialEngine(1)) == GroupFolds(
-        3
-    )
-    monkeypatch.setattr("rff_dist.data.folding.MAX_BALANCED_GROUPS", 40)
-    expected = GroupFolds(3).balanced(*np.unique(groups, return_counts=True))
-    assert prepare_folds(dataset, GroupFolds(3), engine=SerialEngine(1)) == expected
-
-
 def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     X, y, weight = problem
     chosen = plain_ridge(n_components=[16, 64, 128], cv=4, random_state=0).fit(
@@ -182,18 +164,6 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
 
 # -- intervals
 # --------------------------------------------------------------------------------------
-
-
-def test_intervals_without_scores_are_those_of_the_normal_law(problem):
-    X, y, _ = problem
-    model = plain_ridge(n_components=32, random_state=0).fit(X, y)
-    mean, std = model.predict(X[:20], return_std=True)
-    lower, upper = model.predict_interval(X[:20], coverage=0.9)
-    assert_allclose(lower, norm.ppf(0.05, mean, std), rtol=1e-12)
-    assert_allclose(upper, norm.ppf(0.95, mean, std), rtol=1e-12)
-    for coverage in (0.0, 1.0, -1, np.nan):
-        with refuses(ValueError, "coverage"):
-            model.predict_interval(X[:20], coverage=coverage)
 
 
 def test_a_fold_without_rows_is_named(problem):

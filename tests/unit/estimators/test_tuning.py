@@ -49,18 +49,6 @@ def test_the_result_does_not_depend_on_the_kernels_own_length_scale():
     )
 
 
-def test_several_targets_share_their_length_scales():
-    X, y = rows()
-    both = tune_length_scales("gaussian", X, np.stack([y, 1e3 * y], axis=1), **QUICK)
-    one = tune_length_scales("gaussian", X, y, **QUICK)
-    assert both.length_scale == pytest.approx(one.length_scale, rel=1e-2)
-    assert both.noise_variance[1] == pytest.approx(
-        1e6 * both.noise_variance[0], rel=1e-6
-    )
-
-    assert tune_length_scales("gaussian", X, y, n_samples=50, **QUICK).n_samples == 50
-
-
 @pytest.mark.parametrize("column", ["X", "y"])
 def test_values_that_are_not_finite_are_named(column):
     X, y = rows()

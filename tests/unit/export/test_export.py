@@ -64,17 +64,6 @@ def test_the_reader_names_classes(tmp_path, labels):
     assert (found == expected).mean() > 0.99
 
 
-def test_a_folder_with_other_things_is_never_replaced(fitted, tmp_path):
-    model = fitted(*FEATURES["pairs"])
-    (tmp_path / "slim").mkdir()
-    (tmp_path / "slim" / "precious").touch()
-    assert "exists already" in refusal(73, "export", model, "slim", "--overwrite")
-    assert (tmp_path / "slim" / "precious").exists()
-    document("export", model, "new")
-    assert "--overwrite" in refusal(73, "export", model, "new")
-    document("export", model, "new", "--overwrite")
-
-
 def test_a_kernel_that_the_reader_does_not_know_is_refused(fitted, tmp_path):
     model = fitted("--kernel", "polynomial:degree=2", "--features", "nystrom")
     assert "polynomial" in refusal(2, "export", model, "slim")

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from rff_dist import load_model, write_dataset
-from rff_dist.storage import appending
 from rff_dist.text import plus_minus
 from tests.command_line import PLAIN, document, refusal
 
@@ -63,44 +62,6 @@ def test_an_exported_model_has_a_card_with_its_texts_and_its_errors(folder):
     assert plus_minus(*errors) in made
 
 
-def test_updates_keep_the_texts_and_the_card_follows(folder):
-    fit("--register")
-    rng = np.random.default_rng(1)
-    X = rng.standard_normal((200, 2))
-    appending.append_dataset(
-        folder / "data", X, X.sum(axis=1) + rng.standard_normal(200)
-    )
-    assert document("update", "models/sums", "data", "--serial")["version"] == 2
-    _, text = card_of("models/sums")
-    assert "Not for three" in text
-    assert "500 rows" in text
-
-
-def test_models_trained_alike_and_merged_have_the_use_and_what_each_says_about_its_data(
-    folder,
-):
-    document(
-        "fit",
-        "data",
-        "m",
-        "--kernel",
-        "linear",
-        "--alpha",
-        "1",
-        "--serial",
-        "--card",
-        "card.toml",
-    )
-    document("refit", "m", "test", "alike", "--serial")
-    about = document("info", "m")["card"]["about"]
-    alike = document("info", "alike")["card"]["about"]
-    assert alike == {name: about[name] for name in ("intended_use", "limits")}
-    document("merge", "m", "alike", "--model", "both")
-    assert document("info", "both")["card"]["about"] == about
-    document("merge", "alike", "m", "--model", "turned")
-    assert document("info", "turned")["card"]["about"] == about
-
-
 def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
     rng = np.random.default_rng(3)
     for name, n_samples in (("train.csv", 400), ("exam.csv", 300)):
@@ -148,12 +109,6 @@ def test_classifiers_have_a_task_and_models_without_texts_say_so(folder):
     header, text = card_of("m")
     assert header["pipeline_tag"] == "tabular-classification"
     assert text.count("Nothing was written about it.") == 3
-
-
-def test_clusters_keep_the_texts(folder):
-    flags = ["--n-clusters", "2", "--model", "c", "--n-components", "16", "--serial"]
-    document("cluster", "data", "labels", *flags, "--card", "card.toml")
-    assert document("info", "c")["card"]["about"]["limits"] == "Not for three"
 
 
 @pytest.mark.parametrize(

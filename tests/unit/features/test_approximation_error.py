@@ -67,16 +67,6 @@ def test_errors_are_those_of_the_dense_formulas(X, case):
     assert (found.n_components, found.n_samples) == (features.n_components, len(X))
 
 
-def test_rows_are_chosen_by_the_seed(X):
-    first, same, other = (
-        approximation_error(
-            Gaussian(), draw(Gaussian()), X, n_samples=40, random_state=seed
-        )
-        for seed in (0, 0, 1)
-    )
-    assert first == same != other
-
-
 class TestDatasets:
     def test_only_the_sampled_rows_are_read(self, X):
         class Counting(ArrayDataset):
@@ -99,12 +89,3 @@ class TestDatasets:
         dataset = ArrayDataset(poisoned, None, weights)
         found = approximation_error(Gaussian(), draw(Gaussian()), dataset)
         assert found.n_samples == len(X)
-
-
-def test_errors_fall_as_one_over_the_root_of_the_components(X):
-    small, large = (
-        approximation_error(Gaussian(), draw(Gaussian(), D), X) for D in (512, 8_192)
-    )
-    assert_allclose(small.mean / large.mean, 4, rtol=0.25)
-    assert_allclose(large.components_for(large.max / 2), 4 * 8_192, rtol=1e-3)
-    assert large.components_for(1.0, measure="mean") == 2

@@ -83,17 +83,6 @@ def test_phases_are_better_where_a_slowly_falling_kernel_sees_distant_points():
         assert bounds.better_map(Cauchy(), [[0.0], [distance]]).better == better
 
 
-def test_variances_of_the_maps_are_means_over_pairs_of_rows():
-    X = np.random.default_rng(0).standard_normal((9, 2))
-    found = bounds.better_map(Cauchy(0.5), X)
-    apart = [
-        bounds.better_map(Cauchy(0.5), X[[i, j]]) for i in range(9) for j in range(i)
-    ]
-    for map_name in MAPS:
-        expected = np.mean([getattr(pair, map_name) for pair in apart])
-        assert_allclose(getattr(found, map_name), expected, rtol=1e-12)
-
-
 def test_variances_of_a_sum_are_those_of_its_terms_with_shared_components():
     X = np.random.default_rng(0).standard_normal((9, 2))
     a = bounds.better_map(Cauchy(0.5), X)

@@ -193,19 +193,6 @@ class TestMaximum:
         )
         assert most > less
 
-    def test_twelve_starts_find_what_one_may_not(self):
-        # eight of 32 columns matter, each little: the search from the median ends where
-        # none do
-        X = np.random.default_rng(2).standard_normal((600, 32))
-        y = (np.sin(X[:, :8].sum(axis=1)) + X[:, 0] * X[:, 1])[:, np.newaxis]
-        assert EvidenceSearch().starts(15) == 2
-        assert EvidenceSearch().starts(16) == 12
-        assert EvidenceSearch(n_starts=3).starts(99) == 3
-        few, many = (
-            maximize(Gaussian(), X, y, n_starts=n).log_evidence for n in (1, None)
-        )
-        assert many >= few
-
     def test_weights_of_columns_say_which_act_alone(self):
         X, y = sample(300, 3)
         y += X[:, 1:2] ** 2
@@ -216,13 +203,6 @@ class TestMaximum:
         assert tuned.kernel.dense < 0.1
         assert third < 0.05 < min(first, second)
         assert tuned.log_evidence > dense.log_evidence
-
-    def test_evenly_spaced_rows_keep_their_weights(self):
-        rows = rows_of(weighted=True)
-        some = rows.some(20)
-        assert len(some.inputs) == len(some.targets) == len(some.root_weights) == 20
-        assert some.inputs[1] == pytest.approx(rows.inputs[3])
-        assert rows.some(99).n_observations == rows.n_observations
 
     @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
     def test_columns_that_do_not_matter_get_large_length_scales(self, kernel):
@@ -245,23 +225,6 @@ class TestMaximum:
         assert tuned.length_scale == pytest.approx(0.7, rel=0.25)
         assert tuned.noise_variance[0] == pytest.approx(0.04, rel=0.2)
         assert tuned.converged
-
-    def test_one_width_is_a_number_and_has_less_evidence_than_many(self):
-        X, y = sample(400, 4)
-        one = maximize(Gaussian(), X, y, per_feature=False, n_starts=2)
-        many = maximize(Gaussian(), X, y, n_starts=2)
-        assert isinstance(one.length_scale, float)
-        assert many.log_evidence > one.log_evidence + 50
-
-    def test_columns_in_other_units_get_length_scales_in_them(self):
-        X, y = sample(300, 2)
-        units = np.array([1e6, 1e-6])
-        plain = maximize(Matern(nu=1.5), X, y, n_starts=1)
-        scaled = maximize(Matern(nu=1.5), 7.0 * units + X * units, y, n_starts=1)
-        # equal except for the digits that X loses by the offset
-        assert np.divide(scaled.length_scale, units)[0] == pytest.approx(
-            plain.length_scale[0], rel=1e-2
-        )
 
     def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(
         self, monkeypatch
@@ -333,12 +296,6 @@ class TestMaximum:
         ):
             assert np.isfinite(tuned.length_scale).all()
             assert np.isfinite(tuned.log_evidence)
-
-    def test_targets_without_noise_are_tuned_too(self):
-        X, y = sample(300, 2, noise=0.0)
-        tuned = maximize(Gaussian(), X, y, n_starts=1)
-        assert np.isfinite(tuned.log_evidence)
-        assert tuned.noise_variance[0] < 1e-4
 
     def test_a_search_that_is_cut_short_says_so(self, monkeypatch, caplog):
         monkeypatch.setattr(evidence, "MAX_ITERATIONS", 2)

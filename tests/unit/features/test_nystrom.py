@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import solve
 
-from rff_dist import Gaussian, Laplacian, Matern, RFFSampler, SerialEngine, accumulate
+from rff_dist import Gaussian, Laplacian, Matern, SerialEngine, accumulate
 from rff_dist.data import samples
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
@@ -299,15 +299,3 @@ class TestJitter:
         feature_map = draw(Gaussian(1e4), 200, jitter=1e-18)
         assert feature_map.jitter > 1e-18
         assert "ten times" in caplog.text
-
-
-def test_a_sampler_transforms_with_any_kernel():
-    X = inputs(300)
-    kernel = Gaussian(4.0) * Linear()
-    Z = RFFSampler(
-        kernel, features=Nystrom("rpcholesky"), n_components=120, random_state=0
-    ).fit_transform(X)
-    gram = kernel(X)
-    assert np.linalg.norm(Z @ Z.T - gram) < 0.01 * np.linalg.norm(gram)
-    half = RFFSampler(kernel, features="nystrom", n_components=7, random_state=0).fit(X)
-    assert half.transform(X).dtype == np.float32

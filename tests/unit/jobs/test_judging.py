@@ -160,15 +160,6 @@ def test_a_model_of_given_alpha_is_judged_by_leaving_out_each_row_and_one_withou
     )
 
 
-def test_more_columns_than_features_are_no_reason_for_a_long_comparison():
-    rng = np.random.default_rng(3)
-    X = rng.standard_normal((100, 70))
-    found, _ = compare(JobData(ArrayDataset(X, X[:, 0])), cv=3, alphas=[0.1, 1.0])
-    assert LINEAR not in found.predictions
-    assert "(70)" in verdict_of(found)
-    assert "features (64)" in verdict_of(found)
-
-
 # -- boosted trees
 # ---------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from rff_dist.models.versions import RegisteredModel
 from rff_dist.workbench.integrations import observers, runs
 from rff_dist.workbench.integrations import openlineage as lineage
 from rff_dist.workbench.jobs import (
-    auto,
     ingest,
     predict,
     refresh,
@@ -170,21 +169,6 @@ def test_events_say_what_jobs_read_and_wrote(tmp_path, sent):
     assert written.keys() == {"e.zarr", "e-test.zarr"}
     assert sum(one["outputStatistics"]["rowCount"] for one in written.values()) == 300
     assert sent == []
-
-
-def test_auto_tells_of_its_ingest_with_both_parts(tmp_path, sent):
-    write_table("monday.csv", 0, 200)
-    job = {"sources": ["monday.csv"], "target": "price", "into": "made"}
-    prepared = auto.prepare_table(build(specs.Auto, job))
-    event = ends_of(sent, "ingest")
-    written = {
-        one["name"]: one["outputFacets"]["outputStatistics"] for one in event["outputs"]
-    }
-    assert {name: one["rowCount"] for name, one in written.items()} == {
-        str(tmp_path / "made/train.zarr"): prepared.n_train,
-        str(tmp_path / "made/test.zarr"): prepared.n_test,
-    }
-    assert [one["name"] for one in event["inputs"]] == [str(tmp_path / "monday.csv")]
 
 
 @pytest.mark.parametrize(

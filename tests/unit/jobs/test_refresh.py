@@ -10,14 +10,13 @@ import pytest
 
 from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import PlanError, StatisticsError, StorageError
+from rff_dist.errors import PlanError
 from rff_dist.fields import build
 from rff_dist.fitting.plan import Sums, plan_on_engine
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
 from rff_dist.storage.locations import parse_location
-from rff_dist.storage.records import write_record
 from rff_dist.text import human_bytes
 from rff_dist.workbench.jobs import refresh, refusals
 from rff_dist.workbench.jobs.publishing import publish
@@ -124,17 +123,6 @@ def test_new_rows_are_published_and_a_second_run_has_nothing_to_do(any_place, da
         result["digest"],
     )
     json.dumps([result, again], allow_nan=False)
-
-
-def test_a_version_says_what_it_was_made_of(registered, data):
-    data.append(1)
-    result = run(registered, data.now)
-    current = RegisteredModel(registered).current()
-    assert (current.number, current.parent, result["version"]) == (2, 1, 2)
-    assert current.lineage["added"] == [[FIRST, FIRST + 400]]
-    assert current.lineage["prefix_fingerprint"] == data.now.prefix_fingerprint(1600)
-    assert current.lineage["n_samples"] == 1600
-    assert result["reason"] in current.reason
 
 
 def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(
@@ -252,17 +240,6 @@ def test_rows_of_a_version_that_could_not_be_promoted_are_added_next_time(
         [],
     )
     assert again["statistics_digest"] == at_once(data)
-
-
-def test_what_cannot_be_updated_is_refused_before_anything_is_read(data, url):
-    with pytest.raises(StorageError, match=r"no model at|not in this process"):
-        run(url, data.now)
-    write_record(url, kind="k-means model", metadata={}, arrays={})
-    with refuses(StatisticsError, "'k-means model'"):
-        run(url, data.now)
-    write_model(fit(data).without_statistics(), f"{url}-without")
-    with refuses(StatisticsError, "statistics"):
-        run(f"{url}-without", data.now)
 
 
 @pytest.mark.faults("F14")

@@ -356,20 +356,6 @@ def test_what_a_run_left_that_was_killed_when_it_had_published_is_removed(
     assert "left trained models" not in caplog.text
 
 
-def test_leftovers_in_memory_are_found_too(problem, in_memory):
-    left = []
-    with refuses(RuntimeError, "stop"):
-        run(
-            problem,
-            in_memory,
-            do=stop_at(
-                "measure", lambda: left.extend(run_folders.leftover_runs(in_memory))
-            ),
-        )
-    assert len(left) == 1
-    assert run_folders.leftover_runs(in_memory) == []
-
-
 def test_a_runs_folder_is_beside_a_model_at_the_root_of_a_disk_too():
     assert new_hidden_folder(parse_location("/model"), "run").path.startswith(
         "/.model.run-"

@@ -4,7 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import scipy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -235,15 +234,6 @@ def test_cross_validated_rows_give_wider_intervals_than_test_rows():
     # √2.25
     assert_allclose(other.upper - other.lower, 1.5 * (one.upper - one.lower), rtol=1e-9)
     assert rows_words(folds) == "90 rows by cross-validation"
-
-
-def test_the_interval_of_an_accuracy_is_exact_even_if_all_rows_are_right():
-    y = np.arange(36) % 3
-    found = classes(y, {OURS: sure(y, 0.9), LINEAR: sure(np.roll(y, 1), 0.9)})
-    value, low, high = found.intervals()[OURS]
-    expected = scipy.stats.binomtest(36, 36).proportion_ci(0.95)
-    assert (value, high) == (1.0, 1.0)
-    assert low == pytest.approx(expected.low, abs=1e-9)
 
 
 def test_a_share_of_rows_in_groups_is_as_sure_as_its_groups_and_of_weighted_rows_as_its_weights():

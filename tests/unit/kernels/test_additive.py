@@ -88,13 +88,6 @@ class TestValues:
         kernel = Additive(0.7, order_1=w[0], order_2=w[1], dense=w[2])
         np.testing.assert_array_equal(kernel(X[:, :1]), Matern(0.7)(X[:, :1]))
 
-    def test_rows_do_not_depend_on_those_beside_them(self):
-        """Large matrices are computed strip by strip."""
-        points = np.random.default_rng(3).standard_normal((600, 2))
-        np.testing.assert_array_equal(
-            Additive()(points)[:9], Additive()(points[:9], points)
-        )
-
     def test_many_columns_with_huge_differences_give_zero_or_the_other_columns_share(
         self,
     ):

@@ -84,15 +84,5 @@ def test_the_density_is_in_the_units_that_integrate_to_k_at_zero():
         )
 
 
-def test_rounding_may_be_allowed_for():
-    noisy = np.random.default_rng(0)
-
-    def function(r):
-        return np.exp(-r) + 1e-4 * noisy.standard_normal(len(r)) * (r > 0)
-
-    assert not check_positive_definite(function).positive_definite
-    assert check_positive_definite(function, tolerance=1e-2).positive_definite
-
-
 def test_a_function_that_does_not_fall_passes_with_an_extent():
     assert check_positive_definite(np.ones_like, extent=1.0).positive_definite

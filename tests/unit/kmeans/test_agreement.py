@@ -47,13 +47,6 @@ def test_counts_add_up_over_blocks(labelings, cut):
     assert whole.n_samples == len(known)
 
 
-def test_text_labels_count_too():
-    table = count_agreement(np.array(["b", "a", "b"]), np.array([0, 1, 0]), 2)
-    assert table.labels.tolist() == ["a", "b"]
-    assert table.counts.tolist() == [[0, 1], [2, 0]]
-    assert table.adjusted_rand_index == 1.0
-
-
 def test_a_table_of_very_many_rows_does_not_overflow():
     table = np.array([[6, 1], [2, 5]]) * 10**11
     large, small = (

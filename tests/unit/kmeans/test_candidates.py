@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import chisquare
-from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.cluster import kmeans_plusplus
 from sklearn.datasets import make_blobs
 
 from rff_dist.data.blocks import Block, Rows
@@ -19,7 +19,6 @@ from rff_dist.kmeans.candidates import (
     choose_centres,
     choose_rows,
     exchange_centres,
-    improve_centres,
     weigh_points,
 )
 from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid
@@ -179,19 +178,3 @@ def test_each_exchange_is_the_best_place_for_a_point_and_never_costs(
         assert cost(after) == pytest.approx(min(costs), rel=1e-12)
         assert cost(after) < cost(before)
     assert len(np.unique(after)) == n_clusters
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_candidates_centres_improve_as_scikit_learns_do():
-    points = np.random.default_rng(5).standard_normal((400, 6)) + 10.0
-    weights = np.random.default_rng(6).exponential(size=400)
-    start = points[:8]
-    model = KMeans(8, init=start, n_init=1, max_iter=5, tol=0.0).fit(
-        points, sample_weight=weights
-    )
-    improved = improve_centres(points, weights, start, max_iter=5)
-    assert_allclose(improved, model.cluster_centers_, rtol=1e-12)
-    alone = improve_centres(
-        points, weights, np.concatenate([start, np.full((1, 6), 1e3)]), max_iter=5
-    )
-    assert_array_equal(alone[8], np.full(6, 1e3))  # a centre without points stays

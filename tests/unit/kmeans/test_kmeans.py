@@ -15,24 +15,18 @@ from rff_dist import (
     RFFPCA,
     Gaussian,
     Linear,
-    Nystrom,
     RFFKMeans,
     SerialEngine,
     draw_feature_map,
-    load_model,
     open_dataset,
-    save_model,
     write_dataset,
 )
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, OutputExistsError
-from rff_dist.features.nystrom import draw_nystrom
-from rff_dist.fitting.predicting import rows_in_memory
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.cluster_options import LloydOptions
-from rff_dist.kmeans.lloyd_pass import centre_distances
 from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.row_passes import blocks_of
 from tests.refusals import refuses
@@ -246,39 +240,6 @@ def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
     assert (found.weights > 0).all()
 
 
-def test_another_chunking_changes_at_most_labels_of_rows_between_centres():
-    """With Nyström features, which round; other features give equal sums to the bit."""
-    X = np.random.default_rng(4).normal(size=(10_000, 2)).astype(np.float32)
-    datasets = [
-        write_dataset(f"memory://ties-{rows}", X, chunk_rows=rows)
-        for rows in (1_000, 777)
-    ]
-    sample = np.unique(X[:500], axis=0)
-    feature_map = draw_nystrom(
-        Gaussian(1.0), sample, n_components=30, nystrom=Nystrom(), seed=0
-    )
-    start = feature_map.transform(X[:6])
-    found = [
-        find(dataset, feature_map, 6, init=start, max_iter=9) for dataset in datasets
-    ]
-    labels = [
-        kmeans_labels.label_in_memory(*pair, engine=ENGINE)
-        for pair in zip(datasets, found, strict=True)
-    ]
-    state = found[0].state
-    distances = np.sort(
-        rows_in_memory(datasets[0], centre_distances, state, engine=ENGINE, label=""),
-        axis=1,
-    )
-    ties = (
-        np.square(distances[:, 1]) - np.square(distances[:, 0])
-        <= np.finfo(np.float32).eps
-    )
-    changed = labels[0] != labels[1]
-    assert not (changed & ~ties).any()
-    assert changed.sum() <= ties.sum() < 10
-
-
 # -- principal components
 # ------------------------------------------------------------------------------
 
@@ -322,21 +283,6 @@ def test_degree_normalised_clusters_are_k_means_of_unit_rows_of_eigenvectors(blo
     assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-2)
 
 
-def test_a_length_scale_for_each_column_is_as_if_the_columns_were_divided_by_them(
-    blobs,
-):
-    X, _ = blobs
-    scales = np.array([1.0, 2.0, 4.0, 8.0])
-    kernels = Gaussian(tuple(scales)), Gaussian(1.0)
-    found = [
-        RFFKMeans(
-            6, kernel=kernel, n_components=64, design="orthogonal", random_state=0
-        ).fit_predict(rows)
-        for kernel, rows in zip(kernels, (X, X / scales), strict=True)
-    ]
-    assert adjusted_rand_score(*found) == 1.0
-
-
 @pytest.mark.parametrize("make", [make_circles, make_moons])
 def test_spectral_clusters_part_rings_and_moons(make):
     """Neither k-means nor kernel k-means with the same length scale finds them."""
@@ -354,22 +300,6 @@ def test_spectral_clusters_part_rings_and_moons(make):
     assert_array_equal(spectral.predict(X), spectral.labels_)
     assert adjusted_rand_score(known, RFFKMeans(2, **parameters).fit_predict(X)) < 0.9
     assert adjusted_rand_score(known, KMeans(2, random_state=0).fit_predict(X)) < 0.6
-
-
-def test_clusters_in_principal_components_are_stored_and_loaded(blobs):
-    X, _ = blobs
-    model = RFFKMeans(4, n_principal=3, n_components=64, random_state=0).fit(X)
-    save_model(model, "memory://principal-clusters")
-    loaded = load_model("memory://principal-clusters")
-    assert_array_equal(loaded.predict(X), model.labels_)
-    parameters = {
-        "n_principal": 3,
-        "normalize": None,
-        "n_components": 64,
-        "features": "fourier",
-    }
-    assert {name: loaded.get_params()[name] for name in parameters} == parameters
-    assert loaded.length_scale_ == model.length_scale_
 
 
 # -- storage

@@ -22,7 +22,7 @@ from rff_dist.errors import (
     StorageError,
     VersionError,
 )
-from rff_dist.models.versions import RegisteredModel, find_registered
+from rff_dist.models.versions import RegisteredModel
 from rff_dist.storage import locations
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.records import (
@@ -95,11 +95,6 @@ def test_a_version_tells_what_it_was_made_of(url):
     assert second == RegisteredModel(url).current() == RegisteredModel(url).version(2)
 
 
-def test_the_version_that_one_was_made_from_can_be_given(url):
-    version = published(url, 1, 2).publish(write_empty, lineage={"parent": 1})
-    assert (version.parent, version.digest) == (1, None)
-
-
 def test_secrets_of_the_datas_url_are_not_stored(tmp_path):
     model = RegisteredModel(tmp_path / "m")
     model.publish(
@@ -160,16 +155,6 @@ def test_what_is_not_there_is_refused_by_name(url):
         model.promote(7)
 
 
-def test_models_of_a_folder_that_have_a_current_version_are_found(url):
-    root, _, name = url.rpartition("/")
-    assert find_registered(root) == []
-    publish(f"{root}/{name}", 1)
-    publish(f"{root}/another-one.v2", 1)
-    publish(f"{root}/waits", 1, promote=False)
-    write_empty(f"{root}/plain")
-    assert [one.name for one in find_registered(root)] == ["another-one.v2", "prices"]
-
-
 # -- what must not be replaced
 # ------------------------------------------------------------------------------
 
@@ -188,15 +173,6 @@ def test_neither_a_registered_model_nor_a_version_is_overwritten(url, overwrite)
                 place, kind="test", metadata={}, arrays={}, overwrite=overwrite
             )
     assert whole(read_record(url)) == 1
-
-
-def test_a_version_is_not_published_where_something_else_is(url):
-    write_record(url, kind="test", metadata={"digest": "9"}, arrays={})
-    with refuses(OutputExistsError, "something else"):
-        RegisteredModel(url).check()
-    with refuses(OutputExistsError, "something else"):
-        publish(url, 1)
-    assert read_record(url).metadata == {"digest": "9"}
 
 
 def test_a_model_is_not_published_inside_the_data_it_reads(tmp_path):

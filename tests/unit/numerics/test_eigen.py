@@ -111,17 +111,3 @@ def test_few_rows_give_the_same_path_as_scikit_learns_ridge(n_samples, fit_inter
         assert_allclose(
             spectrum.solve(alpha).coefficients, oracle.coef_.T, rtol=1e-9, atol=1e-12
         )
-
-
-def test_repeated_rows_have_the_rank_of_the_different_ones():
-    rng = np.random.default_rng(0)
-    Z = np.repeat(rng.standard_normal((5, 64)), 4, axis=0)
-    spectrum = decompose(normal_equations(Z, Z[:, :1], fit_intercept=False))
-    assert spectrum.effective_rank == 5
-
-
-def test_constant_features_of_few_rows_have_no_rank():
-    Z = np.ones((4, 16))
-    assert (
-        decompose(normal_equations(Z, Z[:, :1], fit_intercept=True)).effective_rank == 0
-    )

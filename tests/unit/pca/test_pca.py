@@ -3,7 +3,6 @@ KernelPCA.
 """
 
 import logging
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +12,8 @@ from sklearn.datasets import make_moons
 from sklearn.decomposition import PCA, KernelPCA
 
 from rff_dist import RFFPCA, Gaussian, Linear, SerialEngine, open_dataset, write_dataset
-from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, OutputExistsError, StatisticsError
 from rff_dist.pca import fit as pca
-from rff_dist.pca.components import principal_components
-from rff_dist.statistics.passes import accumulate
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
@@ -130,20 +126,6 @@ def test_whole_weights_score_as_repetitions_do(X, features, normalize):
     assert_allclose(weighted.transform(X), repeated.transform(X), rtol=0, atol=1e-5)
 
 
-def test_the_scale_of_graded_weights_changes_nothing(X):
-    weights = np.random.default_rng(3).random(len(X))
-    one, seven = (
-        small().fit(X, sample_weight=factor * weights) for factor in (1.0, 7.0)
-    )
-    assert_allclose(one.explained_variance_, seven.explained_variance_, rtol=1e-10)
-    Z = one.feature_map_.transform(X)
-    n = len(X)
-    covariance = np.cov(Z.T, aweights=weights, ddof=0) * n / (n - 1)
-    assert_allclose(
-        one.explained_variance_, np.linalg.eigvalsh(covariance)[::-1][:4], rtol=1e-9
-    )
-
-
 # -- degrees
 # --------------------------------------------------------------------------------------
 
@@ -245,17 +227,6 @@ def test_written_scores_open_as_a_dataset_with_names(stored, tmp_path):
         pca.project(scores, model.projection_, tmp_path / "other", engine=ENGINE)
 
 
-def test_components_of_ridges_statistics_are_the_same(X):
-    with_y = accumulate(
-        ArrayDataset(X, X[:, 0]), small().fit(X).feature_map_, engine=ENGINE
-    )
-    assert_allclose(
-        principal_components(with_y, 4).components,
-        small().fit(X).feature_components_,
-        atol=1e-8,
-    )
-
-
 # -- bad input
 # -------------------------------------------------------------------------------------
 
@@ -291,11 +262,3 @@ def test_kernels_of_negative_similarity_have_no_degrees(X):
             standardize=False,
             normalize="degree",
         ).fit(np.concatenate([centred, -centred]) * 0)
-
-
-def test_the_state_of_a_projection_is_told_apart_by_its_digest(X):
-    projection = small().fit(X).projection_
-    changed = replace(projection, offset=projection.offset + 1)
-    assert (
-        projection.digest() == small().fit(X).projection_.digest() != changed.digest()
-    )

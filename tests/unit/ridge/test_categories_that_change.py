@@ -10,9 +10,7 @@ from scipy.stats import binom
 from sklearn.linear_model import Ridge
 
 from rff_dist import RFFPCA, Gaussian, Linear, RFFKMeans, draw_feature_map, open_dataset
-from rff_dist.data.blocks import BlockTask
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.resuming import name_pass
 from rff_dist.errors import StatisticsError
 from rff_dist.features.nystrom import NystromFeatureMap
 from rff_dist.fields import build
@@ -21,14 +19,10 @@ from rff_dist.living.drift import level_test
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.living.ranges import count_rows
 from rff_dist.pca.fit import project
-from rff_dist.recipes.model_rows import with_codes_of
 from rff_dist.recipes.recipes import levels_of
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.ridge.predict import evaluate, predict, predict_in_memory
 from rff_dist.statistics import passes
-from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
-from rff_dist.statistics.row_passes import blocks_of
-from rff_dist.storage.columns import open_column
 from rff_dist.storage.corrections import delete_rows
 from rff_dist.workbench.jobs.forget import forget
 from rff_dist.workbench.jobs.specs import Forget
@@ -273,15 +267,6 @@ def test_rows_with_another_list_are_predicted_by_their_texts(features):
     np.testing.assert_array_equal(written, expected["predictions"])
 
 
-def test_ids_are_written_next_to_predictions_by_another_list():
-    model = fit(store(rows(1500, TOWNS, 0), "d"), "fourier")
-    others = rows(50, ["Ulm", "Rom"], 6)
-    dataset = store(others.assign(key=np.arange(50) + 7), "others", id="key")
-    predict(dataset, model, "out", engine=ENGINE)
-    ids = open_column("out", "id").take(np.arange(50))
-    np.testing.assert_array_equal(ids, np.arange(50) + 7)
-
-
 def test_clusters_and_components_know_rows_of_another_list_by_their_texts():
     dataset = store(rows(600, TOWNS, 0), "d")
     others = rows(300, ["Ulm", "Rom", "Bonn"], 6)
@@ -299,34 +284,6 @@ def test_clusters_and_components_know_rows_of_another_list_by_their_texts():
         zarr.open_group(name, mode="r")["X"][:] for name in ("by text", "by code")
     ]
     np.testing.assert_array_equal(*scores)
-
-
-@pytest.mark.parametrize("estimator", [RFFPCA(2), RFFKMeans(4)], ids=repr)
-def test_estimators_transform_rows_of_another_list_by_their_texts(estimator):
-    others = rows(300, ["Ulm", "Rom", "Bonn"], 6)
-    stored = store(others, "others")
-    fitted = estimator.set_params(length_scale=1.0, engine=ENGINE).fit(
-        store(rows(600, TOWNS, 0), "d")
-    )
-    with pytest.warns(UserWarning, match="Ulm"):
-        expected = fitted.transform(others[["x", "town"]])
-    np.testing.assert_array_equal(fitted.transform(stored), expected)
-
-
-def test_a_stopped_pass_goes_on_only_with_the_same_lists():
-    model = fit(store(rows(1500, TOWNS, 0), "d"), "fourier")
-    others = store(rows(700, ["Ulm", "Rom", "Bonn"], 6), "others")
-    longer = model.feature_map.with_levels({1: (*TOWNS, "Ulm")})
-    names = []
-    for feature_map in (model.feature_map, longer):
-        for dataset in (others, with_codes_of(feature_map.levels, others)):
-            for _ in range(2):
-                task = BlockTask(dataset, accumulate_rows)
-                state = Accumulation(feature_map, model.statistics.spec)
-                names.append(name_pass(task, blocks_of(dataset), state))
-    assert None not in names
-    assert names[::2] == names[1::2]
-    assert len(set(names)) == 4
 
 
 # -- sites

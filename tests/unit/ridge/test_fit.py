@@ -38,7 +38,7 @@ from rff_dist.fitting.plan import Sums, plan_on_engine
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.refit import refit
 from rff_dist.ridge.solve import solve
-from rff_dist.statistics import inspection, passes, standardizing
+from rff_dist.statistics import inspection, passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from tests.plain import fit_ridge, plain_ridge
 from tests.refusals import refuses
@@ -49,17 +49,6 @@ ENGINE = SerialEngine(n_threads=1)
 
 # -- inspect
 # --------------------------------------------------------------------------------------
-
-
-def test_constant_columns_are_shifted_but_not_scaled():
-    X = np.column_stack([np.full(50, 0.1), np.arange(50.0), np.full(50, 1e9)])
-    standardizer = standardizing.standardizer_from(
-        inspection.inspect(ArrayDataset(X, X[:, 1]), engine=ENGINE)
-    )
-    standardized = standardizer(X)
-    assert_array_equal(standardizer.scale[[0, 2]], [1.0, 1.0])
-    assert_allclose(standardized[:, [0, 2]], 0.0, atol=1e-15)
-    assert_allclose(standardized[:, 1].std(), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -378,20 +367,3 @@ def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(
     )
     features = for_dataset.draw(for_dataset.Inputs(far_apart), described)
     assert features.spec.map == expected
-
-
-def test_map_auto_looks_at_standardized_rows():
-    dataset = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    standardizer = standardizing.standardizer_from(
-        inspection.inspect(dataset, engine=ENGINE)
-    )
-    for applied, expected in ((None, "phases"), (standardizer, "pairs")):
-        chosen = for_dataset.choose_map(
-            for_dataset.Inputs(dataset, applied), Cauchy(0.3), 32
-        )
-        assert chosen == expected
-
-
-def test_one_row_leaves_no_pairs_to_choose_a_map_by():
-    dataset = ArrayDataset(np.ones((1, 1)), np.zeros(1))
-    assert for_dataset.choose_map(for_dataset.Inputs(dataset), Cauchy(), 4) == "pairs"

@@ -63,32 +63,6 @@ def test_blocks_are_whole_chunks_that_are_no_larger_than_allowed_where_chunks_ar
     )
 
 
-@given(**sizes)
-def test_inputs_of_a_block_stay_small_where_chunks_allow_it(
-    n_samples, n_features, itemsize, chunk_rows
-):
-    rows = min(n_samples, block_rows(n_samples, n_features, itemsize, chunk_rows))
-    row_bytes = n_features * itemsize
-    assert rows * row_bytes <= 2 * max(
-        MAX_BLOCK_BYTES, min(chunk_rows, MAX_BLOCK_ROWS) * row_bytes
-    )
-
-
-@pytest.mark.parametrize(
-    ("n_samples", "chunk_rows", "rows_per_block", "n_blocks"),
-    [
-        (10_000, 1_000, 16_000, 1),
-        (10_000_000, 8_192, 16_384, 611),
-        (100_000_000, 8_192, 16_384, 6_104),
-        (100_000, 100_000, 16_667, 6),  # one chunk, read once for each of its blocks
-    ],
-)
-def test_blocks_of_ordinary_datasets(n_samples, chunk_rows, rows_per_block, n_blocks):
-    blocks = planned_blocks(n_samples, 8, 4, chunk_rows)
-    assert len(blocks) == n_blocks
-    assert blocks[0].n_samples == min(rows_per_block, n_samples)
-
-
 @given(
     st.integers(1, 10**8),
     st.integers(1, 10**7),
@@ -228,23 +202,6 @@ def test_a_worker_holds_three_results_and_a_process_of_its_own_one(n_samples):
     assert alone.worker_bytes < apart.worker_bytes < 24e9
 
 
-def test_a_path_of_alpha_needs_more_memory_than_one_alpha():
-    job = {**JOB, "n_components": 8192}
-    assert (
-        plan_fit(**job, alpha="auto").client_bytes
-        > plan_fit(**job, alpha=1.0).client_bytes
-    )
-
-
-def test_workers_of_their_own_spare_the_solver_the_pass():
-    # few components, wide inputs: the pass needs more than the solve
-    job = {**JOB, "n_features": 1000, "n_components": 64}
-    apart = plan_fit(**job, separate_client=True)
-    together = plan_fit(**job)
-    assert apart.client_bytes < together.client_bytes == together.worker_bytes
-    assert apart.worker_bytes == together.worker_bytes + 2 * apart.statistics_bytes
-
-
 def test_folds_and_feature_maps_have_sums_of_their_own_and_share_a_reading():
     plain = plan_fit(**JOB)
     folds = plan_fit(**JOB, n_folds=5)
@@ -306,32 +263,6 @@ def test_the_solver_is_refused_by_its_own_limit():
         plan_fit(**job, **{**limits, "client_memory_limit": plan.client_bytes - 1})
     with refuses(PlanError, "a worker needs"):
         plan_fit(**job, **{**limits, "memory_limit": plan.worker_bytes - 1})
-
-
-def test_a_process_too_small_for_anything_gets_no_false_advice():
-    with refuses(PlanError, "1.0 MiB", "n_components"):
-        plan_fit(**JOB, memory_limit=2**20)
-
-
-@pytest.mark.parametrize("plan", [planning.plan_fit, planning.plan_pcg])
-def test_each_process_has_room_for_the_angles_of_all_levels(plan):
-    def plan_with(n_levels):
-        sizes = Sizes(
-            n_samples=10**6,
-            n_features=8,
-            n_targets=1,
-            chunk_rows=8192,
-            n_levels=n_levels,
-        )
-        return plan(PlannedFit(sizes, 4096, Machines(separate_client=True)))
-
-    n_levels = 10**5
-    without = plan_with(0)
-    planned = plan_with(n_levels)
-    # a float32 for each level and frequency; a cosine and a sine share one
-    angles = np.dtype(np.float32).itemsize * n_levels * 4096 // 2
-    assert planned.worker_bytes - without.worker_bytes == angles
-    assert planned.client_bytes - without.client_bytes == angles
 
 
 @pytest.mark.parametrize("plan", [planning.plan_fit, planning.plan_pcg])

@@ -6,11 +6,10 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
-from rff_dist import Gaussian, SerialEngine, draw_feature_map, write_dataset
+from rff_dist import Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data import columns, labelled
-from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import DataError, OutputExistsError, StorageError
+from rff_dist.errors import DataError, OutputExistsError
 from rff_dist.fitting import evaluation
 from rff_dist.fitting.predicting import transform_in_memory
 from rff_dist.ridge import predict as prediction
@@ -163,13 +162,6 @@ def test_a_prediction_that_fails_leaves_nothing(tmp_path, model):
     with refuses(DataError, "row 19_999", "column 1"):
         prediction.predict(ArrayDataset(X), model, "out.zarr", engine=ENGINE)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_predictions_are_not_written_into_their_input(dataset, model):
-    stored = write_dataset("data.zarr", dataset.X, dataset.y)
-    with pytest.raises(StorageError):
-        prediction.predict(stored, model, "data.zarr", engine=ENGINE, overwrite=True)
-    assert_array_equal(stored.read(Block(0, 0, 300)).X, dataset.X)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.model_selection import KFold
 
-from rff_dist import Cauchy, GroupFolds, HashFolds, Laplacian, RFFRidge, tune_kernels
+from rff_dist import Cauchy, GroupFolds, HashFolds, RFFRidge, tune_kernels
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.events import PassStarted
 from rff_dist.engines.serial import SerialEngine
@@ -30,7 +30,6 @@ from rff_dist.ridge.candidates import (
     read_length_scale,
 )
 from rff_dist.ridge.describe import compare_rows
-from rff_dist.statistics import inspection, standardizing
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge, plain_ridge, search_plain
 from tests.refusals import each, for_each_refusal, refuses
@@ -149,36 +148,6 @@ def test_all_candidates_take_one_reading_and_with_little_memory_more_that_give_t
     assert (f"read {n_readings} times" in caplog.text) == (n_readings > 1)
     assert split.rows == whole.rows
     assert split.model.digest() == whole.model.digest()
-
-
-def test_multiples_are_of_the_median_in_each_kernels_own_metric(dataset):
-    kernels = [Gaussian(7.0), Laplacian()]
-    found = search_plain(
-        dataset,
-        make_candidates(kernels, ["0.5x", "median", 2]),
-        engine=ENGINE,
-        n_components=8,
-    )
-    standardizer = standardizing.standardizer_from(
-        inspection.inspect(dataset, engine=ENGINE)
-    )
-    expected = []
-    for kernel in kernels:
-        median = MedianDistances(dataset, standardizer=standardizer, seed=0)(kernel)
-        expected += [0.5 * median, median, 2.0]
-    assert [row["length_scale"] for row in found.rows] == expected
-    assert expected[0] != expected[3]
-
-
-def test_length_scales_by_evidence_compete_with_single_ones(dataset):
-    found = search_plain(
-        dataset,
-        make_candidates(["gaussian"], ["evidence", 0.01]),
-        engine=ENGINE,
-        n_components=32,
-    )
-    assert np.shape(found.rows[0]["length_scale"]) == (3,)
-    assert found.best_index == 0
 
 
 def test_kernels_without_a_single_width_compete_as_they_are(dataset):

@@ -4,7 +4,6 @@ from the model.
 
 import logging
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -293,18 +292,6 @@ def test_the_triangle_is_made_once_stays_with_the_model_and_is_not_pickled(monke
     )
 
 
-def test_threads_that_ask_one_model_get_the_same_bits():
-    X, y = problem()
-    expected = ridge().fit(X, y).predict(X[:1], return_std=True)
-    model = ridge().fit(X, y)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(
-            pool.map(lambda _: model.predict(X[:1], return_std=True), range(40))
-        )
-    for one in found:
-        assert_array_equal(one, expected)
-
-
 def test_a_target_without_noise_has_no_density():
     X, y = problem(n_targets=2)
     y[:, 1] = 5.0
@@ -314,15 +301,3 @@ def test_a_target_without_noise_has_no_density():
         assert np.isfinite(values[0])
         assert np.isnan(values[1])
     assert_array_equal(found.coverage[:, 1], 1.0)
-
-
-def test_calibrations_of_different_models_do_not_add_up():
-    X, y = problem()
-    parts = []
-    for factor in (1.0, 2.0):
-        model = ridge().fit(X, factor * y)
-        parts.append(
-            prediction.calibrate(ArrayDataset(X, y), model.model_, engine=model.engine)
-        )
-    with refuses(StatisticsError, "different models"):
-        parts[0] + parts[1]

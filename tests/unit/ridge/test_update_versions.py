@@ -22,7 +22,6 @@ from rff_dist import (
 )
 from rff_dist.data.blocks import Block
 from rff_dist.living.differences import find_differences
-from rff_dist.living.gate import hold_out
 from rff_dist.living.new_rows import find_new_rows
 from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
@@ -232,26 +231,6 @@ def test_chunks_that_differ_are_read_once_in_either_version_and_no_others(
     delete_rows(url, [5 * rows + 3])
     # two chunks as they were; these two and a new one as they are
     assert 4.9 < chunks_read() < 5.6
-
-
-def test_held_out_rows_between_scattered_corrections_fill_whole_blocks(url, begun):
-    model = begun
-    n = open_dataset(url).n_samples
-    changed = np.arange(0, n, 3)
-    replace_rows(url, changed, *draw(len(changed), 1))
-    dataset = open_dataset(url)
-    found = hold_out(model, dataset, find_new_rows(model, dataset), engine=ENGINE)
-    shared = np.setdiff1d(np.arange(n), changed)
-    newest = dataset.take(shared[-(len(shared) // 5) :])
-    Z = model.feature_map.transform(newest.X)
-    sums = found.sums
-    assert len(found.blocks) == -(-len(Z) // BLOCK)
-    assert sums.n_samples == len(Z)
-    # features are rounded to 15 bits
-    np.testing.assert_allclose(sums.ZtZ(), Z.T @ Z, rtol=1e-6, atol=1e-6 * len(Z))
-    np.testing.assert_allclose(
-        sums.Zty(), Z.T @ newest.y[:, 0], rtol=1e-6, atol=1e-6 * len(Z)
-    )
 
 
 def test_sums_by_hash_folds_follow_too(url):

@@ -136,14 +136,6 @@ def test_constant_targets_have_no_say_and_do_no_harm(criterion):
     assert only.alpha == only.alphas[-1]
 
 
-def test_constant_features_do_no_harm():
-    selection = select_alpha(
-        decompose(normal_equations(np.ones((9, 4)), np.arange(9.0)[:, np.newaxis]))
-    )
-    assert selection.alpha == 1.0
-    assert np.isfinite(selection.score).all()
-
-
 @pytest.mark.parametrize("alphas", [[], [0.0, 1.0], [-1.0], [np.nan]])
 def test_bad_grids_are_refused(alphas):
     with pytest.raises(InvalidParameterError, match="`alpha"):

@@ -1,7 +1,6 @@
 """Appending: readers see the old rows or all rows, whatever happens in between."""
 
 import contextvars
-import itertools
 
 import icechunk
 import numpy as np
@@ -81,23 +80,6 @@ class TestAppendedRows:
         assert_array_equal(read.sample_weight, weight)
         stored = open_column(url, "groups").read(Block(0, 0, n))
         assert stored.tolist() == groups.tolist()
-
-    def test_come_in_batches_of_any_length(self):
-        X, y = make_rows(57)
-        write("d", X[:5], y[:5], chunk_rows=4)
-        batches = ((X[a:b], y[a:b]) for a, b in itertools.pairwise([5, 6, 6, 20, 57]))
-        assert append_dataset("d", batches).n_after == 57
-        assert_array_equal(read_all("d").X, X)
-
-    def test_change_the_fingerprint_and_not_that_of_the_first_rows(self):
-        X, y = make_rows(20)
-        before = write("d", X[:9], y[:9], chunk_rows=4)
-        fingerprint = before.fingerprint()
-        prefix = before.prefix_fingerprint(9)
-        append_dataset("d", X[9:], y[9:])
-        after = open_dataset("d")
-        assert after.fingerprint() != fingerprint
-        assert after.prefix_fingerprint(9) == prefix == before.prefix_fingerprint(9)
 
     def test_differ_in_the_digest_of_all_values_whatever_was_sampled(self, tmp_path):
         digests = []

@@ -145,21 +145,6 @@ def test_a_repository_with_commits_of_another_program_is_read(tmp_path, spec_ver
     )
 
 
-def test_a_history_with_a_commit_of_another_program_is_read(tmp_path):
-    url = tmp_path / "d"
-    write_dataset(url, *draw(N), chunk_rows=CHUNK, versioned=True)
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(url)))
-    repository.writable_session("main").commit(
-        "by hand", metadata={"change": "append"}, allow_empty=True
-    )
-    append_dataset(url, *draw(3))
-    assert [one.get("change") for one in flips.history_of(url)] == [
-        "append",
-        None,
-        "write",
-    ]
-
-
 @pytest.mark.faults("F9")
 @pytest.mark.parametrize(
     ("name", "look"),

@@ -2,9 +2,6 @@
 give the same model.
 """
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,13 +9,8 @@ import xarray as xr
 
 from rff_dist import Gaussian, RFFRidge, SerialEngine, open_dataset
 from rff_dist.errors import DataError
-from rff_dist.living.merge import refit_on
 from rff_dist.recipes.recipes import levels_of, recipe_of
-from rff_dist.ridge.effects import column_effect
-from rff_dist.ridge.models import read_model, write_model
 from rff_dist.ridge.predict import predict_in_memory
-from tests.command_line import document
-from tests.living_data import refresh
 from tests.plain import fit_ridge
 from tests.refusals import refuses
 from tests.tables import ingest, save
@@ -139,55 +131,6 @@ def test_a_value_without_a_meaning_is_like_a_missing_text():
     table = stored_table(frame)
     assert fit(grid).digest() == fit(table).digest()
     assert set(levels_of(grid.attributes)[1]) == {*LEGEND.values(), "(missing)"}
-
-
-def test_a_class_that_no_training_row_had_is_unknown():
-    cube, frame = make_cube()
-    model = fit(store(cube.where(cube.cover != 23)))
-    assert set(model.feature_map.levels[1]) == {*LEGEND.values()} - {"town"}
-    expected = predictions(model, stored_table(frame))["predictions"]
-    grid = store(cube, "whole")
-    with pytest.warns(UserWarning, match="'cover'.*'town'"):
-        found = predictions(model, grid)["predictions"]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_cells_that_are_appended_update_a_model_as_one_pass_would():
-    cube, _ = make_cube(n_times=6)
-    cube["cover"] = cube.cover.broadcast_like(cube.rain).copy()
-    cube.cover[:4] = cube.cover[:4].where(cube.cover[:4] != 23, 11)
-    grid = store(cube.isel(time=slice(4)))
-    begun = fit(grid)
-    write_model(begun, "model")
-    store(cube.isel(time=slice(4, 6)), append_dim="time", fill=None)
-    refresh("model", "grid", inputs=INPUTS, y="growth", force=True)
-    updated = read_model("model")
-    whole = refit_on(begun, open_dataset("grid", x=INPUTS, y="growth"), engine=ENGINE)
-    assert updated.statistics == whole.statistics
-    assert updated.feature_map.levels[1][-1] == "town"
-    assert updated.feature_map.levels == whole.feature_map.levels
-
-
-def test_effects_pages_and_exports_name_the_classes():
-    cube, frame = make_cube()
-    store(cube)
-    words = ["--target growth --inputs rain,cover --kernel linear --n-components 16"]
-    document("fit", "grid", "model", *words, "--serial", "--report", "page.html")
-    page = Path("page.html").read_text("utf-8")
-    assert all(text in page for text in LEGEND.values())
-    heights = column_effect(read_model("model"), 1, list(EFFECTS))[:, 0]
-    expected = np.array(list(EFFECTS.values()))
-    # of 636 rows with the curve of the rain as noise
-    np.testing.assert_allclose(np.diff(heights), np.diff(expected), atol=0.5)
-
-    document("predict", "model", "grid", "map", "--serial")
-    document("export", "model", "slim")
-    spec = importlib.util.spec_from_file_location("reader", "slim/reader.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = module.Model("slim").predict(frame[INPUTS].to_numpy(object))
-    written = xr.open_zarr("map", consolidated=False).prediction.values
-    np.testing.assert_allclose(np.ravel(found), written[~np.isnan(written)], atol=1e-4)
 
 
 def test_what_is_neither_a_number_nor_one_category_is_refused():

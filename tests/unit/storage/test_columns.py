@@ -83,19 +83,6 @@ class TestRoundTrips:
         )
         assert column.dtype.kind == "T" or column.dtype.isnative
 
-    def test_written_as_y_and_as_groups_they_come_back(self, name):
-        url = "memory://columns-round-trip"
-        write_dataset(
-            url,
-            np.ones((7, 2)),
-            VALUES[name],
-            groups=VALUES[name],
-            chunk_rows=3,
-            overwrite=True,
-        )
-        assert read_all(open_column(url, "y")).tolist() == VALUES[name].tolist()
-        assert read_all(open_column(url, "groups")).tolist() == VALUES[name].tolist()
-
     def test_pickled_they_come_back(self, name):
         in_memory = as_column(VALUES[name])
         on_disk = open_column(stored(VALUES[name]), "y", missing_chunks="fill")
@@ -239,13 +226,6 @@ class TestStored:
         with pytest.raises(StorageError, match=message):
             open_column(url, "y")
 
-    def test_a_matrix_is_refused(self):
-        write_dataset("d.zarr", np.ones((4, 2)))
-        with pytest.raises(
-            StorageError, match=r"shape \(4, 2\); expected one value a row"
-        ):
-            open_column("d.zarr", "X")
-
     def test_text_is_refused_as_a_target_and_says_what_it_is_for(self, tmp_path):
         url = tmp_path / "d.zarr"
         assert write_dataset(url, np.ones((7, 2)), WORDS).n_targets == 0
@@ -254,11 +234,6 @@ class TestStored:
         ):
             open_dataset(url)
         assert read_all(column_of(open_dataset(url, y=None), "y")).tolist() == WORDS
-
-    def test_an_array_handed_over_open_opens_again_elsewhere(self):
-        url = stored(VALUES["variable-width text"])
-        column = as_column(zarr.open_group(url, mode="r")["y"])
-        assert read_all(pickle.loads(pickle.dumps(column))).tolist() == WORDS
 
     def test_a_column_in_memory_only_says_that_it_cannot_move(self):
         group = zarr.create_group({})

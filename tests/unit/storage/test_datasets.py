@@ -15,7 +15,6 @@ from zarr.codecs import Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore
 
 from rff_dist.data.blocks import Block, check_finite, cut_blocks
-from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import (
     DataError,
     IntegrityError,
@@ -436,44 +435,6 @@ class TestMovingBetweenProcesses:
             pickle.dumps(dataset_from_arrays(X))
 
 
-def test_a_group_object_opens_like_its_url():
-    foreign("a", y=np.ones(50))
-    group = zarr.open_group("a", mode="r")
-    dataset = open_dataset(group)
-    assert dataset.fingerprint() == open_dataset("a").fingerprint()
-    assert pickle.loads(pickle.dumps(dataset)).n_targets == 1
-
-
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        (np.ones(49), r"inconsistent numbers of samples: \[50, 49\]"),
-        (np.ones((50, 2, 2)), "shape"),
-        (np.array(["a"] * 50), "dtype"),
-    ],
-)
-def test_open_arrays_are_checked(y, message):
-    foreign("a")
-    with pytest.raises((StorageError, DataError), match=message):
-        dataset_from_arrays(zarr.open_array("a/X", mode="r"), y)
-
-
-class TestFingerprint:
-    @pytest.mark.parametrize("row", [0, 151, 299])
-    @pytest.mark.parametrize("array", ["X", "y"])
-    def test_changes_with_any_value_that_is_written(self, row, array):
-        X = np.random.default_rng(0).standard_normal((300, 2))
-        parts = {"X": X.copy(), "y": X[:, 0].copy()}
-        first = write_dataset(
-            "memory://before", *parts.values(), chunk_rows=10, overwrite=True
-        )
-        parts[array][row] += 1e-9
-        second = write_dataset(
-            "memory://after", *parts.values(), chunk_rows=10, overwrite=True
-        )
-        assert first.fingerprint() != second.fingerprint()
-
-
 class TestWriting:
     X = np.arange(12.0).reshape(6, 2)
 
@@ -548,27 +509,6 @@ def test_chunks_are_powers_of_two_of_at_most_16_mebibytes(row_bytes, n_samples):
     assert rows & (rows - 1) == 0
     assert 1 <= rows <= 65_536
     assert rows == 1 or rows * row_bytes <= 16 * 2**20
-
-
-class TestArrayDataset:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ((np.ones(3),), "2 axes"),
-            (
-                (np.ones((3, 2)), np.ones(2)),
-                r"inconsistent numbers of samples: \[3, 2\] \(X, y\)",
-            ),
-            (
-                (np.ones((3, 2)), None, np.ones(2)),
-                r"samples: \[3, 2\] \(X, sample_weight\)",
-            ),
-            ((np.ones((3, 2), dtype=complex),), "dtype complex128"),
-        ],
-    )
-    def test_shapes_are_checked(self, arguments, message):
-        with pytest.raises(DataError, match=message):
-            ArrayDataset(*arguments)
 
 
 @pytest.mark.parametrize("indices", [[50], [-1], [0.5], [[0]]])

@@ -11,18 +11,15 @@ import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
-from rff_dist import RFFPCA, RFFClassifier, RFFKMeans, RFFRidge
+from rff_dist import RFFClassifier, RFFKMeans, RFFRidge
 from rff_dist.classify.predict import predict as predict_classes
 from rff_dist.data import blocks as data_blocks
 from rff_dist.data.blocks import Block
 from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
-from rff_dist.data.grid_attributes import reference_of
 from rff_dist.data.grids import MAX_CELLS, cut_grid
-from rff_dist.data.xarrays import open_xarray
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.fitting import predicting
-from rff_dist.pca.fit import project
 from rff_dist.ridge.predict import predict
 from rff_dist.statistics import row_passes
 from rff_dist.storage.datasets import open_dataset
@@ -107,18 +104,6 @@ class TestRows:
         assert_array_equal(sample.X, whole.X[indices])
         assert_array_equal(sample.y, whole.y[indices])
 
-    def test_blocks_are_pieces_of_whole_chunks(self, dataset):
-        assert all(
-            length % chunk == 0 or length == n
-            for length, chunk, n in zip(
-                dataset.grid.piece, CHUNKS, dataset.grid.shape, strict=True
-            )
-        )
-        blocks = row_passes.blocks_of(dataset)
-        assert [block.start for block in blocks] + [dataset.n_samples] == sorted(
-            set(dataset.edges.tolist())
-        )
-
     def test_a_time_is_days_and_a_turn_of_the_year(self, cube, place):
         dataset = open_dataset(place, x=["time", "rain"], y=None)
         assert dataset.feature_names == ("time.days", "time.sin", "time.cos", "rain")
@@ -131,18 +116,6 @@ class TestRows:
         assert_array_equal(np.asarray(known)[places], days)
         assert_allclose(sine, np.sin(turn)[places], atol=1e-9)
         assert_allclose(cosine, np.cos(turn)[places], atol=1e-9)
-
-    def test_its_fingerprint_shows_a_changed_cell(self, place, cube, dataset):
-        changed = cube.copy(deep=True)
-        changed["elevation"][10, 10] += 1
-        write_cube("other.zarr", changed.drop_encoding())
-        other = open_dataset("other.zarr", x=INPUTS, y="temperature")
-        assert other.n_samples == dataset.n_samples
-        assert (
-            open_dataset(place, x=INPUTS, y="temperature").fingerprint()
-            == dataset.fingerprint()
-        )
-        assert other.fingerprint() != dataset.fingerprint()
 
     def test_a_chunk_that_is_not_stored_is_missing_only_if_its_fill_value_says_so(self):
         group = zarr.create_group("holes.zarr")
@@ -248,22 +221,6 @@ class TestResults:
             mean.values[std.notnull().values], found.values[std.notnull().values]
         )
 
-    @pytest.mark.distributed
-    def test_any_engine_gives_the_same_bits(self, tmp_path, embedded, dataset, place):
-        models = [
-            RFFRidge(**PLAIN, engine=engine).fit(dataset)
-            for engine in (SerialEngine(), embedded)
-        ]
-        assert models[0].model_.digest() == models[1].model_.digest()
-        rows = open_dataset(place, x=INPUTS, y=None)
-        for name, engine in (("here", SerialEngine()), ("there", embedded)):
-            predict(rows, models[0].model_, tmp_path / name, engine=engine)
-        here, there = (
-            zarr.open_array(tmp_path / name / "prediction")[...]
-            for name in ("here", "there")
-        )
-        assert_array_equal(here, there)
-
     def test_shards_stay(self, cube):
         shards = {"shards": (12, 16, 20)}
         write_cube("c.zarr", cube.drop_encoding(), rain={"chunks": CHUNKS, **shards})
@@ -272,33 +229,6 @@ class TestResults:
         predict(rows.without_targets(), model, "out.zarr", engine=SerialEngine())
         array = zarr.open_array("out.zarr/prediction")
         assert (array.shards, array.chunks) == ((12, 16, 20), CHUNKS)
-
-    def test_clusters_and_components_are_variables(self, cube, place):
-        inputs = cube[["rain", "elevation"]]
-        plain = {"kernel": "gaussian", "length_scale": 1.0, "random_state": 0}
-        clusters = RFFKMeans(n_clusters=3, n_components=32, **plain).fit(inputs)
-        labels = clusters.predict(inputs)
-        assert labels.dims == cube.rain.dims
-        assert_array_equal(labels.isnull(), cube.rain.isnull())
-        pca = RFFPCA(n_components=2, n_random_features=32, **plain).fit(inputs)
-        scores = pca.transform(inputs)
-        assert scores.shape == (*cube.rain.shape, 2)
-        rows = open_dataset(place, x=["rain", "elevation"], y=None)
-        project(rows, pca.projection_, "pca.zarr", engine=SerialEngine())
-        out = xr.open_zarr("pca.zarr", consolidated=False, chunks=None)
-        for i in range(2):
-            # float32
-            assert_allclose(out[f"component_{i}"], scores[..., i], rtol=1e-6, atol=1e-7)
-
-
-def test_a_target_may_have_the_name_of_an_input(cube):
-    later = cube.rain.shift(time=-1)
-    rows = all_rows(open_xarray(cube[["rain"]], later))
-    here = (cube.rain.notnull() & later.notnull()).values
-    assert_array_equal(
-        sorted_rows(np.column_stack([rows.X, rows.y])),
-        sorted_rows(np.stack([cube.rain.values[here], later.values[here]], axis=1)),
-    )
 
 
 @pytest.mark.parametrize(
@@ -358,13 +288,6 @@ def test_classes_in_words_are_numbers_with_their_meanings(tmp_path, cube, place)
     assert_array_equal(stored.labels, found)
     assert stored.labels.flag_meanings == found.flag_meanings
     assert "probabilities_old forest" in stored
-
-
-def test_variables_may_have_numbers_for_names(cube):
-    inputs = cube[["rain", "elevation"]].rename(rain=1, elevation=2)
-    assert RFFRidge(**PLAIN).fit(
-        inputs, cube.temperature
-    ).feature_names_in_.tolist() == ["1", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -596,36 +519,3 @@ def test_stored_variables_of_two_reference_systems_are_refused():
         )
     with refuses(DataError, "EPSG:4326", "EPSG:32633"):
         open_dataset("c.zarr", x=["a"], y="b")
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (
-            {"crs_wkt": 'PROJCRS["a",ID["EPSG",32633]]'},
-            {"crs_wkt": 'PROJCS["b",AUTHORITY["EPSG","32633"]]'},
-        ),
-        (
-            {"standard_parallel": [33, 45]},
-            {"standard_parallel": np.array([33.0, 45.0])},
-        ),
-        # nothing to compare
-        ({"crs_wkt": "a"}, {"grid_mapping_name": "latitude_longitude"}),
-    ],
-)
-def test_one_reference_system_may_be_written_in_two_ways(one, other):
-    assert reference_of([one, other]) == reference_of([one]) | reference_of([other])
-
-
-def test_the_reference_system_of_a_grid_with_two_mappings_is_the_first():
-    group = zarr.create_group("c.zarr")
-    for name in ("utm", "geographic"):
-        group.create_array(
-            name, data=np.zeros(()), attributes={"grid_mapping_name": name}
-        )
-    attributes = {"grid_mapping": "utm: x y geographic: lat lon"}
-    group.create_array(
-        "a", data=np.eye(4), dimension_names=["y", "x"], attributes=attributes
-    )
-    found = open_dataset("c.zarr", x=["a"], y=None)
-    assert found.reference == {"grid_mapping_name": "utm"}

@@ -167,11 +167,3 @@ def test_packed_values_that_xarray_shows_are_compared_with_their_marks():
     in_memory = open_dataset(shown, x=["a"], y=None)
     assert_array_equal(all_rows(stored).X, values[~SEA][:, None] * 0.01 + 5.0)
     assert in_memory.n_samples == stored.n_samples
-
-
-def test_marks_of_plain_rows_are_named(caplog):
-    group = zarr.create_group("rows")
-    for name, attributes in (("X", {"missing_value": -999}), ("y", {})):
-        group.create_array(name, data=np.ones((4, 1)), attributes=attributes)
-    open_dataset("rows")
-    assert [record.args[1] for record in caplog.records] == [[-999.0]]

@@ -23,7 +23,7 @@ from rff_dist.statistics.gram_products import GramProduct
 from rff_dist.statistics.passes import accumulate, accumulate_folds, statistics_spec
 from rff_dist.storage import documents
 from rff_dist.storage import ledger as ledger_module
-from rff_dist.storage.ledger import ledger_place, open_ledger
+from rff_dist.storage.ledger import open_ledger
 from rff_dist.storage.locations import parse_location
 
 NAME = "0123456789" * 4
@@ -150,16 +150,6 @@ def test_sums_in_the_place_of_others_are_not_read(ledger):
     assert ledger.find(NAME, range(1)) is None
 
 
-def test_damaged_sums_are_logged(ledger, caplog):
-    ledger.put(NAME, range(1), WHOLE)
-    [path] = files(ledger)
-    path.write_bytes(path.read_bytes()[:-1])
-    with caplog.at_level(logging.WARNING):
-        assert ledger.find(NAME, range(1)) is None
-    assert "damaged" in caplog.text
-    assert "summed up again" in caplog.text
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -240,17 +230,3 @@ def test_a_ledger_with_sums_stays_until_it_is_dropped(ledger):
     assert again.n_bytes() > WHOLE.low.nbytes
     again.drop()
     assert not os.path.lexists(ledger.location.path)
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ("/data/models/price", "/data/models/.price.ledger"),
-        ("s3://bucket/models/price", "s3://bucket/models/.price.ledger"),
-        ("s3://bucket", None),
-        ("memory://model", None),
-    ],
-)
-def test_a_ledger_is_beside_its_output(output, expected):
-    found = ledger_place(parse_location(output))
-    assert (None if found is None else found.url) == expected

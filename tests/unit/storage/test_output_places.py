@@ -109,11 +109,6 @@ def test_a_step_of_a_run_that_holds_a_lease_gets_the_same_one(place):
     assert not lock_of(place).exists()
 
 
-def test_other_locations_are_free(place):
-    with hold(place, holder="one"), hold(place + "-2", holder="one"):
-        pass
-
-
 def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"file/model cannot be locked"):

@@ -145,22 +145,6 @@ def test_an_output_that_overlaps_its_input_is_refused(tmp_path, where):
     assert open_dataset("a").n_samples == 50
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"n_samples": 0},
-        {"n_columns": 0},
-        {"chunk_rows": 0},
-        {"dtype": "U3"},
-        {"column_names": ["a"]},
-    ],
-)
-def test_sizes_are_checked(tmp_path, change):
-    with pytest.raises(InvalidParameterError):
-        create_output("p", Layout(**{**SIZES, **change}))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_fields_are_arrays_of_their_own_types_and_shapes():
     fields = np.dtype([("labels", "<U5"), ("probabilities", "f8", (2,))])
     sizes = {"n_samples": 5, "n_columns": None, "chunk_rows": 3}

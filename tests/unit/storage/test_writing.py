@@ -88,11 +88,6 @@ def test_lazy_sources_are_never_held_whole(kind, monkeypatch):
     assert max(sizes) == 8
 
 
-@pytest.mark.parametrize("n_samples", [0, 1])
-def test_a_short_zarr_array_is_written(n_samples):
-    assert write_dataset("a", zarr_array(X[:n_samples])).n_samples == n_samples
-
-
 @pytest.mark.parametrize(
     ("n_samples", "y", "message"),
     [
@@ -123,11 +118,6 @@ def test_the_names_of_frames_are_kept():
     np.testing.assert_array_equal(dataset.read(Block(0, 0, 50)).X, X)
     given = write_dataset("b", frame, frame[["a", "b"]], feature_names=["d", "e", "f"])
     assert (given.feature_names, given.target_names) == (("d", "e", "f"), ("a", "b"))
-
-
-def test_frames_without_names_have_none():
-    dataset = write_dataset("a", pd.DataFrame(X), pd.Series(Y))
-    assert dataset.feature_names is dataset.target_names is None
 
 
 # -- what is refused
@@ -260,10 +250,3 @@ def test_a_store_that_is_away_is_named(monkeypatch):
         StorageError, match=r"s3://b/x cannot be read \(zarr\.json: OSError: no route\)"
     ):
         open_dataset("s3://b/x")
-
-
-def test_stores_in_memory_are_listed_without_their_parts():
-    write_record("memory://a-model", kind="any", metadata={}, arrays={"b": X})
-    with pytest.raises(StorageError, match="'a-model'") as caught:
-        open_dataset("memory://not-there")
-    assert "generation-" not in str(caught.value)

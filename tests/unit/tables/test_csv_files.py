@@ -11,7 +11,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.recipes import recipe_of
 from rff_dist.storage.columns import open_column
-from rff_dist.workbench.tables.csv_files import find_dialect, has_names
+from rff_dist.workbench.tables.csv_files import has_names
 from tests.refusals import refuses
 from tests.tables import all_rows, ingest, ingest_more
 
@@ -96,16 +96,6 @@ def test_a_block_may_end_within_a_quoted_text():
     assert_array_equal(all_rows(dataset).X[:, 0], np.arange(8_000))
 
 
-def test_what_is_given_is_not_looked_for():
-    Path("t.csv").write_text("1;2,5\n3;4,5\n")
-    dialect = find_dialect(
-        "t.csv", CsvOptions(header=True, delimiter=",", encoding="ascii")
-    )
-    assert (dialect.names, dialect.delimiter, dialect.encoding) == (None, ",", "ascii")
-    with refuses(InvalidParameterError, "expected one character"):
-        CsvOptions(delimiter="::")
-
-
 class TestIndex:
     @pytest.fixture
     def numbers(self):
@@ -157,21 +147,6 @@ class TestIndex:
         numbers.set_index(pd.Index(first, name=name)).to_csv("t.csv")
         dataset = ingest("t.csv", "d", columns=None, target="y", drop=["city"])
         assert dataset.feature_names == (name, "x")
-
-    def test_is_none_if_it_is_all_there_is_or_has_a_role(self, numbers):
-        numbers[["x", "y"]].to_csv("t.csv")
-        assert ingest("t.csv", "d", target="y", drop=["x"]).feature_names == ("",)
-        ingest("t.csv", "e", target="y", id="")
-        assert open_column("e", "id").take([5]).tolist() == [5]
-
-    def test_counts_in_each_of_many_files_and_batches(self):
-        frame = pd.DataFrame(
-            np.random.default_rng(0).standard_normal((200_000, 1)), columns=["x"]
-        )
-        frame.to_csv("1.csv")
-        (-frame).to_csv("2.csv")
-        dataset = ingest(["1.csv", "2.csv"], "d")
-        assert_array_equal(all_rows(dataset).X[:, 0], [*frame["x"], *-frame["x"]])
 
     @pytest.mark.parametrize("has_index", [True, False])
     def test_may_be_there_or_not_in_later_tables(self, numbers, has_index):

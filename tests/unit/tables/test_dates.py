@@ -83,20 +83,6 @@ def test_the_order_that_is_given_is_followed(tmp_path, order, month):
         ingest("u.csv", "e", columns=["when"], date_order="dmy")
 
 
-def test_a_text_that_means_missing_is_no_date(tmp_path):
-    frame = pd.DataFrame(
-        {"when": ["2001-01-01", "unknown", "2002-05-06"] * 5, "x": 1.0}
-    )
-    options = {
-        "columns": ["when"],
-        "dates": ["year"],
-        "missing": ["unknown"],
-        "impute": "median",
-    }
-    dataset = ingest_frame(frame, tmp_path, "csv", **options)
-    assert all_rows(dataset).X[:3, 0].tolist() == [2001, 2001.5, 2002]
-
-
 def test_numbers_that_are_not_all_days_stay_numbers(tmp_path):
     frame = pd.DataFrame(
         {"a": [20240229, 20250229], "b": [20240229, 3], "y": [20240101, 20240102]}

@@ -153,26 +153,6 @@ def test_columns_that_change_are_named_and_left_out_or_refused(table, data, capl
     assert unchanged(data, version)
 
 
-def test_wider_numbers_are_taken_if_they_keep_their_digits(caplog):
-    keys = pa.array([1, 2, 3], pa.int64())
-    narrow = {
-        "key": keys,
-        "a": pa.array([1, 2, 3], pa.int32()),
-        "price": pa.array([1.0, 2.0, 3.0]),
-    }
-    deltalake.write_deltalake("t", pa.table(narrow), configuration=FEED)
-    ingest_more("t", "data.zarr", target="price", id="key")
-    wide = pa.table(narrow | {"a": pa.array([1.5, 2.0, 3.0])})
-    deltalake.write_deltalake("t", wide, mode="overwrite", schema_mode="overwrite")
-    assert ingest_more("t", "data.zarr").n_replaced == 1
-    assert "'a' is double, was int32" in caplog.text
-    assert open_dataset("data.zarr").take(range(3)).X.ravel().tolist() == [
-        1.5,
-        2.0,
-        3.0,
-    ]
-
-
 def test_vacuumed_changes_are_refused_until_the_table_is_ingested_again(table, data):
     version = open_dataset(data).version
     table.commit("update", table.update())
@@ -208,16 +188,6 @@ def test_a_table_stands_alone_and_data_of_other_sources_follow_none(table):
     ingest("t.csv", "data.zarr", target="price")
     with refuses(DataError, table.url, "other sources"):
         ingest_more(table.url, "data.zarr")
-
-
-def test_keys_that_name_several_rows_are_refused_when_they_change(table, data):
-    version = open_dataset(data).version
-    table.commit("insert", {FIRST: table.held[FIRST]})
-    with refuses(DataError, table.url, FIRST):
-        ingest_more(table.url, data)
-    assert unchanged(data, version)
-    table.commit("delete", [FIRST])
-    assert ingest_more(table.url, data).n_deleted == 1
 
 
 def test_keys_that_are_missing_or_of_another_type_are_refused(table, data):

@@ -35,13 +35,6 @@ def test_inputs_are_independent_standard_normals():
     assert len(np.unique(rows.X[:, 0])) > 19_900
 
 
-def test_noise_does_not_repeat_the_inputs():
-    _, rows = generate(
-        "memory://g", function=lambda X: 0 * X[:, 0], n_features=1, noise=1.0, seed=3
-    )
-    assert abs(np.corrcoef(rows.X[:, 0], rows.y[:, 0])[0, 1]) < 5 / np.sqrt(20_000)
-
-
 def test_rows_depend_on_the_seed_and_their_number_alone():
     _, long = generate("memory://long")
     _, short = generate("memory://short", n_samples=9_001, chunk_rows=77)

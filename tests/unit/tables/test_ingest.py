@@ -1,4 +1,3 @@
-import contextlib
 import gzip
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from rff_dist.recipes.reading import CsvOptions
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from rff_dist.workbench.tables.array_files import has_one_axis
 from rff_dist.workbench.tables.files import fetch, find_files, open_table
 from tests.bits import flipped
 from tests.refusals import refuses
@@ -122,18 +120,6 @@ def test_csv_and_parquet_keep_every_digit(tmp_path_factory, values):
 
 
 class TestCsv:
-    def test_a_row_may_be_longer_than_a_block(self):
-        values = np.random.default_rng(0).standard_normal((3, 8_000))
-        np.savetxt(
-            "t.csv",
-            values,
-            delimiter=",",
-            header=",".join(map(str, range(8_000))),
-            comments="",
-        )
-        dataset = ingest("t.csv", "out", target="7999")
-        assert_array_equal(all_rows(dataset).X, values[:, :-1])
-
     @pytest.mark.parametrize(
         ("name", "content"),
         [
@@ -186,15 +172,6 @@ class TestParquet:
         n_again = ingest_more("t", "out").n_after
         assert n_again == 6
 
-    def test_partition_folders_of_dates_are_dates(self):
-        for day in ("2020-01-01", "2020-03-01"):
-            (Path("t") / f"day={day}").mkdir(parents=True)
-            parquet.write_table(
-                pa.table({"a": [1.0]}), Path("t") / f"day={day}" / "0.parquet"
-            )
-        dataset = ingest("t", "out", dates=["month"])
-        assert all_rows(dataset).X.tolist() == [[1, 1], [1, 3]]
-
     @pytest.mark.parametrize(
         ("types", "expected"),
         [
@@ -212,15 +189,6 @@ class TestParquet:
         dataset = ingest("t.parquet", "out")
         assert dataset.dtype == expected
         assert_array_equal(all_rows(dataset).X, [[0] * len(types), [1] * len(types)])
-
-    def test_integers_above_2_to_the_53_are_rounded(self):
-        parquet.write_table(pa.table({"a": [2**60 + 1]}), "t.parquet")
-        assert all_rows(ingest("t.parquet", "out")).X[0, 0] == 2.0**60
-
-    def test_nulls_of_integers_are_missing_values(self):
-        parquet.write_table(pa.table({"a": pa.array([1, None, 3])}), "t.parquet")
-        with refuses(DataError, "row 2", "'a'"):
-            ingest("t.parquet", "out")
 
 
 class TestNumpyFiles:
@@ -255,13 +223,6 @@ class TestNumpyFiles:
         with refuses(DataError, "X.npy (300000, 2", "y.npy (299999"):
             ingest(files, "other", target="y")
 
-    def test_several_arrays_of_two_axes_are_rows_after_rows(self):
-        X = np.random.default_rng(0).standard_normal((10, 2))
-        np.save("a.npy", X[:6])
-        np.save("b.npy", X[6:])
-        dataset = ingest(["a.npy", "b.npy"], "out", target="1")
-        assert_array_equal(all_rows(dataset).X, X[:, :1])
-
     @pytest.mark.parametrize(
         ("save", "n_samples"),
         [(np.savez, 0), (np.savez_compressed, 1), (np.savez_compressed, 300_000)],
@@ -293,14 +254,6 @@ class TestNumpyFiles:
         for path in paths:
             with refuses((DataError, StorageError), said):
                 ingest(path, "out")
-
-    @pytest.mark.parametrize("name", ["t.npy", "t.npz"])
-    def test_truncated_files_are_an_error_of_ours(self, tmp_path, name):
-        (np.save if name == "t.npy" else np.savez)(tmp_path / name, np.ones((500, 4)))
-        content = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_bytes(content[: len(content) // 2])
-        with refuses(StorageError, "cannot be read"):
-            ingest(tmp_path / name, "out")
 
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_a_flipped_bit_of_an_archive_is_an_error_of_ours_or_changes_nothing(
@@ -335,14 +288,6 @@ class TestNumpyFiles:
             except RFFDistError:
                 outcomes.add("error")
         assert outcomes == {"same", "error"}
-
-    def test_a_flipped_bit_of_a_header_is_no_error_of_numpy(self):
-        np.save("t.npy", np.ones((50, 3)))
-        content = Path("t.npy").read_bytes()
-        for bit in range(8 * 128):
-            Path("t.npy").write_bytes(flipped(content, bit))
-            with contextlib.suppress(RFFDistError):
-                has_one_axis(Path("t.npy"))
 
 
 class TestParameters:
@@ -447,41 +392,11 @@ class TestLabels:
             == species["species"].drop([1000, 2000]).tolist()
         )
 
-    def test_text_among_several_targets_is_refused(self, tmp_path, species, name):
-        source = save(species, tmp_path / name)
-        with refuses(DataError, "not numbers: 'species'"):
-            ingest(
-                source,
-                "d.zarr",
-                target=["species", "width"],
-                columns=["length"],
-            )
-
-
-def test_a_categorical_column_of_parquet_is_text(species):
-    species["species"] = species["species"].astype("category")
-    ingest(
-        save(species, "t.parquet"),
-        "d.zarr",
-        target="species",
-        columns=["width"],
-    )
-    assert read_column("d.zarr", "y").tolist() == species["species"].tolist()
-
 
 def test_a_fraction_among_the_groups_is_refused():
     Path("t.csv").write_text("a,y,g\n1,2,0.5\n")
     with refuses(DataError, "groups is 0.5", "row 0"):
         ingest("t.csv", "d.zarr", target="y", groups="g")
-
-
-def test_npz_arrays_of_text_and_integers_are_labels_and_groups():
-    y = np.array(["b", "a", "b"])
-    groups = np.array([3, 1, 2], np.uint8)
-    np.savez("t.npz", X=np.ones((3, 2)), y=y, site=groups)
-    ingest("t.npz", "d.zarr", target="y", groups="site")
-    assert read_column("d.zarr", "y").tolist() == y.tolist()
-    assert read_column("d.zarr", "groups").tolist() == groups.tolist()
 
 
 class TestFoldersAndFilesThatAreNoRows:

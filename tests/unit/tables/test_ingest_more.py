@@ -137,14 +137,6 @@ class TestASecondRun:
         with refuses(DataError, "was ingested already"):
             ingest_more(folder / "1.csv", folder / "data.zarr")
 
-    def test_finds_no_file_yet_and_does_nothing(self, folder):
-        assert rows_of(ingest_more(folder / "new-*.csv", folder / "data.zarr")) == (
-            50,
-            50,
-        )
-        with refuses(StorageError, "there is no file at"):
-            ingest(folder / "new-*.csv", folder / "other.zarr")
-
     def test_of_a_dataset_that_is_not_there_does_not_guess_what_it_is_to_hold(
         self, folder
     ):
@@ -193,19 +185,6 @@ class TestColumns:
             "site 0",
             "site 1",
         ]
-
-    def test_labels_stay_text(self):
-        for i in range(2):
-            save(
-                make_frame(3).assign(price=["low", "high", f"{i}"]),
-                f"{i}.csv",
-            )
-        ingest("0.csv", "d", target="price")
-        save(make_frame(3, seed=9), "9.csv")
-        with refuses(DataError, "float64", "text"):
-            ingest_more("9.csv", "d")
-        ingest_more("1.csv", "d")
-        assert open_column("d", "y").take([2, 5]).tolist() == ["0", "1"]
 
     @pytest.mark.parametrize(
         ("change", "options", "error", "named"),
@@ -273,16 +252,6 @@ class TestColumns:
         found = ingest_more(path, "d", columns=["a", "b"], target="price")
         assert rows_of(found) == (4, 7)
 
-    def test_an_npz_file_joins_by_its_arrays(self):
-        for i in range(2):
-            arrays = {"X": np.arange(6.0).reshape(3, 2) + i, "y": np.arange(3.0)}
-            np.savez(f"{i}.npz", **arrays)
-        ingest("0.npz", "d", target="y")
-        assert rows_of(ingest_more("1.npz", "d")) == (3, 6)
-        np.savez("narrow.npz", X=np.zeros((3, 1)), y=np.arange(3.0))
-        with refuses(InvalidParameterError, "'1'"):
-            ingest_more("narrow.npz", "d")
-
 
 class TestCorrections:
     @pytest.fixture
@@ -316,14 +285,6 @@ class TestCorrections:
             "c",
             "d",
         ]
-
-    def test_an_empty_value_names_no_row(self, data):
-        Path("gone.jsonl").write_text('{"row": 1}\n{"row": null}\n')
-        with (
-            editing(parse_location(data)) as dataset,
-            refuses(DataError, "empty values", "'row'"),
-        ):
-            read_rows_to_change("gone.jsonl", dataset, None)
 
     @pytest.mark.parametrize(
         "value", [np.nan, np.inf, 1.5, -1.0, 4.0, "1", date(2024, 2, 29)]
@@ -385,14 +346,6 @@ class TestQueries:
         assert open_dataset("d").feature_names == ("b", "a")
         twice = ingest(Query("SELECT a, b, a, price FROM sales"), "e", target="price")
         assert twice.feature_names == ("a", "b", "a.2")
-
-    def test_the_same_rows_are_not_added_again(self, database):
-        query = Query("SELECT a, price FROM sales ORDER BY id")
-        assert rows_of(ingest_more(query, "d", target="price")) == (0, 2500)
-        before = open_dataset("d").fingerprint()
-        again = ingest_more(query, "d")
-        assert (rows_of(again), again.skipped) == ((2500, 2500), (query.name,))
-        assert open_dataset("d").fingerprint() == before
 
     def test_only_new_rows_are_asked_for_with_n_ingested(self, database):
         query = Query(

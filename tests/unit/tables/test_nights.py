@@ -10,8 +10,6 @@ import pytest
 from rff_dist import append_dataset, open_dataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.fields import build
-from rff_dist.recipes.frames import encode_table
-from rff_dist.recipes.recipes import recipe_of
 from rff_dist.storage.columns import open_column
 from rff_dist.workbench.jobs import ingest as ingest_job
 from rff_dist.workbench.jobs import steps
@@ -214,47 +212,3 @@ def test_an_option_that_the_rows_were_made_without_is_refused_by_name(options):
         ingest_more("2.csv", "d", **options)
     # the options of the first night may be given each night
     assert ingest_more("2.csv", "d", **made).n_after == 70
-
-
-def test_a_recipe_of_other_rows_says_which_texts_it_does_not_know(caplog):
-    dataset = ingest(save(night(), "1.csv"), "d", target="y", drop=["order"])
-
-    save(night(10, 500, city="Paris"), "2.csv")
-    ingest("2.csv", "e", recipe=recipe_of(dataset.attributes))
-    assert "'city'" in caplog.text
-    assert "Paris" in caplog.text
-
-
-def test_advice_about_a_missing_value_can_be_followed():
-    ingest(save(night(), "1.csv"), "d", target="y", drop=["order"])
-    path = save(night(10, 500, area=[np.nan] + [12.0] * 9), "2.csv")
-    with refuses(DataError, "'area'", 1, "on_nan") as caught:
-        ingest_more(path, "d")
-    assert "impute" not in str(caught.value)
-    assert ingest_more(path, "d", on_nan="drop").n_after == 69
-    with refuses(DataError, "'area'", 1, 'impute="median"', "on_nan"):
-        ingest(path, "e", target="y", drop=["order"])
-    assert (
-        ingest(path, "e", target="y", drop=["order"], impute="median").n_samples == 10
-    )
-    empty = save(night(10, 500, area=np.nan), "3.csv")
-    with refuses(DataError, "'area'", "drop"):
-        ingest(empty, "f", target="y")
-    assert ingest(empty, "f", target="y", drop=["order", "area"]).n_samples == 10
-
-
-def test_booleans_may_be_texts_later():
-    flags = {"area": [True, False] * 30}
-    dataset = ingest(
-        save(night(**flags), "1.csv"),
-        "d",
-        target="y",
-        drop=["order"],
-    )
-    later = night(2, 500, area=["true", "FALSE"])
-    path = save(later, "2.parquet")
-    found = encode_table(recipe_of(dataset.attributes), later)
-    assert found[:, dataset.feature_names.index("area")].tolist() == [1, 0]
-    assert ingest_more(path, "d").n_after == 62
-    with refuses(DataError, "'area'", 1, "yes"):
-        encode_table(recipe_of(dataset.attributes), night(2, 500, area=["yes", "no"]))

@@ -68,11 +68,6 @@ class TestLevels:
         for levels in levels_of(dataset.attributes).values():
             assert list(levels) == sorted(levels)
 
-    def test_take_a_column_of_float32(self, tmp_path, frame):
-        dataset = ingest_frame(frame, tmp_path, columns=["colour", "town"])
-        assert dataset.feature_names == ("colour", "town")
-        assert dataset.dtype == np.float32
-
     def test_that_are_all_different_are_left_out_and_said(self, tmp_path, frame):
         dataset = ingest_frame(frame, tmp_path, target="price")
         left_out = dataset.attributes["recipe"]["left_out"]
@@ -97,11 +92,6 @@ class TestLevels:
         Path("t.csv").write_text("zip,y\n" + "05,1\n5,1\n" * 5)
         dataset = ingest("t.csv", "d", target="y", categories=["zip"])
         assert texts_in(dataset, "zip") == ["05", "5"] * 5
-
-    def test_of_typed_categories_may_be_numbers(self, tmp_path):
-        codes = pd.Categorical([3, 1, 3, 2] * 5)
-        dataset = ingest_frame(pd.DataFrame({"code": codes, "x": 1.5}), tmp_path)
-        assert texts_in(dataset, "code") == ["3", "1", "3", "2"] * 5
 
     @pytest.mark.parametrize(("names", "shown"), [(["zipp"], "'zipp'"), (["y"], "'y'")])
     def test_of_no_column_of_X_are_refused(self, names, shown):
@@ -220,23 +210,6 @@ class TestMissingValues:
         frame["colour"] = frame["colour"].where(np.arange(3000) % 5 > 0)
         dataset = ingest_frame(frame, tmp_path, columns=["colour"], impute=how)
         assert texts_in(dataset, "colour") == list(frame["colour"].fillna(MISSING))
-
-    def test_are_counted_in_what_people_read(self, tmp_path, frame):
-        n_missing = {"town": 4, "colour": 5, "when": 6, "area": 7}
-        for name, n in n_missing.items():
-            frame[name] = frame[name].where(np.arange(3000) >= n)
-        dataset = ingest_frame(
-            frame, tmp_path, columns=[*n_missing], target="price", impute="median"
-        )
-        recipe = Recipe.from_dict(dataset.attributes["recipe"])
-        assert [type(part).__name__ for part in recipe.columns] == [
-            "Category",
-            "Category",
-            "Date",
-            "Number",
-        ]
-        for part in recipe.columns:
-            assert f"{n_missing[part.column]} missing" in part.words
 
     def test_medians_of_more_rows_are_off_by_a_percent_of_ranks(self, tmp_path):
         values = np.random.default_rng(0).permutation(100_000).astype(float)
@@ -383,14 +356,6 @@ class TestRecipes:
                 ingest_parts(path, ("f", "g"), 0.2, by=by, **given)
         with refuses(InvalidParameterError, "holdout_by", "'wen'", "'when'"):
             ingest_parts(path, ("f", "g"), 0.2, by="wen", **given)
-
-    def test_a_choice_at_random_from_a_table_with_dates_is_said(self, frame, caplog):
-        source = save(frame, "t.feather")
-        ingest_parts(source, ("d", "e"), 0.25, target="price")
-        assert "chosen at random, although the table has dates ('when')" in caplog.text
-        caplog.clear()
-        ingest_parts(source, ("f", "g"), 0.25, by="when", target="price")
-        assert "at random" not in caplog.text
 
 
 def test_levels_that_a_model_does_not_know_are_counted_and_named():

@@ -108,16 +108,6 @@ class TestPipelines:
             inputs(frame), frame["price"]
         )
 
-    def test_predict_tables_whose_codes_look_like_numbers(self, pipeline, folder):
-        """Two blocks of CSV: the codes of both keep their zeros."""
-        frame = make_frame(30_000, 2)
-        frame.to_csv("new.csv", index=False)
-        found = score(folder / "model", "new.csv", "p.csv", std=True)
-        expected, std = pipeline.predict(inputs(frame), return_std=True)
-        # CSV holds 17 digits
-        assert_allclose(found["prediction"], expected, rtol=1e-12)
-        assert_allclose(found["standard_deviation"], std, rtol=1e-12)
-
     def test_on_arrays_take_arrays_and_tables_without_a_header(self):
         X = np.random.default_rng(0).lognormal(size=(200, 3))
         steps = (FunctionTransformer(np.log1p), StandardScaler())
@@ -129,14 +119,6 @@ class TestPipelines:
         pd.DataFrame(X).to_csv("new.csv", index=False, header=False)
         found = score("model", "new.csv", "p.csv")
         assert_allclose(found["prediction"], fitted.predict(X), rtol=1e-9)
-
-    def test_without_steps_that_do_something_are_their_last_step(self):
-        X = np.random.default_rng(0).standard_normal((50, 2))
-        fitted = make_pipeline(
-            "passthrough", plain_ridge(n_components=16, random_state=0)
-        ).fit(X, X[:, 0])
-        save_model(fitted, "model")
-        assert "recipe" not in load_model("model").model_.card
 
     def test_say_which_column_is_not_there_or_holds_something_else(
         self, pipeline, folder
