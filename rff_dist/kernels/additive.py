@@ -193,10 +193,15 @@ class Additive(stationary.Stationary):
     ) -> FloatArray:
         gram = np.empty((len(left), len(right)))
         is_symmetric = left is right
+        # once, since they take as long as a strip of a small matrix
+        of_columns = self._point_weights(left.n_columns)
+        _, of_pairs, of_dense = self.weights(left.n_columns)
         for rows in _strips(*gram.shape):
             # of a symmetric matrix only the columns from the diagonal on
             columns = slice(rows.start if is_symmetric else 0, None)
-            parts = self._parts(left[rows], right[columns])
+            parts = self._parts(
+                left[rows], right[columns], of_columns, of_pairs, of_dense
+            )
             # Σ w·part, with the first weight as 1 minus the others: where all parts are
             # 1, as on the diagonal, the sum is 1 without rounding
             _, first = next(parts)
@@ -209,16 +214,19 @@ class Additive(stationary.Stationary):
         return gram
 
     def _parts(
-        self, left: stationary.Points, right: stationary.Points
+        self,
+        left: stationary.Points,
+        right: stationary.Points,
+        of_columns: FloatArray,
+        of_pairs: float,
+        of_dense: float,
     ) -> Iterator[tuple[float, FloatArray]]:
         """Yield the Gram matrix of each part that has a weight, with it."""
-        n = left.n_columns
-        _, of_pairs, of_dense = self.weights(n)
         if of_dense:
             yield of_dense, self.kernel.of_scaled(left, right)
         before: Any = 0.0
         pairs: Any = 0.0
-        for j, weight in enumerate(self._point_weights(n)):
+        for j, weight in enumerate(of_columns):
             if not weight and not of_pairs:
                 continue
             gram = self.kernel.of_distance(_distance(left, right, j))
@@ -230,7 +238,7 @@ class Additive(stationary.Stationary):
             if weight:
                 yield weight, gram
         if of_pairs:
-            yield of_pairs, pairs / _n_pairs(n)
+            yield of_pairs, pairs / _n_pairs(left.n_columns)
 
     def _point_weights(self, n_features: int) -> FloatArray:
         """Return `column_weights` in the order of points: columns of numbers first."""
