@@ -16,7 +16,8 @@ from rff_dist.workbench.jobs import specs
 
 RESUME = (
     "The model is not written before the last step, and appended rows stay: the next"
-    " run finds the same new rows, and its model has the digest of an undisturbed run."
+    " run finds the same new rows, and its model is the same as that of an"
+    " uninterrupted run."
 )
 
 

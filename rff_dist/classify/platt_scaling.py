@@ -134,7 +134,8 @@ def fit_calibration(
     )
     if slope < SMALLEST_SLOPE:
         logger.warning(
-            "the classes of %d left-out rows are not told apart: each row gets about"
+            "the scores do not separate the classes of %d left-out rows: each row gets"
+            " about"
             " the classes' shares as its probabilities. The columns may hold no signal,"
             " or the rows are too few",
             len(scores),

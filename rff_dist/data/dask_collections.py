@@ -43,8 +43,8 @@ def place_for_others() -> AbstractContextManager[Any]:
         return nullcontext()
     if not _runs_task():
         raise InvalidParameterError(
-            "a thread that a Dask task began would wait for other tasks of the cluster,"
-            " and keep the place that they need; do this in the task itself, or leave"
+            "a thread that a Dask task began would wait for other tasks of the cluster"
+            " while it occupies their thread; do this in the task itself, or leave"
             " `engine` out and compute the data before"
         )
     return cast(

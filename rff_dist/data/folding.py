@@ -207,8 +207,8 @@ class GroupFolds(Folds):
         """
         if len(groups) < 2:
             raise DataError(
-                "all rows with weight are of one group, which cannot be held out; leave"
-                " out the groups"
+                "all rows with weight belong to one group, which cannot be held out;"
+                " leave `groups` out"
             )
         if len(groups) < self.n_folds and self.is_default:
             return replace(self, n_folds=len(groups)).balanced(groups, n_rows)

@@ -453,8 +453,9 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
         counted = list(pool.map(count, range(len(dataset.piece_rows))))
     for name, fill in sorted(filled):
         _log.warning(
-            "cells of %r that hold the fill value of its Zarr array, %s, are taken as"
-            " missing, since GDAL marks missing cells so. If they hold values, write"
+            "cells of %r that hold the fill value of its Zarr array, %s, are treated as"
+            " missing, because GDAL marks missing cells in this way. If they hold"
+            " values, write"
             " the array with another fill value",
             name,
             fill,
@@ -463,7 +464,7 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
     if not piece_rows.any():
         names = [variable.name for variable in dataset.variables]
         raise DataError(
-            f"no cell has values of all of {names}; expected one at least. Leave"
+            f"no cell has values of all of {names}; expected at least one. Leave"
             " some out"
         )
     inputs = []

@@ -261,7 +261,8 @@ class Workers:
         silent = [state[0] for state in last_seen if now - self._since[state] > limit]
         if silent:
             logger.warning(
-                "%s said nothing for %g s: restarted, or left out without a nanny; the"
+                "%s did not respond for %g s: restarted, or left out without a nanny;"
+                " the"
                 " blocks run again",
                 ", ".join(silent),
                 SILENT_S,

@@ -88,9 +88,9 @@ class PassResumed(Event):
 
     def words(self) -> str:
         if self.n_kept == self.n_samples:  # perhaps by an earlier part of the same job
-            return "done already, from sums that were kept"
+            return "already done: its sums were kept"
         share = math.floor(100 * self.n_kept / self.n_samples)
-        return f"goes on where a job was stopped: {share} % of the rows are there"
+        return f"continues a stopped job: {share} % of the rows are there"
 
 
 @frozen

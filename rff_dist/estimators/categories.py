@@ -83,9 +83,9 @@ def refuse_categories(estimator: Any, X: Any) -> None:
     if _wanted(estimator.categorical_features):
         raise InvalidParameterError(
             f"`categorical_features` is {estimator.categorical_features!r}, but X is a"
-            f" {type(X).__name__}; expected rows in memory. Rows that are stored say"
-            " themselves which columns are categories: name them when the table is"
-            " ingested, with `categories`"
+            f" {type(X).__name__}; expected rows in memory. Stored rows record which"
+            f" columns are categories: name them with `categories` when you ingest the"
+            f" table"
         )
 
 

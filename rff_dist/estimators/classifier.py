@@ -298,15 +298,15 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         """
         if isinstance(self.class_weight, str):
             raise InvalidParameterError(
-                f"`class_weight` is {self.class_weight!r}, but the rows to come may"
-                " have other shares of the classes; give a weight for each class, or"
+                f"`class_weight` is {self.class_weight!r}, but later rows may have"
+                f" other shares of the classes; give a weight for each class, or"
                 " None"
             )
         if not self.__sklearn_is_fitted__():
             if classes is None:
                 raise InvalidParameterError(
                     "`classes` is None in the first call of partial_fit; give all"
-                    " labels that will come"
+                    " labels that later calls may have"
                 )
             first = self._fit(X, y, sample_weight, None, classes=_sorted(classes))
             self._rows = classification.CalibrationRows.of(first)

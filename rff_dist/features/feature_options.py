@@ -99,7 +99,7 @@ class KernelFeatures:
     precision: str = fields.option(
         "Precision of the features. standard: fast; Fourier features have 15 bits, and"
         " their sums are exact. high: float32, for targets with almost no noise; a"
-        " warning tells when it is needed.",
+        " warning says if it is needed.",
         default="standard",
         takes=Literal["standard", "high"],
     )

@@ -352,8 +352,8 @@ def draw_nystrom(
         logger.warning(message, len(chosen), feature_map.jitter)
         share *= 10
     raise SolveError(
-        f"the Gram matrix of {len(chosen)} centres is not positive definite even with"
-        f" a jitter of its own size; is {kernel} a positive semi-definite kernel?"
+        f"the Gram matrix of {len(chosen)} centres is not positive definite even with a"
+        f" jitter as large as its entries; is {kernel} a positive semi-definite kernel?"
     )
 
 

@@ -148,7 +148,7 @@ def _shares(shared: _Weighted[base.Kernel], n_features: int, total: int) -> list
         raise InvalidParameterError(
             f"polynomial terms have {taken:_} features, their monomials, and"
             f" {len(others)} other terms need two each, but `n_components` leaves"
-            f" {total:_}; give more, or take features='nystrom', of which fewer will do"
+            f" {total:_}; give more, or take features='nystrom', of which fewer suffice"
         )
     if others:
         sizes = np.array(

@@ -230,11 +230,11 @@ class RidgeOptions(FeatureOptions):
     standardize: bool | str = fields.like(FeatureOptions, "standardize", default="auto")
     alpha: Alpha = fields.option(
         "Penalty alpha of ‖y − Zw‖² + alpha·‖w‖²: a number, several for"
-        " cross-validation to choose from, or the name of a criterion. cv: the least"
+        " cross-validation to choose from, or the name of a criterion. cv: the smallest"
         " k-fold error. cv-1se: the largest alpha within one standard error of that."
         " gcv: generalised cross-validation. evidence: the marginal likelihood. auto:"
         " cv, or gcv if memory does not hold the sums of the folds; up to 500 rows, the"
-        " largest alpha within one standard error of the least leave-one-out error.",
+        " largest alpha within one standard error of the smallest leave-one-out error.",
         default="auto",
         unit="auto|A|A1,A2,…",
         takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence"]
@@ -253,7 +253,7 @@ class RidgeOptions(FeatureOptions):
     )
     alpha_per_target: AlphaPerTarget = fields.option(
         "Alpha of several targets. auto, the default: one for all, except for targets"
-        " whose error falls with an alpha of their own. true: one for each target."
+        " whose error falls with their own alpha. true: one for each target."
         " false: one for all.",
         default="auto",
         takes=bool | Literal["auto"],
@@ -275,7 +275,7 @@ class RidgeOptions(FeatureOptions):
     )
     time_limit: float | None = fields.option(
         "Seconds after which nothing further is tried; the number of features is then"
-        " what the time that is left is enough for. Rows are read at least twice. By"
+        " chosen to fit the remaining time. Rows are read at least twice. By"
         " default there is no limit.",
         default=None,
         unit="SECONDS",

@@ -105,7 +105,7 @@ def _show_result(
     advice = {
         "published": f"To go back: `rff-dist models rollback {model}`.",
         "refused": f"The model is as it was: `rff-dist models show {model}` lists the"
-        " rows that were left out, and how to take them nonetheless.",
+        " rows that were left out, and how to accept them anyway.",
     }
     parts = [f"# {last.name}", last.message or "", advice.get(verdict, "")]
     site = get_current_settings().ui_url or ""  # "": links begin at the page's own host

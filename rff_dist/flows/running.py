@@ -156,9 +156,9 @@ def make_task[**P, R](
 
 #: What most flows do when they are run again.
 _SAME_BITS = (
-    "It goes on from the sums that were kept, if the data have not changed. All random"
-    " numbers follow from `seed`, so the result has the bits of an undisturbed run. It"
-    " removes what interrupted runs left, except for trained models."
+    "It continues from the kept sums if the data have not changed. All random numbers"
+    " follow from `seed`, so the result has the same bits as an uninterrupted run. It"
+    " removes leftovers of interrupted runs, except trained models."
 )
 
 

@@ -116,8 +116,8 @@ def _error_of(state: State[Any]) -> BaseException | None:
 def _describe_leftovers(url: str) -> list[tuple[str, str]]:
     """Return what a stopped run left next to a place, and what each thing is."""
     meanings = {
-        "run-": "unfinished, and read by no one",
-        "partial-": "unfinished, and read by no one",
+        "run-": "unfinished; nothing reads it",
+        "partial-": "unfinished; nothing reads it",
         "ledger": "a run with the same parameters goes on from here",
         "lock": "the lock of the run, which ends with its process",
     }

@@ -115,8 +115,8 @@ class LloydOptions:
     panel: ClassVar[str] = "Clusters"
 
     n_clusters: Numbers = fields.option(
-        "Number of clusters. Of several, the one for which any larger number cuts most"
-        " times as many links between neighbours, on 1,000 rows. auto: 2 to 16.",
+        "Number of clusters. Given several, the one beyond which the number of cut"
+        " links between neighbouring rows rises most, on 1,000 rows. auto: 2 to 16.",
         default=8,
         unit="K|K1,K2,…",
         takes=Literal["auto"] | Count | Counts,
@@ -128,7 +128,8 @@ class LloydOptions:
         takes=Literal["k-means||", "k-means++"],
     )
     n_init: int = fields.option(
-        "Number of starts, which share each pass. The one of least inertia is kept.",
+        "Number of starts, which share each pass. The one with the smallest inertia is"
+        " kept.",
         default=1,
         takes=Count,
     )

@@ -68,7 +68,7 @@ class RidgeSpectrum(solution.EquationFacts):
             warn(
                 f"the system has rank {self.effective_rank} of {len(self.eigenvalues)}"
                 f" and alpha={penalty.min():.3g} is below the floor {self.floor:.3g}:"
-                " the coefficients of least norm are returned. Use an alpha above the"
+                " the coefficients of minimum norm are returned. Use an alpha above the"
                 " floor",
                 scipy.linalg.LinAlgWarning,
             )

@@ -73,7 +73,7 @@ class Number(ColumnEncoder):
         """How the column is encoded, for people."""
         if self.is_unchanged:
             return "as it is"
-        marked = ", marked in a column of their own" if self.indicator else ""
+        marked = ", marked in a separate column" if self.indicator else ""
         return f"{self.n_missing:,} missing values become {self.fill:.6g}{marked}"
 
     def encode(self, column: pyarrow.Array) -> FloatArray:

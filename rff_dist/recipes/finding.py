@@ -164,7 +164,7 @@ def _find_in(
         integers = [name for name in type_of if type_of[name] == "int64"]
         for name, first in _first_texts(table, integers).items():
             if first.has_leading_zeros and first.are_digits:
-                why = "whose zeros before digits numbers would lose"
+                why = "whose leading zeros numbers would lose"
                 notations[name] = Notation("text", why=why)
 
     decimal = _decide_decimal(table, candidates)

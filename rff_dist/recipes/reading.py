@@ -20,8 +20,8 @@ class CsvOptions:
     panel: ClassVar[str] = "Tables"
 
     format: Literal["csv", "json", "parquet", "arrow", "xlsx"] | None = fields.option(
-        "Format of a file, whatever its name. By default its name says it, or how it"
-        " begins.",
+        "Format of a file, whatever its name. By default inferred from its name or its"
+        " first bytes.",
         default=None,
     )
     header: bool | None = fields.option(

@@ -695,7 +695,7 @@ def conclude(
     if budget.limit is not None:
         facts |= {"time_limit": budget.limit, "untried": budget.untried}
         for words in budget.untried:
-            prepared.say("choose", f"not tried for want of time: {words}")
+            prepared.say("choose", f"not tried for lack of time: {words}")
 
     _warn(
         result, is_classification=isinstance(prepared.dataset, labelled.LabelledDataset)

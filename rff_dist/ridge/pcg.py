@@ -347,7 +347,7 @@ def _warn(result: Pcg) -> None:
         return
     warn(
         f"after {result.n_passes} passes predictions are an estimated"
-        f" {result.relative_error:.2g} deviations of y from those of the exact"
+        f" {result.relative_error:.2g} standard deviations of y from those of the exact"
         f" solution: iterating was stopped by {result.iterated.stop.value}. "
         + "; ".join((*status.causes, *status.remedies)),
         scipy.linalg.LinAlgWarning,

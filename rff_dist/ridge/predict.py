@@ -171,7 +171,7 @@ def _plan_pass(
 
 
 def _warn_if_narrow(model: RidgeModel) -> None:
-    """Warn of normal intervals if alpha was chosen with many degrees of freedom."""
+    """Warn of normal intervals if the model has many degrees of freedom."""
     table = model.cross_validation
     alpha = np.min(model.alpha)
     if table is None or alpha not in table.alphas:
@@ -179,9 +179,9 @@ def _warn_if_narrow(model: RidgeModel) -> None:
     leverage = table.mean_leverage(model.feature_map.n_components, alpha)
     if leverage > NARROW_ABOVE:
         warn(
-            f"normal intervals may be too narrow: alpha was chosen with {leverage:.0%}"
-            " as many degrees of freedom as rows; fit again with folds (`cv`), whose"
-            " held-out errors then make them",
+            f"normal intervals may be too narrow: the model has {leverage:.0%}"
+            " as many degrees of freedom as rows; fit again with folds (`cv`), so that"
+            " intervals are made from held-out errors",
         )
 
 

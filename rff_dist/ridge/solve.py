@@ -278,7 +278,7 @@ def warn_of_alpha(
     if is_at_floor and has_folds and leverage < SMALL_LEVERAGE:
         return
     reasons = {
-        "it is the smallest that was tried, so that a better one may lie below": (
+        "it is the smallest value tried, and the best may be smaller": (
             _end_of_grid(solved) == "lower"
         ),
         f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients"
@@ -297,8 +297,8 @@ def warn_of_alpha(
     if doubts:
         warn(
             f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but"
-            f" {', and '.join(doubts)}. Without noise in y this is as it should be."
-            " Else look at errors on test rows, and give another `alpha` or other"
+            f" {', and '.join(doubts)}. Ignore this if y has no noise. Otherwise check"
+            f" errors on test rows, and give another `alpha` or other"
             " values to choose from, another length scale or number of components, or"
             " more rows",
         )
@@ -312,7 +312,7 @@ def _doubts(solved: SelectedSolution, *, classes: bool) -> dict[str, bool]:
     if doubts is None or table is None or choice is None:
         return {}
     return {
-        "errors of rows that are left out one by one do not tell it from"
+        "leave-one-out errors do not distinguish it from"
         f" {table.alphas[doubts.other]:.3g}, whose error is {doubts.saved:.0%} ±"
         f" {doubts.saved_at_most - doubts.saved:.0%} lower": (
             not classes

@@ -193,8 +193,8 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
     effective = weights.sum() ** 2 / np.square(weights).sum()
     if effective < min(LEAST_EFFECTIVE, n_rows / 2):
         warn(
-            f"by their weights {n_rows} rows count as {effective:.0f}: folds"
-            " choose by so few that the choice and its errors may be chance. Look at"
+            f"by their weights {n_rows} rows count as {effective:.0f}: with so few,"
+            f" what folds choose and their errors may be chance. Look at"
             " errors on test rows, or give weights that differ less",
         )
 

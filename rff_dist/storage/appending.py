@@ -127,7 +127,7 @@ def append_batches(
     """
     dataset.check_names(*names)
     n_before = dataset.n_before
-    unchanged = f"; it has the {n_before:_} rows of before"
+    unchanged = f"; it still has its {n_before:_} rows"
     with locations.store_errors(
         f"rows could not be appended to {dataset.location}", unchanged
     ):

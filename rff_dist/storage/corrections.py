@@ -278,7 +278,7 @@ def _commit(
             " to stay"
         )
     with locations.store_errors(
-        f"rows of {dataset.location} could not be changed", "; they are as before"
+        f"rows of {dataset.location} could not be changed", "; they are unchanged"
     ):
         # in the order of the stored rows, so that each chunk is read and written once
         replacing = np.flatnonzero(~is_added)

@@ -129,7 +129,7 @@ class Change:
         signed = {**facts, _BEFORE: self.before, _WRITTEN: now}
         signed[_DIGEST] = json_digest([message, signed])
         with icechunk_errors(
-            f"{self.location} could not be changed", "; it is as it was"
+            f"{self.location} could not be changed", "; it is unchanged"
         ):
             if not self.location.is_local:  # Icechunk moves the branch on a condition.
                 return str(self._session.commit(message, metadata=signed))

@@ -327,7 +327,7 @@ def test_a_killed_job_goes_on_when_it_is_repeated(folder, undisturbed, name):
     assert ended.returncode == -9, ended.stderr
     assert list(folder.glob(".*.ledger/*.sums"))
     again = run(*words_of(folder, name), "--json")
-    assert "goes on where a job was stopped" in again.stderr
+    assert "continues a stopped job" in again.stderr
     assert json.loads(again.stdout)["digest"] == undisturbed[name]
     assert not list(folder.glob(".*.ledger"))
     assert not list(folder.glob(".*.run-*"))
@@ -346,8 +346,7 @@ def test_a_killed_prediction_keeps_the_rows_that_it_wrote(folder, undisturbed, r
     damaged.write_bytes(damaged.read_bytes()[:-1])
     again = run(*words)
     assert (
-        "predict: goes on where a job was stopped: 62 % of the rows are there"
-        in again.stderr
+        "predict: continues a stopped job: 62 % of the rows are there" in again.stderr
     )
     assert out.read_bytes() == expected.read_bytes()
     assert whole["n_samples"] == N_SAMPLES

@@ -162,7 +162,7 @@ def update(
     job: specs.Update,
     context: display.CommandContext,
     page: Page,
-    overwrite: bool = fields.flag("Replace a page that is there."),
+    overwrite: bool = fields.flag("Replace an existing page."),
 ) -> Document:
     """Add the rows that were appended since a model was trained, unless the new model
     is clearly worse.

@@ -125,7 +125,7 @@ def _rows(
 
     place = "in this process"
     if machines.separate_client:
-        place = "the solver has a process of its own"
+        place = "the solver runs in a separate process"
     yield "processes × threads", f"{machines.n_workers} × {machines.n_threads}", place
 
     passes = "two passes: for moments and for statistics"

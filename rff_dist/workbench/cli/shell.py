@@ -45,7 +45,7 @@ out = Console(highlight=False)
 
 
 #: An option of several commands.
-OVERWRITE = fields.flag("Replace what is there, once the job is done.")
+OVERWRITE = fields.flag("Replace an existing output, once the job is done.")
 
 
 @fields.group
@@ -58,12 +58,12 @@ class CommonOptions:
     quiet: bool = fields.flag("Show no progress and no next step.")
     debug: bool = fields.flag("Show the log, and errors' tracebacks.")
     log_format: Literal["text", "json"] | None = fields.optional(
-        "Format of messages on standard error: text for people, or one JSON object a"
+        "Format of messages on standard error: text for people, or one JSON object per"
         " line. By default RFF_DIST_LOG in the environment, or text."
     )
     config: str | None = fields.optional(
-        "TOML file with options by name, such as n_components = 512. Flags count more,"
-        " and so does the environment: RFF_DIST_FIT_N_COMPONENTS is the variable of"
+        "TOML file with options by name, such as n_components = 512. Flags and the"
+        " environment override it: RFF_DIST_FIT_N_COMPONENTS is the variable of"
         " `n_components` of fit.",
         unit="FILE",
     )

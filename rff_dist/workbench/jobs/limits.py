@@ -39,12 +39,12 @@ class JobLimits:
     panel: ClassVar[str] = "Where it runs"
 
     timeout_minutes: fields.Positive | None = fields.optional(
-        "Minutes after which a job that is not done fails. A fit that by plan takes"
+        "Minutes after which an unfinished job fails. A fit that is estimated to take"
         " longer is refused before it starts. By default there is no limit."
     )
     retries: fields.RowNumber = fields.option(
-        "Number of times that a step is tried again, after an error that may be gone a"
-        " minute later: a cluster without workers, a store out of reach.",
+        "Number of times that a step is tried again, after an error that may be"
+        " temporary: a cluster without workers, a store out of reach.",
         0,
     )
 
@@ -77,7 +77,8 @@ class JobLimits:
         """Return the error of a job that took too long."""
         return errors.JobTimeoutError(
             f"the run took longer than `timeout_minutes`={self.timeout_minutes:g} and"
-            " was stopped; what it had published by then stays, all else is as before."
+            " was stopped; what it had published by then stays, everything else is"
+            " unchanged."
             " Give it more time or more workers, and run it again"
         )
 
@@ -94,7 +95,8 @@ class JobLimits:
         minutes = plan.seconds(choice.rate_for(plan.n_components).gflops) / 60
         if minutes > self.timeout_minutes:
             raise errors.PlanError(
-                f"by plan the sums of n_components={plan.n_components:_} alone take"
+                f"the sums of n_components={plan.n_components:_} alone are estimated to"
+                f" take"
                 f" {minutes:.3g} minutes on {plan.n_workers} × {plan.n_threads}"
                 f" threads, but `timeout_minutes` is {self.timeout_minutes:g}; give it"
                 " more time or more workers, or fewer components"

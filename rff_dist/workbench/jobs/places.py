@@ -90,12 +90,12 @@ class Destination:
         "Path or URL where the model is published.", "MODEL", place="writes"
     )
     overwrite: bool = fields.flag(
-        "Replace what is there, at the end of the job: a model, a page or a picture."
+        "Replace an existing model, page or picture, at the end of the job."
         " Versions of a registered model are never replaced."
     )
     register: bool = fields.flag(
-        "Publish the model as the next version of a registered model, whose folder"
-        " `model` then is, such as models/NAME."
+        "Publish the model as the next version of the registered model in the folder"
+        " `model`, such as models/NAME."
     )
 
 

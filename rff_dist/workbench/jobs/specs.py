@@ -95,7 +95,7 @@ class Clustering:
         unit="MODEL",
         place="writes",
     )
-    overwrite: bool = fields.flag("Replace what is there, at the end of the job.")
+    overwrite: bool = fields.flag("Replace an existing output, at the end of the job.")
     register: bool = fields.like(places.Destination, "register")
     lloyd: LloydOptions
     labels: str | None = fields.optional(
@@ -133,7 +133,7 @@ class Predict:
     source: places.DataSource
     output: str = fields.argument(
         "Path or URL of the Zarr group to write, with the array 'predictions' or"
-        " 'labels'; of a grid a grid, with the variable 'prediction' or 'labels'. A"
+        " 'labels'; for a grid, a grid with the variable 'prediction' or 'labels'. A"
         " name that ends in .parquet, .csv or .csv.gz writes a table. A stopped job"
         " goes on when it is repeated; from tables and into object stores it begins"
         " again.",
@@ -159,7 +159,7 @@ class Predict:
         "Write the principal components too, as 'principal'. For clusters that were"
         " found in them."
     )
-    overwrite: bool = fields.flag("Replace an output that is there.")
+    overwrite: bool = fields.flag("Replace an existing output.")
 
 
 @fields.group
@@ -171,7 +171,8 @@ class Evaluate:
     model: str = fields.argument(_MODEL, "MODEL", place="reads")
     source: places.SupervisedDataSource
     std: bool = fields.flag(
-        "Judge the standard deviations too, by NLPD and how often intervals cover. For"
+        "Judge the standard deviations too, by NLPD and by the share of targets inside"
+        " intervals. For"
         " a regression."
     )
 
@@ -197,9 +198,9 @@ class Update:
         place="reads",
     )
     tolerance: fields.NonNegative = fields.option(
-        "Largest rise of a target's mean squared error on those rows, as a share of"
-        " that error; chance is allowed for. Beyond it the champion is kept and the new"
-        " rows are refused.",
+        "Largest tolerated rise of a target's mean squared error on those rows, as a"
+        " share of it: 0.05 is 5 %. If the rise is larger with 99 % confidence, the"
+        " champion is kept and the new rows are refused.",
         0.05,
         unit="SHARE",
     )
@@ -208,7 +209,7 @@ class Update:
     )
     backfill: fields.RowNumber | None = fields.optional(
         "Number of the first row from which refused rows are judged again. By default"
-        " they are passed over.",
+        " they are skipped.",
         unit="ROW",
     )
     window: str | None = fields.optional(
@@ -272,8 +273,8 @@ class Refit:
     """
 
     like: str = fields.argument(
-        "Path or URL of a regression with its statistics, or of a registered model, to"
-        " train alike.",
+        "Path or URL of a regression with its statistics, or of a registered model,"
+        " whose features and alpha are used.",
         "LIKE",
         place="reads",
     )
@@ -342,26 +343,23 @@ class Ingest:
     )
     tables: options.TableOptions
     holdout: fields.Share | None = fields.optional(
-        "Share of the rows to hold out for a test, in a dataset of their own:"
+        "Share of the rows to hold out for a test, in a separate dataset:"
         " data-test.zarr next to data.zarr. Rows of one group stay together. With a"
         " share, the source may be a dataset that is to be cut in two.",
         unit="10%",
     )
     holdout_by: str | None = fields.optional(
         "Column of dates or numbers. The rows of its largest values are held out, so"
-        " that no row to train on is later than a row to test on. The dataset keeps the"
+        " that no training row is later than a test row. The dataset keeps the"
         " order, so that models are chosen by folds of time too. By default rows are"
         " held out at random, or by groups.",
         unit="COLUMN",
     )
     test: str | None = fields.optional(
-        "Path or URL of the dataset of rows that are held out, if it is to be another"
-        " one.",
+        "Path or URL of the dataset of held-out rows, if it is to be another one.",
         place="writes",
     )
-    seed: fields.Seed = fields.option(
-        "Seed of the choice of rows that are held out.", 0
-    )
+    seed: fields.Seed = fields.option("Seed of the choice of held-out rows.", 0)
     append: bool = fields.flag(
         "Append the rows of files that were not ingested before, or follow what changed"
         " in a Delta or Iceberg table: rows are added, replaced and deleted. A dataset"
@@ -393,9 +391,9 @@ class Ingest:
         "Number of rows of a chunk, in a new dataset. By default chosen by size.",
         unit="ROWS",
     )
-    overwrite: bool = fields.flag("Replace a dataset that is there.")
+    overwrite: bool = fields.flag("Replace an existing dataset.")
     plain: bool = fields.flag(
-        "Create the dataset as plain Zarr, which every program for Zarr can read. It"
+        "Create the dataset as plain Zarr, which any program for Zarr can read. It"
         " keeps no versions, and rows cannot be appended later."
     )
     message: str | None = fields.like(Forget, "message")
@@ -495,7 +493,7 @@ class Auto:
     seed: int = fields.like(RidgeOptions, "seed")
     card: str | None = fields.like(Train, "card")
     overwrite: bool = fields.flag(
-        "Replace the data of an earlier run, and a page that is there. The model"
+        "Replace the data of an earlier run, and an existing page. The model"
         " becomes the next version in any case."
     )
 

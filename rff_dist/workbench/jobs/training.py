@@ -43,8 +43,7 @@ class ComparisonOptions:
     panel: ClassVar[str] = feature_options.KernelFeatures.panel
 
     kernels: Kernels | None = fields.optional(
-        "Kernels to compare on all rows, instead of one, each one of those of"
-        " `kernel`.",
+        "Kernels to compare on all rows, each given as for `kernel`.",
         unit="K1,K2,…",
     )
     length_scales: LengthScales | None = fields.optional(

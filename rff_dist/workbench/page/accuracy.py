@@ -87,8 +87,8 @@ def score_section(
         _errors_table(page, "This model by cross-validation", estimate)
         if metrics is not None:
             page.say(
-                "Quote the errors on test rows. Those of cross-validation are of other"
-                " rows, and may be too small where they also chose the model.",
+                "Quote the errors on test rows. Cross-validated errors are of other"
+                " rows, and may be too small because they also chose the model.",
                 note=True,
             )
 
@@ -364,8 +364,8 @@ def confusion_section(
     header = ("class", *(f"predicted {name}" for name in shown), "recall", "precision")
     page.table("Rows by true class and predicted class", header, rows)
     page.say(
-        "Recall: the share of a class that is found. Precision: the share of rows"
-        " predicted as a class that are of it.",
+        "Recall: the share of a class's rows that are predicted as that class."
+        " Precision: the share of rows predicted as a class that belong to it.",
         note=True,
     )
 
@@ -410,8 +410,8 @@ def _draw_roc(
     axes.plot([0, 1], [0, 1], **_GUIDE)
     pictures.plain_axes(
         axes,
-        f"share of other rows that are called {name}",
-        f"share of {name} that is found",
+        f"share of other rows predicted as {name}",
+        f"share of {name} predicted as {name}",
     )
     words = (
         f"ROC curve of {name}: the area under it (ROC AUC) is {text.score(area, 3)};"

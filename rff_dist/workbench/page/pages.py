@@ -131,7 +131,8 @@ def clusters_page(
     page.parts.append(sizes)
     tables = results.numbers_tables(clustering.record)
     if tables:
-        about = "Of the number taken, any larger one cuts most times as many links."
+        about = "The chosen number is the one beyond which the number of cut links"
+        " rises most."
         page.section("Number of clusters", about)
         page.parts += tables
 

@@ -67,7 +67,7 @@ def clusters_facts(figures: Facts) -> Lines:
     starts = figures["start_inertias"]
     if len(starts) > 1:
         worst = number(max(starts))
-        inertia += f", the least of {len(starts)} starts (the largest: {worst})"
+        inertia += f", the smallest of {len(starts)} starts (the largest: {worst})"
     shape = figures.get(shapes.SHAPE)
     n_passes = words.plural(figures["n_iter"], "pass", "passes")
     if figures["converged"]:
@@ -128,7 +128,7 @@ def numbers_tables(figures: Facts) -> list[Table]:
     shape = figures.get(shapes.SHAPE)
     if shape is None or len(shape["cuts"]) < 2:
         return []
-    caption = "numbers of clusters, and links between neighbours that these cut"
+    caption = "links between neighbouring rows that are cut, by number of clusters"
     rows = [(int(number), f"{cut:.2%}") for number, cut in shape["cuts"].items()]
     best = list(shape["cuts"]).index(str(figures["n_clusters"]))
     return [Table(caption, ("clusters", "links cut"), rows, best)]

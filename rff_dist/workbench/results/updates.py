@@ -82,7 +82,7 @@ def update_facts(record: Facts) -> words.Lines:
     if record["decision"] == "kept":
         if record["new"]:
             update_command += ["--backfill", str(record["new"][0][0])]
-        facts["to take the rows nonetheless"] = shlex.join([*update_command, "--force"])
+        facts["to accept the rows anyway"] = shlex.join([*update_command, "--force"])
     if (solution := record.get("solution")) is not None:
         alpha = words.value_words(solution["alpha"])
         before = words.value_words(solution["alpha_before"])
@@ -107,7 +107,7 @@ def decision_words(record: Facts) -> str:
 def _drift_words(drift: Facts) -> str:
     values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
     if not drift["drifted"]:
-        return f"none at the level {drift['level']:g} (p-values: {values})"
+        return f"none found at the level {drift['level']:g} (p-values: {values})"
     return words.Alert(f"in {some(drift['parts'])} (p-values: {values})")
 
 

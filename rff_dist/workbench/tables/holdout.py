@@ -117,7 +117,7 @@ def warn_of_chance(
     dates = [part for part in encoders if isinstance(part, Date)]
     if dates and holdout.by is None and not has_groups:
         _log.warning(
-            "the rows to test on are chosen at random, although the table has dates"
+            "the test rows are chosen at random, although the table has dates"
             " (%s); to test how later rows are predicted, hold out the latest ones:"
             " give the column as `holdout_by`",
             listed([part.names[0] if is_encoded else part.column for part in dates]),

@@ -130,7 +130,7 @@ def test_scores_that_say_nothing_give_the_frequencies(caplog):
     # slope of minus hundreds
     means = (codes.sum(axis=0) - codes) / 399
     opposite = fit_calibration(means, codes)
-    assert "the classes of 400 left-out rows are not told apart" in caplog.text
+    assert "separate the classes of 400 left-out rows" in caplog.text
     assert_allclose(
         np.exp(opposite.log_probabilities(means))[:, 1], 100 / 400, rtol=0.02
     )
@@ -159,7 +159,7 @@ def test_scores_that_mislead_are_not_turned_round(n_classes, caplog):
     scores, labels, _ = scored(300, n_classes)
     found = fit_calibration(-scores, codes_of(labels, n_classes))
     assert found.slope == SMALLEST_SLOPE
-    assert "the classes of 300 left-out rows are not told apart" in caplog.text
+    assert "separate the classes of 300 left-out rows" in caplog.text
     P = np.exp(found.log_probabilities(-scores))
     # with a slope near 0 the best intercepts give the frequencies of the classes
     assert_allclose(P.mean(axis=0), np.bincount(labels) / 300, atol=0.01)
