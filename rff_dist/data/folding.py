@@ -85,8 +85,8 @@ class Folds(ABC):
 
 @dataclass(frozen=True)
 class HashFolds(Folds):
-    """Folds as good as random: each `n_folds` consecutive rows go to different folds,
-    in an order by hashes.
+    """scikit-learn's shuffled `KFold`, by hashes: each `n_folds` consecutive rows go to
+    different folds, in a pseudo-random order.
 
     They are the same on every machine, and appended rows do not change them.
 
@@ -140,7 +140,7 @@ class GroupFolds(Folds):
     held out together.
 
     Passes over a dataset first count the rows of its groups. Up to 65,536 groups are
-    then shared out by size, so that folds are as even as groups allow. With more
+    then distributed by size, so that folds are as even as groups allow. With more
     groups, or for a group that was not counted, a hash of the group gives its fold.
 
     Attributes
@@ -203,7 +203,7 @@ class GroupFolds(Folds):
         Raises
         ------
         DataError
-            If there is one group, or fewer than the folds that were asked for.
+            If there is one group, or fewer than the requested folds.
         """
         if len(groups) < 2:
             raise DataError(
@@ -250,9 +250,9 @@ class TimeFolds(Folds):
     number of rows.
 
     Folds are contiguous, and each is validated on after training on those before it. If
-    their number does not divide the rows, their sizes differ by at most one, where
-    scikit-learn's first one takes what is left over. The first fold is only trained on,
-    so `n_folds` folds give `n_folds` - 1 splits.
+    their number does not divide the rows, their sizes differ by at most one, whereas
+    scikit-learn's first fold takes the remaining rows. The first fold is only trained
+    on, so `n_folds` folds give `n_folds` - 1 splits.
 
     Attributes
     ----------

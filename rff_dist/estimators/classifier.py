@@ -64,16 +64,15 @@ def _sorted(classes: Any) -> AnyArray:
 
 @dataclass(repr=False, eq=False)
 class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
-    """Classification in random Fourier or Nyström features: ridge, logistic regression
-    or kernel SVM.
+    """scikit-learn's `SVC` or kernel logistic regression for any number of rows, tuned.
 
-    Ridge regression on targets of −1 and +1 costs as much as `RFFRidge`, and chooses in
-    the same way: kernel, length scales, features and alpha by the cross-validated
-    squared errors of targets. From 1,000 rows on, length scales per column are
-    tuned by the log loss of rows left out in turn, in place of the evidence. The
-    other losses start from its solution and take 10 to 30 more cheap passes, of
-    O(n_samples · n_components · n_features) each. All have the same bits on one
-    thread, many threads or a cluster, and memory does not grow with the rows.
+    The default loss is ridge regression on targets of −1 and +1. It costs as much as
+    `RFFRidge`, and chooses in the same way: kernel, length scales, features and alpha
+    by the cross-validated squared errors of these targets. From 1,000 rows on, length
+    scales per column are tuned by the log loss of rows left out in turn, in place of
+    the evidence. The other losses start from its solution and take 10 to 30 more cheap
+    passes, of O(n_samples · n_components · n_features) each. All have the same bits on
+    one thread, many threads or a cluster, and memory does not grow with the rows.
 
     Parameters
     ----------
@@ -84,31 +83,33 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     engine
         As in `RFFRidge`. Usually leave it.
     sample_weight_kind : {"auto", "precision", "frequency"}, default="auto"
-        What sample weights mean, see `RFFRidge`: "auto" takes whole numbers as
-        repetitions of their rows, and other weights as precisions. A factor on all
-        precisions does not change probabilities either.
+        Usually leave it. It says what sample weights mean, see `RFFRidge`: "auto" takes
+        whole numbers as repetitions of their rows, and other weights as precisions. A
+        factor on all precisions does not change probabilities either.
     alpha : "auto", "cv", "cv-1se", "gcv", "evidence", float or list, default="auto"
-        The penalty. The objectives are Σ w·(y − f)² + alpha‖W‖² for ridge, Σ w·max(0, 1
-        − y·f)² + alpha‖W‖² for the squared hinge, and −Σ w·log p + ½·alpha‖W‖² for the
-        logistic loss. Alpha is chosen as in `RFFRidge`, for ridge on the targets. The
-        squared hinge uses this choice as it is; the logistic loss uses it times the
-        mean of p·(1 − p), but at least times 1/8, so that it has as many degrees of
-        freedom. One number is used as it is: 1/alpha is the C of scikit-learn's
-        LogisticRegression, 1/(2·alpha) that of LinearSVC.
+        The penalty; usually leave it. The objectives are Σ w·(y − f)² + alpha‖W‖² for
+        ridge, Σ w·max(0, 1 − y·f)² + alpha‖W‖² for the squared hinge, and −Σ w·log p +
+        ½·alpha‖W‖² for the logistic loss. Alpha is chosen as in `RFFRidge`, for ridge
+        on the targets. The squared hinge uses this choice as it is; the logistic loss
+        uses it times the mean of p·(1 − p), but at least times 1/8, so that it has as
+        many degrees of freedom. One number is used as it is: 1/alpha is the C of
+        scikit-learn's LogisticRegression, 1/(2·alpha) that of LinearSVC.
     loss : {"squared", "logistic", "squared_hinge"}, default="squared"
-        "squared" is the fastest. Its probabilities are a sigmoid (a softmax for more
-        than two classes) that is fitted to leave-one-out scores. "logistic" is
-        multinomial logistic regression, with probabilities of its own. "squared_hinge"
-        is the kernel support vector machine, one class against the rest, without
-        probabilities.
+        Begin with "squared", which is the fastest. Its probabilities are a sigmoid (a
+        softmax for more than two classes) fitted to leave-one-out scores. "logistic" is
+        multinomial logistic regression; take it if probabilities matter most.
+        "squared_hinge" is the kernel support vector machine, one class against the
+        rest, without probabilities; take it if only accuracy matters.
     class_weight : "balanced", dict or None, default=None
-        Factors on the weights of each class's rows, as in scikit-learn. Probabilities
+        Set it to "balanced" if rare classes should count as much as frequent ones:
+        factors on the weights of each class's rows, as in scikit-learn. Probabilities
         are those of the reweighted rows.
     tol : float, default=1e-6
-        "logistic" and "squared_hinge" stop when the objective is about this close to
-        its minimum, relative to the loss of scores of 0.
+        Usually leave it. "logistic" and "squared_hinge" stop when the objective is
+        about this close to its minimum, relative to the loss of scores of 0.
     max_iter : int, default=100
-        The largest number of steps of these losses; each is one pass, rarely two.
+        Raise it if a warning says so: the largest number of steps of these losses; each
+        is one pass, rarely two.
 
     Attributes
     ----------
@@ -124,7 +125,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         The same scores are X·coef_' + intercept_; only with a linear kernel whose
         inputs are not mapped.
     n_iter_ : int
-        Steps that minimised the loss; 1 for the squared loss, which is solved at once.
+        Number of steps that minimised the loss; 1 for the squared loss, which is solved
+        at once.
     alpha_, kernel_, features_, length_scale_, n_components_, mapped_columns_
         As in `RFFRidge`.
     feature_map_, model_, n_features_in_
@@ -140,8 +142,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     -----
     For every loss, `predict` returns the class of the largest probability, which is
     also the class of the largest decision. With the squared loss it may not be the
-    class of the largest score: the calibration has an offset for each class, so that a
-    class between others, or a rare one, gets the rows that it should.
+    class of the largest score: the calibration has an offset for each class, which
+    corrects for classes that lie between others, and for rare ones.
 
     There is `partial_fit` for the squared loss only: the others need all rows in each
     pass.
@@ -271,19 +273,19 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     ) -> Self:
         """Add rows to the exact sums of the squared loss; see `RFFRidge.partial_fit`.
 
-        The first call fits: it chooses what is left open, and needs rows of two
-        classes. Later calls add rows of any of the classes, and the coefficients are
-        those of one fit with the same features and alpha. Probabilities are calibrated
-        on the rows of all calls, or on a sample of 10,000, which the estimator keeps
-        meanwhile; stored models do not hold it. After `fit`, or for a loaded model, no
-        former rows are there, and the calibration stays as it is.
+        The first call fits: it chooses all parameters that are not set, and needs rows
+        of two classes. Later calls add rows of any of the classes, and the coefficients
+        are those of one fit with the same features and alpha. Probabilities are
+        calibrated on the rows of all calls, or on a sample of 10,000, which the
+        estimator keeps meanwhile; stored models do not hold it. After `fit`, or for a
+        loaded model, there are no earlier rows, and the calibration stays as it is.
 
         Parameters
         ----------
         X, y, sample_weight
             As in `fit`.
         classes : array-like of shape (n_classes,)
-            All labels that any call will have. May be left out in later calls.
+            All labels of this and later calls. May be left out in later calls.
 
         Raises
         ------
@@ -388,8 +390,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     def predict(self, X: Any) -> Any:
         """Return the class of each row, shape (n_samples,); see `decision_function`.
 
-        On a grid of xarray classes in words are numbers, whose words are in the
-        attribute `flag_meanings`.
+        On a grid of xarray, text classes become numbers; the attribute `flag_meanings`
+        has their names.
         """
         check_is_fitted(self)
         classes = self.classes_

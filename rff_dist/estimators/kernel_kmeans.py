@@ -43,35 +43,37 @@ _STRIP_BYTES = 2**22
 class KernelKMeans(
     ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, base.RowsEstimator
 ):
-    """Kernel k-means by the whole Gram matrix: exact, for thousands of rows.
+    """Exact kernel k-means, which scikit-learn lacks, for some thousands of rows.
 
-    Minimises Σ w·‖φ(x) − c‖², with c the mean of the row's cluster in the kernel's
-    feature space, and finds clusters that no plane separates, such as rings. It takes 8
-    · n_samples² bytes, and O(n_samples² · n_clusters) per iteration. For more rows use
-    `RFFKMeans`, which approximates this.
+    It needs the whole Gram matrix: it minimises Σ w·‖φ(x) − c‖², with c the mean of the
+    row's cluster in the kernel's feature space, and finds clusters that no plane
+    separates, such as rings. It takes 8 · n_samples² bytes, and O(n_samples² ·
+    n_clusters) per iteration. For more rows use `RFFKMeans`, which approximates this.
 
     Parameters
     ----------
     n_clusters : int, default=8
+        Set it: the number of clusters.
     kernel : str or Kernel, default="gaussian"
-        A name, or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear",
-        see `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales that
-        are given here are kept.
+        Set it, or leave it for a first try: a name, or a text such as "matern:nu=2.5"
+        or "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`;
+        or a Kernel object. Length scales given here are left alone.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The length scale, in units of the (standardised) inputs; "auto" is the median
-        distance between rows of a seeded sample. Clusters that are not convex need
-        less: about the width of a cluster.
+        Set it if clusters are not convex, to about the width of a cluster. In units of
+        the (standardised) inputs; "auto" is the median distance between rows of a
+        seeded sample.
     n_init : int or "auto", default="auto"
-        The number of starts, each by greedy k-means++ in feature space; the one of
-        smallest inertia is kept. "auto" is 10.
+        Usually leave it: the number of starts, each by greedy k-means++ in feature
+        space. The one with the smallest inertia is kept. "auto" is 10.
     max_iter : int, default=300
-        The largest number of iterations of each start.
+        Raise it if a warning says so: the largest number of iterations of each start.
     standardize : {"auto", "rank"} or bool, default=False
-        How the inputs are prepared, see `RFFKMeans`.
+        Set it to True if columns have different units, see `RFFKMeans`.
     categorical_features : "from_dtype", list, array or None, default="from_dtype"
-        Which columns are categories; see `RFFRidge`.
+        Usually leave it. It says which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
-        The seed of starts and of the sample.
+        Set it to an integer for clusters that can be repeated: the seed of starts and
+        sample.
     verbose : int, default=0
         1 shows what the fit is doing, on standard error.
 

@@ -30,11 +30,10 @@ class RFFKMeans(
     ClusterMixin,
     base.FeatureEstimator,
 ):
-    """Kernel k-means through random Fourier or Nyström features, in passes that never
-    store them.
+    """scikit-learn's `KMeans` and `SpectralClustering` for any number of rows.
 
-    Minimises Σ w·‖z(x) − c‖² over `n_clusters` centres c. This approaches kernel
-    k-means as `n_components` grows, and finds clusters that no plane separates, such as
+    Kernel k-means in random Fourier or Nyström features z(x): it minimises Σ w·‖z(x) −
+    c‖² over `n_clusters` centres c, and finds clusters that no plane separates, such as
     rings. Each Lloyd pass costs O(n_samples · n_components · (n_features + n_clusters))
     per start, and memory does not grow with the rows. Sums are exact, so labels and
     centres have the same bits on one thread, many threads or a cluster.
@@ -42,70 +41,76 @@ class RFFKMeans(
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        "auto" is a number from 2 to 16, chosen on 1,000 rows: the one for which any
-        larger number cuts most times as many links between neighbours.
+        Set it, or take "auto": a number from 2 to 16, chosen on 1,000 rows as the one
+        beyond which the number of cut links between neighbouring rows rises most.
     kernel : str or Kernel, default="gaussian"
-        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
-        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or
-        a Kernel object. Length scales that are given here are kept.
+        Usually leave it, so that shapes are found. The kernel to approximate: a name,
+        or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
+        `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales given
+        here are left alone.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The length scale, in units of the (standardised) inputs. "auto" clusters up to
+        Usually leave it. In units of the (standardised) inputs. "auto" clusters up to
         5,000 rows in degree-normalised Nyström features of six length scales, and by
         plain k-means. The partition that cuts the smallest share of the links between
         neighbours decides `features`, `n_components` (at most so many), `n_principal`
         and `normalize`. If any of `kernel`, `features`, `design`, `precision`,
         `n_principal` or `normalize` is given, or `init` is an array, or a column holds
-        categories, it is the median distance between rows, which suits round clusters.
+        categories, "auto" is the median distance between rows, which suits round
+        clusters.
     n_components : int, default=1024
-        D, the number of components of Z. The error of the kernel falls as 1/√D, and the
-        cost grows as D. An even number makes pairs of cosines and sines, an odd one
-        cosines with random phases, which have more variance. With Nyström features it
-        is the number of centres; data with fewer distinct rows use all of them, and the
-        kernel is then exact.
+        Usually leave it: D, the number of components of Z. The error of the kernel
+        falls as 1/√D, and the cost grows as D. An even number makes pairs of cosines
+        and sines, an odd one cosines with random phases, which have more variance. With
+        Nyström features it is the number of centres; data with fewer distinct rows use
+        all of them, and the kernel is then exact.
     n_init : int or "auto", default="auto"
-        The number of starts, which share each pass; the start of least inertia is kept.
-        "auto" is 1.
+        Raise it for better clusters: the number of starts, which share each pass. The
+        start with the smallest inertia is kept. "auto" is 1.
     init : {"k-means||", "k-means++"} or array, default="k-means||"
-        How centres begin. "k-means||" draws candidates from all rows in three passes,
-        "k-means++" takes a sample of 4,096 rows; of so few rows all distinct ones are
-        candidates. Among the candidates, k-means++ and local search choose the centres.
-        An array gives centres as rows of inputs, of shape (n_clusters, n_features), or
-        in Z, of shape (n_clusters, n_components or `n_principal`).
+        Usually leave it. It says how centres begin. "k-means||" draws candidates from
+        all rows in three passes, "k-means++" takes a sample of 4,096 rows; with fewer
+        rows, all distinct ones are candidates. Among the candidates, k-means++ and
+        local search choose the centres. An array gives centres as rows of inputs, of
+        shape (n_clusters, n_features), or in Z, of shape (n_clusters, n_components or
+        `n_principal`).
     max_iter : int, default=300
-        The largest number of Lloyd passes.
+        Raise it if a warning says so: the largest number of Lloyd passes.
     tol : float, default=1e-4
-        A start stops when the sum of its centres' squared shifts is at most this share
-        of the mean variance of Z's columns; with 0, when no label changes.
+        Usually leave it. A start stops when the sum of its centres' squared shifts is
+        at most this share of the mean variance of Z's columns; with 0, when no label
+        changes.
     n_principal : int or None, default=None
-        Cluster in the scores on that many leading kernel principal components (see
-        `RFFPCA`), instead of all features. This takes one more pass of O(n_samples ·
-        n_components²), and makes the others cheaper.
+        Usually leave it. Cluster in the scores on that many leading kernel principal
+        components (see `RFFPCA`), instead of all features. This takes one more pass of
+        O(n_samples · n_components²), and makes the others cheaper.
     normalize : {None, "degree"}, default=None
-        "degree" uses the principal components of degree-normalised features, see
-        `RFFPCA`. This is spectral clustering if `n_principal` is one less than the
-        number of clusters and `length_scale` is below the gaps between them; rows are
-        scaled to norm 1 (Ng, Jordan & Weiss 2001). Use Nyström features with it:
-        Fourier features blur the degrees of a narrow kernel.
+        Usually leave it. "degree" uses the principal components of degree-normalised
+        features, see `RFFPCA`. This is spectral clustering if `n_principal` is one less
+        than the number of clusters and `length_scale` is below the gaps between them;
+        rows are scaled to norm 1 (Ng, Jordan & Weiss 2001). Use Nyström features with
+        it: Fourier features blur the degrees of a narrow kernel.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
-        Fourier features do not depend on the data; Nyström features are kernel values
-        at rows of the data, by RULE uniform (the default), dense (without isolated
-        rows), k-means++ or rpcholesky, and work with any kernel. Whitening them costs
-        O(n_components²) more per row and pass.
+        Usually leave it. Fourier features do not depend on the data; Nyström features
+        are kernel values at rows of the data, by RULE uniform (the default), dense
+        (without isolated rows), k-means++ or rpcholesky, and work with any kernel.
+        Whitening them costs O(n_components²) more per row and pass.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
-        How the frequencies of Fourier features are arranged; see `RFFSampler`.
+        Usually leave it. It says how the frequencies of Fourier features are arranged;
+        see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
-        How Fourier features are rounded: "standard" to 15 bits, so that products are
-        summed exactly and fast; "high" to float32.
+        Usually leave it. It says how Fourier features are rounded: "standard" to 15
+        bits, so that products are summed exactly and fast; "high" to float32.
     standardize : {"auto", "rank"} or bool, default=False
-        How the inputs are prepared. False leaves them as they are, as scikit-learn
-        does: if units differ, columns of large values then decide most. True, "rank"
-        and "auto" are as in `RFFRidge`.
+        Set it to True if columns have different units. False leaves inputs as they are,
+        as scikit-learn does, so columns of large values decide most. True, "rank" and
+        "auto" are as in `RFFRidge`.
     categorical_features : "from_dtype", list, array or None, default="from_dtype"
-        Which columns are categories; see `RFFRidge`.
+        Usually leave it. It says which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
-        The seed of frequencies, samples and starts.
+        Set it to an integer for clusters that can be repeated: the seed of frequencies,
+        samples and starts.
     engine : Engine or None, default=None
-        What runs the passes. None is this process, or, for data out of memory, the
+        Usually leave it: None is this process, or, for data out of memory, the
         current Dask client if there is one.
     verbose : int, default=0
         1 shows the progress of the fit as a bar on standard error; as lines in
@@ -135,8 +140,8 @@ class RFFKMeans(
         All of this, with the inertia of each pass and each start, and the weight of
         each cluster.
     shape_ : str
-        What length_scale="auto" or n_clusters="auto" chose and how clear it is; "" if
-        nothing was chosen.
+        What length_scale="auto" or n_clusters="auto" chose, and how distinct the
+        clusters are; "" if nothing was chosen.
     n_features_in_ : int
         Columns of the inputs.
     feature_names_in_ : array of str
@@ -339,7 +344,7 @@ class RFFKMeans(
 
     @property
     def shape_(self) -> str:
-        """What was chosen and how clear it is."""
+        """What was chosen, and how distinct the clusters are."""
         return str(self._fitted.card.get(shapes.SHAPE, {}).get("sentence", ""))
 
     @property

@@ -44,7 +44,7 @@ def save_model(
 ) -> None:
     """Store a fitted model.
 
-    Meanwhile, a reader sees the model that was there before, or none.
+    Meanwhile, a reader sees the previous model, or none.
 
     Parameters
     ----------

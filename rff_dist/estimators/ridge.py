@@ -30,16 +30,16 @@ from rff_dist.statistics.specs import StatisticsSpec
 
 @dataclass(repr=False, eq=False)
 class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
-    """Kernel ridge regression through random Fourier or Nyström features, by exact
-    streamed statistics.
+    """scikit-learn's `KernelRidge` for any number of rows, tuned by cross-validation.
 
-    Minimises ‖y − b − Z w‖² + alpha·‖w‖². With all parameters left alone, the fit
-    compares some 15 candidates (kernel, length scales, kind of features) on up to
-    10,000 rows, and the best two or three on all rows, or on 65,536 if there are more;
-    anything you set yourself is kept. If you set all of them, there are two passes over
-    the rows: a cheap one for means, and one of O(n_samples · n_components²) that
-    accumulates Z'Z and Z'y exactly. The fit has the same bits on one thread, many
-    threads or a cluster, and its memory does not grow with the rows.
+    Random Fourier or Nyström features Z replace the kernel: the fit minimises ‖y − b −
+    Z w‖² + alpha·‖w‖². With all parameters left alone, the fit compares some 15
+    candidates (kernel, length scales, kind of features) on up to 10,000 rows, and the
+    best two or three on all rows, or on 65,536 if there are more; anything you set
+    yourself is left alone. If you set all of them, there are two passes over the rows:
+    a cheap one for means, and one of O(n_samples · n_components²) that accumulates Z'Z
+    and Z'y exactly. The fit has the same bits on one thread, many threads or a cluster,
+    and its memory does not grow with the rows.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         The penalty; usually leave it. "cv" minimises the error of exact k-fold
         cross-validation (the largest alpha, if several are as good); "cv-1se" is the
         largest alpha within one standard error of that. "gcv" is generalised
-        cross-validation, which can choose far too small an alpha if some rows are
-        unlike the others. "evidence" maximises the marginal likelihood. Of several
-        numbers, cross-validation takes the best. "auto" is "cv", or "gcv" if memory
-        does not hold the sums of any folds. Up to 500 rows, without `cv` or groups,
-        "auto" leaves out each row in turn, and takes the largest alpha whose error is
-        within one standard error of the smallest, comparing errors row by row.
+        cross-validation, which can choose far too small an alpha if there are outliers.
+        "evidence" maximises the marginal likelihood. Of several numbers,
+        cross-validation takes the best. "auto" is "cv", or "gcv" if memory does not
+        hold the sums of any folds. Up to 500 rows, without `cv` or groups, "auto"
+        leaves out each row in turn, and takes the largest alpha whose error is within
+        one standard error of the smallest, comparing errors row by row.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter or splits, default=None
         The folds of cross-validation. Set it to `TimeFolds` if rows are in order of
         time; give `fit` the groups if rows of one group belong together. A number makes
@@ -129,15 +129,15 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         increasing function: a sum of its standardised values, these cut off smoothly,
         and normal scores, by weights that the evidence chooses.
     categorical_features : "from_dtype", list, array or None, default="from_dtype"
-        Which columns of a frame or an array in memory are categories, of which only
-        equal and different counts. "from_dtype" takes columns of text, and those whose
-        type is a category (a dictionary, in Arrow). Name others, such as codes, by a
-        list of all names or positions, or a boolean for each column; None means no
-        column. A missing text is a level of its own; a level that the fit did not see
-        is told by a warning, and predicted with less certainty. Booleans are 0 and 1,
-        dates become the days that have passed, the day of the year, the weekday and the
-        hour, as far as these vary. Missing numbers and dates are refused. Stored rows
-        have their categories from the table that they were ingested from.
+        Which columns of a frame or an array in memory are categories, which are only
+        compared for equality. "from_dtype" takes columns of text, and those whose type
+        is a category (a dictionary, in Arrow). Name others, such as codes, by a list of
+        all names or positions, or a boolean for each column; None means no column. A
+        missing text is a separate level. A level that the fit did not see gives a
+        warning, and is predicted with less certainty. Booleans are 0 and 1, dates
+        become the days that have passed, the day of the year, the weekday and the hour,
+        as far as these vary. Missing numbers and dates are refused. Stored rows have
+        their categories from the table that they were ingested from.
     fit_intercept : bool, default=True
         Usually leave it. It says whether to fit an intercept, which is not penalised.
     random_state : int, RandomState, Generator or None, default=None
@@ -153,15 +153,16 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         Lower it for speed, raise it for accuracy: how much is tried where parameters
         leave a choice. 1 is one pass with the Gaussian kernel at the median length
         scale, and up to 1,024 components. 2 compares tuned kernels with a linear model,
-        and doubles components to 4,096 where that pays. 3 begins with 4,096, doubles
-        them to 8,192, takes five folds, and searches for length scales from 24 starts.
+        and doubles components to 4,096 if that lowers the error. 3 begins with 4,096,
+        doubles them to 8,192, takes five folds, and searches for length scales from 24
+        starts.
     time_limit : float or None, default=None
         Set it if a model must be there in time. After so many seconds nothing further
-        is tried; the components are then as many as the remaining time is enough for,
-        from how long the first candidates took. There is always a model; it is late if
+        is tried; the number of components is then chosen to fit the remaining time, as
+        estimated from the first candidates. There is always a model; it is late if
         reading the rows twice takes longer. `n_components` must be "auto".
-        `selection_["untried"]` says what there was no time for. Which model it is
-        depends on how fast the machine is.
+        `selection_["untried"]` lists what there was no time for. The model depends on
+        the speed of the machine.
     engine : Engine or None, default=None
         Usually leave it: passes run in this process, or, for data out of memory, on the
         current Dask client if there is one. Give a `DaskEngine` for another cluster.
@@ -181,7 +182,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         with a linear kernel whose inputs are not mapped; other kernels have no number
         per input.
     intercept_ : float or float64 array of shape (n_targets,)
-        The prediction where all inputs are 0; only where `coef_` is.
+        The prediction where all inputs are 0; only together with `coef_`.
     alpha_ : float, or float64 array of shape (n_targets,)
         The penalty in use; an array if targets have different ones.
     n_components_ : int
@@ -192,15 +193,15 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         Columns of the inputs that are not only standardised, but mapped; see
         `standardize`.
     selection_ : dict
-        How choices were made. `candidates` is a list of dicts, one for each candidate
-        that was tried, with its kernel, length scale, features and error
-        (`pandas.DataFrame` shows it). After cross-validation it also has the winner's
-        table: `cv_alphas`, `cv_n_components`, `cv_errors` (mean squared errors of every
-        split, number of components, alpha and target), `cv_weights` (of each split's
-        rows), `cv_mean` and `cv_standard_error` over splits, `cv_target_variance`,
-        `cv_leverages` (mean leverage of the rows trained on). After GCV or the evidence
-        it has the path on all rows: `alphas`, `scores` (GCV, one column per target),
-        `log_evidences`, `degrees_of_freedom`. Empty if nothing was chosen.
+        How choices were made. `candidates` is a list of dicts, one for each candidate,
+        with its kernel, length scale, features and error (`pandas.DataFrame` shows it).
+        After cross-validation it also has the winner's table: `cv_alphas`,
+        `cv_n_components`, `cv_errors` (mean squared errors of every split, number of
+        components, alpha and target), `cv_weights` (of each split's rows), `cv_mean`
+        and `cv_standard_error` over splits, `cv_target_variance`, `cv_leverages` (mean
+        leverage of the rows trained on). After GCV or the evidence it has the path on
+        all rows: `alphas`, `scores` (GCV, one column per target), `log_evidences`,
+        `degrees_of_freedom`. Empty if nothing was chosen.
     estimate_ : dict or None
         Estimated errors on new rows, by cross-validation: for each target `rmse`,
         `rmse_standard_error` and `r2`. None if nothing was cross-validated.
@@ -297,15 +298,15 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows to the exact sums: adding rounds nothing, and the order of calls
+        """Add rows to the exact sums: nothing is rounded, and the order of calls
         changes no bit.
 
         Each call rounds its rows' products tile by tile, at about 1e-16 of the sums.
-        Rows that are cut elsewhere than between whole tiles, of 4,096 rows (2,048 above
-        D = 4,096), are therefore rounded differently. The first call fixes the
-        features, the standardisation and the weights' grid. If it chose alpha or the
-        number of components by k-fold or leave-one-out errors, these stay fixed too.
-        The model is solved when its coefficients are first needed.
+        Calls that do not end at a whole tile of 4,096 rows (2,048 above D = 4,096) are
+        therefore rounded differently. The first call fixes the features, the
+        standardisation and the weights' grid. If it chose alpha or the number of
+        components by k-fold or leave-one-out errors, these stay fixed too. The model is
+        solved when its coefficients are first needed.
 
         Parameters
         ----------
@@ -345,8 +346,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         X : array-like, frame, xarray, sparse matrix, Dask or Zarr array, dataset, URL
             Of shape (n_samples, n_features).
         return_std : bool, default=False
-            Whether to return the standard deviation of a new observation as well: of
-            its noise, the coefficients and the intercept, by Bayesian linear regression
+            Whether to return the standard deviation of a new observation as well: it
+            includes noise, coefficients and intercept, by Bayesian linear regression
             with alpha and the kernel taken as known; see `rff_dist.ridge.uncertainty`.
             The observation has the mean of the training rows' positive weights, or
             weight 1 if weights are frequencies. Not for Dask collections.
@@ -387,16 +388,16 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     def predict_interval(self, X: Any, *, coverage: float = 0.95) -> tuple[Any, Any]:
         """Predict intervals that contain new observations with probability `coverage`.
 
-        If the fit had folds, as by default, errors of held-out rows make them, whatever
-        the distribution of the noise: a row's interval is as many times the typical
-        error near the row as contains that share of held-out rows. See
-        `rff_dist.ridge.held_out`. A fit without folds (one given `alpha` without `cv`,
-        GCV, the evidence), or a merge of models, has normal intervals: ± a normal
-        quantile times the standard deviations of `predict`, at the same cost. For a
-        model with nearly as many degrees of freedom as rows these are too narrow, which
-        a warning says. After `partial_fit` intervals are by the rows of the fit. Rows
-        with a level of a category that was never seen have wider ones, by how far known
-        levels are apart.
+        If the fit had folds, as by default, they are made from the errors of held-out
+        rows, and assume no distribution of the noise: an interval is the typical error
+        near its row times one factor, chosen so that the share `coverage` of held-out
+        rows is inside. See `rff_dist.ridge.held_out`. A fit without folds (one given
+        `alpha` without `cv`, GCV, the evidence), or a merge of models, has normal
+        intervals: ± a normal quantile times the standard deviations of `predict`, at
+        the same cost. For a model with nearly as many degrees of freedom as rows these
+        are too narrow, and there is a warning. After `partial_fit` intervals still use
+        the rows of the fit. Rows with an unseen level of a category have wider ones:
+        the more known levels differ, the wider.
 
         Parameters
         ----------
@@ -489,7 +490,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         return effects.column_effects(self.model_)
 
     def effect_shares(self, X: Any) -> effects.EffectShares:
-        """Return how much of the variance of predictions each column's effect is.
+        """Return the share of each column's effect in the variance of predictions.
 
         Parameters
         ----------

@@ -30,60 +30,66 @@ from rff_dist.statistics import inspection
 
 @dataclass(repr=False, eq=False)
 class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEstimator):
-    """Kernel PCA through random Fourier or Nyström features, by exact streamed
-    statistics.
+    """scikit-learn's `KernelPCA` for any number of rows.
 
-    The components are eigenvectors of the centred Z'Z, which one pass accumulates; the
-    scores of new rows are one product. Memory does not grow with the rows, since no
-    Gram matrix of rows is made. The scores approach those of scikit-learn's
-    `KernelPCA`, up to signs, as `n_random_features` grows.
+    In random Fourier or Nyström features Z, the components are eigenvectors of the
+    centred Z'Z, which one pass accumulates; the scores of new rows are one product.
+    Memory does not grow with the rows, since no Gram matrix of rows is made. The scores
+    approach those of scikit-learn's `KernelPCA`, up to signs, as `n_random_features`
+    grows.
 
     Parameters
     ----------
     n_components : int, default=2
-        Principal components to keep, as in scikit-learn's PCA and KernelPCA; not D.
+        Set it: principal components to keep, as in scikit-learn's PCA and KernelPCA;
+        not D.
     kernel : str or Kernel, default="gaussian"
-        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
-        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or
-        a Kernel object. Length scales that are given here are kept.
+        Set it if you know how smooth the data are; else leave it. A name, or a text
+        such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
+        `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales given
+        here are left alone.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The length scale, in units of the (standardised) inputs; "auto" is the median
-        distance between rows of a seeded sample.
+        Try several: components depend on it. In units of the (standardised) inputs;
+        "auto" is the median distance between rows of a seeded sample.
     n_random_features : int, default=2048
-        D, the number of components of Z (`n_components` of `RFFRidge` and
-        `RFFSampler`). The error of the kernel falls as 1/√D, and the cost grows as D².
-        With Nyström features it is the number of centres; data with fewer distinct rows
-        use all of them, and the kernel is then exact.
+        Usually leave it: D, the number of components of Z (`n_components` of `RFFRidge`
+        and `RFFSampler`). The error of the kernel falls as 1/√D, and the cost grows as
+        D². With Nyström features it is the number of centres; data with fewer distinct
+        rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
-        Fourier features do not depend on the data; Nyström features are kernel values
-        at rows of the data, by RULE uniform (the default), k-means++ or rpcholesky, and
-        work with any kernel.
+        Usually leave it. Fourier features do not depend on the data; Nyström features
+        are kernel values at rows of the data, by RULE uniform (the default), k-means++
+        or rpcholesky, and work with any kernel.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
-        How the frequencies of Fourier features are arranged; see `RFFSampler`.
+        Usually leave it. It says how the frequencies of Fourier features are arranged;
+        see `RFFSampler`.
     precision : {"standard", "high"}, default="standard"
-        How Fourier features are rounded: "standard" to 15 bits, so that products are
-        summed exactly and fast; "high" to float32.
+        Usually leave it. It says how Fourier features are rounded: "standard" to 15
+        bits, so that products are summed exactly and fast; "high" to float32.
     standardize : {"auto", "rank"} or bool, default=False
-        How the inputs are prepared. False leaves them as they are, as scikit-learn
-        does: if units differ, columns of large values then decide most. True, "rank"
-        and "auto" are as in `RFFRidge`.
+        Set it to True if columns have different units. False leaves inputs as they are,
+        as scikit-learn does, so columns of large values decide most. True, "rank" and
+        "auto" are as in `RFFRidge`.
     normalize : {None, "degree"}, default=None
-        "degree" divides each row's features by its degree, the sum of its similarities
-        to all rows. The scores are then those of spectral clustering, nearly constant
-        on clusters, and the variances are the eigenvalues of Δ^(−1/2) K Δ^(−1/2) below
-        the trivial one, with the degrees on the diagonal of Δ. This needs a kernel that
-        is never negative, and one more cheap pass. Degrees below a twentieth of the
-        mean degree are raised to a twentieth of the mean, see `n_floored_`. Use Nyström
-        features for a narrow kernel: the error of a degree by Fourier features is about
-        n/√D, which is more than the degree itself.
+        Usually leave it; set it for spectral clustering. "degree" divides each row's
+        features by its degree, the sum of its similarities to all rows. The scores are
+        then those of spectral clustering, nearly constant on clusters, and the
+        variances are the eigenvalues of Δ^(−1/2) K Δ^(−1/2) below the trivial one, with
+        the degrees on the diagonal of Δ. This needs a kernel that is never negative,
+        and one more cheap pass. Degrees below a twentieth of the mean degree are raised
+        to a twentieth of the mean, see `n_floored_`. Use Nyström features for a narrow
+        kernel: the error of a degree by Fourier features is about n/√D, which is more
+        than the degree itself.
     whiten : bool, default=False
-        Whether scores are divided by their standard deviations, to have variance 1.
+        Usually leave it. It says whether scores are divided by their standard
+        deviations, to have variance 1.
     categorical_features : "from_dtype", list, array or None, default="from_dtype"
-        Which columns are categories; see `RFFRidge`.
+        Usually leave it. It says which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
-        The seed of frequencies and samples.
+        Set it to an integer for scores that can be repeated: the seed of frequencies
+        and samples.
     engine : Engine or None, default=None
-        What runs the passes. None is this process, or, for data out of memory, the
+        Usually leave it: None is this process, or, for data out of memory, the
         current Dask client if there is one.
     verbose : int, default=0
         1 shows the progress of the fit as a bar on standard error; as lines in
@@ -105,8 +111,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
     feature_mean_ : float64 array of shape (D,)
         The mean of the (normalised) features, which is subtracted from them.
     n_components_ : int
-        The number of components kept. If the rows have fewer directions than asked for,
-        a warning says so.
+        The number of components kept. If the rows have fewer directions than requested,
+        there is a warning.
     noise_floor_ : float
         Variances up to this value are rounding.
     n_floored_ : int
@@ -143,7 +149,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
     >>> from rff_dist import RFFPCA
     >>> angle = np.linspace(0, 2 * np.pi, 200, endpoint=False)
     >>> ring = np.column_stack([np.cos(angle), np.sin(angle)])
-    >>> X = np.concatenate([ring, 3 * ring])  # two rings, which no straight line parts
+    >>> X = np.concatenate([ring, 3 * ring])  # two rings, which no line separates
     >>> pca = RFFPCA(
     ...     1,
     ...     length_scale=0.4,
@@ -276,7 +282,7 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
 
 @dataclass(repr=False, eq=False)
 class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEstimator):
-    """Approximate a kernel's feature map by random Fourier or Nyström features.
+    """scikit-learn's `RBFSampler` and `Nystroem`, with more kernels and less variance.
 
     Inner products of the transformed rows approximate the kernel: Z @ Z.T ≈ k(X, X),
     with an error that falls as 1/√n_components. For training on many rows use
@@ -285,32 +291,33 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
     Parameters
     ----------
     kernel : str or Kernel, default="gaussian"
-        The kernel to approximate: a name, or a text such as "matern:nu=2.5" or
-        "gaussian:length_scale=2 + linear", see `rff_dist.kernels.names.find_kernel`; or
-        a Kernel object. Length scales that are given here are kept.
+        Set it if you know how smooth the data are; else leave it. A name, or a text
+        such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
+        `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales given
+        here are left alone.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
-        The length scale, in the inputs' units; "auto" is the median distance between
-        rows of a seeded sample.
+        Set it, or leave it for a first try. In the inputs' units; "auto" is the median
+        distance between rows of a seeded sample.
     n_components : int, default=2048
-        Columns of Z. An even number makes pairs of cosines and sines, an odd one
-        cosines with random phases, which have more variance. With Nyström features it
-        is the number of centres; data with fewer distinct rows use all of them, and the
-        kernel is then exact.
+        Raise it for a smaller error: columns of Z. An even number makes pairs of
+        cosines and sines, an odd one cosines with random phases, which have more
+        variance. With Nyström features it is the number of centres; data with fewer
+        distinct rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
-        Fourier features do not depend on the data; Nyström features are kernel values
-        at rows of the data, by RULE uniform (the default), k-means++ or rpcholesky, and
-        work with any kernel.
+        Usually leave it. Fourier features do not depend on the data; Nyström features
+        are kernel values at rows of the data, by RULE uniform (the default), k-means++
+        or rpcholesky, and work with any kernel.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
-        How the frequencies of Fourier features are arranged. Orthogonal ones have less
-        variance than "iid", and need an isotropic kernel. Quasi-Monte Carlo works for
-        any kernel, also the Laplacian, and is best for few columns. "auto" is
-        orthogonal if the kernel allows it, else "iid".
+        Usually leave it. It says how the frequencies of Fourier features are arranged.
+        Orthogonal ones have less variance than "iid", and need an isotropic kernel.
+        Quasi-Monte Carlo works for any kernel, also the Laplacian, and is best for few
+        columns. "auto" is orthogonal if the kernel allows it, else "iid".
     precision : {"standard", "high"}, default="standard"
-        How Fourier features are rounded: "standard" to 15 bits, so that products are
-        summed exactly and fast; "high" to float32, for ridge penalties so small that
-        rounding shows.
+        Usually leave it. It says how Fourier features are rounded: "standard" to 15
+        bits, so that products are summed exactly and fast; "high" to float32, for ridge
+        penalties so small that rounding shows.
     categorical_features : "from_dtype", list, array or None, default="from_dtype"
-        Which columns are categories; see `RFFRidge`.
+        Usually leave it. It says which columns are categories; see `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
         The seed.
     verbose : int, default=0

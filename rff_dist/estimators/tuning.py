@@ -1,8 +1,8 @@
 """Tune a kernel before a fit: length scales by the evidence, or candidates by folds.
 
 Rows go in as for an estimator; a kernel with its length scales, or a fitted `RFFRidge`
-with the errors of all candidates, comes out. `RFFRidge()` does both by itself; these
-functions are for those who want to see or change what is compared.
+with the errors of all candidates, comes out. `RFFRidge()` does both automatically;
+these functions are for those who want to see or change what is compared.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def tune_length_scales(
     Parameters
     ----------
     kernel : name or Kernel
-        A kernel with one length scale, such as Gaussian or Matern; its own one is
+        Set it to a kernel with one length scale, such as Gaussian or Matern, which is
         replaced.
     X : array-like of shape (n_samples, n_features), dataset, path or URL
         Inputs.
@@ -60,20 +60,22 @@ def tune_length_scales(
     sample_weight : array-like of shape (n_samples,), optional
         How much each row counts in the likelihood; rows of weight 0 do not count.
     per_feature : bool
-        Whether each input column gets its own length scale, or all share one.
+        Usually leave it. It says whether each input column gets its own length scale,
+        or all share one.
     standardize : {"auto", "rank"} or bool
-        How the inputs are prepared, as in `RFFRidge`, by a pass or two over all rows.
-        The length scales are in units of the prepared columns.
+        Usually leave it. It says how the inputs are prepared, as in `RFFRidge`, by a
+        pass or two over all rows. The length scales are in units of the prepared
+        columns.
     n_samples : int
-        The largest number of rows of the sample.
+        Usually leave it: the largest number of rows of the sample.
     n_components : int
-        Features that polish the length scales, an even number.
+        Usually leave it: features that refine the length scales, an even number.
     n_starts : int, optional
-        The number of short searches, on up to 400 rows: from the median distance
-        between rows, from √n_features times that, and from random length scales. By
-        default 2, or 12 from 16 columns on.
+        Raise it if the search may miss the best: the number of short searches, on up to
+        400 rows: from the median distance between rows, from √n_features times that,
+        and from random length scales. By default 2, or 12 from 16 columns on.
     random_state : int, Generator, RandomState or None
-        The seed; None takes one from the operating system.
+        Usually leave it: the seed; None takes one from the operating system.
     sample_weight_kind : {"precision", "frequency"}, default="precision"
         As in `RFFRidge`.
 
@@ -179,20 +181,21 @@ def tune_kernels(
     X, y, sample_weight, groups
         As in `RFFRidge.fit`.
     kernels : sequence of str or Kernel
-        Names, or texts such as "matern:nu=2.5". A kernel with one length scale is tried
-        with each of `length_scales`, which replace its own; sums, products and linear
-        kernels are tried as they are.
+        Set them to compare other kernels: names, or texts such as "matern:nu=2.5". A
+        kernel with one length scale is tried with each of `length_scales`, which
+        replace its own; sums, products and linear kernels are tried as they are.
     length_scales : sequence, optional
-        Numbers, arrays of shape (n_features,), multiples of the median distance between
-        rows such as "0.5x", "median" for "1x", or "evidence"; by default ¼, ½, 1, 2 and
-        4 times the median, see `rff_dist.ridge.candidates.make_candidates`.
+        Usually leave them. Numbers, arrays of shape (n_features,), multiples of the
+        median distance between rows such as "0.5x", "median" for "1x", or "evidence";
+        by default ¼, ½, 1, 2 and 4 times the median, see
+        `rff_dist.ridge.candidates.make_candidates`.
     cv : int, HashFolds, GroupFolds, TimeFolds, splitter or iterable of splits
         As in `RFFRidge`.
     design : str or Design
         As in `RFFRidge`.
     n_components : int or sequence of int, default=1024
-        D. Given several, each candidate takes its smallest within one standard error of
-        its best, which costs its tables only.
+        Usually leave it: D. Given several, each candidate takes its smallest within one
+        standard error of its best, at little cost.
     alpha : "cv", "cv-1se", float or sequence of float, default="cv"
         As in `RFFRidge`.
     random_state : int, RandomState, Generator or None, default=None
@@ -210,8 +213,8 @@ def tune_kernels(
         phases.
     search : FitResult
         `rows` has a dict for each candidate (`pandas.DataFrame(search.rows)` shows
-        them), `best` is the best of them, and `n_readings` says how many times the data
-        were read.
+        them), `best` is the best of them, and `n_readings` is the number of times that
+        the data were read.
 
     Raises
     ------

@@ -147,7 +147,7 @@ class FeatureSpec:
 
 
 class FeatureMap(ABC):
-    """Maps rows to features; other rooms know no more about it than this.
+    """Maps rows to features: what all kinds of features have in common.
 
     `fill` writes features unnormalised and transposed, one component per line.
     Multiplied by `scales`, and then by the inverse of the `whitener` if there is one,

@@ -61,7 +61,7 @@ class Nystrom:
         second more.
     jitter : float
         Added to the diagonal of the centres' Gram matrix, as a share of its mean. If
-        the kernel barely tells centres apart, rounding errors are divided by the
+        centres are nearly equal to the kernel, rounding errors are divided by the
         jitter. With a Gaussian kernel of length scale 10 on 36,000 rows of eight
         columns, 1e-7 left an error of 0.39, but 1e-5 and 1e-4 one of 0.36. With centres
         far apart, 1e-11 and 1e-5 gave the same errors to four digits.

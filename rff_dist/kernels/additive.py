@@ -26,7 +26,7 @@ class Additive(stationary.Stationary):
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        Those of `kernel`, where all columns act together; in the inputs' units, and a
+        Of the kernel of all columns together, in the inputs' units, and a
         sequence gives one per column. k_j has the length scale of column j divided by
         √n_features: rows that are ℓ apart over all columns are about that far apart in
         each. So the same number, such as the median distance between rows, suits all

@@ -46,7 +46,7 @@ class SpectralKernel(stationary.Stationary):
         discrete. Whole numbers give a kernel of period 2πℓ.
     length_scale : float or sequence of float of shape (n_features,)
         Inputs are divided by it; a sequence gives one per input column. 1 by default,
-        since the distribution has a scale of its own.
+        since the distribution has its own scale.
 
     Raises
     ------

@@ -197,8 +197,8 @@ def open_dataset(
         since 1970, and sine and cosine of the day of the year. A variable with the
         attributes `flag_values` and `flag_meanings` is a category, by its meanings.
     sample_weight : str, optional
-        Name of the weights' array. None weighs all rows alike, and logs a warning if
-        there is an array "sample_weight".
+        Name of the weights' array. None gives all rows the same weight, and logs a
+        warning if there is an array "sample_weight".
     missing_chunks : {"error", "fill"}, default="error"
         What a chunk that is not in the store means: lost data ("error"), or a chunk
         that held only the fill value ("fill"), which Zarr does not write by default.

@@ -93,8 +93,8 @@ def write_dataset(
 
     Floats and integers keep their dtype in X. A vector y of integers, booleans or text
     holds labels and keeps its type; other targets and weights become float64. Every
-    chunk has a checksum. The dataset appears when it is complete; a failed write leaves
-    what was there before.
+    chunk has a checksum. The dataset appears when it is complete; a failed write
+    changes nothing.
 
     Parameters
     ----------
@@ -122,8 +122,8 @@ def write_dataset(
         by a commit.
     versioned : bool, default=False
         Whether the dataset keeps versions, so that rows can be appended, replaced and
-        deleted: an Icechunk repository. Plain Zarr is written once, and every program
-        that knows Zarr reads it.
+        deleted: an Icechunk repository. Plain Zarr is written once, and any program for
+        Zarr reads it.
 
     Returns
     -------

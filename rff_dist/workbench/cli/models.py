@@ -99,7 +99,7 @@ def promote(
     number: Count = fields.argument("Which version.", "N"),
     reason: str = _WHY,
 ) -> Document:
-    """Make a version the current one: everyone who reads the model from now on gets
+    """Make a version the current one: everyone who reads the model from then on gets
     it.
     """
     return _publish_change(model, _open(model).promote(number, reason=reason))
