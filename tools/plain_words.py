@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLACES = (
     "*.md",
     "deploy/*.md",
+    "notebooks/*.md",
     "notebooks/manual/pages/**/*.md",
     "rff_dist/**/*.py",
     "flows/*.py",
@@ -34,7 +35,19 @@ WORDS = {
     r"one an? (column|row|chunk)": "one per …",
     r"(bytes?|numbers?|rows?|µs|ns|ms) a (row|column|chunk|feature)": "per",
     r"for our": "…; ours",
+    r"least": "smallest, minimum, fewest",
+    r"how often": "how many times, what share",
+    r"(none|never)theless": "anyway",
+    r"undisturbed": "uninterrupted",
+    r"handful": "few",
+    r"shared out": "divided, distributed",
+    r"for want of": "for lack of",
+    r"mend(s|ed)?": "fix, correct, help",
+    r"all else": "everything else, other",
+    r"belongs? into": "belong in",
 }
+#: What holds one of them, and is fine.
+_FINE = r"(?i)`[^`\n]*`|\bat\s+(the\s+)?least\b|\bleast[- ](squares|significant)\b"
 # a phrase may be broken over two lines
 _WHOLE = [rf"(?P<w{i}>\b{word}\b)".replace(" ", r"\s+") for i, word in enumerate(WORDS)]
 _PATTERN = re.compile("|".join(_WHOLE), re.IGNORECASE)
@@ -62,7 +75,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 def found_in(path: Path) -> Iterator[str]:
     for first, text in prose(path):
-        bare = re.sub(r"`[^`\n]*`", lambda name: " " * len(name.group()), text)
+        bare = re.sub(_FINE, lambda part: re.sub(r"\S", " ", part.group()), text)
         for hit in _PATTERN.finditer(bare):
             better = list(WORDS.values())[int(hit.lastgroup[1:])]
             line = first + bare.count("\n", 0, hit.start())

@@ -197,7 +197,7 @@ def _by_default(numbers: type, classified: type) -> Callable[[bool, int], Fit]:
 
 
 def _named(kernel: str, features: str = "auto") -> Model:
-    """Ours with a kernel of its candidates by name, and all else by default."""
+    """Ours with a kernel of its candidates by name, and everything else by default."""
     scale = "evidence" if kernel.startswith("additive") else "auto"
     options = {
         "kernel": kernel,

@@ -386,10 +386,10 @@ def _regrets(rows: list[Row]) -> Iterator[str]:
     lines.append(["mean", "", "", *([""] * len(models)), f"{np.mean(regrets):+.1%}"])
     yield (
         "**Regret.** The default chooses from these kernels and kinds of features; here"
-        " each is asked for by name, and all else is by default, the number of"
-        " components too. Regret is the default's error over that of the best of them"
-        " on the held-out rows, which only hindsight could choose. It is below 0 where"
-        " mapped columns err less, which only the default tries."
+        " each is given by name, and everything else is left at its default, the number"
+        " of components too. Regret is how much larger the default's error is than that"
+        " of the best of them on the held-out rows, which only hindsight could choose."
+        " It is below 0 if mapped columns, which only the default tries, are better."
     )
     yield _markdown([head, *lines])
 

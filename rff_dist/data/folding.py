@@ -43,7 +43,7 @@ class Folds(ABC):
     #: At least 2.
     n_folds: int = 5
 
-    words: ClassVar[str]  # how rows are shared out, for people
+    words: ClassVar[str]  # how rows are distributed, for people
 
     def __post_init__(self) -> None:
         n_folds: Any = self.n_folds
@@ -191,7 +191,7 @@ class GroupFolds(Folds):
         return fold_of_group[inverse]
 
     def balanced(self, groups: AnyArray, n_rows: IntArray) -> Self:
-        """Return the same folds, with groups shared out by size.
+        """Return the same folds, with groups distributed by size.
 
         Parameters
         ----------

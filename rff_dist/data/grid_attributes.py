@@ -87,7 +87,7 @@ def meanings_of(name: str, attributes: Facts) -> dict[Any, str]:
         raise DataError(
             f"{name!r} has `flag_masks`: a cell may hold several flags at"
             " once; expected numbers, or one flag in a cell (`flag_values`). Store each"
-            " flag as a variable of its own, of 0 and 1"
+            " flag as a separate variable of 0 and 1"
         )
     if not {"flag_values", "flag_meanings"} <= attributes.keys():
         return {}

@@ -348,8 +348,8 @@ def announce_pass(
 def log(event: Event, *, target: logging.Logger = logger) -> None:
     """Log an event, with its members as the record's `event`.
 
-    Blocks and steps have the level DEBUG, all else has INFO. What only displays need is
-    not logged: there are hundreds, and from several threads.
+    Blocks and steps have the level DEBUG, everything else has INFO. What only displays
+    need is not logged: there are hundreds, and from several threads.
     """
     if isinstance(event, RowsCounted) or (isinstance(event, Rounds) and event.done):
         return

@@ -4,7 +4,7 @@ A pass is named by a digest of all that its result depends on: the function, its
 the stored rows and the blocks. A run is consecutive blocks that one task sums. Whoever
 computes it keeps the sums of its first blocks now and then, in place of those that it
 kept before. Sums are exact, so the kept ones and those of the other blocks add up to
-the bits of an undisturbed pass.
+the bits of an uninterrupted pass.
 """
 
 from __future__ import annotations

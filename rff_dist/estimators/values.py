@@ -161,7 +161,7 @@ def _refuse_value(name: str, value: Any, row: int, column: object) -> None:
         number = np.nan if is_missing else float(value)
     except (TypeError, ValueError):
         if not isinstance(value, str):
-            return  # scikit-learn has words for all else
+            return  # scikit-learn has words for everything else
         problem = (
             f"Input {name} contains text: {where} holds {value[:40]!r}; expected"
             " numbers"

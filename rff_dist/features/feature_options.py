@@ -33,7 +33,7 @@ PRECISIONS = ("standard", "high")
 KERNELS = (
     f"{', '.join(registry.KERNELS)}, with parameters as in matern:nu=1.5 or"
     " polynomial:degree=3. laplacian is the L1 form. Kernels in a sum or product have"
-    " length scales of their own: 'gaussian:length_scale=2 + 0.1 * linear'."
+    " their own length scales: 'gaussian:length_scale=2 + 0.1 * linear'."
 )
 LENGTH_SCALE = (
     "Length scale of the kernel, or one for each column, in units of the (scaled)"

@@ -53,12 +53,11 @@ class Nystrom:
     ----------
     centres : {"uniform", "dense", "k-means++", "rpcholesky"}
         How centres are chosen among distinct rows: with equal probabilities; the same
-        without isolated rows, which would be clusters of their own; by
-        k-means++ in the kernel's own distance; or by randomly pivoted Cholesky, which
-        needs the fewest centres to come near the kernel, and 8 · sample_rows ·
-        n_components bytes. With 2,000 centres the last two lowered the errors on two
-        real data sets from 0.392 to 0.388 and from 0.097 to 0.093, and took about a
-        second more.
+        without isolated rows, which would be separate clusters; by k-means++ in the
+        kernel's distance; or by randomly pivoted Cholesky, which needs the fewest
+        centres to come near the kernel, and 8 · sample_rows · n_components bytes. With
+        2,000 centres the last two lowered the errors on two real data sets from 0.392
+        to 0.388 and from 0.097 to 0.093, and took about a second more.
     jitter : float
         Added to the diagonal of the centres' Gram matrix, as a share of its mean. If
         centres are nearly equal to the kernel, rounding errors are divided by the
@@ -308,8 +307,8 @@ def draw_nystrom(
     of the kernel without a length scale have 1.
 
     Raises InvalidParameterError if the kernel does not suit such rows, or k(x, x) is 0
-    or extreme; SolveError if the Gram matrix is not positive definite with a jitter of
-    its own size.
+    or extreme; SolveError if the Gram matrix is not positive definite with a jitter as
+    large as its entries.
     """
     kernel = kernel.with_default_length_scales(lambda part, columns: 1.0)
     kernel.check_columns(sample.shape[1])

@@ -439,8 +439,8 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     is_separate = fit.machines.separate_client
     n_targets = sizes.n_targets
     # Blocks are cut and read as for sums of Z'Z, which one component makes negligible.
-    # All else in memory grows with the real number: the angles of levels here, tiles
-    # and columns below.
+    # Everything else in memory grows with the real number: the angles of levels here,
+    # tiles and columns below.
     one_component = replace(fit, n_components=1, sums=Sums(alpha=1.0))
     plan_without_sums = _plan_direct(one_component)
     angle_bytes = fit.process_bytes - one_component.process_bytes

@@ -2,7 +2,7 @@
 
 A flow takes the options of its job as parameters, and runs the job with each of its
 steps as a task. Prefect alone would keep what tasks return in memory, repeat errors
-that no second try mends, and leave a reader of a failed run without a hint of how to go
+that no second try fixes, and leave a reader of a failed run without a hint of how to go
 on.
 
 `rff_dist.storage.output_places.hold` keeps two runs of one model apart, also direct

@@ -34,5 +34,5 @@ def check_server() -> None:
             return  # of an authority that Prefect's settings may know
         raise ClusterUnavailableError(
             f"no Prefect server answers at {redact(url)} ({error}); start it, or unset"
-            " PREFECT_API_URL, so that the flow starts one of its own"
+            " PREFECT_API_URL, so that the flow starts its own"
         ) from error

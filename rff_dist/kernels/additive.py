@@ -143,7 +143,7 @@ class Additive(stationary.Stationary):
 
     def weights(self, n_features: int) -> FloatArray:
         """Return the weights of the three parts, of shape (3,); their sum is 1."""
-        # of a single column the parts are the same, and `dense` takes the least work
+        # of a single column the parts are the same, and `dense` takes the smallest work
         if n_features == 1:
             return np.array([0.0, 0.0, 1.0])
         *of_columns, order_2, dense = self._given()

@@ -308,7 +308,9 @@ class _MovingStarts:
         return min(self._last_inertias)
 
     def clusters(self) -> Clusters:
-        """Return the clusters of the start of least inertia, the first of equals."""
+        """Return the clusters of the start with the smallest inertia, the first of
+        equals.
+        """
         inertias = self._last_inertias
         best = int(np.argmin(inertias))
         return Clusters(

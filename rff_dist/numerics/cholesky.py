@@ -45,7 +45,7 @@ def solve_cholesky(
 
     The status is ILL_CONDITIONED, with a LinAlgWarning, if alpha and the smallest
     eigenvalue are both below the floor. If alpha = 0 and the Gram is singular, or if
-    the factorisation breaks down, eigenvalues give the solution of least norm: the
+    the factorisation breaks down, eigenvalues give the solution of minimum norm: the
     status is RANK_DEFICIENT, and a LinAlgWarning names the rank.
 
     Raises InvalidParameterError if alpha is negative, not finite or of a wrong shape;

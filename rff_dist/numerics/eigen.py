@@ -53,7 +53,7 @@ class RidgeSpectrum(solution.EquationFacts):
         """Solve for one alpha, or one per target, in O(n_components² · n_targets).
 
         Directions whose eigenvalue was clipped get no weight, so alpha = 0 on a
-        singular system gives the coefficients of least norm. If eigenvalues were
+        singular system gives the coefficients of minimum norm. If eigenvalues were
         clipped and alpha is below the floor, the status is RANK_DEFICIENT, with a
         LinAlgWarning.
 

@@ -38,7 +38,7 @@ class Encoding:
         "Value of the column that replaces missing ones; none replaces nothing. With"
         " median and mean, another column marks them by 0 and 1 where more than 1 %"
         " (and at least 10) are missing; median-only leaves it out. A missing text is"
-        " always a level of its own.",
+        " always a separate level.",
         default="none",
         unit="median|mean|median-only|most-frequent|none",
     )

@@ -74,7 +74,7 @@ class SpeedEstimate:
 
 
 class Budget:
-    """The seconds that one fit may take, and what was not tried for want of them."""
+    """The seconds that one fit may take, and what was not tried for lack of them."""
 
     def __init__(self, limit: float | None) -> None:
         self._begun = time.monotonic()

@@ -64,8 +64,8 @@ EXACT_ROWS = 2048
 ROUND_ROWS = 10_000
 # Parts of the kernel that is tried by default: smooth functions, and rougher ones.
 AUTO_KERNELS = (stationary.Gaussian(), stationary.Matern(nu=1.5))
-# Of more columns, functions of single columns take longer than all else: pol, with 26,
-# took 49 CPU seconds in place of 25.
+# Of more columns, functions of single columns take longer than everything else: pol,
+# with 26, took 49 CPU seconds in place of 25.
 ADDITIVE_COLUMNS = 20
 # where a search for the kernel's weights begins
 FIRST_COLUMN_WEIGHT = 0.05
@@ -286,7 +286,7 @@ def candidates_of(
     dataset: Dataset,
     kinds: Sequence[FeatureKind] | None = None,
 ) -> list[Candidate]:
-    """Return the candidates of a first round, those that take least time first; one if
+    """Return the candidates of a first round, the fastest first; one if
     there is nothing to choose. Those of several kinds of features are tried with each.
     """
     kinds = options.kinds if kinds is None else kinds

@@ -661,8 +661,8 @@ def _with_scores(result: FitResult, prepared: PreparedDataset) -> FitResult:
 def _leaves_single_rows_out(folds: folding.Folds, prepared: PreparedDataset) -> bool:
     """Return whether intervals take each row's error by the model without that row.
 
-    A model without a fold errs more than one of all rows, the more so the fewer rows
-    there are. Folds that are no random rows stay together.
+    A model without a fold has larger errors than one of all rows, the more so the fewer
+    rows there are. Folds that are no random rows stay together.
     """
     base = folds.base if isinstance(folds, folding.TuningFolds) else folds
     has_few_rows = prepared.dataset.n_samples <= EXACT_ROWS
@@ -681,7 +681,9 @@ def conclude(
     finalists: first_round.Finalists,
     budget: Budget,
 ) -> FitResult:
-    """Put options and candidates on the model's card; warn if new rows may err more."""
+    """Put options and candidates on the model's card; warn if errors may be larger on
+    new rows.
+    """
     card_parameters = parameters.of_options(choices.options)
     if choices.has_given_candidates:
         drawn = result.model.feature_map

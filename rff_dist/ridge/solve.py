@@ -173,8 +173,8 @@ def choose_alpha(
 def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> SelectedSolution:
     """Solve ridge regression from its statistics alone, O(n_components³).
 
-    "gcv" and "evidence" search `alpha_grid`; among several given alphas the least GCV
-    decides. See `select_alpha` for targets with alphas of their own.
+    "gcv" and "evidence" search `alpha_grid`; among several given alphas the smallest
+    GCV decides. See `select_alpha` for targets with alphas of their own.
 
     Raises InvalidParameterError if alpha is to be chosen by errors that these
     statistics do not hold.

@@ -95,8 +95,8 @@ def select_alpha(
     GCV estimates the error of new rows whatever the prior. The evidence trusts the
     prior, and is more reliable if the length scales were chosen by it too.
 
-    An alpha for all targets has the least mean of GCV / variance, so that units do not
-    matter; constant targets do not count. Evidences of several targets add up. If
+    An alpha for all targets has the smallest mean of GCV / variance, so that units do
+    not matter; constant targets do not count. Evidences of several targets add up. If
     scores differ by less than 1e-10 of the variance, the larger alpha is taken. The
     best of the grid is refined by a bounded search between its neighbours (Brent's
     method on log alpha). With `per_target` "auto", targets have their own alpha if that

@@ -259,8 +259,8 @@ class _CentredRows:
 #
 # Errors of few rows barely tell alphas apart, and the smallest of those that are as
 # good is easily far too small. So the largest alpha whose error is within one standard
-# error of the least is taken. The standard error is that of the differences row by row,
-# in which most of what makes rows easy or hard to predict cancels.
+# error of the smallest is taken. The standard error is that of the differences row by
+# row, in which most of what makes rows easy or hard to predict cancels.
 #
 # With this rule 38 of 349 nasty draws err by more than 1.1 times the error of the best
 # alpha. It would be 48 with half a standard error, 60 with one and a half, 96 by the
@@ -273,7 +273,7 @@ class _CentredRows:
 # 3.4.3, on the rule of one standard error.
 
 
-# Share of the least error that does not count. If rows can be interpolated, ever
+# Share of the smallest error that does not count. If rows can be interpolated, ever
 # smaller alphas gain little: classes of wine took 7e-10 where 1e-3 errs as much. None
 # of 194 nasty draws fails for it; with 0.01 two do.
 IMMATERIAL = 0.003

@@ -21,9 +21,9 @@ a script can act on:
 ====  ==================================================================================
 
 Options are given by flags, by the environment, or by a TOML file as `--config`; flags
-count most, and the file least. Commands that run a job are in jobs.py, others in
-NAME.py. Such a module is imported when its command is used, and imports slow libraries
-inside its functions. `help.COMMANDS` lists all commands.
+win over the environment, and the environment over the file. Commands that run a job are
+in jobs.py, others in NAME.py. Such a module is imported when its command is used, and
+imports slow libraries inside its functions. `help.COMMANDS` lists all commands.
 """
 
 import atexit

@@ -1,7 +1,7 @@
 """What `--help` shows: the commands in groups, and the options of a command in panels.
 
 The overview of commands is written without cyclopts, whose import would take longer
-than all else. The help of one command is laid out here for cyclopts: the first
+than everything else. The help of one command is laid out here for cyclopts: the first
 sentence about the options that people need first, and all of it with `--help-all`.
 """
 

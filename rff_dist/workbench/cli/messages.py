@@ -257,7 +257,9 @@ def write_json(document: Facts) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return NumPy's values as Python's, mappings as dict, and all else as text."""
+    """Return NumPy's values as Python's, mappings as dict, and everything else as
+    text.
+    """
     if hasattr(value, "tolist"):
         return value.tolist()
     return dict(value) if isinstance(value, Mapping) else str(value)

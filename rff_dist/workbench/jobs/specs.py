@@ -422,7 +422,7 @@ class Ingest:
         if self.append and self.holdout is not None:
             raise InvalidParameterError(
                 "`holdout` is given, but rows are appended to what is there; leave it"
-                " out, and ingest rows for a test into a dataset of their own"
+                " out, and ingest rows for a test into a separate dataset"
             )
         for name, default in (("holdout_by", None), ("test", None), ("seed", 0)):
             if (value := getattr(self, name)) != default and self.holdout is None:

@@ -38,7 +38,7 @@ def open_rows(job: specs.Train) -> TrainingRows:
         if group_by is None:
             raise
         test = _open(job, job.test, None)
-        logger.warning("test rows count as independent, for want of groups: %s", error)
+        logger.warning("test rows count as independent, for lack of groups: %s", error)
         return data, test
 
 

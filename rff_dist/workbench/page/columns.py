@@ -118,7 +118,7 @@ def _tabulate_shares(
     page.say(
         f"The effects of single columns, over {len(X):,} rows. The overlap is twice the"
         " covariances of the rows above it: columns are correlated, and what columns do"
-        " together holds a part of their own effects.",
+        " together includes a part of their effects.",
         note=True,
     )
 

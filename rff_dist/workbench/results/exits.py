@@ -1,7 +1,7 @@
 """Exit codes of commands and scripts, by the error that ended them.
 
-In goes an error, out comes a code that a script can act on: try again later, mend the
-data, or choose another output. Python's own code would be 1 for all of them.
+In goes an error, out comes a code that a script can act on: try again later, correct
+the data, or choose another output. Python's own code would be 1 for all of them.
 """
 
 import os

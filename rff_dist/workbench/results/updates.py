@@ -1,8 +1,8 @@
 """What is said of an update: which rows were new, what was decided, and the errors.
 
 The record of the job goes in; facts, tables and the document come out. Refused rows end
-the command with an exit code of its own, and the facts then show the commands that take
-them nonetheless.
+the command with a separate exit code, and the facts then show the commands that take
+them anyway.
 """
 
 import shlex

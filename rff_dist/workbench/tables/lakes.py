@@ -85,7 +85,7 @@ class Lake:
         raise DataError(
             f"{self.url} is the {self.format} table {self.id}, and {dataset} was made"
             f" of {made_of}; expected the table that it follows. Ingest this one into a"
-            " dataset of its own, or with `overwrite`"
+            " separate dataset, or with `overwrite`"
         )
 
     def schema_changes(self, entry: Facts) -> list[str]:
