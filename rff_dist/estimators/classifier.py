@@ -135,8 +135,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         As in `RFFRidge`, of ridge on the targets.
     estimate_ : dict or None
         Estimates for new rows, by cross-validation: `accuracy` and `log_loss`, each
-        with its `…_standard_error`. They are of ridge on the targets, whatever the loss
-        is. None without folds.
+        with its `…_standard_error`. They are measured for ridge on the targets,
+        whatever the loss. None without folds.
 
     Notes
     -----

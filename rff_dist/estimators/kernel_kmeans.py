@@ -293,8 +293,7 @@ class KernelKMeans(
     def transform(self, X: Any) -> FloatArray:
         """Return the distances of each row to all centres, shape (n_rows, n_clusters).
 
-        A cluster without rows is infinitely far. Inputs and errors are those of
-        `predict`.
+        A cluster without rows is infinitely far. Inputs and errors as in `predict`.
         """
         check_is_fitted(self)
         inputs = self._new_rows(X)

@@ -309,8 +309,8 @@ class RFFKMeans(
     def transform(self, X: Any) -> Any:
         """Return the distances ‖z − c‖ of each row to all centres.
 
-        They are of shape (n_samples, n_clusters). Inputs, laziness and errors are those
-        of `predict`.
+        They are of shape (n_samples, n_clusters). Inputs, laziness and errors as in
+        `predict`.
         """
         check_is_fitted(self)
         clusters = self._fitted

@@ -63,13 +63,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         smaller error: the error of the approximation falls as 1/√D, and the cost grows
         as D². "auto" is 2,048, or fewer if there are fewer rows or little memory; twice
         as many are tried if the last doubling lowered squared errors by more than 10 %,
-        there is no `time_limit`, and memory allows.
-        With Fourier features, an even number makes pairs of cosines and sines, an odd
-        one cosines with random phases. With Nyström features it is the number of
-        centres; data with fewer distinct rows use all of them, and the kernel is then
-        exact. Given several numbers, cross-validation takes the smallest whose error is
-        within one standard error of the best; a single pass at the largest serves them
-        all.
+        unless there is a `time_limit` or too little memory. With Fourier features, an
+        even number makes pairs of cosines and sines, an odd one cosines with random
+        phases. With Nyström features it is the number of centres; data with fewer
+        distinct rows use all of them, and the kernel is then exact. Given several
+        numbers, cross-validation takes the smallest whose error is within one standard
+        error of the best; a single pass at the largest serves them all.
     alpha : "auto", "cv", "cv-1se", "gcv", "evidence", float or list, default="auto"
         The penalty; usually leave it. "cv" minimises the error of exact k-fold
         cross-validation (the largest alpha, if several are as good); "cv-1se" is the
@@ -136,8 +135,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         missing text is a separate level. A level that the fit did not see gives a
         warning, and is predicted with less certainty. Booleans are 0 and 1, dates
         become the days that have passed, the day of the year, the weekday and the hour,
-        as far as these vary. Missing numbers and dates are refused. Stored rows have
-        their categories from the table that they were ingested from.
+        as far as these vary. Missing numbers and dates are refused. Stored rows keep
+        the categories of the ingested table.
     fit_intercept : bool, default=True
         Usually leave it. It says whether to fit an intercept, which is not penalised.
     random_state : int, RandomState, Generator or None, default=None

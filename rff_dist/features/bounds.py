@@ -147,7 +147,8 @@ def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
     points = np.atleast_2d(np.asarray(X, np.float64))
     if len(points) < 2:
         raise DataError(
-            f"X has {len(points)} rows; the maps are compared over pairs of at least 2"
+            f"X has {len(points)} rows; the maps are compared over pairs of rows;"
+            f" expected at least 2"
         )
     terms = [(term.weight, base.shift_invariant_term(term)) for term in kernel.terms()]
     invariant = [(weight, whole) for weight, whole in terms if whole is not None]

@@ -44,11 +44,11 @@ def hook(resume: str) -> Callable[[Flow[..., Any], FlowRun, State[Any]], None]:
     ) -> None:
         key = names.key(f"{flow.name}-stopped", flow_run.parameters)
         log = flow_run_logger(flow_run, cast("Any", flow))
-        log.warning("what is left and how to go on: artifact %s", key)
+        log.warning("leftovers, and how to continue: artifact %s", key)
         artifact = ArtifactCreate(
             key=key,
             type="markdown",
-            description=f"What the run {flow_run.name} left, and how to go on.",
+            description=f"Leftovers of the run {flow_run.name}, and how to continue.",
             data=markdown.to_markdown(
                 describe_stop(flow.name, flow_run.parameters, state, resume=resume)
             ),
@@ -130,4 +130,4 @@ def _describe_leftovers(url: str) -> list[tuple[str, str]]:
         ]
     except Exception as error:  # the store may be what failed
         why = without_secrets(str(error))
-        return [(redact(url), f"what is next to it cannot be listed: {why}")]
+        return [(redact(url), f"the files next to it cannot be listed: {why}")]

@@ -618,8 +618,8 @@ def with_fold_models(result: FitResult, prepared: PreparedDataset) -> FitResult:
         return _with_scores(result, prepared)
     except SolveError as error:
         logger.warning(
-            "intervals are those of a normal distribution: without some fold the model"
-            " has no solution (%s)",
+            "intervals are normal ones: without some fold the model has no solution"
+            " (%s)",
             error,
         )
         return result

@@ -102,8 +102,8 @@ def check_same_rows(
     if differing:
         raise ConflictError(
             f"the {' and '.join(differing)} of the {moments.n_samples:_} rows do not"
-            " add up to what they did in the pass before: the data were changed"
-            " between the two passes, and no result was made. Repeat this when no one"
+            f" add up to the sums of the pass before: the data were changed between the"
+            f" two passes, and there is no result. Repeat this when no one"
             " writes to the data; versioned data may be changed during a job"
         )
 

@@ -66,7 +66,8 @@ class RidgeStatistics(EqualByFields):
         1'W[Y - offset, 1], and the same of squares.
     n_tiles : int
         Number of products, of a tile of rows each, that were rounded to the grid, 0 in
-        fixed point: says how far the Gram may be off. Not part of equality or digest.
+        fixed point: which tells how far the Gram may be off. Not part of equality or
+        digest.
     whitener : Whitener or None
         The feature map's. Not part of equality, digest or storage.
 

@@ -200,7 +200,7 @@ def open_dataset(
         Name of the weights' array. None gives all rows the same weight, and logs a
         warning if there is an array "sample_weight".
     missing_chunks : {"error", "fill"}, default="error"
-        What a chunk that is not in the store means: lost data ("error"), or a chunk
+        Meaning of a chunk that is not in the store: lost data ("error"), or a chunk
         that held only the fill value ("fill"), which Zarr does not write by default.
         Inside a shard that exists, Zarr always reads missing chunks as the fill value.
     version : str, optional

@@ -94,7 +94,7 @@ def write_record(
     output_places.check_output(location, overwrite=overwrite, is_model=True)
     with (
         locations.store_errors(
-            f"{location} could not be written", "; what was there before is unchanged"
+            f"{location} could not be written", "; the previous content is unchanged"
         ),
         output_places.hold(location, holder="a writer"),
     ):

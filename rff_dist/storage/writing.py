@@ -202,7 +202,7 @@ def write_batches(
     )
     with (
         locations.store_errors(
-            f"{location} could not be written", "; what was there before is unchanged"
+            f"{location} could not be written", "; the previous content is unchanged"
         ),
         output_places.hold(location, holder="a writer"),
         _new_group(location, write_options) as (group, change),

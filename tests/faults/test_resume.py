@@ -367,7 +367,7 @@ def test_an_interrupted_command_says_where_it_goes_on(folder, undisturbed):
     )
     _, told = process.communicate(timeout=240)
     assert process.returncode == 130
-    assert f"what it has done is kept in {folder / '.fit.ledger'}" in " ".join(
+    assert f"partial results are kept in {folder / '.fit.ledger'}" in " ".join(
         told.split()
     )
     assert f"to go on: rff-dist {shlex.join(words)}" in told

@@ -67,7 +67,7 @@ def find_remnants(traces: Traces, models: Sequence[str]) -> list[Remnant]:
     if recipe is not None and any(map(_learns_from_values, recipe.columns)):
         what = f"the recipe of {place}, and of models by it"
         why = "medians and ranks of its columns were learned from the rows too"
-        remnants.append(Remnant(what, why, "ingest what is left again"))
+        remnants.append(Remnant(what, why, "ingest the remaining rows again"))
     why = "was ingested, and may hold the rows"
     until = "nothing here removes it"
     remnants += [Remnant(str(file.get("name")), why, until) for file in traces.sources]

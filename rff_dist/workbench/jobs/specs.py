@@ -213,9 +213,9 @@ class Update:
         unit="ROW",
     )
     window: str | None = fields.optional(
-        "Rows of versioned data that the model holds. 12: those of the last 12 loads."
-        " 30d: those of the last 30 days before the newest load. all: every row. By"
-        " default as before.",
+        "Rows of versioned data that the model holds. 12: the last 12 loads. 30d: the"
+        " loads of the last 30 days before the newest one. all: every row. By default"
+        " unchanged.",
         unit="12|30d|all",
     )
     force: bool = fields.flag(
@@ -416,12 +416,14 @@ class Ingest:
             )
         if self.append and self.overwrite:
             raise InvalidParameterError(
-                "`overwrite` is given, but rows are appended to what is there; leave"
+                "`overwrite` is given, but rows are appended to an existing dataset;"
+                " leave"
                 " it out"
             )
         if self.append and self.holdout is not None:
             raise InvalidParameterError(
-                "`holdout` is given, but rows are appended to what is there; leave it"
+                "`holdout` is given, but rows are appended to an existing dataset;"
+                " leave it"
                 " out, and ingest rows for a test into a separate dataset"
             )
         for name, default in (("holdout_by", None), ("test", None), ("seed", 0)):

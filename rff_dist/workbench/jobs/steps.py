@@ -122,8 +122,8 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
             n_bytes = ledger.n_bytes()
             size = "" if n_bytes is None else f" ({human_bytes(n_bytes)})"
             error.add_note(
-                f"what it has done is kept in {redact(place.url)}{size}: the same job"
-                " goes on from there"
+                f"partial results are kept in {redact(place.url)}{size}: the same job"
+                f" continues from there"
             )
             if isinstance(error, RFFDistError):
                 error.can_go_on = True

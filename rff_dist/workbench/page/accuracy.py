@@ -87,8 +87,8 @@ def score_section(
         _errors_table(page, "This model by cross-validation", estimate)
         if metrics is not None:
             page.say(
-                "Quote the errors on test rows. Cross-validated errors are of other"
-                " rows, and may be too small because they also chose the model.",
+                "Quote the errors on test rows. Cross-validated errors may be too"
+                " small, because they also chose the model.",
                 note=True,
             )
 

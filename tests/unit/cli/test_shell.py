@@ -216,7 +216,7 @@ def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatc
     def fail(*_args, **_options):
         lost = errors.ClusterLostError("the scheduler went away")
         lost.add_note(
-            "what it has done is kept in .model.ledger (3 B): the same job goes on from"
+            "partial results are kept in .model.ledger (3 B): the same job goes on from"
             " there"
         )
         lost.can_go_on = True
@@ -226,7 +226,7 @@ def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatc
     monkeypatch.setattr("sys.argv", ["rff-dist", "fit", "a file", "model"])
     result = run("fit", folder / "data.zarr", folder / "lost", "--serial")
     assert result.exit_code == 75
-    assert "went away (what it has done is kept in .model.ledger" in result.stderr
+    assert "went away (partial results are kept in .model.ledger" in result.stderr
     assert result.stderr.endswith("to go on: rff-dist fit 'a file' model\n")
 
 

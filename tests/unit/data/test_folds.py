@@ -366,7 +366,9 @@ SUM = draw_feature_map(
     each(HashFolds, [1, 0, -3, 2.5, True, "5", 1001], "n_folds"),
     once(lambda: find_folds("five"), "TimeFolds"),
     once(lambda: balanced(3), "3 groups", "3 folds", error=DataError),
-    once(lambda: balanced(1), "all rows with weight are of one group", error=DataError),
+    once(
+        lambda: balanced(1), "all rows with weight belong to one group", error=DataError
+    ),
     once(
         lambda: GroupFolds(2).assign(0, 3, n_samples=3, groups=None),
         "no groups",
