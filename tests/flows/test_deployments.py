@@ -135,21 +135,3 @@ def test_automations_are_valid_and_about_our_runs_only(entry):
         for name in [*trigger["expect"], *trigger.get("after", [])]
     }
     assert events <= {*states, "heartbeat"}
-
-
-def test_automations_see_to_crashed_silent_and_late_runs():
-    by_after = {(*entry["trigger"].get("after", []),): entry for entry in AUTOMATIONS}
-    silent = by_after[("prefect.flow-run.heartbeat",)]
-    assert silent["actions"][0]["state"] == "CRASHED"
-    # Three beats of 180 s, Prefect's default: a shorter time would take living runs for
-    # dead.
-    assert silent["trigger"]["within"] > 3 * 180
-    assert by_after[("prefect.flow-run.Late",)]["actions"][0]["state"] == "CANCELLED"
-    crashed = [
-        entry
-        for entry in AUTOMATIONS
-        if "prefect.flow-run.Crashed" in entry["trigger"]["expect"]
-    ]
-    assert "pause-deployment" in {
-        action["type"] for entry in crashed for action in entry["actions"]
-    }

@@ -123,25 +123,6 @@ def test_unknown_chunk_sizes_are_computed_in_one_pass_without_touching_the_calle
         assert np.isnan(X.chunks[0]).all()
 
 
-def test_columns_of_dask_frames_are_kept_as_names():
-    frame = dd.from_pandas(pd.DataFrame(X_VALUES, columns=list("abc")), npartitions=2)
-    names = [
-        (data.feature_names, data.target_names)
-        for data in (
-            DaskArrayDataset(frame[["c", "a"]], frame[["b"]]),
-            DaskArrayDataset(frame, frame["b"]),
-            DaskArrayDataset(frame.to_dask_array(lengths=True), Y_VALUES),
-            DaskArrayDataset(frame.rename(columns={"a": 0})),
-        )
-    ]
-    assert names == [
-        (("c", "a"), ("b",)),
-        (("a", "b", "c"), None),
-        (None, None),
-        (("0", "b", "c"), None),
-    ]
-
-
 def test_rows_are_taken_in_the_order_of_the_indices():
     data = DaskArrayDataset(da.from_array(X_VALUES, chunks=(20, 3)), Y_VALUES)
     indices = np.array([77, 3, 41, 3])

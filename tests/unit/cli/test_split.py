@@ -85,13 +85,6 @@ def test_what_cannot_be_is_refused(tmp_path, code, options, said):
     assert [path.name for path in tmp_path.iterdir()] == ["d.zarr"]
 
 
-@pytest.mark.parametrize(
-    "source", ["iceberg://catalog/shop.sales", "s3://nowhere.invalid/t.csv", "no/such"]
-)
-def test_tables_are_told_from_datasets_by_their_names(source):
-    assert not module.is_dataset([source])
-
-
 def test_both_parts_are_of_one_version(tmp_path, monkeypatch):
     rows = np.arange(100.0)[:, np.newaxis], np.arange(100.0)
     url = tmp_path / "d.zarr"

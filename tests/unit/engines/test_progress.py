@@ -104,11 +104,6 @@ def test_failed_pass_is_shown_as_stopped():
     assert "stopped after" in shown(events, terminal=True)
 
 
-def test_a_pass_may_come_again():
-    text = shown([*EVENTS, *EVENTS, PassStarted("other", 1, 7)], terminal=False)
-    assert "features: done after 2 passes, 0.0 s" in text
-
-
 def test_log_has_passes_at_info_and_blocks_and_steps_at_debug(caplog):
     caplog.set_level(logging.DEBUG)
     for event in [

@@ -11,7 +11,6 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import mean_squared_error
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -117,12 +116,6 @@ def test_each_part_of_a_sum_has_its_length_scales():
     assert facts["length scale"] == "gaussian: a 1, c 2; gaussian: 3"
 
 
-def test_equal_kernels_on_other_columns_are_both_shown():
-    gaussian = Gaussian((1.0, 2.0))
-    facts = kernel_facts(gaussian.on([0, 1]) + gaussian.on([2, 3]), list("abcd"))
-    assert facts["length scale"] == "gaussian: a 1, b 2; gaussian: c 1, d 2"
-
-
 def test_rows_that_were_added_are_solved_neither_by_repr_nor_with_an_old_error(frame):
     X, y = frame
     model = plain_ridge(n_components=16, alpha="cv", random_state=0).fit(X, y)
@@ -156,23 +149,6 @@ def test_the_box_links_to_the_manual_if_the_environment_says_where_it_is(
     address = "https://manual.example/reference/estimators/RFFRidge.html"
     assert model._get_doc_link() == address
     assert address in model._repr_html_()
-
-
-# -- the page
-# --------------------------------------------------------------------------------------
-
-
-def test_the_report_judges_a_regression_by_test_rows(frame, tuned):
-    X, y = frame
-    path = tuned.report(
-        "page.html", X[160:], y[160:], intended_use="adults, not children"
-    )
-    text = path.read_text("utf-8")
-    rmse = mean_squared_error(y[160:], tuned.predict(X[160:])) ** 0.5
-    assert f"{rmse:.4g}" in text
-    assert "80 test rows" in text
-    assert "height" in text
-    assert "adults, not children" in text
 
 
 # -- progress and log

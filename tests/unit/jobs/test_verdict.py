@@ -24,7 +24,6 @@ from rff_dist.workbench.jobs.confidence import (
     LEVEL,
     exact_interval,
     paired_interval,
-    share_with_interval,
 )
 from rff_dist.workbench.jobs.verdict import rows_words, table_of, verdict_of
 
@@ -234,15 +233,3 @@ def test_cross_validated_rows_give_wider_intervals_than_test_rows():
     # √2.25
     assert_allclose(other.upper - other.lower, 1.5 * (one.upper - one.lower), rtol=1e-9)
     assert rows_words(folds) == "90 rows by cross-validation"
-
-
-def test_a_share_of_rows_in_groups_is_as_sure_as_its_groups_and_of_weighted_rows_as_its_weights():
-    hits = np.repeat([1.0, 0.0, 1.0, 1.0], 50)
-    groups = np.repeat(np.arange(4), 50)
-    share, low, high = share_with_interval(hits, groups=groups)
-    assert (share, low, high) == (0.75, 0.0, 1.0)  # four observations, not 200
-    alone = share_with_interval(hits)
-    assert 0.66 < alone[1] < 0.75 < alone[2] < 0.83
-    # rows without weight would widen an exact interval
-    weights = np.where(hits > 0, 1.0, 1e-9)
-    assert share_with_interval(hits, weights)[1] > 0.99

@@ -139,30 +139,6 @@ class TestFrequencies:
 
 
 class TestGradient:
-    @pytest.mark.parametrize(
-        "base", [base for base in BASES if getattr(base, "nu", 2) > 1], ids=str
-    )
-    @pytest.mark.parametrize("n_features", [1, 2, 4])
-    def test_it_is_the_finite_difference(self, base, n_features):
-        points = X[:, :n_features]
-        rng = np.random.default_rng(2)
-        G = rng.standard_normal((len(X), len(X)))
-        at = rng.uniform(-0.5, 1.0, n_features + 3)
-
-        def kernel(parameters):
-            scale = np.exp(parameters[:-3])
-            w = np.exp(parameters[-3:])
-            return Additive(scale, kernel=base, order_1=w[0], order_2=w[1], dense=w[2])
-
-        step = 1e-5
-        expected = [
-            np.vdot(G, kernel(at + e)(points) - kernel(at - e)(points)) / (2 * step)
-            for e in step * np.eye(len(at))
-        ]
-        np.testing.assert_allclose(
-            kernel(at).differentiate(points)[1](G), expected, rtol=1e-7, atol=1e-7
-        )
-
     @pytest.mark.parametrize("order_2", [0, 0.7])
     def test_weights_of_columns_have_one_each(self, order_2):
         points = X.copy()

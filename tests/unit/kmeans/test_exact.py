@@ -18,7 +18,6 @@ from sklearn.exceptions import ConvergenceWarning
 from rff_dist import Gaussian, KernelKMeans, Linear, Min
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, PlanError
-from rff_dist.estimators import kernel_kmeans as estimators_module
 from rff_dist.kmeans.exact import choose_rows, cluster, labels_from_rows
 from tests.refusals import refuses
 
@@ -188,15 +187,6 @@ def test_predictions_of_the_rows_are_their_labels_and_the_nearest_distances():
         assert (distances.min(axis=1) ** 2).sum() == pytest.approx(
             model.inertia_, rel=1e-9
         )
-
-
-def test_strips_of_the_gram_change_nothing(monkeypatch):
-    X = draw(100, seed=8)
-    whole = KernelKMeans(4, random_state=0).fit(X)
-    monkeypatch.setattr(estimators_module, "_STRIP_BYTES", 8 * 100 * 7)
-    strips = KernelKMeans(4, random_state=0).fit(X)
-    assert strips.inertia_ == whole.inertia_
-    assert_array_equal(strips.predict(X), whole.labels_)
 
 
 def test_starts_are_drawn_by_squared_distance():

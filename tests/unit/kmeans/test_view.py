@@ -71,17 +71,6 @@ def test_rows_without_two_directions_have_zeros_there(X):
     assert np.isfinite(view.shares).all()
 
 
-def test_a_sample_is_seeded():
-    X, _ = make_blobs(400, 3, centers=4, random_state=0)
-    found = cluster(X, 4)
-    one, same, other = (
-        view_clusters(ArrayDataset(X), found, seed=s, n_rows=50) for s in (1, 1, 2)
-    )
-    assert one.scores.shape == (50, 2)
-    assert_array_equal(one.scores, same.scores)
-    assert not np.array_equal(one.labels, other.labels)
-
-
 @pytest.mark.parametrize("n_clusters", [1, 3, 60])
 def test_the_picture_is_a_png_of_any_number_of_clusters(n_clusters):
     rng = np.random.default_rng(0)

@@ -20,7 +20,6 @@ from rff_dist.errors import (
     NoSuchVersionError,
     OutputExistsError,
     StorageError,
-    VersionError,
 )
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.storage import locations
@@ -325,16 +324,6 @@ def test_a_version_that_is_being_written_is_not_taken_for_a_lost_one(url):
         assert numbers(url) == [1]
 
     assert RegisteredModel(url).publish(write, lineage={}).number == 2
-
-
-def test_a_pointer_of_a_newer_release_is_not_guessed_at(tmp_path, monkeypatch):
-    url = str(tmp_path / "m")
-    model = published(url, 1)
-    monkeypatch.setattr("rff_dist.storage.records._POINTER_VERSION", 2)
-    model.promote(1, reason="again")
-    monkeypatch.undo()
-    with refuses(VersionError, "version 2"):
-        read_record(url)
 
 
 # -- at the same time

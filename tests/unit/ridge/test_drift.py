@@ -127,14 +127,6 @@ def test_a_shift_of_a_fifth_of_a_deviation_in_one_of_ten_columns_is_found():
     )
 
 
-def test_another_spread_of_a_column_is_found_by_the_embedding():
-    rng = np.random.default_rng(4)
-    X, y = draw(rng, 4000)
-    drift = judge(draw(rng, 4000), (X * [1, 1, 1, 2, 1, 1, 1, 1, 1, 1], y))
-    assert "embedding" in drift["parts"]
-    assert "columns" not in drift["parts"]
-
-
 # -- the mean embedding
 # --------------------------------------------------------------------------------
 

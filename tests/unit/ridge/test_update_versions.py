@@ -303,18 +303,3 @@ class TestARun:
         append_dataset(url, *draw(300, 2))
         assert refresh("model", url)["decision"] == "published"
         assert refusals_of(parse_location("model")) == []
-
-    @pytest.mark.usefixtures("begun")
-    def test_keeps_refused_rows_out_when_other_rows_are_corrected(self, url):
-        X, y = draw(1000, 1)
-        append_dataset(url, X, 20 * y[::-1])
-        assert refresh("model", url)["decision"] == "kept"
-        replace_rows(url, [5], *draw(1, 2))
-        append_dataset(url, *draw(300, 3))
-        found = refresh("model", url)
-        assert (found["decision"], found["n_replaced"]) == ("published", 1)
-        assert (found["new"], found["left_out"]) == ([[5000, 5300]], [[4000, 5000]])
-        replace_rows(url, range(4000, 5000), *draw(1000, 4))
-        mended = refresh("model", url)
-        assert (mended["decision"], mended["left_out"]) == ("published", [])
-        assert refusals_of(parse_location("model")) == []

@@ -153,18 +153,6 @@ def test_open_arrays_travel_as_absolute_paths(tmp_path, monkeypatch):
     assert_array_equal(column.read(Block(0, 0, 6)), np.arange(6))
 
 
-def test_a_failure_after_publication_is_only_logged(monkeypatch, caplog):
-    write_dataset("o.zarr", np.zeros((6, 2)))
-
-    def refuse(*_, **__):
-        raise PermissionError("write-protected")
-
-    monkeypatch.setattr(output_places.shutil, "rmtree", refuse)
-    write_dataset("o.zarr", ROWS, overwrite=True)
-    assert_array_equal(open_dataset("o.zarr").X[:], ROWS)
-    assert "write-protected" in caplog.text
-
-
 class TestAppends:
     def test_one_that_fails_leaves_no_file(self, tmp_path):
         place = tmp_path / "v"

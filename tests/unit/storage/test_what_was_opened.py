@@ -14,7 +14,6 @@ from rff_dist.data.blocks import Block
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ConflictError
 from rff_dist.kernels.stationary import Gaussian
-from rff_dist.ridge import predict as prediction
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge
@@ -65,14 +64,6 @@ class TestPlainZarrThatIsChangedMeanwhile:
             pickle.loads(sent)
         with pytest.raises(ConflictError, match="was changed while it was read"):
             fit(dataset)
-
-    def test_gives_no_predictions(self, tmp_path, rows):
-        dataset = write_dataset("d", *rows, chunk_rows=8)
-        model = fit(dataset)
-        overwrite(tmp_path / "d", *rows)
-        with pytest.raises(ConflictError, match="was changed while it was read"):
-            prediction.predict(dataset, model, "out", engine=ENGINE)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
 
 
 def test_data_and_predictions_open_in_xarray(tmp_path, rows):

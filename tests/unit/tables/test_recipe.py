@@ -248,10 +248,6 @@ class TestDates:
             "same": "it holds one value only"
         }
 
-    def test_unknown_parts_are_refused(self, tmp_path, frame):
-        with refuses(InvalidParameterError, "'elapsed-days'"):
-            ingest_frame(frame, tmp_path, dates=["century"])
-
 
 class TestRecipes:
     def test_are_the_same_after_json(self, tmp_path, frame):
