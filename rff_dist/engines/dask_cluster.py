@@ -306,8 +306,8 @@ async def _close_begun(cluster: distributed.LocalCluster) -> None:
 def _start_advice() -> str:
     if multiprocessing.current_process().daemon:
         return (
-            "this process is daemonic, like Dask's workers and those of pools, and may"
-            " start no others. Work in it (`serial`, or SerialEngine), or give the"
+            "this process is daemonic (a worker of Dask or of a pool), and cannot start"
+            " others. Work in it (`serial`, or SerialEngine), or give the"
             " scheduler of a cluster"
         )
     script = getattr(sys.modules["__main__"], "__file__", None)

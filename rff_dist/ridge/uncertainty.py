@@ -145,7 +145,7 @@ def predictive_model(
     for target in np.flatnonzero(rss < bound):
         logger.warning(
             "the residual sum of squares of target %d, %.3g, is below its rounding"
-            " error: taking %.3g",
+            " error: using %.3g",
             target,
             rss[target],
             bound[target],

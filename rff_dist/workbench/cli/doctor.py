@@ -134,7 +134,7 @@ def _check_certificate(tls: TLSFiles) -> CheckResult:
 
 
 def check_prefect(url: str | None, has_password: bool) -> CheckResult:
-    """Check that a Prefect server is used with authentication, a far one by TLS."""
+    """Check that the Prefect server has authentication, and TLS if it is remote."""
     if url is None:
         return CheckResult("no server is named; flows start their own")
     parts = urlsplit(url)

@@ -112,7 +112,7 @@ def plan_rows(
         columns=schema.names,
     )
     if given is not None:
-        advice = "Fill it in in the table, or leave the row out of it"
+        advice = "Fill in the value in the table, or leave the row out of it"
         final = replace(final, advice=advice)
     return opened, final
 
