@@ -38,7 +38,7 @@ def show_training(
     candidates = trained.model.card.get("candidates", [])
     # the document has a table of candidates if the job was given some
     if job.fit.candidates is None and len(candidates) > 1:
-        summary.parts.append(models.candidates_table(candidates))
+        summary.details.append(models.candidates_table(candidates))
     show_summary(f"{run.name}-summary", summary)
     return trained.describe()
 
@@ -111,7 +111,7 @@ def show_summary(what: str, document: Document) -> None:
     if document.lead:
         log.info(document.lead)
     outcomes.say(document.lead or document.title)
-    for part in document.parts:
+    for part in document.all_parts():
         facts = part if isinstance(part, dict) else {}
         for name, fact in facts.items():
             if fact is not None:

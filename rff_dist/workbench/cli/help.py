@@ -59,6 +59,7 @@ FIRST = {
     "help_all",
     "config",
     "json",
+    "details",
     "register",
     "overwrite",
     "plot",

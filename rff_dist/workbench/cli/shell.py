@@ -55,6 +55,7 @@ class CommonOptions:
     panel: ClassVar[str] = "What is shown, and where options come from"
 
     json: bool = fields.flag("Show one JSON document.")
+    details: bool = fields.flag("Show all of a result, not its main figures only.")
     quiet: bool = fields.flag("Show no progress and no next step.")
     debug: bool = fields.flag("Show the log, and errors' tracebacks.")
     log_format: Literal["text", "json"] | None = fields.optional(
@@ -153,7 +154,7 @@ class Command:
                     as_json=common.json,
                     debug=common.debug,
                 )
-        show(document, self.title, as_json=common.json)
+        show(document, self.title, common)
         return document.code
 
     def _call(self, arguments: Summary, values: Summary) -> Document:
@@ -388,12 +389,14 @@ def _usage_error(error: CycloptsError) -> str:
     return str(error)
 
 
-def show(document: Document, command: str, *, as_json: bool) -> None:
+def show(document: Document, command: str, common: CommonOptions) -> None:
     """Write the result of a command to standard output."""
-    if as_json:
+    if common.json:
         messages.write_json({"command": command, **document.record})
     elif document.title:
-        out.print(terminal.to_rich(document, next=not settings.quiet.get()))
+        out.print(
+            terminal.to_rich(document, next=not common.quiet, details=common.details)
+        )
 
 
 @contextlib.contextmanager

@@ -277,7 +277,8 @@ def model_page(
             "The updated model, which this page describes, was not published."
         )
         page.section("The update", not_published if is_refused else "")
-        page.parts.append(updates.update_facts(update))
+        facts = updates.update_facts(update) | updates.solution_facts(update)
+        page.parts.append(facts)
 
     accuracy.score_section(page, model, comparison, metrics, gate)
     if comparison is not None and comparison.classes is not None:

@@ -6,12 +6,13 @@ counts as classes.
 """
 
 import shlex
+from dataclasses import replace
 
 from rff_dist import fields
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import auto, specs, train, verdict
 from rff_dist.workbench.results import models, rows, words
-from rff_dist.workbench.results.document import Document, Paragraph
+from rff_dist.workbench.results.document import Document, Paragraph, Part
 
 _PREPARED = ("train", "test", "n_train", "n_test", "dropped_rows", "held_out")
 
@@ -34,7 +35,7 @@ def auto_document(
     following = [
         ["predict", prepared.model, "NEW.csv", "predictions.csv"],
         ["evaluate", prepared.model, prepared.test, *std],
-        ["models", "show", prepared.model],
+        ["info", prepared.model, "--details"],
     ]
     task = "classification" if prepared.classify else "regression"
     record = {
@@ -44,8 +45,7 @@ def auto_document(
         **fields.values_of(prepared, *_PREPARED),
         "next": [shlex.join(["rff-dist", *command]) for command in following],
     }
-    facts = {
-        "task": f"{task}: {prepared.why}",
+    ingested = {
         "test rows": f"{prepared.n_test:,}, chosen {prepared.held_out}",
         "dropped": words.dropped_words(prepared.dropped_rows),
     }
@@ -54,11 +54,16 @@ def auto_document(
     )
     trainings = verdict.trainings_of(comparison)
     notes = [Paragraph(sentence, is_note=True) for sentence in trainings]
-    parts = [
-        facts,
-        *document.parts,
-        *rows.recipe_parts(prepared.recipe, 20),
+    details: list[Part] = [
         table,
         *notes,
+        ingested,
+        *document.details,
+        *rows.recipe_parts(prepared.recipe, 20),
     ]
-    return Document(document.title, parts, document.lead, record, following)
+    [facts] = document.parts
+    assert isinstance(facts, dict)
+    parts: list[Part] = [{"task": f"{task}: {prepared.why}", **facts}]
+    return replace(
+        document, parts=parts, details=details, record=record, next=following
+    )

@@ -10,7 +10,7 @@ import numpy as np
 
 from rff_dist.kmeans import shapes
 from rff_dist.storage import records
-from rff_dist.text import number, some
+from rff_dist.text import number, redact, some
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import cluster, specs
 from rff_dist.workbench.results import models, words
@@ -25,30 +25,38 @@ def clustering_document(
 ) -> Document:
     """Return what a job found that clustered rows; `run` is for `words.run_facts`."""
     record = {**clustering.record, **run}
-    parts: list[Part] = [_job_facts(record) | words.run_facts(run)]
-    parts += numbers_tables(record)
-    parts.append(sizes_table(clustering.clusters.weights, MAX_CLUSTERS))
-    following = [["predict", job.model, "DATA", "OUT"]] if job.model else []
-    title = f"wrote {record['output']}"
-    return Document(title, parts, record=record, next=following)
-
-
-def _job_facts(record: Facts) -> Lines:
     columns = words.plural(record["n_features"], "feature")
-    features = f"D = {record['n_components']:,}"
-    if record["n_principal"] is not None:
-        features += f", in {record['n_principal']:,} principal components"
+    weights = clustering.clusters.weights
     facts: Lines = {
-        "rows": f"{record['n_samples']:,} of {record['data']}, {columns}",
-        "features": f"{features}, {record['features']}, seed {record['seed']}",
-        "kernel": words.kernel_words(record["kernel"]),
+        "rows": f"{record['n_samples']:,} of {redact(job.source.data)}, {columns}",
         **clusters_facts(record),
+        "sizes": words.value_words(sorted(weights.astype(float).tolist())[::-1]),
     }
     if record["agreement"] is not None:
         facts |= agreement_facts(record["agreement"])
+    facts["model"] = record["model"] and words.place_words(record)
+    details: list[Part] = [_job_details(record) | words.run_details(run)]
+    details += numbers_tables(record)
+    details.append(sizes_table(weights, MAX_CLUSTERS))
+    following = []
+    if job.model:
+        following = [["predict", job.model, "DATA", "OUT"]]
+    return Document(
+        f"wrote {record['output']}",
+        [facts | words.run_facts(run)],
+        details=details,
+        record=record,
+        next=following,
+    )
+
+
+def _job_details(record: Facts) -> Lines:
+    features = f"D = {record['n_components']:,}"
+    if record["n_principal"] is not None:
+        features += f", in {record['n_principal']:,} principal components"
     return {
-        **facts,
-        "model": record["model"] and words.place_words(record),
+        "features": f"{features}, {record['features']}, seed {record['seed']}",
+        "kernel": words.kernel_words(record["kernel"]),
         "arrays": some(record["arrays"]),
         "digest": record["digest"][:16],
         **models.version_facts(record),

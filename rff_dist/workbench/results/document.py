@@ -4,7 +4,7 @@ In go headings, facts, tables and pictures, out comes a `Document`, which `termi
 `markdown` and `html` render. Texts that each of them made itself would differ.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,8 @@ class Document:
     #: in order. A mapping is a list of facts, names and words; facts of None are left
     #: out.
     parts: list[Part] = field(default_factory=list)
+    #: more parts; a terminal shows only what asks for attention, without `--details`
+    details: list[Part] = field(default_factory=list)
     #: one sentence that comes first; "" for none
     lead: str = ""
     #: what `--json` shows. It may hold NumPy's numbers and arrays; NaN and infinity
@@ -65,6 +67,21 @@ class Document:
     code: int = 0
     #: a few words each, which a page shows below the lead
     chips: Sequence[str] = ()
+
+    def all_parts(self) -> list[Part]:
+        """Return the parts and the details."""
+        heading = [Heading("Details")] if self.details else []
+        return [*self.parts, *heading, *self.details]
+
+    def main_parts(self) -> list[Part]:
+        """Return the parts, and the facts of the details that ask for attention."""
+        alerts = {}
+        for part in self.details:
+            facts = part if isinstance(part, Mapping) else {}
+            for name, fact in facts.items():
+                if isinstance(fact, words.Alert):
+                    alerts[name] = fact
+        return [*self.parts, alerts] if alerts else self.parts
 
     def section(self, title: str, text: str = "", *, folded: bool = False) -> None:
         """Begin a section."""

@@ -14,7 +14,9 @@ def to_markdown(page: document.Document) -> str:
     """Return a document as Markdown, with tables in GitHub's syntax."""
     lead = [_plain(page.lead)] if page.lead else []
     return (
-        "\n\n".join([f"# {_plain(page.title)}", *lead, *map(_markdown, page.parts)])
+        "\n\n".join(
+            [f"# {_plain(page.title)}", *lead, *map(_markdown, page.all_parts())]
+        )
         + "\n"
     )
 

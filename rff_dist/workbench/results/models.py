@@ -15,7 +15,7 @@ from rff_dist.features import kinds, maps, nystrom
 from rff_dist.ridge import describe, fit, models, solve
 from rff_dist.selection import cross_validation
 from rff_dist.storage import records
-from rff_dist.text import errors_words, number, plus_minus, some
+from rff_dist.text import errors_words, number, plus_minus, redact, some
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import specs, train, verdict
 from rff_dist.workbench.results import words
@@ -77,8 +77,8 @@ def training_document(
         "seed": job.options.seed,
         **run,
     }
-    facts = _training_facts(training, job.options.seed)
-    parts = list[Part]()
+    choices = _training_details(training, job.options.seed)
+    details = list[Part]()
     table = record["cross_validation"]
     if job.fit.candidates is not None:
         record |= {
@@ -86,18 +86,33 @@ def training_document(
             "folds": model.card["folds"],
             "best": trained.best,
         }
-        facts |= _search_facts(trained)
+        choices |= _search_facts(trained)
         note = "scale: the length scale; as good: within one standard error of the best"
-        parts = [candidates_table(trained.rows), Paragraph(note, is_note=True)]
+        details = [candidates_table(trained.rows), Paragraph(note, is_note=True)]
     elif table is not None and len(table["widths"]) > 1:
-        parts.append(widths_table(table, record["n_components"]))
-    parts += group_parts(metrics, model.card.get("target_names"))
+        details.append(widths_table(table, record["n_components"]))
+    targets = model.card.get("target_names")
+    details += group_parts(metrics, targets)
+
+    outputs = words.features_and_targets(
+        record["n_features"], record["n_targets"], model.card.get("classifier")
+    )
+    main: Lines = {}
+    if metrics is not None:
+        main = test_facts({**metrics, "test_data": redact(str(job.test))}, targets)
+    main["cross-validation"] = choices.pop("cross-validation", None)
+    if job.fit.candidates is not None:
+        main["chosen"] = choices.pop("chosen")
+    main["rows"] = f"{record['n_samples']:,} of {redact(job.source.data)}, {outputs}"
+    place = job.destination.model
+    published = {**training.publication, "model": redact(place)}
     return Document(
-        f"wrote {words.place_words(training.publication)}",
-        [facts | words.run_facts(run), *parts],
+        f"wrote {words.place_words(published)}",
+        [main | words.run_facts(run)],
+        details=[choices | words.run_details(run), *details],
         lead=verdict.verdict_of(training.comparison),
         record=record,
-        next=[["evaluate", job.destination.model, "DATA"]],
+        next=[["evaluate", place, "DATA"], ["info", place, "--details"]],
     )
 
 
@@ -108,11 +123,12 @@ def refit_document(refitted: Summary, job: specs.Refit, run: Summary) -> Documen
         "holds": words.plural(refitted["n_samples"], "row"),
         "alpha": words.value_words(refitted["alpha"]),
         **words.run_facts(run),
-        "digest": refitted["digest"][:16],
     }
+    details = words.run_details(run) | {"digest": refitted["digest"][:16]}
     return Document(
         f"trained {model} like {job.like}",
         [facts],
+        details=[details],
         record={"like": job.like, "data": job.source.data, **refitted, **run},
         next=[["merge", job.like, model, "--model", "BOTH"]],
     )
@@ -135,13 +151,8 @@ def merged_document(merged: Summary, job: specs.Merge) -> Document:
     )
 
 
-def _training_facts(training: train.TrainingResult, seed: int) -> Lines:
-    model = training.model
-    plan = training.plan
-    facts = choice_facts(model, seed)
-    outputs = words.features_and_targets(
-        plan["n_features"], plan["n_targets"], model.card.get("classifier")
-    )
+def _training_details(training: train.TrainingResult, seed: int) -> Lines:
+    facts = choice_facts(training.model, seed)
     solved = training.fitted.trained.solved
     ends = path_ends(solved)
     end = end_of_path(solved)
@@ -149,13 +160,9 @@ def _training_facts(training: train.TrainingResult, seed: int) -> Lines:
         place = f"at the {end} end of {number(ends[0])} to {number(ends[1])}"
         facts["alpha"] = Alert(f"{facts['alpha']}, {place}")
     return {
-        # what people look for first
-        **test_facts(training.metrics, model.card.get("target_names")),
-        "cross-validation": facts.get("cross-validation"),
-        "rows": f"{plan['n_samples']:,} of {plan['data']}, {outputs}",
         **facts,
         **words.solver_facts(training.fit_record),
-        "digest": model.digest()[:16],
+        "digest": training.model.digest()[:16],
         **version_facts(training.publication),
     }
 
@@ -403,23 +410,30 @@ def stored_facts(record: records.Record) -> Lines:
     """Return the facts of a stored regression or classifier in words."""
     metadata = record.metadata
     card = metadata["card"]
-    features = metadata["feature_map"]
     targets = card.get("target_names")
-    n_components, n_targets = record.arrays["coefficients"].shape
-    outputs = words.features_and_targets(
-        features["n_features"], n_targets, card.get("classifier")
-    )
+    n_features = metadata["feature_map"]["n_features"]
+    n_targets = record.arrays["coefficients"].shape[1]
+    outputs = words.features_and_targets(n_features, n_targets, card.get("classifier"))
     facts: Lines = {"trained on": f"{card['n_samples']:,} rows, {outputs}"}
     if refused := card.get("left_out"):
         facts["left out"] = f"{words.ranges_words(refused)}, which updates refused"
     if window := card.get("window"):
         facts["window"] = f"{window['of']}: from row {window['start']:,} of the data on"
-    facts |= {
+    return facts | {
         "columns": words.listed(card.get("feature_names")),
         "targets": words.listed(targets),
         **test_facts(card.get("metrics"), targets),
-        **_chosen_facts(features, n_components, metadata["alpha"], card),
     }
+
+
+def stored_details(record: records.Record) -> Lines:
+    """Return in words what a stored regression or classifier chose, and its making."""
+    metadata = record.metadata
+    card = metadata["card"]
+    n_components = len(record.arrays["coefficients"])
+    facts = _chosen_facts(
+        metadata["feature_map"], n_components, metadata["alpha"], card
+    )
     status = card["solver"]["status"].replace("_", " ")
     are_stored = "stored" if "statistics" in metadata else "not stored"
     packages = card["environment"]["packages"].items()

@@ -40,7 +40,7 @@ def model_card(model: str, how: str) -> str:
             stored_card.get(cards.ABOUT, {}).get(key, "Nothing was written about it."),
         )
     page.section("Evaluation and making")
-    page.parts.extend(described.parts)
+    page.parts.extend(described.all_parts())
     header: Summary = {
         "library_name": "rff_dist",
         "tags": ["rff_dist", "kernel-methods"],

@@ -231,7 +231,9 @@ def predicted_document(prediction: predict.PredictionResult, run: Summary) -> Do
         "data": record["data"],
         "arrays": some(record["arrays"]),
         "interval": interval and f"{interval['coverage']:.0%}, from {interval['by']}",
-        "model": f"{words.place_words(record)} ({record['model_digest'][:16]})",
+        "model": words.place_words(record),
         **words.run_facts(run),
     }
-    return Document(f"wrote {record['output']}", [facts], record=record)
+    details = {"digest": record["model_digest"][:16], **words.run_details(run)}
+    title = f"wrote {record['output']}"
+    return Document(title, [facts], details=[details], record=record)

@@ -57,6 +57,7 @@ def _group_document(path: str) -> Document:
         "attributes": attributes,
     }
     parts: list[Part] = [_arrays_table(record)]
+    details: list[Part] = []
     if kind == "dataset":
         dataset = _open_dataset(path, arrays)
         recipe = recipes.recipe_of(attributes)
@@ -67,14 +68,19 @@ def _group_document(path: str) -> Document:
             "fingerprint": dataset.fingerprint(),
             "recipe": rows.describe_recipe(recipe) or None,
         }
-        treatment = rows.recipe_parts(recipe, 20)
-        parts = [_dataset_facts(dataset, attributes), *treatment, *parts]
+        details = [*rows.recipe_parts(recipe, 20), *parts]
+        parts = [_dataset_facts(dataset, attributes)]
+        unchecked = [name for name, array in arrays.items() if not array.checksum]
+        if unchecked:
+            parts.append({"checksums": words.Alert(f"none of {some(unchecked)}")})
     else:
         facts = _attribute_facts(attributes)
         if record["complete"] is False:
             facts["state"] = words.Alert("unfinished: its writer was stopped")
         parts.append(facts)
-    return Document(f"{path}: {kind}", parts, record=record)
+    more = [["info", path, "--details"]] if details else []
+    title = f"{path}: {kind}"
+    return Document(title, parts, details=details, record=record, next=more)
 
 
 def _array_record(name: str, header: Header) -> Summary:
@@ -188,24 +194,29 @@ def _record_document(
         "has_statistics": has_statistics,
     }
     facts = {} if version is None else _lineage_facts(version)
-    parts = list[Part]()
+    details = list[Part]()
     if record.kind == "ridge model":
         card = metadata["card"]
         about |= models.describe_stored(record)
+        choices = models.stored_details(record)
         facts |= models.stored_facts(record)
-        parts += models.group_parts(card.get("metrics"), card.get("target_names"))
-        parts += rows.recipe_parts(recipes.recipe_of(card), MAX_COLUMNS)
+        facts["cross-validation"] = choices.pop("cross-validation", None)
+        details = [choices]
+        details += models.group_parts(card.get("metrics"), card.get("target_names"))
+        details += rows.recipe_parts(recipes.recipe_of(card), MAX_COLUMNS)
         table = about.get("cross_validation")
         if table is not None and len(table["widths"]) > 1:
-            parts.append(models.widths_table(table, len(arrays["coefficients"])))
+            details.append(models.widths_table(table, len(arrays["coefficients"])))
         candidates = card.get("candidates", [])
         if len(candidates) > 1:
-            parts.append(models.candidates_table(candidates, MAX_CANDIDATES))
+            details.append(models.candidates_table(candidates, MAX_CANDIDATES))
     if record.kind == "k-means model":
         facts |= clusters.stored_facts(record)
         about["cluster_weights"] = arrays["cluster_weights"]
     facts["stored"] = f"{len(arrays)} arrays, undamaged (checksums)"
-    return Document(f"{path}: {record.kind}", [facts, *parts], record=about)
+    title = f"{path}: {record.kind}"
+    more = [["info", path, "--details"]] if details else []
+    return Document(title, [facts], details=details, record=about, next=more)
 
 
 def _shape_words(lengths: Sequence[int]) -> str:

@@ -17,22 +17,29 @@ from rff_dist.typing import frozen
 from rff_dist.workbench.results import document, words
 
 
-def to_rich(shown: document.Document, *, next: bool = True) -> RenderableType:
+def to_rich(
+    shown: document.Document, *, next: bool = True, details: bool = False
+) -> RenderableType:
     """Return a document as rich prints it: the lead first, then the title above the
     parts.
 
     `next`: whether to suggest the commands that come next.
+    `details`: whether to show these too.
     """
     heads = filter(None, (shown.lead, shown.title))
     views: list[RenderableType] = [
         Text(line, "bold", overflow="fold") for line in heads
     ]
-    for part in shown.parts:
+    for part in shown.all_parts() if details else shown.main_parts():
         # captions stand out by an empty line
         apart = isinstance(part, words.Table) and part.caption
         views += ["", *_views(part)] if apart else _views(part)
+    following = []
+    for command in shown.next:
+        if next and not (details and "--details" in command):
+            following.append(command)
     # commands keep the space where they are wrapped, so that they can be copied
-    return Group(_Trimmed(Group(*views)), *(_commands(shown.next) if next else ()))
+    return Group(_Trimmed(Group(*views)), *_commands(following))
 
 
 @frozen

@@ -29,8 +29,9 @@ def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
     facts = update_facts(record)
     decision = facts.pop("decision")
     parts: list[Part] = [facts | words.run_facts(run)]
+    details: list[Part] = [solution_facts(record) | words.run_details(run)]
     if record["n_new"]:
-        parts.append(errors_table(record, update.champion))
+        details.append(errors_table(record, update.champion))
         if "columns" in record["drift"]["parts"]:
             columns = record["drift"]["columns"][:MAX_COLUMNS]
             names = update.champion.card.get("feature_names")
@@ -38,6 +39,7 @@ def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
     return Document(
         f"{decision}: {words.place_words(record)}",
         parts,
+        details=details,
         record=record,
         code=REFUSED if is_refused(record) else 0,
     )
@@ -83,6 +85,12 @@ def update_facts(record: Facts) -> words.Lines:
         if record["new"]:
             update_command += ["--backfill", str(record["new"][0][0])]
         facts["to accept the rows anyway"] = shlex.join([*update_command, "--force"])
+    return facts
+
+
+def solution_facts(record: Facts) -> words.Lines:
+    """Return alpha before and after an update, and the solver's status, in words."""
+    facts: words.Lines = {}
     if (solution := record.get("solution")) is not None:
         alpha = words.value_words(solution["alpha"])
         before = words.value_words(solution["alpha_before"])

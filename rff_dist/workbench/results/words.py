@@ -190,27 +190,32 @@ def solver_facts(status: Facts) -> Lines:
 
 
 def run_facts(run: Facts) -> Lines:
-    """Return in words what ran a job, how long it took, and what was drawn and written
-    about it.
+    """Return in words how long a job took, and what was drawn and written about it.
 
     `run` has "seconds" and "products" (how matrix products were computed; see
     `engines.clock.Times`) and "engine", which is empty if not known. A "plot" and a
     "report", if it has them, are paths.
     """
+    return {
+        "seconds": seconds_words(run["seconds"]["total"]),
+        "picture": run.get("plot"),
+        "page": run.get("report"),
+    }
+
+
+def run_details(run: Facts) -> Lines:
+    """Return in words where a job's time went, and what ran it; see `run_facts`."""
     from rff_dist.engines.clock import products_words
 
-    seconds = run["seconds"]
     parts = ", ".join(
         f"{name} {seconds_words(value)}"
-        for name, value in seconds.items()
+        for name, value in run["seconds"].items()
         if name != "total"
     )
     return {
-        "seconds": f"{seconds_words(seconds['total'])} ({parts})",
+        "seconds by part": parts,
         "products": products_words(run["products"]) or None,
         "ran on": engine_words(run["engine"]) if run["engine"] else None,
-        "picture": run.get("plot"),
-        "page": run.get("report"),
     }
 
 

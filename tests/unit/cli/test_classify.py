@@ -81,4 +81,4 @@ def test_alpha_of_a_logistic_loss_is_told_beside_ridges(labelled):
         <= table["score"]
         <= width["score"] + 0.1 * width["standard_error"]
     )
-    assert f"derived from ridge's {ridge:.4g}" in shown("info", "m")
+    assert f"derived from ridge's {ridge:.4g}" in shown("info", "m", "--details")

@@ -35,7 +35,7 @@ def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp
 
 def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(folder):
     small = ["--n-components 48 --n-folds 3 --serial"]
-    result = run("fit", folder / "data.zarr", "model", *small)
+    result = run("fit", folder / "data.zarr", "model", *small, "--details")
     assert result.exit_code == 0, result.stderr
     expected = ridge.fit(
         open_dataset(folder / "data.zarr"),
@@ -46,7 +46,7 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
     assert found["digest"] == expected.digest()
     assert found["card"]["candidates"] == expected.card["candidates"]
     n_tried = sum(row["round"] == "first" for row in expected.card["candidates"])
-    about = shown("info", "model")
+    about = shown("info", "model", "--details")
     for told in (" ".join(result.stdout.split()), about):
         assert f"the best of {n_tried} candidates: " in told
     assert " ←" in about
@@ -56,6 +56,28 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
     }
     kernels = 4  # whose length scales are tuned
     assert len(progress) <= 12 + 3 * kernels
+
+
+def test_a_result_takes_12_lines_and_the_rest_comes_by_details(folder):
+    data = folder / "data.zarr"
+    words = ["fit", data, "m", *PLAIN, "--serial --n-components 64"]
+    words += ["--n-folds", "3", "--test", data]
+    result = run(*words)
+    assert result.exit_code == 0, result.stderr
+    short = result.stdout
+    assert len(short.splitlines()) <= 12
+    assert max(map(len, short.splitlines())) <= 80
+    for word in ("wrote m\n", "test ", "cross-validation ", "info m --details"):
+        assert word in short
+    full = run(*words, "--overwrite --details").stdout
+    for word in ("kernel ", "alpha ", "solver ", "digest ", "ran on ", "by part "):
+        assert word not in short
+        assert word in full
+    assert "info m --details" not in full
+    stored = run("info", "m").stdout
+    assert len(stored.splitlines()) <= 14
+    assert "digest " not in stored
+    assert "digest " in run("info", "m", "--details").stdout
 
 
 def test_a_model_without_an_estimate_is_described_all_the_same(folder):

@@ -220,7 +220,7 @@ def test_blocks_of_space_are_held_out_together_and_random_folds_flatter(patches)
     # it tell it
     assert ours["rmse"][0] > 0.9
     assert ours["random_rmse"][0] == pytest.approx(random["rmse"][0], rel=0.15)
-    assert "random folds" in run("info", "m").stdout
+    assert "random folds" in run("info", "m", "--details").stdout
 
 
 def test_what_does_not_suit_a_grid_is_refused(folder, patches):

@@ -33,7 +33,7 @@ def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(
     found = document("info", "d.zarr")
     assert found["feature_names"] == ["kind", "size", "size: missing"]
     assert found["recipe"]["recipe"][0]["becomes"] == ["kind"]
-    shown = run("info", "d.zarr").stdout
+    shown = run("info", "d.zarr", "--details").stdout
     for word in (
         "kind, size",
         "price",
@@ -54,7 +54,7 @@ def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(
     found = document("info", "m")
     assert found["version"] == 1
     assert found["lineage"]["data"] == str(tmp_path / "d.zarr")
-    shown = run("info", "m").stdout
+    shown = run("info", "m", "--details").stdout
     rmse = found["estimate"]["rmse"][0]
     for word in (
         "kind, size",

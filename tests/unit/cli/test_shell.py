@@ -24,8 +24,9 @@ from rff_dist.workbench.cli import help as texts
 from rff_dist.workbench.cli import messages, shell
 from rff_dist.workbench.results import exits
 from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.markdown import to_markdown
 from rff_dist.workbench.results.terminal import to_rich
-from rff_dist.workbench.results.words import Table
+from rff_dist.workbench.results.words import Alert, Table
 from tests.command_line import PLAIN, document, refusal, run
 
 COMMANDS = [name for panel in texts.COMMANDS.values() for name in panel]
@@ -336,6 +337,17 @@ def test_a_signal_that_is_sent_twice_at_once_is_one():
 
     with pytest.raises(exits.TerminationSignal):
         end()
+
+
+def test_details_that_ask_for_attention_are_always_shown():
+    details = [{"solver": Alert("precision is too low"), "digest": "a1b2"}]
+    found = Document("wrote m", [{"rows": "3"}], details=details)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(to_rich(found))
+    shown = console.file.getvalue()
+    assert "precision is too low" in shown
+    assert "digest" not in shown
+    assert "digest" in to_markdown(found)
 
 
 def test_tables_in_a_narrow_terminal_keep_every_digit():
