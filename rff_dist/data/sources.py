@@ -12,6 +12,8 @@ from dataclasses import field
 from rff_dist.typing import Facts, Summary, frozen
 
 SOURCES = "sources"  # the attribute of a dataset that lists what was ingested
+# the attribute that says how rows were held out, of both datasets that were written
+PARTS = "parts"
 # member of a source that a dataset follows: its `format`, `id` and `version`, …
 TABLE = "table"
 _FORGOTTEN = "forgotten name, SHA-256 "

@@ -187,10 +187,10 @@ class Cluster:
     @property
     def memory_bytes(self) -> int | None:
         """Bytes that each process may use, read as Dask does; None for equal shares."""
-        from dask.utils import parse_bytes
-
         if self.memory is None:
             return None
+        from dask.utils import parse_bytes
+
         try:
             size = int(parse_bytes(self.memory))
         except ValueError:

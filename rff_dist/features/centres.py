@@ -9,7 +9,7 @@ rows; `numpy.random.Generator.choice` would neither nest nor know when to stop.
 from collections.abc import Callable
 
 import numpy as np
-from scipy import spatial
+import scipy
 
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.kernels import base
@@ -61,7 +61,7 @@ def nearest_rows(points: FloatArray, n_nearest: int) -> tuple[FloatArray, IndexA
     nearest = np.empty((len(points), n_nearest), np.intp)
     for first in range(0, len(points), _PANEL_POINTS):
         panel = slice(first, first + _PANEL_POINTS)
-        apart = spatial.distance.cdist(points[panel], points)
+        apart = scipy.spatial.distance.cdist(points[panel], points)
         rows = np.arange(len(apart))
         apart[rows, first + rows] = np.inf
         some = np.argpartition(apart, n_nearest - 1, axis=1)[:, :n_nearest]

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy import linalg, spatial
+import scipy
 
 from rff_dist.data import samples
 from rff_dist.data.blocks import Dataset
@@ -380,7 +380,7 @@ class _Centres:
         self._chosen = order[~sample.is_isolated[order]][:n_centres]
         # from here to `leading_directions`, as in Nyström features and `pca`, but
         # distances are computed once for all length scales
-        self._squared = spatial.distance.cdist(
+        self._squared = scipy.spatial.distance.cdist(
             points, points[self._chosen], "sqeuclidean"
         )
         near = np.partition(self._squared, NEIGHBOURS, axis=1)
@@ -410,15 +410,16 @@ class _Centres:
         similarity = np.exp(self._squared / (-2.0 * scale**2))
         of_centres = similarity[self._chosen]
         of_centres.flat[:: len(of_centres) + 1] += nystrom.RELATIVE_JITTER
-        factor = linalg.cholesky(of_centres)
-        sums = linalg.cho_solve((factor, False), similarity.sum(axis=0))
+        factor = scipy.linalg.cholesky(of_centres)
+        sums = scipy.linalg.cho_solve((factor, False), similarity.sum(axis=0))
         degrees = similarity @ sums
         degrees = np.maximum(degrees, DEGREE_FLOOR * degrees.mean())
         gram = (similarity / degrees[:, np.newaxis]).T @ similarity
-        half = linalg.solve_triangular(factor, gram, trans="T")
-        whitened = linalg.solve_triangular(factor, half.T, trans="T")
+        half = scipy.linalg.solve_triangular(factor, gram, trans="T")
+        whitened = scipy.linalg.solve_triangular(factor, half.T, trans="T")
         directions = leading_directions(whitened, n_leading)
-        return np.asarray(similarity @ linalg.solve_triangular(factor, directions))
+        unwhitened = scipy.linalg.solve_triangular(factor, directions)
+        return np.asarray(similarity @ unwhitened)
 
 
 def _kmeans(points: FloatArray, n_clusters: int, seed: int) -> IndexArray:

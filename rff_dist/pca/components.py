@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
-from scipy import linalg
+import scipy
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError, warn
@@ -296,7 +296,7 @@ def leading_directions(gram: FloatArray, n_leading: int) -> FloatArray:
     width = len(gram)
     n_leading = min(n_leading, width)
     with machine.using_threads(1):
-        eigenvalues, vectors = linalg.eigh(
+        eigenvalues, vectors = scipy.linalg.eigh(
             gram, subset_by_index=[width - n_leading, width - 1]
         )
     signed = _with_fixed_signs(vectors.T[::-1])

@@ -53,16 +53,32 @@ def parent_in_the_drawing(name):
 
 # Steps of one process, from the lightest on, and what none of them up to there may
 # load.
-SLOW = ("dask", "distributed", "matplotlib", "pandas", "prefect", "sklearn")
+SLOW = (
+    *("dask", "distributed", "matplotlib", "pandas", "prefect", "sklearn"),
+    *("scipy.optimize", "scipy.stats"),
+)
+FIT = ["fit", "data", "again", *PLAIN, "--n-components", "8", "--alpha", "1"]
 STEPS = {
     "import rff_dist": (*SLOW, "pyarrow", "scipy", "zarr"),
     "from rff_dist.workbench import cli": (*SLOW, "pyarrow", "scipy", "zarr"),
-    # a few rows
-    "with contextlib.suppress(SystemExit): cli.main()": (
+    "cli.run(['fit', '--help'])": (*SLOW, "pyarrow", "pydantic", "scipy", "zarr"),
+    "cli.run(['info', 'model'])": (
         *SLOW,
-        "scipy.optimize",
-        "icechunk",
+        *("pyarrow", "pydantic", "scipy.linalg", "scipy.spatial"),
+        *("rff_dist.classify", "rff_dist.kmeans.fit", "rff_dist.workbench.jobs.train"),
     ),
+    # a few rows
+    "cli.run(['predict', 'model', 'one.csv', 'out.csv'])": (
+        *SLOW,
+        *(
+            "icechunk",
+            "pydantic",
+            "pyarrow.parquet",
+            "scipy.spatial",
+            "rff_dist.workbench.page",
+        ),
+    ),
+    f"cli.run({FIT})": (*SLOW, "rff_dist.workbench.page"),
     "from rff_dist.products.choice import products_for; products_for(1000, 512)": (
         "onnxruntime",
     ),
@@ -84,20 +100,23 @@ def loaded(tmp_path_factory):
     )
     (folder / "one.csv").write_text("a\n3\n")
     document("ingest", folder / "t.csv", folder / "data", "--targets", "y")
-    small = [*PLAIN, "--n-components", "8", "--alpha", "1", "--serial"]
-    document("fit", folder / "data", folder / "model", *small)
+    document("fit", folder / "data", folder / "model", *FIT[3:])
     note = "found.append(list(sys.modules))"
-    lines = ["import contextlib, json, sys", "import numpy as np", "found = []"]
+    lines = ["import json, sys", "import numpy as np", "found = []"]
     lines += [*(f"{step}\n{note}" for step in STEPS), "print(json.dumps(found))"]
-    words = ["predict", folder / "model", folder / "one.csv", folder / "out.csv"]
-    command = [sys.executable, "-c", "\n".join(lines), *map(str, words)]
+    command = [sys.executable, "-c", "\n".join(lines)]
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("OTEL_")
     }
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=folder,
     )
     assert (folder / "out.csv").read_text().startswith('"prediction"\n')
     return dict(zip(STEPS, json.loads(done.stdout.splitlines()[-1]), strict=True))

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Literal
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError, StorageError
-from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
 from rff_dist.typing import Summary
-from rff_dist.workbench.tables import spreadsheets
+from rff_dist.workbench.tables.options import split_sheet
 
 
 @fields.group
@@ -107,6 +106,9 @@ def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
     OutputExistsError if a file is there, unless this package wrote it and `overwrite`
     is among the options; InvalidParameterError if the name of a file does not fit.
     """
+    # Zarr, for which help need not wait
+    from rff_dist.storage import locations, output_places
+
     options = list(given)
     overwrite = any(name == "overwrite" and value is True for name, _, value in options)
     # by place: the first option that names it, and what that option does there
@@ -117,7 +119,7 @@ def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
         for url in value if isinstance(value, list) else [value]:
             if url is None:
                 continue
-            location = locations.parse_location(spreadsheets.split_sheet(url)[0])
+            location = locations.parse_location(split_sheet(url)[0])
             place = location.url
             if location.is_local:
                 place = os.path.realpath(location.path)
@@ -138,6 +140,8 @@ def _check_suffix(name: str, url: str, suffixes: tuple[str, ...]) -> None:
     """Raise InvalidParameterError unless a file's name ends in a suffix, or has
     none.
     """
+    from rff_dist.storage import locations
+
     if locations.local_path(url).suffix.lower() not in ("", *suffixes):
         raise InvalidParameterError(
             f"`{name}` is {redact(url)}; expected a name that ends in"

@@ -22,9 +22,9 @@ from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.text import redact
 from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import specs
-from rff_dist.workbench.tables import files, spreadsheets
+from rff_dist.workbench.tables import files
 from rff_dist.workbench.tables.ingest import ingest
-from rff_dist.workbench.tables.options import TableOptions
+from rff_dist.workbench.tables.options import TableOptions, split_sheet
 from rff_dist.workbench.tables.roles import Roles
 
 _ROWS = 2**16  # of a table that is written, at a time: 512 KiB per column
@@ -34,7 +34,7 @@ def is_table(url: str) -> bool:
     """Say whether rows are in files, such as CSV or a folder of Parquet, rather than in
     Zarr.
     """
-    location = locations.parse_location(spreadsheets.split_sheet(url)[0])
+    location = locations.parse_location(split_sheet(url)[0])
     if location.is_local and Path(location.path).is_dir():
         folder = Path(location.path)
         is_zarr = any((folder / name).exists() for name in locations.NODE_FILES)
@@ -143,13 +143,17 @@ def write_file(
     written.
     """
     import pyarrow
-    from pyarrow import csv, parquet
 
     location = locations.parse_location(url)
-    csv_options = csv.WriteOptions(delimiter=_delimiter(location))
-    writer_class = parquet.ParquetWriter
     if file_kind(url) == ".csv":
+        from pyarrow import csv
+
+        csv_options = csv.WriteOptions(delimiter=_delimiter(location))
         writer_class = partial(csv.CSVWriter, write_options=csv_options)
+    else:
+        from pyarrow import parquet
+
+        writer_class = parquet.ParquetWriter
     writer: Any = None
     # By the final name: the unfinished one ends otherwise, so pyarrow cannot tell the
     # compression.

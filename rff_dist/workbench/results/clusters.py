@@ -4,7 +4,9 @@ Records of a job or of a stored model go in; documents, facts and tables come ou
 terminal, page and Prefect share.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +14,12 @@ from rff_dist.kmeans import shapes
 from rff_dist.storage import records
 from rff_dist.text import number, redact, some
 from rff_dist.typing import Facts, Summary
-from rff_dist.workbench.jobs import cluster, specs
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.document import Document, Part
 from rff_dist.workbench.results.words import Alert, Lines, Table
+
+if TYPE_CHECKING:
+    from rff_dist.workbench.jobs import cluster, specs
 
 MAX_CLUSTERS = 20  # in the table; the record has all
 

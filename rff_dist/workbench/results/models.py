@@ -4,7 +4,10 @@ Models, records of jobs and stored cards go in; documents, facts and tables come
 Terminal, page and Prefect share these, so that one figure is the same in all of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,15 +15,18 @@ from numpy.typing import ArrayLike
 from rff_dist import fields
 from rff_dist.data import folding
 from rff_dist.features import kinds, maps, nystrom
-from rff_dist.ridge import describe, fit, models, solve
+from rff_dist.ridge import describe, models
 from rff_dist.selection import cross_validation
 from rff_dist.storage import records
 from rff_dist.text import errors_words, number, plus_minus, redact, some
 from rff_dist.typing import Facts, Summary
-from rff_dist.workbench.jobs import specs, train, verdict
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
 from rff_dist.workbench.results.words import Alert, Lines, Table
+
+if TYPE_CHECKING:
+    from rff_dist.ridge import fit, solve
+    from rff_dist.workbench.jobs import specs, train
 
 #: Errors of groups that are this many times those of random folds are worth a warning.
 FLATTERED = 1.05
@@ -68,6 +74,8 @@ def training_document(
     training: train.TrainingResult, job: specs.Train, run: Summary
 ) -> Document:
     """Return what a job made that trained a model; `run` is for `words.run_facts`."""
+    from rff_dist.workbench.jobs import verdict
+
     model = training.model
     trained = training.fitted.trained
     metrics = training.metrics

@@ -4,9 +4,11 @@ Records of jobs go in; documents for terminal, JSON and Prefect come out. They i
 the treatment of each column of a table, which a model's errors would not show.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rff_dist import fields
 from rff_dist.data import sources as row_sources
@@ -14,11 +16,11 @@ from rff_dist.recipes import recipes
 from rff_dist.storage import datasets
 from rff_dist.text import some
 from rff_dist.typing import Facts, Summary
-from rff_dist.workbench.jobs import ingest, predict, specs
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Heading, Paragraph, Part
-from rff_dist.workbench.tables.attributes import PARTS
-from rff_dist.workbench.tables.existing import IngestResult
+
+if TYPE_CHECKING:
+    from rff_dist.workbench.jobs import ingest, predict, specs
 
 
 def appended_document(record: Summary) -> Document:
@@ -80,6 +82,9 @@ def ingested_document(
     outcome: ingest.Ingested, job: specs.Ingest, seconds: float
 ) -> Document:
     """Return what files or a query became: a dataset, perhaps two, or rows of one."""
+    from rff_dist.workbench.jobs import ingest
+    from rff_dist.workbench.tables.existing import IngestResult
+
     if isinstance(outcome, IngestResult):
         appended = appended_document(ingest.describe_appended(job, outcome, seconds))
         # the full result has all files, the record only the first
@@ -184,7 +189,7 @@ def describe_dataset(dataset: datasets.ZarrDataset) -> Summary:
 
 def split_words(attributes: Facts) -> str | None:
     """Return how test rows of an ingested table were chosen; None if it is unknown."""
-    parts = attributes.get(PARTS)
+    parts = attributes.get(row_sources.PARTS)
     # an attribute of this name may be another program's
     if not isinstance(parts, Mapping) or "holdout" not in parts:
         return None

@@ -16,9 +16,8 @@ from rff_dist.storage import datasets, locations, output_places, records
 from rff_dist.storage.arrays import Header
 from rff_dist.text import some
 from rff_dist.typing import Facts, Summary
-from rff_dist.workbench.results import clusters, models, rows, words
+from rff_dist.workbench.results import rows, words
 from rff_dist.workbench.results.document import Document, Part
-from rff_dist.workbench.tables.attributes import PARTS
 
 # in tables; the record has all
 MAX_COLUMNS = 6
@@ -127,7 +126,7 @@ def _attribute_facts(attributes: Facts) -> dict[str, str]:
             facts[name] = _short(value)[: 16 if name.endswith("digest") else None]
     if (how := rows.split_words(attributes)) is not None:
         facts["split"] = how
-        del facts[PARTS]
+        del facts[row_sources.PARTS]
     if sources := row_sources.known_sources(attributes):
         name = _short(sources[-1].get("name"))
         last = f"{name}, {sources[-1].get('n_samples', 0):,} rows"
@@ -196,6 +195,8 @@ def _record_document(
     facts = {} if version is None else _lineage_facts(version)
     details = list[Part]()
     if record.kind == "ridge model":
+        from rff_dist.workbench.results import models
+
         card = metadata["card"]
         about |= models.describe_stored(record)
         choices = models.stored_details(record)
@@ -211,6 +212,8 @@ def _record_document(
         if len(candidates) > 1:
             details.append(models.candidates_table(candidates, MAX_CANDIDATES))
     if record.kind == "k-means model":
+        from rff_dist.workbench.results import clusters
+
         facts |= clusters.stored_facts(record)
         about["cluster_weights"] = arrays["cluster_weights"]
     facts["stored"] = f"{len(arrays)} arrays, undamaged (checksums)"

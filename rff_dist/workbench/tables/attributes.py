@@ -17,8 +17,6 @@ WEIGHT_COLUMN = "weight_column"
 GROUPS_COLUMN = "groups_column"
 #: how many rows were dropped for missing values
 DROPPED = "dropped_rows"
-#: how rows were held out, in both datasets that were then written
-PARTS = "parts"
 #: the options that all rows share
 SHARED_OPTIONS = "made_with"
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import compute
 
 from rff_dist.errors import DataError, StorageError
 from rff_dist.lazy import require
+from rff_dist.recipes.arrow import compute
 from rff_dist.recipes.tables import (
     Batches,
     RawTable,

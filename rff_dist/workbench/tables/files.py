@@ -25,10 +25,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow
-from pyarrow import compute
 
 from rff_dist.data.sources import Provenance, is_named
 from rff_dist.errors import StorageError
+from rff_dist.recipes.arrow import compute
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.tables import Batches, RawTable, Types, opening, with_lists
 from rff_dist.storage import documents, locations
@@ -44,6 +44,7 @@ from rff_dist.workbench.tables import (
     spreadsheets,
 )
 from rff_dist.workbench.tables.lakes import Lake
+from rff_dist.workbench.tables.options import split_sheet
 
 _SUFFIXES = {
     ".csv": (".csv", ".tsv", ".txt"),
@@ -209,7 +210,7 @@ def find_files(
         sources = [sources]
     files: dict[str, File] = {}
     for source in sources:
-        path, sheet = spreadsheets.split_sheet(os.fspath(source))
+        path, sheet = split_sheet(os.fspath(source))
         location = locations.parse_location(path)
         if location.scheme == "memory":
             raise StorageError(
@@ -416,7 +417,7 @@ def _remote_file(
 
 def table_kind(path: str) -> str | None:
     """Return the kind that a file's name says, or None."""
-    name = spreadsheets.split_sheet(path)[0].lower()
+    name = split_sheet(path)[0].lower()
     for packed in (".zip", ".xz"):
         name = name.removesuffix(packed)
     for kind, suffixes in _SUFFIXES.items():

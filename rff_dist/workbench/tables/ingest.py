@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rff_dist.data import sources as row_sources
 from rff_dist.data.columns import TEXT
 from rff_dist.data.row_batches import RowArrays
 from rff_dist.errors import DataError
@@ -34,12 +35,11 @@ from rff_dist.workbench.tables.inputs import (
     open_inputs,
 )
 from rff_dist.workbench.tables.lakes import Lake
-from rff_dist.workbench.tables.options import TableOptions
+from rff_dist.workbench.tables.options import TableOptions, split_sheet
 from rff_dist.workbench.tables.planning import plan_rows
 from rff_dist.workbench.tables.queries import Query
 from rff_dist.workbench.tables.roles import ColumnPlan, Roles
 from rff_dist.workbench.tables.rows import read_tables
-from rff_dist.workbench.tables.spreadsheets import split_sheet
 
 #: At most so many levels a target may have: classes, each of which a model has
 #: coefficients for.
@@ -184,7 +184,7 @@ def _ingest(
                     attributes.SHARED_OPTIONS: attributes.shared_options(roles, options)
                 }
                 if selection is not None:
-                    stored[attributes.PARTS] = _describe_parts(
+                    stored[row_sources.PARTS] = _describe_parts(
                         selection.holdout, roles, options
                     )
                 dataset = writing.write_batches(

@@ -4,6 +4,7 @@ The command line and Prefect's forms are made from these groups, so this file im
 nothing that takes long.
 """
 
+import re
 from dataclasses import astuple
 from typing import Any, ClassVar
 
@@ -11,6 +12,8 @@ from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.recipes.options import Encoding
 from rff_dist.recipes.reading import CsvOptions
+
+_SHEET = re.compile(r"(.*\.xls[xm])#(.+)", re.IGNORECASE | re.DOTALL)
 
 
 @fields.group
@@ -38,3 +41,13 @@ class TableOptions:
                 f"`recipe` is {self.recipe!r}, which already says how columns become"
                 " numbers; leave out `categories`, `dates`, `impute` and `keep_index`"
             )
+
+
+def split_sheet(path: str) -> tuple[str, str | None]:
+    """Return a path, and the sheet that it names.
+
+    >>> split_sheet("sales.xlsx#May"), split_sheet("sales.csv")
+    (('sales.xlsx', 'May'), ('sales.csv', None))
+    """
+    match = _SHEET.fullmatch(path)
+    return (match[1], match[2]) if match else (path, None)

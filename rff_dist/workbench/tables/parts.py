@@ -25,7 +25,7 @@ from rff_dist.storage import (
 )
 from rff_dist.storage.columns import ID, TIME_COLUMN
 from rff_dist.typing import Arrays, BoolArray, PathLike
-from rff_dist.workbench.tables import attributes, files
+from rff_dist.workbench.tables import files
 from rff_dist.workbench.tables.holdout import Holdout, warn_of_chance
 
 _ROWS = 2**16  # that are read at a time
@@ -72,7 +72,7 @@ def split_dataset(
     read = partial(datasets.read_arrays, data, n_rows=_ROWS, version=version)
     names = about.pop("feature_names", None), about.pop("target_names", None)
     # These hold of the whole dataset only.
-    for of_all in (manifests.MANIFEST, row_sources.SOURCES, attributes.PARTS):
+    for of_all in (manifests.MANIFEST, row_sources.SOURCES, row_sources.PARTS):
         about.pop(of_all, None)
     warn_of_chance(about, holdout, has_groups="groups" in stored, is_encoded=True)
 

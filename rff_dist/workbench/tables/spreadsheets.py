@@ -4,7 +4,6 @@ The package python-calamine reads the cells. What is left to find out is which r
 the names of the columns, because a title may stand above it, or there may be none.
 """
 
-import re
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -19,18 +18,7 @@ from rff_dist.recipes.reading import CsvOptions
 from rff_dist.workbench.tables.arrow_files import memory_table
 from rff_dist.workbench.tables.csv_files import has_names
 
-_NAMED = re.compile(r"(.*\.xls[xm])#(.+)", re.IGNORECASE | re.DOTALL)
 _N_FIRST_ROWS = 100  # which tell whether the first one holds names
-
-
-def split_sheet(path: str) -> tuple[str, str | None]:
-    """Return a path, and the sheet that it names.
-
-    >>> split_sheet("sales.xlsx#May"), split_sheet("sales.csv")
-    (('sales.xlsx', 'May'), ('sales.csv', None))
-    """
-    match = _NAMED.fullmatch(path)
-    return (match[1], match[2]) if match else (path, None)
 
 
 def sheet_table(path: Path, sheet: str | None, reading: CsvOptions) -> tables.RawTable:

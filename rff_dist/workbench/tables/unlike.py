@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import compute
 
 from rff_dist.data.columns import MISSING
+from rff_dist.recipes.arrow import compute
 from rff_dist.recipes.encoders import Category, Number, unknown_levels
 from rff_dist.recipes.learn import CONSTANT
 from rff_dist.recipes.recipes import Recipe
