@@ -65,7 +65,7 @@ STEPS = {
     "cli.run(['info', 'model'])": (
         *SLOW,
         *("pyarrow", "pydantic", "scipy.linalg", "scipy.spatial"),
-        *("rff_dist.classify", "rff_dist.kmeans.fit", "rff_dist.workbench.jobs.train"),
+        *("rff_dist.classify", "rff_dist.kmeans.fit", "rff_dist.workbench.tables.files"),
     ),
     # a few rows
     "cli.run(['predict', 'model', 'one.csv', 'out.csv'])": (

@@ -32,7 +32,7 @@ from rff_dist.storage import datasets, grids, locations, output_places
 from rff_dist.storage.columns import ID, ids_of, open_labelled
 from rff_dist.text import redact
 from rff_dist.typing import Facts, PathLike, Summary, frozen
-from rff_dist.workbench.jobs import fits, specs, steps, tables, watching
+from rff_dist.workbench.jobs import specs, steps, tables, watching
 from rff_dist.workbench.tables.roles import Roles
 
 #: what `evaluate` returns, by the kind of the model
@@ -381,6 +381,8 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
             if scoring.kind == "clusters":
                 measure = partial(kmeans_labels.evaluate, dataset, labels)
             else:
+                from rff_dist.workbench.jobs import fits
+
                 data = fits.JobData(dataset, labels).with_targets(model)
                 measure = partial(class_prediction.evaluate, data)
         engine = stack.enter_context(do.open_engine(dataset.n_samples))

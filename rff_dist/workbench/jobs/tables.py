@@ -23,7 +23,6 @@ from rff_dist.text import redact
 from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.tables import files
-from rff_dist.workbench.tables.ingest import ingest
 from rff_dist.workbench.tables.options import TableOptions, split_sheet
 from rff_dist.workbench.tables.roles import Roles
 
@@ -76,6 +75,8 @@ def table_rows(
             " it with, since it was not trained on an ingested table; expected a Zarr"
             " dataset. Ingest the table first"
         )
+    from rff_dist.workbench.tables.ingest import ingest
+
     try:
         write_options = writing.WriteOptions(observer=observer)
         options = TableOptions(reading=recipe.reading, recipe=recipe)

@@ -5,6 +5,8 @@ format. They are found without being read. Their digests, taken later, show whet
 dataset has their rows.
 """
 
+from __future__ import annotations
+
 import fnmatch
 import glob
 import hashlib
@@ -21,30 +23,21 @@ from dataclasses import field, replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
-
-import pyarrow
 
 from rff_dist.data.sources import Provenance, is_named
 from rff_dist.errors import StorageError
-from rff_dist.recipes.arrow import compute
+from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.tables import Batches, RawTable, Types, opening, with_lists
 from rff_dist.storage import documents, locations
 from rff_dist.storage.locations import Location
 from rff_dist.typing import Facts, PathLike, frozen
-from rff_dist.workbench.tables import (
-    array_files,
-    arrow_files,
-    csv_files,
-    delta_tables,
-    iceberg_tables,
-    json_files,
-    spreadsheets,
-)
-from rff_dist.workbench.tables.lakes import Lake
 from rff_dist.workbench.tables.options import split_sheet
+
+if TYPE_CHECKING:
+    from rff_dist.workbench.tables.lakes import Lake
 
 _SUFFIXES = {
     ".csv": (".csv", ".tsv", ".txt"),
@@ -254,11 +247,15 @@ def find_files(
 def _open_lake(location: Location) -> Lake | None:
     """Open the lakehouse table that a source is, if it is one."""
     if location.scheme == locations.ICEBERG:
+        from rff_dist.workbench.tables import iceberg_tables
+
         return iceberg_tables.open_iceberg(location)
 
     may_be_folder = _may_be_folder(location) and not glob.has_magic(location.path)
     if not may_be_folder or _table_format(location) != "Delta":
         return None
+    from rff_dist.workbench.tables import delta_tables
+
     return delta_tables.open_delta(location)
 
 
@@ -460,6 +457,14 @@ def open_table(
 
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
+    from rff_dist.workbench.tables import (
+        array_files,
+        arrow_files,
+        csv_files,
+        json_files,
+        spreadsheets,
+    )
+
     open_kind: Mapping[str, Callable[[Path], RawTable]] = {
         ".csv": lambda path: csv_files.csv_table(path, reading),
         ".parquet": arrow_files.parquet_table,

@@ -3,13 +3,15 @@
 Names and types are checked here, before any row is read.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow
 
 from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.recipes.arrow import pyarrow
 from rff_dist.recipes.recipes import Recipe
 from rff_dist.recipes.tables import (
     RawTable,
