@@ -4,9 +4,11 @@ Each is an artifact in Markdown. Whoever can see the run can read it, even witho
 access to the model. The summary's facts are in the run's log too.
 """
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
@@ -19,10 +21,12 @@ from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster, refresh, specs, train
-from rff_dist.workbench.page import pages, pictures
 from rff_dist.workbench.results import clusters, markdown, models, updates, words
 from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.versions import versions_table
+
+if TYPE_CHECKING:
+    from rff_dist.workbench.page import pages
 
 _N_VERSIONS = 20  # listed, the newest: all would make the artifact ever longer
 
@@ -70,6 +74,8 @@ def show_clustering(
         show_versions(job.model)
     run.clock.begin("report")
     if picture is not None:
+        from rff_dist.workbench.page import pictures
+
         figure = pictures.draw_clustering(
             clustered.dataset,
             clustered.clusters,
@@ -125,6 +131,9 @@ def show_summary(what: str, document: Document) -> None:
 
 def show_page(result: pages.Result, job: Any, run: FlowRun) -> None:
     """Show the page about a result, with its pictures, or log why there is none."""
+    # matplotlib takes a second, for which updates without new rows need not wait
+    from rff_dist.workbench.page import pages
+
     run.clock.begin("report")
     try:
         page = pages.page_of(result, job, read_times=run.clock.times)

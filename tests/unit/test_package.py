@@ -65,7 +65,11 @@ STEPS = {
     "cli.run(['info', 'model'])": (
         *SLOW,
         *("pyarrow", "pydantic", "scipy.linalg", "scipy.spatial"),
-        *("rff_dist.classify", "rff_dist.kmeans.fit", "rff_dist.workbench.tables.files"),
+        *(
+            "rff_dist.classify",
+            "rff_dist.kmeans.fit",
+            "rff_dist.workbench.tables.files",
+        ),
     ),
     # a few rows
     "cli.run(['predict', 'model', 'one.csv', 'out.csv'])": (
@@ -86,6 +90,7 @@ STEPS = {
         "opentelemetry",
     ),
     "for name in rff_dist.__all__: getattr(rff_dist, name)": ("prefect", "matplotlib"),
+    "import rff_dist.flows.refresh, rff_dist.flows.predict": ("matplotlib",),
     # which has a global state
     "import rff_dist.workbench.page.pictures": ("matplotlib.pyplot",),
 }
