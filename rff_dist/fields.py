@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import os
 import textwrap
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -271,6 +270,8 @@ def read_toml(name: str, path: str) -> dict[str, Any]:
 
     Raises InvalidParameterError if it cannot be read.
     """
+    import tomllib
+
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -422,16 +423,17 @@ def build[T](spec: type[T], values: Facts) -> T:
     if missing := [f"`{name}`" for name in required if name not in values]:
         raise InvalidParameterError(f"{', '.join(missing)} must be given")
     checked = {name: options[name].check(value) for name, value in values.items()}
-    return _build(spec, checked)
+    return fill(spec, checked)
 
 
-def _build[T](spec: type[T], values: Facts) -> T:
+def fill[T](spec: type[T], values: Facts) -> T:
+    """Make a spec and its groups from values that their options have checked."""
     hints = typing.get_type_hints(spec)
     members = {}
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]  # specs are dataclasses
         name = field.name
         if _declaration(field) is None and dataclasses.is_dataclass(hints[name]):
-            members[name] = _build(hints[name], values)
+            members[name] = fill(hints[name], values)
         elif name in values:
             members[name] = values[name]
     return spec(**members)

@@ -104,14 +104,14 @@ class Command:
                 arguments[name] = values.get(name, options[0].default)
                 continue
             names = [option.name for option in options if option.name in values]
-            arguments[name] = fields.build(spec, {name: values[name] for name in names})
+            arguments[name] = fields.fill(spec, {name: values[name] for name in names})
         return arguments, values
 
     def run(self, tokens: sources.Tokens) -> int:
         """Run the command, write its result, and return its exit code."""
         values: Summary = {}
         # until the others are read, which may fail
-        common = fields.build(CommonOptions, {"json": "json" in tokens})
+        common = fields.fill(CommonOptions, {"json": "json" in tokens})
         names = {option.name for option in self.options}
         with (
             # a name for this run in the JSON lines of the log
@@ -120,7 +120,7 @@ class Command:
             contexts.setting(settings.warned, ()),
         ):
             try:
-                common = fields.build(CommonOptions, sources.read(COMMON, tokens))
+                common = fields.fill(CommonOptions, sources.read(COMMON, tokens))
                 settings.quiet.set(common.quiet)
                 settings.log_format.set(common.log_format or settings.log_format.get())
                 printing: Context = contextlib.nullcontext()
