@@ -4,17 +4,21 @@ A URL goes in, a model comes out; the record says which kind it is. Clusters are
 here, as JSON and checksummed arrays; ridge models by `rff_dist.ridge.models`.
 """
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rff_dist.errors import StorageError
 from rff_dist.fields import values_of
-from rff_dist.kmeans import cluster_sums, starts
 from rff_dist.ridge import models
 from rff_dist.storage import records
 from rff_dist.text import redact
 from rff_dist.typing import PathLike, Summary
+
+if TYPE_CHECKING:
+    from rff_dist.kmeans import starts
 
 KIND = "k-means model"
 _RESULTS = ("inertia", "inertias", "start_inertias", "n_iter", "converged")
@@ -37,7 +41,7 @@ def read_any(url: PathLike) -> AnyModel:
 
 def write_any(model: AnyModel, url: PathLike, *, overwrite: bool = False) -> None:
     """Store a model of any kind; a reader sees either the old one or the new one."""
-    if not isinstance(model, starts.Clusters):
+    if isinstance(model, models.RidgeModel):
         models.write_model(model, url, overwrite=overwrite)
         return
 
@@ -60,19 +64,21 @@ def write_any(model: AnyModel, url: PathLike, *, overwrite: bool = False) -> Non
 
 def kind_of(model: AnyModel) -> str:
     """Return "regression", "classifier" or "clusters"."""
-    if isinstance(model, starts.Clusters):
+    if not isinstance(model, models.RidgeModel):
         return "clusters"
     return "classifier" if "classifier" in model.card else "regression"
 
 
 def chosen_of(model: AnyModel) -> Summary:
     """Return what the lineage records about a model besides its features."""
-    if isinstance(model, starts.Clusters):
-        return {"n_clusters": model.n_clusters}
-    return {"alpha": model.plain_alpha}
+    if isinstance(model, models.RidgeModel):
+        return {"alpha": model.plain_alpha}
+    return {"n_clusters": model.n_clusters}
 
 
 def _clusters_from(record: records.Record) -> starts.Clusters:
+    from rff_dist.kmeans import cluster_sums, starts
+
     values = record.metadata
     grid = values["grid"]
     exponents = tuple((int(count), float(value)) for count, value in grid["exponents"])
