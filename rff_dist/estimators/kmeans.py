@@ -80,8 +80,8 @@ class RFFKMeans(
         at most this share of the mean variance of Z's columns; with 0, when no label
         changes.
     n_principal : int or None, default=None
-        Usually leave it. Cluster in the scores on that many leading kernel principal
-        components (see `RFFPCA`), instead of all features. This takes one more pass of
+        Usually leave it. Cluster the scores on this many leading kernel principal
+        components (see `RFFPCA`) instead of the features. This takes one more pass of
         O(n_samples · n_components²), and makes the others cheaper.
     normalize : {None, "degree"}, default=None
         Usually leave it. "degree" uses the principal components of degree-normalised

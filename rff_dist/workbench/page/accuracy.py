@@ -206,8 +206,8 @@ def _draw_residuals_by_column(
     pictures.plain_axes(panels[0], up=_RESIDUAL)
     names = ", ".join(column.name for column in shown)
     words = (
-        "Residuals against the columns that they vary most with. A trend is what the"
-        " model misses."
+        "Residuals against the columns that they vary most with. A trend in them is"
+        " something that the model misses."
     )
     page.picture(figure, f"Residuals against {names}.", words)
 
