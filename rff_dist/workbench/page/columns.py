@@ -375,8 +375,8 @@ def _draw_curves(
         )
     if is_exact:
         meaning = (
-            f"how far the {what} is from that at the column's mean, or from the mean"
-            " over the rows' levels of a category, whatever the other columns are. The"
+            f"how far the {what} is from its value at the column's mean (of a category:"
+            f" from its mean over all rows), whatever the other columns are. The"
             " model is a sum of such functions of one column each"
         )
     caption = (
