@@ -369,7 +369,7 @@ def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_d
     assert float(dict(shares[1].rows)["x0"]) > 0.1
     assert "partial" not in shown[0].alt.lower() + shown[0].caption.lower()
     assert shown[0].caption.startswith(
-        "Exact effect: how far the predicted y0 is from that at the column's mean"
+        "Exact effect: how far the predicted y0 is from its value at the column's mean"
     )
     low, high = map(
         float, re.findall(r"-?\d\.\d+", shown[0].alt.partition("x0:")[2])[:2]
