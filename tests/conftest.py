@@ -39,7 +39,7 @@ for _name in ("REPOSSESSOR", "SCHEDULER", "TRIGGERS"):
 # A pass or a failure must not depend on the day or on the machine's load. To look for
 # new examples: make test ARGS="--hypothesis-profile=explore"
 settings.register_profile(
-    "repeatable", max_examples=40, derandomize=True, deadline=None, print_blob=True
+    "repeatable", max_examples=25, derandomize=True, deadline=None, print_blob=True
 )
 settings.register_profile("explore", max_examples=1_000, deadline=None, print_blob=True)
 settings.load_profile("repeatable")

@@ -18,7 +18,6 @@ from tests.command_line import PLAIN, run
 from tests.refusals import refuses
 
 PROGRAM = [sys.executable, "-m", "rff_dist.workbench.cli"]
-ASCII = {"PYTHONIOENCODING": "ascii"}
 C_LOCALE = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
 
@@ -48,9 +47,7 @@ def ended(command, *, folder, streams="", environment=None):
     [
         ("info data.zarr", ">/dev/full", {}, 73, "(No space left on device)"),
         ("info none.zarr --json", ">/dev/full 2>/dev/full", {}, 65, None),
-        ("--help", ">&-", {}, 73, "(Bad file descriptor)"),
         ("--version", ">&- 2>&-", {}, 73, None),
-        ("fit --help", "", ASCII, 0, None),
         ("fit --help", "", C_LOCALE, 0, None),
     ],
 )
@@ -68,13 +65,12 @@ def test_a_result_that_cannot_be_shown_is_said_by_the_last_line_and_the_code(
     )
 
 
-@pytest.mark.parametrize("command", ["--help", "info data.zarr"])
-def test_a_reader_that_stops_reading_is_no_error(folder, command):
+def test_a_reader_that_stops_reading_is_no_error(folder):
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as closed:
         done = subprocess.run(
-            [*PROGRAM, *command.split()],
+            [*PROGRAM, "info", "data.zarr"],
             cwd=folder,
             stdout=closed,
             stderr=subprocess.PIPE,
@@ -115,9 +111,7 @@ COMMANDS = {
         "1",
         "--serial",
     ],
-    "predict": ["predict", "model", "data.zarr", "{out}", "--serial"],
     "predict a table": ["predict", "model", "table.csv", "{out}.csv", "--serial"],
-    "evaluate": ["evaluate", "model", "data.zarr", "--serial"],
     "update": ["update", "model", "data.zarr", "--dry-run", "--serial"],
 }
 
@@ -137,7 +131,7 @@ def test_a_job_is_done_or_says_that_its_time_is_over_whenever_that_is(
         run(*(word.format(out=tmp_path / "whole") for word in command)).exit_code == 0
     )
     needed = time.perf_counter() - started
-    for i, share in enumerate((0.01, 0.1, 0.3, 0.5, 0.7, 0.9)):
+    for i, share in enumerate((0.01, 0.3, 0.6, 0.9)):
         words = [word.format(out=tmp_path / str(i)) for word in command]
         ended = run(*words, "--timeout-minutes", share * needed / 60)
         assert ended.exit_code in (0, 1), ended.output

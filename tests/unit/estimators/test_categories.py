@@ -11,7 +11,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -25,15 +24,13 @@ from rff_dist import (
     RFFSampler,
     load_model,
     save_model,
-    tune_kernels,
-    tune_length_scales,
 )
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, NotFiniteError
-from rff_dist.features.levels import codes_of, recoded
 from rff_dist.recipes.recipes import recipe_of
+from tests.covering import covering
 from tests.refusals import for_each_refusal, once, refuses
-from tests.tables import ingest, ingest_frame, predict_table
+from tests.tables import ingest, ingest_frame
 
 N = 240
 TOWNS = ["Bonn", "Köln", "Rom", "Ulm"]
@@ -130,8 +127,9 @@ def dataset(tmp_path_factory):
     return ingest(folder / "t.parquet", folder / "rows", target="y")
 
 
-@EACH
-@pytest.mark.parametrize("container", FRAMES)
+@pytest.mark.parametrize(
+    ("container", "name"), covering(list(FRAMES), list(ESTIMATORS), meet=1)
+)
 def test_a_frame_gives_the_bits_of_the_same_table_ingested(dataset, container, name):
     frame = FRAMES[container](COLUMNS)
     model = fit(name, frame)
@@ -163,70 +161,8 @@ def test_later_rows_are_encoded_alike_in_any_number_and_container(name):
             assert_allclose(found, expected[method][rows], rtol=1e-9, atol=1e-7)
 
 
-# The starts of k-means depend on the order of distinct rows, as codes sort them.
-@pytest.mark.parametrize("name", ["ridge", "Nyström ridge", "classifier", "PCA"])
-def test_the_order_of_lists_of_levels_changes_no_bit(dataset, name):
-    frame = pandas(COLUMNS)
-    model = fit(name, frame)
-    recipe = recipe_of(dataset.attributes)
-    shuffled = recipe.to_dict()
-    for column in shuffled["columns"]:
-        if column["kind"] == "category":
-            column["levels"] = column["levels"][::-1]
-    levels = recipe_of({"recipe": shuffled}).levels
-    X = dataset.take(range(N)).X
-    rows = ArrayDataset(
-        recoded(X, codes_of(recipe.levels, levels)),
-        Y,
-        feature_names=dataset.feature_names,
-        attributes={"recipe": shuffled},
-    )
-    assert (rows.X != X).any()
-    other = clone(ESTIMATORS[name])
-    if name == "classifier":
-        other.fit(rows.without_targets(), LABELS)
-    else:
-        other.fit(rows)
-    assert_same_bits(outputs(other, frame), outputs(model, frame))
-
-
 # -- what categories are for
 # --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("features", ["fourier", "nystrom"])
-def test_clusters_and_components_see_levels_as_equal_or_different(features):
-    towns = np.repeat(["a", "b", "c"], 60)
-    frame = pd.DataFrame({"town": towns, "noise": 0.01 * RNG.normal(size=180)})
-    options = {"length_scale": 1.0, "features": features, "random_state": 0}
-    clusters = RFFKMeans(3, n_init=3, **options).fit(frame)
-    assert adjusted_rand_score(towns, clusters.labels_) == 1.0
-    exact = KernelKMeans(3, length_scale=1.0, random_state=0).fit(frame)
-    assert adjusted_rand_score(towns, exact.labels_) == 1.0
-    Z = RFFSampler(**options).fit_transform(frame)[::60]
-    assert_allclose(Z @ Z.T, np.where(np.eye(3), 1.0, 1 / np.e), atol=0.07)
-    pca = RFFPCA(2, **options).fit(frame)
-    scores = pd.DataFrame(pca.transform(frame)).groupby(towns).mean().to_numpy()
-    sides = np.linalg.norm(scores - np.roll(scores, 1, axis=0), axis=1)
-    # k of two levels is exp(-1), so all sides are the square root of 2 - 2/e = 1.124;
-    # with 2,048 Fourier features k errs by about 1/sqrt(2048) = 0.02
-    assert_allclose(sides, np.sqrt(2 - 2 / np.e), rtol=0.07)
-
-
-def test_a_class_that_two_texts_decide_together_is_learned():
-    rows = {"a": RNG.choice(["u", "v"], 200), "b": RNG.choice(["u", "v"], 200)}
-    labels = np.where(rows["a"] == rows["b"], "same", "different")
-    model = clone(ESTIMATORS["classifier"]).fit(pandas(rows), labels)
-    assert model.score(pandas(rows), labels) == 1.0
-
-
-def test_tuned_length_scales_tell_a_column_that_matters():
-    noise = RNG.normal(size=N)
-    frame = pandas({"town": COLUMNS["town"], "noise": noise})
-    y = np.array([TOWNS.index(town) % 2 for town in COLUMNS["town"]], float)
-    tuned = tune_length_scales("gaussian", frame, y, n_components=64, n_starts=2)
-    town, other = tuned.length_scale
-    assert 3 * town < other
 
 
 def test_a_level_that_was_never_seen_is_told_once_and_less_certain():
@@ -344,15 +280,6 @@ def test_what_is_wrong_is_named(call, error, names):
         call()
 
 
-def test_columns_that_are_left_out_are_told():
-    frame = pandas(COLUMNS).assign(id=[f"id {i}" for i in range(N)])
-    with pytest.warns(UserWarning, match="id.*240"):
-        model = fit("ridge", frame)
-    assert_array_equal(
-        model.predict(frame), fit("ridge", pandas(COLUMNS)).predict(pandas(COLUMNS))
-    )
-
-
 @pytest.mark.parametrize(("start", "n_levels"), [("id ", N), ("10", N), ("one", 1)])
 def test_a_column_that_is_named_as_a_category_is_kept_with_any_levels(
     start, n_levels, tmp_path
@@ -390,43 +317,8 @@ def test_copies_and_stored_models_encode_the_same_frames(name):
     assert loaded.get_params() == model.get_params() | {"random_state": 0}
 
 
-def test_a_stored_model_predicts_a_file_of_the_frame(tmp_path):
-    frame = pandas(COLUMNS)
-    model = fit("ridge", frame)
-    save_model(model, tmp_path / "model")
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    predict_table(tmp_path / "model", tmp_path / "t.csv", tmp_path / "p.csv")
-    found = pd.read_csv(tmp_path / "p.csv")["prediction"]
-    assert_allclose(found, model.predict(frame), rtol=1e-9)
-    lazy = dd.from_pandas(frame, npartitions=3)
-    assert_allclose(model.predict(lazy).compute(), found, rtol=1e-9)
-
-
-def test_kernels_are_compared_on_a_frame():
-    frame = pandas(COLUMNS)
-    model, search = tune_kernels(
-        frame, Y, kernels=["gaussian"], n_components=64, alpha=0.1, random_state=0
-    )
-    assert len(search.rows) > 1
-    # the sums of all folds are added up in the search, those of all rows in the fit
-    assert_allclose(
-        clone(model).fit(frame, Y).predict(frame), model.predict(frame), rtol=1e-9
-    )
-
-
-def test_rows_that_are_added_are_encoded(dataset):
-    X = dataset.take(range(N)).X
-    first = fit("ridge", pandas(COLUMNS))
-    by_frame = clone(first).fit(pandas(COLUMNS), Y)
-    by_frame.partial_fit(pandas(COLUMNS, slice(0, 50)), Y[:50])
-    rows = ArrayDataset(X[:50], Y[:50], attributes=dataset.attributes)
-    first.partial_fit(rows)
-    assert first.statistics_ == by_frame.statistics_
-    assert first.score(pandas(COLUMNS), Y) == by_frame.score(pandas(COLUMNS), Y)
-
-
 def test_a_fit_to_numbers_after_one_to_texts_takes_arrays():
-    for name in ESTIMATORS:
+    for name in ("ridge", "k-means"):
         model = fit(name, pandas(COLUMNS))
         array = TWO.to_numpy()
         model.fit(array, LABELS if name == "classifier" else Y)
@@ -467,9 +359,7 @@ def test_a_model_of_a_frame_reports_on_a_frame(tmp_path):
 
 
 @pytest.mark.parametrize("features", ["fourier", "nystrom"])
-@pytest.mark.parametrize(
-    "length_scale", [[0.1, 1.0], [0.3, 30.0], [2.0, 30.0]], ids=str
-)
+@pytest.mark.parametrize("length_scale", [[0.1, 1.0], [2.0, 30.0]], ids=str)
 def test_a_level_never_seen_is_one_more_like_the_others(length_scale, features):
     """Wide length scales leave the intercept to the levels that were seen."""
     rng = np.random.default_rng(0)
@@ -529,8 +419,15 @@ def test_values_that_pandas_alone_knows_are_levels_by_their_texts(values, is_cat
     )
 
 
-@pytest.mark.parametrize("cell", [[1.5, 2.0], ["a", "b"], {"a": 1}, b"a"], ids=repr)
-@pytest.mark.parametrize("container", ["pandas", "polars", "pyarrow"])
+@pytest.mark.parametrize(
+    ("cell", "container"),
+    covering(
+        [[1.5, 2.0], ["a", "b"], {"a": 1}, b"a"],
+        ["pandas", "polars", "pyarrow"],
+        meet=1,
+    ),
+    ids=repr,
+)
 def test_cells_that_are_no_single_values_are_refused_by_column(cell, container):
     columns = {"width": COLUMNS["width"], "odd": [cell] * N}
     if container == "pandas":

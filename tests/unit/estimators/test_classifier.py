@@ -13,7 +13,6 @@ from sklearn.svm import LinearSVC
 
 from rff_dist import RFFClassifier, SerialEngine, load_model, save_model, write_dataset
 from rff_dist.classify import predict as class_prediction
-from rff_dist.classify.fit import CalibrationRows
 from rff_dist.data.blocks import Block
 from rff_dist.data.labelled import LabelledDataset
 from rff_dist.data.memory import ArrayDataset
@@ -25,6 +24,7 @@ from rff_dist.errors import (
 )
 from rff_dist.ridge import predict as prediction
 from rff_dist.storage.columns import as_column, open_column
+from tests.covering import covering
 from tests.plain import plain_classifier
 from tests.refusals import refuses
 
@@ -61,9 +61,11 @@ def rows():
 # ------------------------------------------
 
 
-@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0}], ids=str)
-@pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("class_weight", "n_classes", "loss"),
+    covering([None, "balanced", {0: 3.0}], [2, 4], LOSSES),
+    ids=str,
+)
 def test_decisions_are_those_of_scikit_learns_linear_model_on_explicit_features(
     loss, n_classes, class_weight
 ):
@@ -285,23 +287,6 @@ def test_stored_rows_and_dask_collections_give_the_classifier_of_rows_in_memory(
         )
 
 
-def test_dask_collections_are_predicted_lazily(rows):
-    X, y = rows
-    model = classifier().fit(X, np.array(["no", "yes"])[y])
-    lazy = da.from_array(X, chunks=(100, 3))
-    for method in (
-        "predict",
-        "predict_proba",
-        "predict_log_proba",
-        "decision_function",
-    ):
-        result = getattr(model, method)(lazy)
-        expected = getattr(model, method)(X)
-        assert result.shape == expected.shape
-        assert result.dtype == expected.dtype
-        assert_array_equal(result.compute(scheduler="synchronous"), expected)
-
-
 def test_the_score_is_the_weighted_share_of_right_rows(rows):
     X, y = rows
     weights = np.linspace(0, 1, len(y))
@@ -372,19 +357,6 @@ def test_a_class_may_come_later_and_rows_calibrate_in_any_division():
     order = np.concatenate([early, late])
     once = classifier(**GROWING).fit(X[order], y[order])
     assert_allclose(model.predict_proba(X), once.predict_proba(X), atol=1e-9)
-
-
-def test_the_sample_of_rows_does_not_depend_on_their_division(monkeypatch):
-    monkeypatch.setattr("rff_dist.classify.fit.CALIBRATION_ROWS", 50)
-    X = np.arange(1000.0).reshape(500, 2)
-    y = np.where(np.arange(500) % 3 == 0, 1.0, -1.0)
-    whole = CalibrationRows.of(ArrayDataset(X, y))
-    parts = None
-    for part in np.split(np.arange(500), [10, 300, 301]):
-        parts = CalibrationRows.of(ArrayDataset(X[part], y[part]), parts)
-    assert len(whole.X) == 50
-    for name in ("n_seen", "keys", "X", "targets", "weights"):
-        assert_array_equal(getattr(parts, name), getattr(whole, name))
 
 
 def test_partial_fit_refuses_what_sums_cannot_hold():

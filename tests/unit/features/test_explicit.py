@@ -18,6 +18,7 @@ from rff_dist import (
 )
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.explicit import MonomialFeatureMap, ThresholdFeatureMap
+from tests.covering import covering
 from tests.refusals import refuses
 
 
@@ -60,17 +61,6 @@ class TestThresholds:
             Z = features.transform(x)
             assert abs(Z @ Z.T - Min(0, 3)(x)).max() <= 2 * 3 / n_components
 
-    def test_more_thresholds_keep_the_first(self):
-        short, long = (
-            draw(Min(0, [1, 2]), n, n_features=2).thresholds for n in (10, 100)
-        )
-        np.testing.assert_array_equal(short, long[:10])
-
-    def test_columns_take_turns_and_have_their_own_width(self):
-        features = draw(Min([0, 0, 0], [1, 2, 4]), 11, n_features=3)
-        assert features.columns.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1]
-        np.testing.assert_allclose(features.factors[:3] ** 2, [1 / 4, 2 / 4, 4 / 3])
-
     def test_inputs_beyond_the_interval_count_as_its_ends(self):
         features = draw(Min(0, 1), 32)
         Z = features.transform([[-5.0], [7.0]])
@@ -81,8 +71,9 @@ class TestThresholds:
 class TestMonomials:
     X = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
 
-    @pytest.mark.parametrize("offset", [0.0, 0.5, 2.0])
-    @pytest.mark.parametrize("degree", [1, 2, 3, 4])
+    @pytest.mark.parametrize(
+        ("offset", "degree"), covering([0.0, 0.5, 2.0], [1, 2, 3, 4], meet=1)
+    )
     def test_they_are_exact_from_as_many_components_on_as_scikit_learn_has_columns(
         self, degree, offset
     ):

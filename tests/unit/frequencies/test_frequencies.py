@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from rff_dist.frequencies.designs import DESIGNS, IID, Orthogonal
-from rff_dist.frequencies.uniforms import counter_uniforms, draw_phases, seed_of
+from rff_dist.frequencies.uniforms import counter_uniforms, draw_phases
 from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc
 
 DIMENSIONS = (1, 2, 3, 8)
@@ -58,12 +58,6 @@ class TestCounterBasedNumbers:
         assert_array_equal(
             counter_uniforms(seed, stream, n_rows, n_columns), longer[:n_rows]
         )
-
-    def test_a_generator_gives_a_new_seed_each_time(self):
-        rng = np.random.default_rng(0)
-        assert seed_of(rng) != seed_of(rng)
-        assert seed_of(np.random.default_rng(0)) == seed_of(np.random.default_rng(0))
-        assert seed_of(np.uint64(ALL_ONES)) == ALL_ONES
 
 
 DRAWN = {
@@ -201,7 +195,7 @@ LAWS = [
 
 
 class TestSpectralMarginals:
-    @pytest.mark.parametrize("n_features", DIMENSIONS)
+    @pytest.mark.parametrize("n_features", [1, 3])
     @pytest.mark.parametrize(
         ("kernel", "design", "law"),
         LAWS,

@@ -263,7 +263,7 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten():
 
 
 def test_models_that_were_not_named_are_refused_by_updates_that_say_why(data):
-    document("fit", "d", "models/m", "--register", "--n-components", "16", "--serial")
+    document("fit", "d", "models/m", "--register", *PLAIN, *SMALL, "--serial")
     write_model(fit(data), "elsewhere")
     write_dataset("other", np.ones((9, 2)), np.ones(9), versioned=True)
     write_model(fit(open_dataset("other"), length_scale=2.0), "of-others")
@@ -295,7 +295,7 @@ def test_what_still_holds_rows_is_named_with_what_removes_it(data):
 
 
 def test_a_registered_model_names_the_versions_that_hold_sums(data):
-    document("fit", "d", "models/m", "--register", "--n-components", "16", "--serial")
+    document("fit", "d", "models/m", "--register", *PLAIN, *SMALL, "--serial")
     found = document(
         "forget", "d", "--rows", "rows.csv", "--models", "models/m", "--serial"
     )
@@ -306,17 +306,7 @@ def test_a_registered_model_names_the_versions_that_hold_sums(data):
 
 
 def test_centres_of_nystrom_features_are_rows_and_are_found(data):
-    words = [
-        "--kernel",
-        "gaussian",
-        "--features",
-        "nystrom",
-        "--n-components",
-        "900",
-        "--alpha",
-        "0.1",
-    ]
-    document("fit", "d", "model", *words, "--length-scale", "median", "--serial")
+    write_model(fit(data, features="nystrom", n_components=900), "model")
     found = document(
         "forget", "d", "--rows", "rows.csv", "--models", "model", "--serial"
     )
@@ -337,7 +327,7 @@ def test_rows_that_the_model_has_not_seen_are_judged_and_forgotten_ones_are_not(
 
 def test_nothing_is_deleted_where_something_is_wrong(data):
     before = data.version
-    document("fit", "d", "plain", "--no-statistics", "--n-components", "16", "--serial")
+    document("fit", "d", "plain", "--no-statistics", *PLAIN, *SMALL, "--serial")
     refused = [
         (1, ("--models", "plain"), "cannot be updated"),
         (65, ("--models", "nowhere"), "nothing is there"),

@@ -17,6 +17,7 @@ from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.numerics.eigen import decompose
 from rff_dist.numerics.solution import SolveStatus
+from tests.covering import covering
 from tests.refusals import refuses
 from tests.ridge_problems import draw_problem, normal_equations
 
@@ -32,8 +33,11 @@ def solve(request):
     return SOLVERS[request.param]
 
 
-@pytest.mark.parametrize("fit_intercept", [False, True])
-@pytest.mark.parametrize("alpha", [1e-3, 1.0, 1e3, [0.1, 30.0, 0.1]], ids=str)
+@pytest.mark.parametrize(
+    ("fit_intercept", "alpha"),
+    covering([False, True], [1e-3, 1.0, 1e3, [0.1, 30.0, 0.1]], meet=1),
+    ids=str,
+)
 def test_solutions_are_those_of_scikit_learns_ridge(solve, fit_intercept, alpha):
     Z, Y = draw_problem()
     solution = solve(

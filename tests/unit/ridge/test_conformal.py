@@ -40,6 +40,7 @@ from rff_dist.ridge.held_out import (
 from rff_dist.ridge.uncertainty import predictive_model
 from rff_dist.statistics import passes, row_passes
 from rff_dist.statistics.accumulate import Accumulation
+from tests.covering import covering
 from tests.plain import plain_ridge
 from tests.refits import held_out_residuals, scores_of_refits
 from tests.refusals import refuses
@@ -82,10 +83,15 @@ def statistics_of(dataset, feature_map, folds):
     return found
 
 
-@pytest.mark.parametrize("fit_intercept", [True, False])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("folds", [HashFolds(4), TimeFolds(4)])
-@pytest.mark.parametrize("kind", ["fourier", "nystrom"])
+@pytest.mark.parametrize(
+    ("fit_intercept", "weighted", "folds", "kind"),
+    covering(
+        [True, False],
+        [False, True],
+        [HashFolds(4), TimeFolds(4)],
+        ["fourier", "nystrom"],
+    ),
+)
 def test_scores_are_those_of_refits_without_the_rows_fold(
     kind, folds, weighted, fit_intercept
 ):
@@ -333,17 +339,6 @@ def test_a_fold_without_rows_needs_no_model():
     assert (
         scores_of(few, features_of(few, n_components=4), HashFolds(12)).n_samples == 6
     )
-
-
-def test_scores_come_back_from_their_arrays():
-    dataset = problem()
-    feature_map = features_of(dataset)
-    scores = scores_of(dataset, feature_map, HashFolds(3))
-    assert HeldOutScores.from_arrays(scores.to_arrays()) == scores
-    with refuses(StatisticsError, "9", "2", "4099"):
-        HeldOutScores.from_arrays(
-            {**scores.to_arrays(), "counts": np.zeros((9, 2), np.int64)}
-        )
 
 
 def test_what_cannot_be_used_is_refused():

@@ -27,6 +27,7 @@ from rff_dist.fitting.predicting import predict_rows
 from rff_dist.recipes.encoders import Category, Number
 from rff_dist.recipes.recipes import RECIPE, Recipe
 from rff_dist.ridge.effects import column_effect, kernels_of_columns
+from tests.covering import covering
 from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
 from tests.strategies import composite_kernels
@@ -77,35 +78,6 @@ def summed(model, rows):
 
 
 class TestEffects:
-    def test_they_are_the_parts_of_exact_kernel_ridge(self):
-        rng = np.random.default_rng(1)
-        X = rng.standard_normal((50, 3)).astype(np.float32).astype(float)
-        y = np.sin(X[:, 0]) + X[:, 1] ** 2
-        scales = np.array([1.0, 2.0, 3.0]) / np.sqrt(3)
-
-        def of_column(values, j):  # Matérn-3/2
-            r = np.sqrt(3) * np.abs(np.subtract.outer(values, X[:, j])) / scales[j]
-            return (1 + r) * np.exp(-r) / 3
-
-        exact = KernelRidge(alpha=0.5, kernel="precomputed").fit(
-            sum(of_column(X[:, j], j) for j in range(3)), y
-        )
-        kernel = Additive([1.0, 2.0, 3.0], order_2=0, dense=0)
-        shared = {
-            "n_components": 50,
-            "standardize": False,
-            "alpha": 0.5,
-            "fit_intercept": False,
-        }
-        model = RFFRidge(kernel, features=Nystrom(jitter=1e-12), **shared).fit(X, y)
-        for effect in model.effects_:
-            j = effect.column
-            expected = (
-                of_column(effect.values, j) - of_column(X[:, j].mean(), j)
-            ) @ exact.dual_coef_
-            # values are rounded to float32
-            assert_allclose(effect.effect, expected, atol=1e-6)
-
     @pytest.mark.parametrize("map", [256, 255], ids=["pairs", "phases"])
     def test_they_are_the_frequencies_that_touch_the_column(self, map):
         X, y = make_rows()
@@ -136,9 +108,11 @@ class TestEffects:
                 column_effect(model.model_, j, X[:, j])[:, 0], expected, atol=tolerance
             )
 
-    @pytest.mark.parametrize("kernel", SUMS, ids=str)
-    @pytest.mark.parametrize("features", ["fourier", "nystrom"])
-    @pytest.mark.parametrize("standardize", [True, False, "rank"])
+    @pytest.mark.parametrize(
+        ("kernel", "features", "standardize"),
+        covering(SUMS, ["fourier", "nystrom"], [True, False, "rank"]),
+        ids=str,
+    )
     def test_a_rows_effects_and_the_prediction_at_the_means_are_its_prediction(
         self, kernel, features, standardize
     ):
@@ -250,9 +224,11 @@ class TestFunctionsOfSeveralColumns:
                 twice / total[:, k].var(), abs=1e-6
             )
 
-    @pytest.mark.parametrize("kernel", MIXED, ids=str)
-    @pytest.mark.parametrize("features", ["fourier", "nystrom"])
-    @pytest.mark.parametrize("standardize", [True, "rank"])
+    @pytest.mark.parametrize(
+        ("kernel", "features", "standardize"),
+        covering(MIXED, ["fourier", "nystrom"], [True, "rank"]),
+        ids=str,
+    )
     def test_they_are_the_prediction_but_for_what_moves_with_no_column_alone(
         self, kernel, features, standardize
     ):

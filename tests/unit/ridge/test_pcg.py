@@ -4,7 +4,7 @@ features.
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from scipy.linalg import LinAlgWarning, svd
 from sklearn.linear_model import Ridge
 
@@ -31,6 +31,7 @@ from rff_dist.numerics.conjugate_gradients import Stop, nystrom_preconditioner
 from rff_dist.numerics.solution import SolveStatus
 from rff_dist.ridge import pcg
 from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
+from tests.covering import covering
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
@@ -183,8 +184,9 @@ FOLDS = {
 }
 
 
-@pytest.mark.parametrize("cut", FOLDS)
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("cut", "weighted"), covering(list(FOLDS), [False, True], meet=1)
+)
 def test_alphas_are_validated_on_held_out_rows_as_by_fits_without_them(cut, weighted):
     folds = FOLDS[cut]
     alphas = np.logspace(-2, 3, 6)
@@ -335,11 +337,3 @@ def test_auto_fits_by_what_the_plan_says(monkeypatch):
     assert model.statistics is None
     chosen = RFFRidge(alpha=[0.1, 1.0], **FITTED).fit(rows.X, rows.y).model_
     assert chosen.statistics is not None
-
-
-def test_columns_of_signs_depend_on_their_numbers_alone():
-    signs = random_signs(100, 0, 8)
-    assert_array_equal(signs[:, 3:5], random_signs(100, 3, 5))
-    assert_allclose(np.linalg.norm(signs, axis=0), 1.0)
-    # about as many of each sign
-    assert abs(signs.sum(axis=0)).max() < 0.5 * np.sqrt(100)

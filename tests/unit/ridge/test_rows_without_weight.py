@@ -32,6 +32,7 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.kernels.additive import Additive
 from rff_dist.statistics import inspection
 from tests import strategies
+from tests.covering import covering
 from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
@@ -153,8 +154,10 @@ def test_a_row_of_weight_three_counts_as_three(fit):
     assert_allclose(found, expected, rtol=1e-8, atol=1e-9 * size)
 
 
-@pytest.mark.parametrize("scale", [1e-100, 1e-40, 1e40, 1e100])
-@pytest.mark.parametrize("standardize", [True, "rank", "auto"])
+@pytest.mark.parametrize(
+    ("scale", "standardize"),
+    covering([1e-100, 1e-40, 1e40, 1e100], [True, "rank", "auto"], meet=1),
+)
 def test_a_scale_of_the_inputs_changes_nothing(standardize, scale):
     tails = np.exp(30.0 * RNG.normal(size=400))
     X = np.column_stack([tails, RNG.normal(size=400)])

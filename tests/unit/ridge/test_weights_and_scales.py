@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from rff_dist import Gaussian, RFFRidge, SerialEngine, draw_feature_map
+from rff_dist import Gaussian, RFFRidge, SerialEngine
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.length_scales import MedianDistances
 from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
-from rff_dist.statistics import passes
+from tests.covering import covering
 from tests.plain import fit_ridge, plain_ridge
 from tests.refusals import refuses
 
@@ -55,16 +55,19 @@ def scaled(model, factor):
 
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 @pytest.mark.parametrize(
-    "choice",
-    [
-        {"alpha": "gcv"},
-        {"alpha": "evidence"},
-        {"cv": 5},
-        {"alpha": [0.01, 0.1, 1.0, 10.0]},
-    ],
+    ("choice", "factor"),
+    covering(
+        [
+            {"alpha": "gcv"},
+            {"alpha": "evidence"},
+            {"cv": 5},
+            {"alpha": [0.01, 0.1, 1.0, 10.0]},
+        ],
+        [1e-100, 1 / 3000, 1e5, 1e100],
+        meet=1,
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("factor", [1e-100, 1 / 3000, 1e5, 1e100])
 def test_a_factor_on_all_weights_changes_nothing_but_alpha(problem, choice, factor):
     X, y = (part[:400] for part in problem)
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
@@ -200,12 +203,6 @@ def test_score_of_a_constant_target_follows_scikit_learn_for_datasets_too(proble
     model = plain_ridge(n_components=16, random_state=0).fit(X, np.full(len(X), 3.0))
     target = np.full(len(X), 3.0 if met else 4.0)
     assert model.score(ArrayDataset(X, target)) == model.score(X, target) == float(met)
-
-
-def test_accumulate_wants_an_open_dataset():
-    feature_map = draw_feature_map("gaussian", n_features=2, n_components=4)
-    with refuses(InvalidParameterError, "open_dataset"):
-        passes.accumulate("data.zarr", feature_map)
 
 
 def test_the_median_heuristic_says_when_it_finds_no_row_with_weight(problem):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist.data.blocks import Block, Rows
-from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
+from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.samples import FoldSample
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.draw import draw_feature_map, shortened
@@ -22,7 +22,6 @@ from rff_dist.numerics.eigen import decompose
 from rff_dist.selection.cross_validation import (
     CrossValidation,
     cross_validate,
-    cross_validation_bytes,
 )
 from rff_dist.selection.grids import default_alphas
 from rff_dist.selection.row_folds import cross_validate_rows
@@ -32,8 +31,8 @@ from rff_dist.statistics.accumulate import (
     add_fold_rows,
 )
 from rff_dist.statistics.fold_statistics import FoldStatistics
-from rff_dist.statistics.layouts import TileLayout
 from rff_dist.statistics.specs import FINE_FRACTION_BITS
+from tests.covering import covering
 from tests.refits import held_out_errors
 from tests.refusals import refuses
 from tests.small_statistics import accumulation
@@ -128,11 +127,14 @@ def table_by_rows(Z, y, fold_of_row, folds, *, weights=None, alphas=ALPHAS, **op
     return cross_validate_rows(Z[counted], sample, folds, alphas=alphas, **options)
 
 
-@pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize(
-    "folds", [HashFolds(4), GroupFolds(3, seed=1), TimeFolds(4), SlidingFolds(4)]
+    ("fit_intercept", "folds", "data"),
+    covering(
+        [True, False],
+        [HashFolds(4), GroupFolds(3, seed=1), TimeFolds(4), SlidingFolds(4)],
+        DATA,
+    ),
 )
-@pytest.mark.parametrize("data", DATA)
 def test_every_cell_is_the_error_of_a_refit_by_scikit_learn(data, folds, fit_intercept):
     X, y, weights = data(np.random.default_rng(0), 330)
     groups = np.random.default_rng(1).integers(0, 25, len(X))
@@ -224,14 +226,6 @@ def assert_errors_of_refits(X, y, maps, folds, *, groups=None, alphas=ALPHAS):
         assert_allclose(table.errors[:, width], expected, rtol=1e-8)
 
 
-def test_a_fold_of_most_of_the_rows_is_held_out_like_any_other():
-    X, y, _ = smooth(np.random.default_rng(0), 200)
-    wide = draw_feature_map(Gaussian(1.0), n_features=3, n_components=20)
-    assert_errors_of_refits(
-        X, y, [wide], PredefinedFolds(2), groups=(np.arange(200) % 5 == 0).astype(int)
-    )
-
-
 def test_no_rows_to_train_on_or_to_hold_out_make_no_table_by_rows():
     Z = np.eye(6)
     y = np.ones((6, 1))
@@ -312,22 +306,6 @@ def test_default_alphas_are_those_of_the_spectrum_of_all_rows(n_components):
     expected = default_alphas(decompose(statistics.total().normal_equations()))
     got = cross_validate(statistics, feature_maps=[shortened(wide, 20), wide]).alphas
     assert_allclose(got, expected, rtol=1e-9)
-
-
-def test_features_that_are_all_constant_leave_one_alpha_and_the_error_of_the_means():
-    X, y, _ = smooth(np.random.default_rng(0), 120)
-    feature_map = draw_feature_map(Gaussian(1.0), n_features=3, n_components=80)
-    folds = HashFolds(3)
-    table = cross_validate(fold_statistics(np.zeros_like(X), y, feature_map, folds))
-    assert_array_equal(table.alphas, [1.0])
-    fold_of_row = folds.assign(0, len(X), n_samples=len(X), groups=None)
-    expected = [
-        np.square(
-            y[fold_of_row == fold] - y[np.isin(fold_of_row, training)].mean()
-        ).mean()
-        for training, fold in folds.splits
-    ]
-    assert_allclose(table.errors[:, 0, 0, 0], expected, rtol=1e-10)
 
 
 def test_an_error_that_float64_cannot_tell_from_zero_is_its_bound_and_never_negative():
@@ -479,20 +457,6 @@ def test_a_best_alpha_at_the_lower_end_is_said_to_be_there():
     assert hand_made(np.tile([[1.0, 2.0]], (2, 1, 1))).best.at_end == "lower"
 
 
-def test_arrays_hold_the_table_and_its_summaries():
-    table = hand_made(np.random.default_rng(0).uniform(size=(3, 2, 4)))
-    arrays = table.to_arrays()
-    again = CrossValidation.from_arrays(table.folds, arrays)
-    assert again.best == table.best
-    assert_array_equal(arrays["cv_errors"], again.errors)
-    assert_array_equal(arrays["cv_mean"], table.mean)
-    assert arrays["cv_standard_error"].shape == (2, 4, 1)
-    assert {name: array.dtype.kind for name, array in arrays.items()} == {
-        "cv_alphas": "f", "cv_n_components": "i", "cv_errors": "f", "cv_mean": "f",
-        "cv_standard_error": "f", "cv_weights": "f", "cv_target_variance": "f",
-    }  # fmt: skip
-
-
 # -- what is refused
 # -------------------------------------------------------------------------------
 
@@ -538,11 +502,6 @@ def test_alphas_that_are_not_positive_are_refused(alphas):
         cross_validate(fold_statistics(X, y, feature_map, folds), alphas=alphas)
 
 
-def test_a_width_that_is_not_in_the_table_is_refused():
-    with refuses(InvalidParameterError, "n_components", "17", "16", "32"):
-        hand_made(np.ones((2, 2, 2))).choose(17)
-
-
 def test_folds_without_rows_are_named_where_they_are_needed():
     X, y, feature_map, _ = problem(60, 8)
     one_group = np.zeros(len(X), int)
@@ -572,18 +531,3 @@ def test_a_fold_without_rows_among_those_trained_on_is_left_out_unless_it_is_alo
         cross_validate(
             replace(statistics, parts=(None, *statistics.parts[1:])), alphas=ALPHAS
         )
-
-
-def test_memory_is_three_matrices_a_thread():
-    # a Gram, its tridiagonal form and the fold's Gram; 125 MiB were measured for 2,048
-    # components on one thread, where a matrix takes 32 MiB and statistics 20 MiB, and
-    # 222 MiB on two
-    for n_threads, measured in ((1, 125), (2, 222)):
-        said = cross_validation_bytes(
-            2048,
-            n_targets=1,
-            n_alphas=30,
-            n_threads=n_threads,
-            statistics_bytes=8 * TileLayout(2048).size,
-        )
-        assert measured < said / 2**20 < 1.2 * measured

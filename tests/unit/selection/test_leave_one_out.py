@@ -10,6 +10,7 @@ from sklearn.linear_model import Ridge
 from rff_dist import Gaussian, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.selection.row_folds import leave_out_each
+from tests.covering import covering
 from tests.ridge_problems import features_of
 
 ALPHAS = [1e-3, 0.1, 10.0]
@@ -59,9 +60,11 @@ def refits_of_rows(Z, Y, weights, *, fit_intercept, alphas=ALPHAS):
     return squared
 
 
-@pytest.mark.parametrize("n_components", [40, 100])  # fewer than rows, and more
-@pytest.mark.parametrize("fit_intercept", [True, False])
-@pytest.mark.parametrize("weights", [None, "some zero"])
+@pytest.mark.parametrize(
+    ("n_components", "fit_intercept", "weights"),
+    # fewer components than rows, and more
+    covering([40, 100], [True, False], [None, "some zero"]),
+)
 def test_each_rows_own_errors_are_those_of_refits_without_it(
     weights, fit_intercept, n_components
 ):

@@ -20,6 +20,7 @@ from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.reading import trace_of
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.specs import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec
+from tests.covering import covering
 from tests.refusals import refuses
 from tests.small_statistics import (
     LIMB_ROWS,
@@ -45,9 +46,11 @@ def assert_close(got, expected, tolerance=EXACT):
 
 
 class TestAgainstFloat64:
-    @pytest.mark.parametrize("map_name", ["pairs", "phases"])
-    @pytest.mark.parametrize("weights", [0, 4], ids=["plain", "weighted"])
-    @pytest.mark.parametrize("n_components", [2, 12, 40, 512, 514, SEVERAL_TILES])
+    @pytest.mark.parametrize(
+        ("map_name", "weights", "n_components"),
+        covering(["pairs", "phases"], [0, 4], [2, 12, 40, 512, 514, SEVERAL_TILES]),
+        ids=str,
+    )
     def test_all_sums_are_those_of_the_explicit_features(
         self, n_components, weights, map_name
     ):
@@ -250,10 +253,11 @@ class TestCompleteness:
 
 
 class TestNormalEquations:
-    @pytest.mark.parametrize("fit_intercept", [True, False])
-    @pytest.mark.parametrize("offset", [(), (3.0, -4.0)])
-    @pytest.mark.parametrize("weights", [0, 4], ids=["plain", "weighted"])
-    @pytest.mark.parametrize("n_components", [12, SEVERAL_TILES])
+    @pytest.mark.parametrize(
+        ("fit_intercept", "offset", "weights", "n_components"),
+        covering([True, False], [(), (3.0, -4.0)], [0, 4], [12, SEVERAL_TILES]),
+        ids=str,
+    )
     def test_they_are_numpys_centred_or_plain_products(
         self, n_components, weights, offset, fit_intercept
     ):
