@@ -168,7 +168,7 @@ class Cluster:
         return "embedded"
 
     @property
-    def elsewhere(self) -> bool:
+    def is_elsewhere(self) -> bool:
         """Whether workers may be on other machines, without this one's files."""
         if self.kind != "address":
             return self.kind in ("scheduler file", "requested")

@@ -7,12 +7,17 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rff_dist.engines import events, protocol, serial
 from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import ClusterError, ClusterUnavailableError
 from rff_dist.typing import PathLike
+
+if TYPE_CHECKING:
+    import distributed
+
+    from rff_dist.engines.dask import DaskEngine
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +74,15 @@ def open_engine(
             security=security,
             observers=observers,
         )
-    address = cluster.scheduler
+    return _join_scheduler(cluster, security, observers)
+
+
+def _join_scheduler(
+    cluster: Cluster, security: distributed.Security | None, observers: events.Observers
+) -> DaskEngine:
+    from rff_dist.engines.dask import DaskEngine
+
+    address = str(cluster.scheduler)
     if cluster.kind == "scheduler file":
         address = read_scheduler_file(address)
     if not address.startswith(("tls://", "wss://")):

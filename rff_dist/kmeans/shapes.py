@@ -85,7 +85,7 @@ class ClusterChoice:
     lloyd: LloydOptions
     best: Partition
     #: The partition of plain k-means with as many clusters; None for given features.
-    round: Partition | None
+    round_clusters: Partition | None
     #: For each number of clusters that was tried, the best partition; of several also
     #: for the number after them.
     by_number: tuple[Partition, ...]
@@ -98,7 +98,7 @@ class ClusterChoice:
     def sentence(self) -> str:
         """Say what was chosen, and how clear it is."""
         links = f"{self.best.cut:.1%} of the links between neighbours"
-        if self.round is None:
+        if self.round_clusters is None:
             text = f"{self.best.n_clusters} clusters cut {links}"
         elif self.best.length_scale is None:
             text = (
@@ -108,7 +108,7 @@ class ClusterChoice:
             text = (
                 f"shapes by a Gaussian kernel of length scale"
                 f" {self.best.length_scale:.3g} cut {links}, round clusters"
-                f" {self.round.cut:.1%}"
+                f" {self.round_clusters.cut:.1%}"
             )
         if len(self.by_number) > 1:
             text += f", more clusters at least {self.step:.1f} times as many"
@@ -125,11 +125,14 @@ class ClusterChoice:
 
     def to_dict(self) -> Summary:
         """Return JSON values for a model's card."""
+        round_cut = None
+        if self.round_clusters is not None:
+            round_cut = self.round_clusters.cut
         return {
             "sentence": self.sentence,
             "length_scale": self.best.length_scale,
             "cut": self.best.cut,
-            "round_cut": None if self.round is None else self.round.cut,
+            "round_cut": round_cut,
             "stability": self.stability,
             "cuts": {str(each.n_clusters): each.cut for each in self.by_number},
         }
@@ -181,7 +184,7 @@ def choose_number(
     engine.tell(events.Remark("choose", f"the number of clusters on {n_rows:,} rows"))
     sampled = samples.sample_inputs(dataset, space.seed, n_rows=n_rows)
     Z = feature_map.transform(sampled, dtype=np.float64)
-    choice = replace(_choose(Z, 0, space, lloyd), round=None)
+    choice = replace(_choose(Z, 0, space, lloyd), round_clusters=None)
     engine.tell(events.Remark("choose", choice.sentence))
     return choice
 
@@ -194,20 +197,25 @@ def _choose(
         sample = _Sample(rows)
         n_centres = min(n_centres, len(sample.points))
         numbers = _numbers_to_try(lloyd)
-        rounds = [sample.round(number, space.seed) for number in numbers]
+        round_clusters = {
+            number: sample.find_round(number, space.seed) for number in numbers
+        }
         shapes = []
-        if any(each.cut > 0 for each in rounds):  # else nothing can cut fewer links
+        # else nothing can cut fewer links
+        if any(each.cut > 0 for each in round_clusters.values()):
             shapes = _find_shapes(sample, n_centres, numbers, space.seed)
-        best = [_better(shapes, rounded) for rounded in rounds]
-        chosen, step = _choose_number(best, lloyd.numbers, sample)
-        stability = _stability(sample, n_centres, chosen, space.seed)
+        by_number = tuple(_better(shapes, each) for each in round_clusters.values())
+        steps = _steps(by_number, one_link=1 / (N_LINKS * len(sample.points)))
+        number = max(lloyd.numbers, key=steps.__getitem__)
+        [best] = [each for each in by_number if each.n_clusters == number]
+        stability = _stability(sample, n_centres, best, space.seed)
     return ClusterChoice(
         space,
-        replace(lloyd, n_clusters=chosen.n_clusters),
-        chosen,
-        rounds[numbers.index(chosen.n_clusters)],
-        tuple(best),
-        step,
+        replace(lloyd, n_clusters=number),
+        best,
+        round_clusters[number],
+        by_number,
+        steps[number],
         stability,
     )
 
@@ -249,11 +257,13 @@ def _shape_space(
 # ---------------------------------------------------------------------
 
 
-def _better(shapes: Sequence[Partition], rounded: Partition) -> Partition:
+def _better(shapes: Sequence[Partition], round_clusters: Partition) -> Partition:
     """Return the shapes that cut fewest links, or round clusters if no shape shows."""
-    rivals = [each for each in shapes if each.n_clusters == rounded.n_clusters]
-    best = min(rivals, key=lambda each: each.cut, default=rounded)
-    return best if best.cut < (1 - LEAST_GAIN) * rounded.cut else rounded
+    rivals = [each for each in shapes if each.n_clusters == round_clusters.n_clusters]
+    best = min(rivals, key=lambda each: each.cut, default=round_clusters)
+    if best.cut < (1 - LEAST_GAIN) * round_clusters.cut:
+        return best
+    return round_clusters
 
 
 def _numbers_to_try(lloyd: LloydOptions) -> list[int]:
@@ -264,27 +274,21 @@ def _numbers_to_try(lloyd: LloydOptions) -> list[int]:
     return numbers
 
 
-def _choose_number(
-    best: Sequence[Partition], numbers: Sequence[int], sample: "_Sample"
-) -> tuple[Partition, float]:
-    """Return the partition that has most times as many links cut by any larger number.
+def _steps(partitions: Sequence[Partition], *, one_link: float) -> dict[int, float]:
+    """Return for each number how many times as many links any larger one cuts.
 
     More clusters than there are must cut through some. Fewer may cut none either, if
     they are groups of clusters, but then a larger number cuts none too. One cluster
     cuts nothing, so nothing can be compared with it.
     """
-    one_link = 1 / (N_LINKS * len(sample.points))
     steps = {}
-    for partition in best:
+    for partition in partitions:
         number = partition.n_clusters
-        larger = [each.cut for each in best if each.n_clusters > number]
-        if number in numbers:
-            steps[number] = 1.0
-            if number > 1 and larger:
-                steps[number] = (min(larger) + one_link) / (partition.cut + one_link)
-    number = max(steps, key=lambda each: steps[each])
-    [chosen] = [each for each in best if each.n_clusters == number]
-    return chosen, steps[number]
+        larger = [each.cut for each in partitions if each.n_clusters > number]
+        steps[number] = 1.0
+        if number > 1 and larger:
+            steps[number] = (min(larger) + one_link) / (partition.cut + one_link)
+    return steps
 
 
 # -- partitions of a sample
@@ -302,7 +306,7 @@ class _Sample:
             distances, self.nearest = nearest_rows(self.points, N_LINKS)
             self.is_isolated = is_isolated(distances, self.nearest)
 
-    def round(self, n_clusters: int, seed: int) -> Partition:
+    def find_round(self, n_clusters: int, seed: int) -> Partition:
         """Cluster by plain k-means."""
         return self.judge(_kmeans(self.points, n_clusters, seed), n_clusters)
 
@@ -354,7 +358,7 @@ def _stability(
     seed = uniforms.derived_seed(seed, 1)
     number = partition.n_clusters
     if partition.length_scale is None:
-        other = sample.round(number, seed)
+        other = sample.find_round(number, seed)
     else:
         n_centres = min(n_centres, 4 * len(sample.points) // 5)
         centres = _Centres(sample, n_centres, seed)

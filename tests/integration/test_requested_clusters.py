@@ -58,7 +58,7 @@ def test_a_class_of_clusters_makes_one_that_ends_with_the_job_and_has_the_same_b
         cluster_config=arguments(tmp_path, LOCAL),
         n_workers=2,
     )
-    assert wanted.elsewhere
+    assert wanted.is_elsewhere
     with forked_workers(), open_engine(wanted) as engine:
         address = engine.address
         assert 1 <= engine.n_workers <= 2

@@ -399,7 +399,7 @@ def _rows_of_table(
     """
     source = job.source
     cluster = do.cluster(0)
-    if cluster is not None and cluster.elsewhere:
+    if cluster is not None and cluster.is_elsewhere:
         raise InvalidParameterError(
             f"`data` is {redact(source.data)}, a table, which this process turns into a"
             " temporary dataset: workers on other machines do not see it. Ingest the"

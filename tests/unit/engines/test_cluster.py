@@ -57,7 +57,7 @@ def test_what_is_given_decides_the_kind(given, kind):
 def test_workers_are_elsewhere_unless_the_scheduler_is_on_the_loopback_interface(
     scheduler, elsewhere
 ):
-    assert Cluster(scheduler=scheduler).elsewhere == elsewhere
+    assert Cluster(scheduler=scheduler).is_elsewhere == elsewhere
 
 
 @pytest.mark.parametrize(
