@@ -420,8 +420,8 @@ def build[T](spec: type[T], values: Facts) -> T:
     options = {option.name: option for option in options_of(spec)}
     check_names(values, options)
     required = [name for name, option in options.items() if option.required]
-    if missing := [f"`{name}`" for name in required if name not in values]:
-        raise InvalidParameterError(f"{', '.join(missing)} must be given")
+    if missing_options := [f"`{name}`" for name in required if name not in values]:
+        raise InvalidParameterError(f"{', '.join(missing_options)} must be given")
     checked = {name: options[name].check(value) for name, value in values.items()}
     return fill(spec, checked)
 

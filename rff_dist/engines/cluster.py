@@ -231,11 +231,11 @@ def _tls_files(environment: Mapping[str, str]) -> TLSFiles | None:
     paths = [environment.get(name) or "" for name in TLS_VARIABLES]
     if not any(paths):
         return None
-    missing = [name for name in TLS_VARIABLES if not environment.get(name)]
-    if missing:
+    missing_variables = [name for name in TLS_VARIABLES if not environment.get(name)]
+    if missing_variables:
         raise InvalidParameterError(
-            f"{', '.join(missing)} not set; expected all of {', '.join(TLS_VARIABLES)}"
-            " or none. Set them to PEM files"
+            f"{', '.join(missing_variables)} not set; expected all of"
+            f" {', '.join(TLS_VARIABLES)} or none. Set them to PEM files"
         )
     return TLSFiles(*paths)
 

@@ -234,18 +234,18 @@ class DaskEngine(Engine):
     # Not `client.scatter`: what it places is lost with the workers that hold it, and a
     # task runs again.
     def broadcast[S](self, state: S) -> Broadcast[S]:
-        placed = self._place(state)
-        if protocol.state_digests(placed.state):
+        placed_state = self._place(state)
+        if protocol.state_digests(placed_state.state):
             try:
                 with (
                     dask_collections.place_for_others(),
                     self._reach_workers().lost_cluster_errors(),
                 ):
-                    self._check_everywhere(placed.future)
+                    self._check_everywhere(placed_state.future)
             except BaseException:
-                placed.future.release()
+                placed_state.future.release()
                 raise
-        return placed
+        return placed_state
 
     def map_reduce[S, T](
         self,
@@ -286,9 +286,9 @@ class DaskEngine(Engine):
             if trace is not None:
                 definition = replace(definition, trace=trace)
                 pickled = worker.pickle_value(definition, "function")
-            placed = self._place(state)
+            placed_state = self._place(state)
             placed_definition = self._send(
-                "function", worker.place_beside, placed.future, pickled
+                "function", worker.place_beside, placed_state.future, pickled
             )
             partitions = None
             if source is not None:
@@ -299,7 +299,7 @@ class DaskEngine(Engine):
                 client=self._client,
                 definition=definition,
                 placed_definition=placed_definition,
-                placed_state=placed.future,
+                placed_state=placed_state.future,
                 partitions=partitions,
             )
             self._passes[number] = running
@@ -312,8 +312,8 @@ class DaskEngine(Engine):
                 # keep them alive.
                 running.release()
                 placed_definition.release()
-                if placed is not state:
-                    placed.future.release()
+                if placed_state is not state:
+                    placed_state.future.release()
 
     def _finish(
         self,

@@ -119,10 +119,10 @@ class DaskArrayDataset(memory.ArraysDataset):
     def read(self, block: blocks.Block) -> blocks.Rows:
         numbers = self.partitions(block.start, block.stop)
         # A partition may have many blocks, and is computed for the first of them.
-        missing = [i for i in numbers if i not in self._read]
-        computed = self._compute(*(part for i in missing for part in self.rows_of(i)))
-        known = self._read | dict(zip(missing, batched(computed, 3), strict=True))
-        self._read = {i: known[i] for i in numbers}
+        unread = [i for i in numbers if i not in self._read]
+        values = self._compute(*(part for i in unread for part in self.rows_of(i)))
+        partitions = self._read | dict(zip(unread, batched(values, 3), strict=True))
+        self._read = {i: partitions[i] for i in numbers}
         arrays = [part for parts in self._read.values() for part in parts]
         return Partitions(self.edges_of(numbers), arrays).read(block)
 
@@ -196,16 +196,16 @@ def _known_chunks(
         first_columns = pieces.reshape(array.numblocks[0], -1)[:, 0]
         counts[name] = [count(piece) for piece in first_columns]
     (lengths,) = compute(counts)
-    known = dict(arrays)
+    complete = dict(arrays)
     for name, array in unknown.items():
-        known[name] = dask.array.Array(
+        complete[name] = dask.array.Array(
             array.dask,
             array.name,
             chunks=(tuple(lengths[name]), *array.chunks[1:]),
             dtype=array.dtype,
             meta=array._meta,
         )
-    return known
+    return complete
 
 
 def _float_rows(array: Any, rows: tuple[int, ...]) -> Any:

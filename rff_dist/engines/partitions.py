@@ -68,14 +68,16 @@ class PartitionTasks:
     ) -> None:
         self._client = client
         self._source = source
-        needed = [source.partitions(block.start, block.stop) for block in blocks]
+        partitions_of_blocks = [
+            source.partitions(block.start, block.stop) for block in blocks
+        ]
         #: The partition in which each block begins; blocks with the same make a run.
-        self._first = [numbers.start for numbers in needed]
+        self._first = [numbers.start for numbers in partitions_of_blocks]
         #: How many runs still need each partition.
         self._n_uses: Counter[int] = Counter()
         #: X, y and weights of the partitions that a later run needs, as futures.
         self._futures: dict[int, tuple[Any, ...]] = {}
-        for first, run in groupby(needed, lambda numbers: numbers.start):
+        for first, run in groupby(partitions_of_blocks, lambda numbers: numbers.start):
             *_, last = run
             self._n_uses.update(range(first, last.stop))
 
@@ -92,10 +94,12 @@ class PartitionTasks:
         `Workers.where` says where they may be computed.
         """
         numbers = self._source.partitions(run[0].start, run[-1].stop)
-        missing = [i for i in numbers if i not in self._futures]
-        collections = [part for i in missing for part in self._source.rows_of(i)]
+        missing_numbers = [i for i in numbers if i not in self._futures]
+        collections = [
+            part for i in missing_numbers for part in self._source.rows_of(i)
+        ]
         futures = self._client.compute(collections, **where)
-        self._futures |= dict(zip(missing, batched(futures, 3), strict=True))
+        self._futures |= dict(zip(missing_numbers, batched(futures, 3), strict=True))
         arrays = [part for i in numbers for part in self._futures[i]]
         for i in numbers:
             self._n_uses[i] -= 1

@@ -366,16 +366,16 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     def _add(self, dataset: Dataset, clock: Clock) -> None:
         """Add a dataset's rows to the sums."""
-        before = {} if self._times is None else self._times.seconds
+        earlier_seconds = {} if self._times is None else self._times.seconds
         feature_map = self.feature_map_
         model_rows.warn_of_levels(feature_map, dataset)
         of_rows = model_rows.features_for(feature_map, dataset)
         with self._engine_of_fit(dataset, clock) as engine:
-            added = passes.accumulate(
+            new_sums = passes.accumulate(
                 dataset, of_rows, engine=engine, spec=self.statistics_.spec
             )
         # nothing is solved here, so that many calls of partial_fit pay for one solution
-        self._pending = self.statistics_ + added
+        self._pending = self.statistics_ + new_sums
         levels = joined(feature_map.levels, of_rows.levels)
         if levels != feature_map.levels:
             card = self._fitted.card
@@ -385,11 +385,11 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
                 card={**card, **model_rows.recipe_with(levels, card)},
             )
         assert self._times is not None  # of this call; what is shown is of all of them
-        now = self._times.seconds
+        seconds = self._times.seconds
         self._times = Times(
             {
-                name: before.get(name, 0.0) + now.get(name, 0.0)
-                for name in {**before, **now}
+                name: earlier_seconds.get(name, 0.0) + seconds.get(name, 0.0)
+                for name in {**earlier_seconds, **seconds}
             }
         )
 

@@ -34,17 +34,19 @@ def learned(estimator: Any, X: Any) -> memory.ArrayDataset | None:
     InvalidParameterError if `categorical_features` names a column that X does not have;
     DataError if a value is missing, or cannot be encoded.
     """
-    wanted = _wanted(estimator.categorical_features)
+    categorical = _wanted(estimator.categorical_features)
     names = frames.columns_of(X)
-    if not wanted and (names is None or frames.is_plain(X)):
+    if not categorical and (names is None or frames.is_plain(X)):
         return None
     if names is None:
         table = table_of_array(estimator, X, reset=True)
     else:
         table = frames.as_arrow(X)
     categories = None
-    if wanted is not None:
-        categories = _named(wanted, table.column_names, has_names=names is not None)
+    if categorical is not None:
+        categories = _named(
+            categorical, table.column_names, has_names=names is not None
+        )
     recipe = frames.learn_table(table, categories)
     rows = as_rows(
         frames.encode_table(recipe, table).astype(recipe.dtype(table.schema)),
@@ -96,49 +98,53 @@ def table_of_array(estimator: Any, X: Any, *, reset: bool) -> pyarrow.Table:
     return frames.table_of_array(rows)
 
 
-def _wanted(given: object) -> list[Any] | None:
+def _wanted(categorical: object) -> list[Any] | None:
     """Return the columns that are given, or None if their types decide."""
-    if isinstance(given, str) and given == FROM_DTYPE:
+    if isinstance(categorical, str) and categorical == FROM_DTYPE:
         return None
-    if given is None:
+    if categorical is None:
         return []
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InvalidParameterError(f"`categorical_features` is {given!r}; {_EXPECTED}")
-    return list(given)
+    if isinstance(categorical, str) or not isinstance(categorical, Iterable):
+        raise InvalidParameterError(
+            f"`categorical_features` is {categorical!r}; {_EXPECTED}"
+        )
+    return list(categorical)
 
 
-def _named(wanted: list[Any], names: Sequence[str], *, has_names: bool) -> list[str]:
+def _named(
+    categorical: list[Any], names: Sequence[str], *, has_names: bool
+) -> list[str]:
     """Return the names of the columns that are given by names, positions or a mask."""
-    if wanted and _are_all(wanted, bool | np.bool_):  # booleans are ints, so first
-        if len(wanted) != len(names):
+    # booleans are ints, so they come first
+    if categorical and _are_all(categorical, bool | np.bool_):
+        if len(categorical) != len(names):
             raise InvalidParameterError(
-                f"`categorical_features` has {len(wanted)} booleans; expected"
+                f"`categorical_features` has {len(categorical)} booleans; expected"
                 f" {len(names)}, one for each column of X"
             )
-        return [
-            name for name, is_chosen in zip(names, wanted, strict=True) if is_chosen
-        ]
-    if _are_all(wanted, int | np.integer):
-        unknown = [place for place in wanted if not 0 <= place < len(names)]
-        found = [names[place] for place in wanted if place not in unknown]
-    elif not _are_all(wanted, str):
+        mask = zip(names, categorical, strict=True)
+        return [name for name, is_category in mask if is_category]
+    if _are_all(categorical, int | np.integer):
+        unknown = [place for place in categorical if not 0 <= place < len(names)]
+        category_names = [names[place] for place in categorical if place not in unknown]
+    elif not _are_all(categorical, str):
         raise InvalidParameterError(
-            f"`categorical_features` is {wanted!r}; {_EXPECTED}"
+            f"`categorical_features` is {categorical!r}; {_EXPECTED}"
         )
     elif not has_names:
         raise InvalidParameterError(
-            f"`categorical_features` names {listed(wanted)}, but X has no names;"
+            f"`categorical_features` names {listed(categorical)}, but X has no names;"
             " expected positions of columns, or a frame"
         )
     else:
-        unknown = [name for name in wanted if name not in names]
-        found = wanted
+        unknown = [name for name in categorical if name not in names]
+        category_names = categorical
     if unknown:
         raise InvalidParameterError(
             f"`categorical_features`: X has no column {listed(unknown)}; it has"
             f" {len(names)}: {listed(names)}"
         )
-    return found
+    return category_names
 
 
 def _are_all(values: list[Any], kind: Any) -> bool:

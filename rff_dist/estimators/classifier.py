@@ -244,8 +244,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
                 whole_weights_repeat=automatic,
                 engine=engine,
             )
-            trained = classification.fit(dataset, options, losses, engine=engine)
-        self._keep(self._with_names(trained.model))
+            fit_result = classification.fit(dataset, options, losses, engine=engine)
+        self._keep(self._with_names(fit_result.model))
         return labelled.LabelledDataset(source, labels, self.classes_, self._factors())
 
     def _checked_options(self) -> tuple[RidgeOptions, classification.LossOptions]:
@@ -341,18 +341,18 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         self, statistics: ridge_statistics.RidgeStatistics
     ) -> models.RidgeModel:
         alpha = self._alpha_to_refit()
-        again = refit(
+        model = refit(
             self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept
         )
-        facts = {**self._fitted.card["classifier"], "ridge_alpha": again.alpha}
+        facts = {**self._fitted.card["classifier"], "ridge_alpha": model.alpha}
         if self._rows is not None:  # else the model keeps its own calibration
             rows = self._rows
             factors = self._factors()
             calibration = classification.calibrate_rows(
-                rows.X, rows.targets, rows.weights, again, class_weight=factors
+                rows.X, rows.targets, rows.weights, model, class_weight=factors
             )
             facts["calibration"] = None if calibration is None else asdict(calibration)
-        return again.with_card(classifier=facts)
+        return model.with_card(classifier=facts)
 
     def decision_function(self, X: Any) -> Any:
         """Return the decision values, O(n_samples · n_components · n_features).
@@ -401,8 +401,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             flags = grid_attributes.flags_of(texts)
             classes = np.arange(len(classes))
         finish = partial(_labels, classes, self._calibration)
-        found = self._of_scores(X, finish, width=None, dtype=classes.dtype)
-        return found.assign_attrs(flags) if flags else found
+        labels = self._of_scores(X, finish, width=None, dtype=classes.dtype)
+        return labels.assign_attrs(flags) if flags else labels
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:

@@ -163,20 +163,20 @@ class KernelKMeans(
             # sorted, so that starts do not depend on the order of the rows
             order = np.lexsort(inputs.T[::-1])
             self._rows = inputs[order]
-            kept = self._best_start(weights[order], n_init, seed)
-        self._kept = kept
+            best = self._best_start(weights[order], n_init, seed)
+        self._kept = best
         self.labels_ = np.empty(len(order), np.int32)
-        self.labels_[order] = kept.labels
-        self.inertia_ = kept.inertia
-        self.objectives_ = kept.objectives
-        self.n_iter_ = len(kept.objectives)
+        self.labels_[order] = best.labels
+        self.inertia_ = best.inertia
+        self.objectives_ = best.objectives
+        self.n_iter_ = len(best.objectives)
         self._n_features_out = self.n_clusters
         still_moving = (
             f"rows still changed clusters after max_iter={self.max_iter} iterations;"
             " raise `max_iter`"
         )
         warn_of_clusters(
-            kept.n_filled, self.n_clusters, "" if kept.converged else still_moving
+            best.n_filled, self.n_clusters, "" if best.converged else still_moving
         )
         return self
 
@@ -214,12 +214,12 @@ class KernelKMeans(
 
     def _check_size(self, n_samples: int) -> None:
         kmeans_starts.check_enough(n_samples, self.n_clusters)
-        needed = 8 * n_samples**2
+        n_bytes = 8 * n_samples**2
         limit = machine.available_memory()
-        if needed > limit:
+        if n_bytes > limit:
             raise PlanError(
-                f"the Gram matrix of {n_samples:_} rows needs {human_bytes(needed)} and"
-                f" there are {human_bytes(limit)}; use RFFKMeans, which needs none"
+                f"the Gram matrix of {n_samples:_} rows needs {human_bytes(n_bytes)}"
+                f" and there are {human_bytes(limit)}; use RFFKMeans, which needs none"
             )
 
     def _kernel_strips(self, inputs: FloatArray) -> Iterator[tuple[slice, FloatArray]]:
@@ -245,7 +245,7 @@ class KernelKMeans(
         gram = np.empty((len(self._rows), len(self._rows)))
         for strip, values in self._kernel_strips(self._rows):
             gram[strip] = values
-        kept = None
+        best = None
         for start in range(n_init):
             rows = exact.choose_rows(
                 gram, weights, self.n_clusters, seed=seed, start=start
@@ -256,10 +256,10 @@ class KernelKMeans(
                 exact.labels_from_rows(gram, weights, rows),
                 **values_of(self, "n_clusters", "max_iter"),
             )
-            if kept is None or clusters.inertia < kept.inertia * (1.0 - exact.EQUAL):
-                kept = clusters
-        assert kept is not None  # `n_init` is at least 1
-        return kept
+            if best is None or clusters.inertia < best.inertia * (1.0 - exact.EQUAL):
+                best = clusters
+        assert best is not None  # `n_init` is at least 1
+        return best
 
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Return the cluster of each row.

@@ -102,10 +102,10 @@ def _mirror(model: versions.RegisteredModel) -> None:
     name = model.location.path.removesuffix("/model").rpartition("/")[2]
     client = mlflow.MlflowClient()
     mine = {"rff_dist.model": place}
-    found = client.search_registered_models(f"name = '{name}'")
-    if not found:
+    registered_models = client.search_registered_models(f"name = '{name}'")
+    if not registered_models:
         client.create_registered_model(name, mine)
-    elif not mine.items() <= found[0].tags.items():
+    elif not mine.items() <= registered_models[0].tags.items():
         raise InvalidParameterError(
             f"MLflow has another model {name!r}: its tag rff_dist.model is not"
             f" {place!r}; rename that one"
@@ -122,9 +122,9 @@ def _mirror(model: versions.RegisteredModel) -> None:
             "rff_dist.digest": str(version.digest),
         }
         registered = None
-        for known in client.search_model_versions(f"name = '{name}'"):
-            if tags.items() <= known.tags.items():
-                registered = known
+        for candidate in client.search_model_versions(f"name = '{name}'"):
+            if tags.items() <= candidate.tags.items():
+                registered = candidate
                 break
         if registered is None:
             with mlflow.start_run(run_name=f"{name}, version {version.number}"):

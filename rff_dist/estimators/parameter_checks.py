@@ -29,7 +29,7 @@ def choose_kernel(
     "evidence" and "median" replace the length scale of a kernel object; a number does
     not.
     """
-    found = find_kernel(kernel)
+    kernel_object = find_kernel(kernel)
     if length_scale is None:
         raise InvalidParameterError(
             "`length_scale` is None; expected 'auto', 'median', 'evidence' or numbers"
@@ -37,15 +37,18 @@ def choose_kernel(
         )
     if isinstance(length_scale, str):
         if length_scale == "evidence":
-            length_scales.check_tunable(found)
-    elif isinstance(found, stationary.Stationary) and found.length_scale is not None:
+            length_scales.check_tunable(kernel_object)
+    elif (
+        isinstance(kernel_object, stationary.Stationary)
+        and kernel_object.length_scale is not None
+    ):
         raise InvalidParameterError(
             f"`length_scale` is {length_scale!r} together with {kernel!r}, which has"
             " its own; give one of them"
         )
     else:
-        stationary.with_length_scale(found, length_scale)  # checks the numbers
-    return found, length_scale
+        stationary.with_length_scale(kernel_object, length_scale)  # checks the numbers
+    return kernel_object, length_scale
 
 
 def map_for(n_components: Any) -> str:

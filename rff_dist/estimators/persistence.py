@@ -88,36 +88,36 @@ def save_model(
     recipe = None
     if isinstance(model, Pipeline):
         model, recipe = _parts_of(model)
-    fitted: Any = model
+    fitted_model: Any = model
     facts: Summary = {}
     if isinstance(model, RFFKMeans | ridge.RFFRidge | RFFClassifier):
         check_is_fitted(model, "_fitted")
         if isinstance(model, RFFKMeans):
-            fitted = model._fitted
+            fitted_model = model._fitted
         else:
-            fitted = model.model_  # solved with the rows that `partial_fit` added
+            fitted_model = model.model_  # solved with the rows that `partial_fit` added
         facts[parameters.PARAMETERS] = {
-            **fitted.card.get(parameters.PARAMETERS, {}),
+            **fitted_model.card.get(parameters.PARAMETERS, {}),
             **parameters.to_card(model.get_params(deep=False)),
         }
-    if not isinstance(fitted, models.RidgeModel | starts.Clusters):
+    if not isinstance(fitted_model, models.RidgeModel | starts.Clusters):
         raise InvalidParameterError(
             f"cannot store a {type(model).__name__}; expected a fitted RFFRidge,"
             " RFFClassifier or RFFKMeans, or a Pipeline that ends with one"
         )
     if recipe is not None:
-        own = recipes.recipe_of(fitted.card)
-        if own is not None:
+        recipe_of_model = recipes.recipe_of(fitted_model.card)
+        if recipe_of_model is not None:
             raise InvalidParameterError(
-                f"the model encodes columns itself ({own.words}) after the pipeline's"
-                " transformers, and a stored model has one recipe; encode all of them"
-                " in the pipeline, or fit the model to the table"
+                f"the model encodes columns itself ({recipe_of_model.words}) after the"
+                " pipeline's transformers, and a stored model has one recipe; encode"
+                " all of them in the pipeline, or fit the model to the table"
             )
         facts |= {recipes.RECIPE: recipe.to_dict(), "feature_names": recipe.names}
-    fitted = replace(fitted, card={**fitted.card, **facts})
-    if not statistics and isinstance(fitted, models.RidgeModel):
-        fitted = fitted.without_statistics()
-    write_any(fitted, url, overwrite=overwrite)
+    fitted_model = replace(fitted_model, card={**fitted_model.card, **facts})
+    if not statistics and isinstance(fitted_model, models.RidgeModel):
+        fitted_model = fitted_model.without_statistics()
+    write_any(fitted_model, url, overwrite=overwrite)
 
 
 def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:

@@ -430,21 +430,22 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         )
 
     def _predict_two(
-        self, X: Any, names: Mapping[str, str], asked: str, **what: Any
+        self, X: Any, names: Mapping[str, str], reason: str, **what: Any
     ) -> tuple[Any, Any]:
         """Return two arrays of `predict_in_memory`; a grid has variables of `names`."""
         if inputs.is_dask(X):
             raise InvalidParameterError(
-                f"{asked} for a Dask {type(X).__name__}; expected rows that are in"
+                f"{reason} for a Dask {type(X).__name__}; expected rows that are in"
                 " memory or stored. Compute X first, or write it with `write_dataset`"
             )
         dataset = inputs.as_dataset(self, X, reset=False, supervised=False)
         with inputs.suitable_engine(self.engine, dataset) as engine:
-            found = prediction.predict_in_memory(
+            predictions = prediction.predict_in_memory(
                 dataset, self.model_, engine=engine, **what
             )
         first, second = (
-            inputs.on_grid(X, dataset, found[key], name) for key, name in names.items()
+            inputs.on_grid(X, dataset, predictions[key], name)
+            for key, name in names.items()
         )
         return first, second
 
@@ -472,11 +473,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
     def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> RidgeModel:
         alpha = self._alpha_to_refit()
-        again = refit(
+        model = refit(
             self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept
         )
         # so that `merge` does not count them twice
-        return again.with_card(merged=rows_of(self._fitted))
+        return model.with_card(merged=rows_of(self._fitted))
 
     @property
     def effects_(self) -> list[effects.Effect]:

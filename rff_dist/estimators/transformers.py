@@ -213,20 +213,20 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         self._recipe = dataset.attributes.get(recipes.RECIPE)
         return self
 
-    def _keep(self, fitted: pca.KernelComponents) -> None:
+    def _keep(self, model: pca.KernelComponents) -> None:
         # `kernel_`, `features_`, `feature_map_` and `length_scale_` are properties of
         # the base class, which reads them from `_fitted`
-        principal = fitted.principal
-        self._fitted = fitted
-        self.statistics_ = fitted.statistics
+        principal = model.principal
+        self._fitted = model
+        self.statistics_ = model.statistics
         self.feature_components_ = principal.components
         self.eigenvalues_ = principal.eigenvalues
         self.explained_variance_ = principal.explained_variance
         self.explained_variance_ratio_ = principal.explained_variance_ratio
         self.feature_mean_ = principal.means
         self.noise_floor_ = principal.noise_floor
-        self.n_floored_ = fitted.n_floored
-        self.projection_ = fitted.projection(whiten=bool(self.whiten))
+        self.n_floored_ = model.n_floored
+        self.projection_ = model.projection(whiten=bool(self.whiten))
 
     def _choices(self) -> dict[str, str]:
         return {

@@ -115,7 +115,7 @@ def tune_length_scales(
     per_feature = parameter_checks.check_flag(per_feature, "per_feature")
     standardizing.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
-    found = names.find_kernel(kernel)
+    kernel_object = names.find_kernel(kernel)
     dataset = inputs.as_dataset(ridge.RFFRidge(), X, y, sample_weight, reset=True)
     standardizer = None
     if standardize:
@@ -129,7 +129,7 @@ def tune_length_scales(
         dataset, standardizer, seed, frequency_weights=repeated, levels=levels
     )
     search = EvidenceSearch(per_feature, n_samples, n_components, n_starts)
-    return for_dataset.tune(rows, found, search)
+    return for_dataset.tune(rows, kernel_object, search)
 
 
 class RidgeParameters(TypedDict, total=False):

@@ -130,9 +130,9 @@ def _refuse_dates(name: str, values: Any) -> None:
         head = np.asarray(column[:1])
         first = next(iter(head), None)
         if head.dtype.kind in "Mm" or isinstance(first, date | timedelta):
-            where = "" if label is None else f": column {label!r}"
+            place = "" if label is None else f": column {label!r}"
             raise DataError(
-                f"Input {name} contains dates{where}; expected numbers. {_DATES}"
+                f"Input {name} contains dates{place}; expected numbers. {_DATES}"
             )
 
 

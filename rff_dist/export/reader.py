@@ -134,16 +134,16 @@ def mean_gram(kernel: dict[str, Any], x: Any, y: Any, levels: Any) -> Any:
     (column, names), *others = levels
     codes = x[:, [column]]
     is_unseen = (codes < 0) | (codes >= len(names))
-    apart = mean_gram(kernel, x, y, others)
+    values = mean_gram(kernel, x, y, others)
     if not is_unseen.any():
-        return apart
+        return values
     # as many of the levels that were seen are the same as that of a row of y
     shares = is_unseen / max(1, len(names))
     same_x = x.copy()
     same_x[:, column] = 0
     same_y = y.copy()
     same_y[:, column] = 0
-    return (1 - shares) * apart + shares * mean_gram(kernel, same_x, same_y, others)
+    return (1 - shares) * values + shares * mean_gram(kernel, same_x, same_y, others)
 
 
 def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
@@ -168,11 +168,11 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
     # differences: ‖x‖² − 2x'y + ‖y‖² would lose digits
     r = np.empty((len(x), len(y)))
     for i, row in enumerate(x):
-        apart = np.where(is_code, step * (row != y), row - y) / scale
+        differences = np.where(is_code, step * (row != y), row - y) / scale
         if name == "laplacian":
-            r[i] = np.abs(apart).sum(axis=1)
+            r[i] = np.abs(differences).sum(axis=1)
         else:
-            r[i] = np.sqrt(np.square(apart).sum(axis=1))
+            r[i] = np.sqrt(np.square(differences).sum(axis=1))
     if name == "laplacian":
         return np.exp(-r)
     if name == "gaussian":
@@ -196,12 +196,12 @@ def _additive(kernel: dict[str, Any], x: Any, y: Any, is_code: Any) -> Any:
     singles = np.zeros((len(x), len(y)))
     weighted = pairs = singles
     for j in range(n):
-        own = {
+        column_kernel = {
             **inner,
             "length_scale": scales[j] / n**0.5,
             "categories": np.flatnonzero(is_code[[j]]),
         }
-        column = gram(own, x[:, [j]], y[:, [j]])
+        column = gram(column_kernel, x[:, [j]], y[:, [j]])
         # Σ_{i<j} k_i·k_j, each column's kernel times the sum of those before it
         pairs = pairs + singles * column
         singles = singles + column

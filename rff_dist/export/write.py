@@ -220,7 +220,7 @@ def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Su
     maps: Sequence[FeatureMap] = (feature_map,)
     if isinstance(feature_map, composed.ConcatenatedFeatureMap):
         maps = feature_map.parts
-    drawn: list[FloatArray] = []
+    lines: list[FloatArray] = []
     start = 0
     parts: list[Summary] = []
     for part in maps:
@@ -230,7 +230,7 @@ def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Su
                 codes = np.full(part.n_components, -1)
             parts.append({"columns": part.columns.tolist(), "codes": codes.tolist()})
         elif isinstance(part, fourier.FourierFeatureMap):
-            drawn.append(_lines(part, levels))
+            lines.append(_lines(part, levels))
             stop = start + part.n_frequencies
             parts.append(
                 {
@@ -247,7 +247,7 @@ def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Su
                 " cannot make; expected Fourier, linear or Nyström features. Fit with"
                 " another kernel, or `features`"
             )
-    return np.hstack(drawn) if drawn else np.empty((0, 0)), parts
+    return np.hstack(lines) if lines else np.empty((0, 0)), parts
 
 
 def _lines(part: fourier.FourierFeatureMap, levels: Levels) -> FloatArray:

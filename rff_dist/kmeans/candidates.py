@@ -94,9 +94,9 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> RowsByKey:
         # the negative waiting times, so that the smallest waits are the largest keys
         keys = np.log(uniforms) / (keys * weights[places])
     best = np.lexsort((places, -keys))[: state.size]
-    chosen = places[best]
-    features = points.feature_map.transform(rows.X[chosen], dtype=np.float64)
-    return RowsByKey(state.size, keys[best], block.start + chosen, features)
+    chosen_rows = places[best]
+    features = points.feature_map.transform(rows.X[chosen_rows], dtype=np.float64)
+    return RowsByKey(state.size, keys[best], block.start + chosen_rows, features)
 
 
 def weigh_points(

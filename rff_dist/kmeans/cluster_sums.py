@@ -120,8 +120,8 @@ class ClusterSums(EqualByFields):
         products = np.einsum(
             "ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values
         )
-        left = sum_of_squared_norms - (weights * products).sum(axis=1)
-        return np.asarray(np.maximum(left, 0.0))
+        inertias = sum_of_squared_norms - (weights * products).sum(axis=1)
+        return np.asarray(np.maximum(inertias, 0.0))
 
 
 def factors_of(feature_map: maps.FeatureMap) -> FloatArray:

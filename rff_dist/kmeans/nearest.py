@@ -283,9 +283,9 @@ class FloatScorer(Scorer):
         depends on its shape.
         """
         n_rows, n_components = features.shape
-        missing = -n_rows % _PANEL_ROWS
-        if missing:
-            features = np.concatenate([features, np.zeros((missing, n_components))])
+        n_missing = -n_rows % _PANEL_ROWS
+        if n_missing:
+            features = np.concatenate([features, np.zeros((n_missing, n_components))])
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
         affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]

@@ -318,12 +318,12 @@ class _Sample:
         neighbour: int = 0,
     ) -> Partition:
         """Count the links that clusters cut."""
-        own = np.repeat(labels_of_rows, self.nearest.shape[1])
+        own_clusters = np.repeat(labels_of_rows, self.nearest.shape[1])
         linked = labels_of_rows[self.nearest].ravel()
-        is_cut = (own != linked).astype(np.float64)
-        n_cut = np.bincount(own, is_cut, n_clusters)
+        is_cut = (own_clusters != linked).astype(np.float64)
+        n_cut = np.bincount(own_clusters, is_cut, n_clusters)
         n_cut += np.bincount(linked, is_cut, n_clusters)
-        n_links = np.bincount(own, minlength=n_clusters)
+        n_links = np.bincount(own_clusters, minlength=n_clusters)
         n_links += np.bincount(linked, minlength=n_clusters)
         # a cluster without rows is as bad as one whose links are all cut
         shares = np.where(n_links > 0, n_cut / np.maximum(n_links, 1), 1.0)
@@ -397,14 +397,14 @@ class _Centres:
         """Cluster by one length scale, for each number of clusters."""
         scale = self._scales[neighbour]
         vectors = self._eigenvectors(scale, max(numbers))
-        found = []
+        partitions = []
         for number in numbers:
             leading = vectors[:, :number]
             norms = np.linalg.norm(leading, axis=1, keepdims=True)
             unit = leading / np.maximum(norms, np.finfo(np.float64).tiny)
             clusters = _kmeans(unit, number, seed)
-            found.append(self._sample.judge(clusters, number, scale, neighbour))
-        return found
+            partitions.append(self._sample.judge(clusters, number, scale, neighbour))
+        return partitions
 
     def _eigenvectors(self, scale: float, n_leading: int) -> FloatArray:
         """Return the leading eigenvectors of the degree-normalised kernel.

@@ -147,12 +147,14 @@ def check_memory(
     # a block as read, in float64 and in float32, and the next block, which is read
     # ahead
     value_bytes = 2 * dataset.dtype.itemsize + 12
-    needed = plan.PROCESS_BYTES + block_rows * dataset.n_features * value_bytes
-    needed += lloyd_pass.pass_bytes(n_components, n_centres, n_threads=engine.n_threads)
+    n_bytes = plan.PROCESS_BYTES + block_rows * dataset.n_features * value_bytes
+    n_bytes += lloyd_pass.pass_bytes(
+        n_components, n_centres, n_threads=engine.n_threads
+    )
     limit = engine.worker_memory or machine.available_memory()
-    if needed > limit:
+    if n_bytes > limit:
         raise PlanError(
-            f"a worker needs {human_bytes(needed)} for {n_centres:_} centres"
+            f"a worker needs {human_bytes(n_bytes)} for {n_centres:_} centres"
             f" (n_clusters={n_clusters:_}, starts={n_starts:_},"
             f" n_components={n_components:_}) but has {human_bytes(limit)}; ask for"
             " fewer clusters, starts or components, or give each process more memory"
@@ -350,9 +352,9 @@ def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     job.engine.tell(events.Rounds("candidates", ROUNDS))
     for turn in range(ROUNDS):
         choice = SeedChoice(job.centres(points[np.newaxis]), size, lloyd.seed, turn)
-        drawn: RowsByKey = job.run(choose_rows, choice, label="candidates")
-        points = np.concatenate([points, drawn.features])
-        if len(drawn.keys) < size:  # every other row is at a candidate
+        new_rows: RowsByKey = job.run(choose_rows, choice, label="candidates")
+        points = np.concatenate([points, new_rows.features])
+        if len(new_rows.keys) < size:  # every other row is at a candidate
             break
     sums = job.run(weigh_points, job.centres(points[np.newaxis]), label="weights")
     weights = job.checked(sums).cluster_weights(job.grid)[0]

@@ -76,11 +76,11 @@ class ProductRates:
         rates = ", ".join(
             f"{rate.products.name} {rate.gflops:.0f}e9" for rate in self.rates
         )
-        refused = "".join(
+        refusal_words = "".join(
             f"; {name} are not used: {reason}; results are the same, in more time"
             for name, reason in self.refused.items()
         )
-        return f"{best} ({rates} operations a second on one thread{refused})"
+        return f"{best} ({rates} operations a second on one thread{refusal_words})"
 
 
 def products_for(n_rows: int, n_components: int) -> protocol.Products:

@@ -197,8 +197,8 @@ def date_parts(column: pyarrow.Array, parts: Sequence[str]) -> list[FloatArray]:
 def unknown_levels(column: pyarrow.Array, levels: Sequence[str]) -> pyarrow.Array:
     """Return the texts of a column that are no level, with repeats."""
     texts = level_texts(column)
-    known = compute.is_in(texts, value_set=_as_array(tuple(levels)))
-    return texts.filter(compute.invert(known))
+    is_known = compute.is_in(texts, value_set=_as_array(tuple(levels)))
+    return texts.filter(compute.invert(is_known))
 
 
 @lru_cache(maxsize=16)  # every batch of rows asks for it: 40 ms for 100,000 levels

@@ -110,9 +110,9 @@ def find_notations(
                 number_columns.append(field.name)
         decided.update(text_columns)
         notations |= _find_in(table, text_columns, number_columns, reading)
-    missing = reading.missing or []
+    further_missing = reading.missing or []
     return {
-        name: replace(notation, missing=[*notation.missing, *missing])
+        name: replace(notation, missing=[*notation.missing, *further_missing])
         for name, notation in notations.items()
     }
 
@@ -129,9 +129,9 @@ def notation_notes(
     for name, notation in notations.items():
         if notation.kind != "boolean":
             columns.setdefault(notation.words, []).append(name)
-        absent = [text for text in notation.missing if text not in missing]
-        if absent:
-            notes.append(f"{listed(absent)} counts as missing in {name!r}")
+        missing_texts = [text for text in notation.missing if text not in missing]
+        if missing_texts:
+            notes.append(f"{listed(missing_texts)} counts as missing in {name!r}")
     return [f"{words}: {listed(names)}" for words, names in columns.items()] + notes
 
 
@@ -192,12 +192,12 @@ def _decide_decimal(
 
 
 def _fit_dates(
-    table: str, name: str, first: FirstTexts, wanted: str | None
+    table: str, name: str, first: FirstTexts, users_order: str | None
 ) -> Notation | None:
     """Return the notation of a column of dates, None if it holds no dates.
 
-    `wanted` is the order of day and month that the user gave. Raises DataError if day
-    and month cannot be told apart, or most texts are dates and others are not.
+    Raises DataError if day and month cannot be told apart, or most texts are dates and
+    others are not.
     """
     if plain := _fit(Notation("date"), first, is_text_file=True):
         return plain
@@ -206,15 +206,15 @@ def _fit_dates(
         fit = _fit(Notation("date", order=order), first, is_text_file=True)
         if fit is not None:
             fitting[order] = fit
-    if wanted in fitting:
-        return fitting[wanted]
+    if users_order in fitting:
+        return fitting[users_order]
     example = repr(first.texts[0].as_py()[:50])
-    if wanted is not None and fitting:
+    if users_order is not None and fitting:
         shown = ", ".join(map(repr, fitting))
         raise DataError(
-            f"{table}: column {name!r} has dates such as {example}; expected {wanted}"
-            f" as given by `date_order`, but the order is {shown}. Leave one of them"
-            " out"
+            f"{table}: column {name!r} has dates such as {example}; expected"
+            f" {users_order} as given by `date_order`, but the order is {shown}. Leave"
+            " one of them out"
         )
     if {"dmy", "mdy"} <= fitting.keys():
         if read_dates(first.texts, "dmy").equals(read_dates(first.texts, "mdy")):

@@ -45,11 +45,11 @@ def encode_table(recipe: Recipe, table: Any) -> FloatArray:
     # checked before any batch is read, so that a missing column is reported at once
     parts = rows.batches(recipe.types_to_read_by(rows.schema, rows.name))
     no_rows = np.empty((0, len(recipe.names)))
-    encoded = np.concatenate([no_rows, *map(recipe.encode, parts)])
+    inputs = np.concatenate([no_rows, *map(recipe.encode, parts)])
     for encoder in recipe.columns:
         if isinstance(encoder, Category):
             _warn_of_levels(encoder, table.column(encoder.column).combine_chunks())
-    return encoded
+    return inputs
 
 
 def with_levels_of(recipe: Recipe, table: Any) -> Recipe:
@@ -83,17 +83,18 @@ def learn_table(
         }
         texts = {name for name, kind in kinds.items() if kind == "text"}
         if unnamed := sorted(texts - set(categories)):
-            named = listed(list(categories)) or "none"
+            category_names = listed(list(categories)) or "none"
             raise DataError(
                 f"text in the columns {listed(unnamed)}, but the named categories are"
-                f" {named}; expected numbers or dates. Name all columns of text, or"
-                " leave them out"
+                f" {category_names}; expected numbers or dates. Name all columns of"
+                " text, or leave them out"
             )
     if others := [name for name, kind in kinds.items() if kind is None]:
-        held = [f"{name} ({schema.field(name).type})" for name in others]
+        column_words = [f"{name} ({schema.field(name).type})" for name in others]
         raise DataError(
-            f"columns that hold no single numbers, texts or dates: {listed(held)};"
-            " leave them out, or turn them into texts, as by `astype(str)`"
+            "columns that hold no single numbers, texts or dates:"
+            f" {listed(column_words)}; leave them out, or turn them into texts, as by"
+            " `astype(str)`"
         )
     wanted = {
         name: read_type(schema.field(name).type, kind) for name, kind in kinds.items()

@@ -82,9 +82,11 @@ def learn(
     Raises DataError if there is no row to learn from, or no column is left.
     """
     numbers = _Numbers(kinds, encoding)
-    named = encoding.categories or ()
+    named_categories = encoding.categories or ()
     texts = {
-        name: _Levels(name in named) for name, kind in kinds.items() if kind == "text"
+        name: _Levels(name in named_categories)
+        for name, kind in kinds.items()
+        if kind == "text"
     }
     n_rows = 0
     for batch in batches:
@@ -97,7 +99,7 @@ def learn(
     if not n_rows:
         raise DataError("no rows to learn from: expected some to begin with")
 
-    learned: list[encoders.Encoder] = []
+    encoders_of_X: list[encoders.Encoder] = []
     left_out: dict[str, str] = {}
     for name, kind in kinds.items():
         if kind == "text":
@@ -107,14 +109,14 @@ def learn(
         if isinstance(encoder, str):
             left_out[name] = encoder
         else:
-            learned.append(encoder)
-    if not learned:
+            encoders_of_X.append(encoder)
+    if not encoders_of_X:
         raise DataError(
             "no column is left for X:"
             f" {listed([f'{name} ({why})' for name, why in left_out.items()])};"
             " expected some that vary"
         )
-    return Recipe(learned, left_out)
+    return Recipe(encoders_of_X, left_out)
 
 
 # -- numbers and dates

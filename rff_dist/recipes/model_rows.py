@@ -41,11 +41,11 @@ def rows_for(dataset: Dataset, model: Any) -> Dataset:
     Raises DataError if it does not have the columns of the model, see `check_columns`.
     """
     check_dataset(dataset, model)
-    known = model.feature_map.levels
+    levels_of_model = model.feature_map.levels
     # a table's were told of when it was read
     is_grid = isinstance(source_of(dataset), GridDataset)
     lists = levels_of(dataset.attributes) if is_grid else {}
-    for column, texts in known.items():
+    for column, texts in levels_of_model.items():
         if unknown := sorted(set(lists.get(column, ())).difference(texts)):
             warn(
                 f"the column {dataset.column_names[column]!r} has levels that the"
@@ -53,7 +53,7 @@ def rows_for(dataset: Dataset, model: Any) -> Dataset:
                 " unknown, and their predictions are less certain",
             )
     warn_of_later_rows(dataset, model)
-    return with_codes_of(known, dataset)
+    return with_codes_of(levels_of_model, dataset)
 
 
 def warn_of_later_rows(dataset: Dataset, model: Any) -> None:
@@ -163,8 +163,8 @@ class RecodedDataset(TargetsOfSource):
 
     @property
     def attributes(self) -> Facts:  # type: ignore[override]  # derived from the source
-        known = self.source.attributes
-        return {**known, **recipe_with(self.levels, known)}
+        source_attributes = self.source.attributes
+        return {**source_attributes, **recipe_with(self.levels, source_attributes)}
 
     @property
     def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
@@ -211,27 +211,27 @@ def check_columns(
             f"X has {dataset.n_features} features, but {who} is expecting {n_features}"
             " features as input"
         )
-    expected = list(card.get("feature_names", ()))
+    expected_names = list(card.get("feature_names", ()))
     names = list(dataset.feature_names or ())
-    if expected and names and names != expected:
+    if expected_names and names and names != expected_names:
         raise DataError(
             "The feature names should match those that were passed during fit: the"
-            f" columns of X are {names}, expected {expected}. Give the same columns in"
-            " the same order"
+            f" columns of X are {names}, expected {expected_names}. Give the same"
+            " columns in the same order"
         )
 
 
 def check_encoding(dataset: Dataset, recipe: Recipe) -> None:
     """Raise DataError if rows were not encoded by a model's recipe."""
     place = redact(dataset.url or f"the {type(dataset).__name__}")
-    stored = recipe_of(dataset.attributes)
-    if stored is not None and stored.digest() != recipe.digest():
+    recipe_of_rows = recipe_of(dataset.attributes)
+    if recipe_of_rows is not None and recipe_of_rows.digest() != recipe.digest():
         raise DataError(
             f"{place} was ingested by another recipe than the data that the model was"
             " trained on: columns, means or medians differ. Give the table itself, or"
             " ingest it with the model as `recipe`"
         )
-    if stored is not None or recipe.is_plain:
+    if recipe_of_rows is not None or recipe.is_plain:
         return
     # A plain Zarr of encoded columns has no recipe, but their names tell, if these are
     # not the table's too.

@@ -117,16 +117,16 @@ class Recipe:
     @property
     def words(self) -> str:
         """What is done to columns that are not taken as they are, for people."""
-        changed = [
+        changed_columns = [
             encoder
             for encoder in self.columns
             if not (isinstance(encoder, Number) and encoder.is_unchanged)
         ]
-        shown = "; ".join(
+        text = "; ".join(
             f"{clipped(encoder.column)}: {clipped(encoder.words, 80)}"
-            for encoder in changed[:4]
+            for encoder in changed_columns[:4]
         )
-        return shown + ("; …" if len(changed) > 4 else "")
+        return text + ("; …" if len(changed_columns) > 4 else "")
 
     @property
     def is_plain(self) -> bool:
@@ -165,29 +165,34 @@ class Recipe:
 
         Raises DataError if a column is missing, or holds another kind of values.
         """
-        known = set(schema.names)
-        absent = [name for name in self._reads if name not in known]
-        if absent:
+        names = set(schema.names)
+        missing_names = [name for name in self._reads if name not in names]
+        if missing_names:
             raise DataError(
-                f"{table} has no column {listed(absent)}; it has"
+                f"{table} has no column {listed(missing_names)}; it has"
                 f" {listed(schema.names)}. Expected the columns that the dataset or"
                 " model was made of"
             )
         types = {}
-        for name, wanted in self._reads.items():
-            stored = schema.field(name).type
-            kind = kind_of(stored)
-            if wanted is None:
-                wanted = kind or "number"
+        for name, wanted_kind in self._reads.items():
+            stored_type = schema.field(name).type
+            kind = kind_of(stored_type)
+            if wanted_kind is None:
+                wanted_kind = kind or "number"
             # Text may look like numbers in this table, and an empty column counts as
             # one of numbers.
-            may_be_read = kind == wanted or wanted == "text" or str(stored) == "null"
+            may_be_read = (
+                kind == wanted_kind
+                or wanted_kind == "text"
+                or str(stored_type) == "null"
+            )
             if kind is None or not may_be_read:
                 raise DataError(
-                    f"{table}: not {wanted}s: {name!r} ({stored}); expected {wanted}s,"
-                    " as in the table that the dataset or model was made of"
+                    f"{table}: not {wanted_kind}s: {name!r} ({stored_type}); expected"
+                    f" {wanted_kind}s, as in the table that the dataset or model was"
+                    " made of"
                 )
-            types[name] = read_type(stored, wanted)
+            types[name] = read_type(stored_type, wanted_kind)
         return types
 
     def dtype(self, schema: pyarrow.Schema) -> AnyDType:

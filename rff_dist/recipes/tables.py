@@ -118,21 +118,23 @@ def _is_span(type_: pyarrow.DataType) -> bool:
     return bool(types.is_time(type_) or types.is_duration(type_))
 
 
-def read_type(stored: pyarrow.DataType, wanted: str | None) -> pyarrow.DataType:
+def read_type(
+    stored_type: pyarrow.DataType, wanted_kind: str | None
+) -> pyarrow.DataType:
     """Return the type to read a column by, from the type of its first rows.
 
-    Numbers are read as float64, since "1.5" may follow after integers. `wanted` is
+    Numbers are read as float64, since "1.5" may follow after integers. `wanted_kind` is
     "number", "text", "date", or None for labels, which are read as they are.
     """
-    if wanted == "text" or (wanted is None and types.is_null(stored)):
+    if wanted_kind == "text" or (wanted_kind is None and types.is_null(stored_type)):
         return pyarrow.string()
-    if wanted == "date":
-        zone = stored.tz if types.is_timestamp(stored) else None
+    if wanted_kind == "date":
+        zone = stored_type.tz if types.is_timestamp(stored_type) else None
         return pyarrow.timestamp("us", zone)
-    keeps_type = types.is_boolean(stored) or types.is_decimal(stored)
-    if wanted == "number" and not keeps_type and not _is_span(stored):
+    keeps_type = types.is_boolean(stored_type) or types.is_decimal(stored_type)
+    if wanted_kind == "number" and not keeps_type and not _is_span(stored_type):
         return pyarrow.float64()
-    return stored
+    return stored_type
 
 
 def number_dtype(type_: pyarrow.DataType) -> AnyDType:
@@ -362,11 +364,11 @@ def expecting_types(path: Path) -> Iterator[None]:
 def types_to_read(wanted_types: Types, schema: pyarrow.Schema) -> Types:
     """Return the types to read by, where a reader does not make texts of numbers."""
     read_types = {}
-    for name, wanted in wanted_types.items():
-        stored = schema.field(name).type
-        is_number = kind_of(stored) == "number" and stored != pyarrow.null()
-        is_cast_later = is_number and wanted == pyarrow.string()
-        read_types[name] = stored if is_cast_later else wanted
+    for name, wanted_type in wanted_types.items():
+        stored_type = schema.field(name).type
+        is_number = kind_of(stored_type) == "number" and stored_type != pyarrow.null()
+        is_cast_later = is_number and wanted_type == pyarrow.string()
+        read_types[name] = stored_type if is_cast_later else wanted_type
     return read_types
 
 
@@ -411,13 +413,13 @@ def numbered(names: Sequence[str]) -> list[str]:
     >>> numbered(["a", "", "a", "", "a.2"])
     ['a', '', 'a.3', '.2', 'a.2']
     """
-    taken = set(names)
+    used_names = set(names)
     unique_names = dict[str, None]()
     for name in names:
         unique = name
         count = 2
         # a number must not make a name that another column already has
-        while unique in unique_names or (unique != name and unique in taken):
+        while unique in unique_names or (unique != name and unique in used_names):
             unique = f"{name}.{count}"
             count = count + 1
         unique_names[unique] = None
@@ -426,8 +428,14 @@ def numbered(names: Sequence[str]) -> list[str]:
 
 def numbered_note(names: Sequence[str]) -> list[str]:
     """Say which of the names were numbered, if any."""
-    added = [new for old, new in zip(names, numbered(names), strict=True) if old != new]
-    return [f"columns of the same name are numbered: {listed(added)}"] if added else []
+    new_names = [
+        new for old, new in zip(names, numbered(names), strict=True) if old != new
+    ]
+    return (
+        [f"columns of the same name are numbered: {listed(new_names)}"]
+        if new_names
+        else []
+    )
 
 
 def listed(names: Sequence[str]) -> str:

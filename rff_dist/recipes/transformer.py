@@ -155,11 +155,11 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
             f"{_name(step)} is no fitted transformer; expected one after `fit`, or a"
             " pipeline of them"
         )
-    named = getattr(step, "feature_names_in_", None)
+    input_names = getattr(step, "feature_names_in_", None)
     inputs = (
         [str(i) for i in range(n_inputs)]
-        if named is None
-        else _used(step, list(map(str, named)))
+        if input_names is None
+        else _used(step, list(map(str, input_names)))
     )
     try:
         names = [str(name) for name in step.get_feature_names_out()]
@@ -176,7 +176,7 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
         names,
         texts,
         f"by scikit-learn's {_name(step)}",
-        named is not None,
+        input_names is not None,
         file,
     )
 
@@ -273,9 +273,11 @@ def _tell_versions(caught: Sequence[warnings.WarningMessage]) -> None:
         " figures, or fit it again"
     )
     for message in (warning.message for warning in caught):
-        if (written := getattr(message, "original_sklearn_version", None)) is not None:
+        if (
+            old_version := getattr(message, "original_sklearn_version", None)
+        ) is not None:
             _log.warning(
-                words, written, getattr(message, "current_sklearn_version", None)
+                words, old_version, getattr(message, "current_sklearn_version", None)
             )
             return
 

@@ -169,7 +169,7 @@ def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
     """Return the job that trains on a prepared table; cross-validation makes all
     choices.
     """
-    given = {
+    options = {
         "data": prepared.train,
         "register": True,
         **fields.values_of(prepared, "model", "test", "classify"),
@@ -177,4 +177,4 @@ def training_of(job: specs.Auto, prepared: AutoData) -> specs.Train:
         "groups": None if job.groups is None else "groups",
         "sample_weight": None if job.weight is None else "sample_weight",
     }
-    return fields.build(specs.Train, given)
+    return fields.build(specs.Train, options)

@@ -61,7 +61,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
     PlanError if a pass needs more memory than a worker has.
     """
     card_texts = cards.read_about(job.card)
-    dataset, known = _open(job)
+    dataset, known_labels = _open(job)
     with ExitStack() as stack:
         for place in filter(None, (job.output, job.model)):
             stack.enter_context(output_places.hold(place, holder=do.holder))
@@ -71,17 +71,17 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
 
         # the steps from "inspect" to the last Lloyd pass
         lloyd = replace(job.lloyd, seed=job.space.seed)
-        fitted = kmeans.fit(dataset, job.space, lloyd, engine=engine, do=do)
-        clusters = fitted.clusters
+        cluster_fit = kmeans.fit(dataset, job.space, lloyd, engine=engine, do=do)
+        clusters = cluster_fit.clusters
         card = {**clusters.card, **card_texts}
 
         agreement = None
-        if known is not None:
+        if known_labels is not None:
             counted = do(
                 "compare",
                 kmeans_labels.evaluate,
                 dataset,
-                known,
+                known_labels,
                 clusters,
                 engine=engine,
             )
@@ -118,37 +118,37 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             **fields.values_of(dataset, "n_samples", "n_features"),
             "n_blocks": len(row_passes.blocks_of(dataset)),
             **fields.values_of(engine, "n_workers", "n_threads"),
-            **describe_fit(fitted),
+            **describe_fit(cluster_fit),
             "agreement": agreement,
         }
         return ClusteringResult(dataset, clusters, record)
 
 
-def describe_fit(fitted: kmeans.ClusterFit) -> Summary:
+def describe_fit(cluster_fit: kmeans.ClusterFit) -> Summary:
     """Return JSON values of clusters, their features, and the passes for them."""
-    clusters = fitted.clusters
+    clusters = cluster_fit.clusters
     feature_map = clusters.feature_map
     kernel = kinds.kernel_of(feature_map)
-    choice = fitted.choice
-    has_components = fitted.space.n_principal is not None
+    choice = cluster_fit.choice
+    has_components = cluster_fit.space.n_principal is not None
     return {
         "digest": clusters.digest(),
         "kernel": None if kernel is None else kernel.to_dict(),
         "length_scale": stationary.own_length_scale(kernel),
         "features": feature_map.kind,
         shapes.SHAPE: None if choice is None else choice.to_dict(),
-        "n_components": fitted.space.n_components,
+        "n_components": cluster_fit.space.n_components,
         "n_principal": feature_map.n_components if has_components else None,
         "feature_map": feature_map.digest(),
-        "seed": fitted.space.seed,
-        "n_candidates": fitted.starts.n_candidates,
-        "n_starts": len(fitted.starts),
+        "seed": cluster_fit.space.seed,
+        "n_candidates": cluster_fit.starts.n_candidates,
+        "n_starts": len(cluster_fit.starts),
         **fields.values_of(clusters, "n_clusters", "n_filled", "converged", "n_iter"),
         **fields.values_of(clusters, "inertia", "inertias", "start_inertias"),
         "sizes": clusters.weights.tolist(),
         "passes": [
             {"pass": number, **dataclasses.asdict(lloyd_pass)}
-            for number, lloyd_pass in enumerate(fitted.passes, 1)
+            for number, lloyd_pass in enumerate(cluster_fit.passes, 1)
         ],
     }
 
@@ -176,10 +176,10 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
     if job.model is not None:
         publishing.check_place(job, [source.data, job.output])
     dataset = datasets.open_dataset(source.data, **source.names())
-    known = None if job.labels is None else column_of(dataset, job.labels)
+    known_labels = None if job.labels is None else column_of(dataset, job.labels)
     job.space.check_columns(dataset.n_features)
     kmeans_starts.check_rows(dataset, job.lloyd.largest)
-    return dataset, known
+    return dataset, known_labels
 
 
 def publish(

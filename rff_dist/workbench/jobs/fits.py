@@ -207,11 +207,11 @@ class Fit:
                 engine=engine,
                 do=do,
             )
-        trained = ridge.fit(dataset, options, choices=choices, engine=engine, do=do)
+        fit_result = ridge.fit(dataset, options, choices=choices, engine=engine, do=do)
         fold_models = None
         if not choices.has_given_candidates:
-            fold_models = trained.fold_models
-        return FittedModel(trained, fold_models)
+            fold_models = fit_result.fold_models
+        return FittedModel(fit_result, fold_models)
 
     def run(self, data: JobData, *, engine: Engine) -> FittedModel:
         """Begin and train."""
@@ -222,12 +222,12 @@ class Fit:
 # -------------------------------------------------------------------
 
 
-def describe_fit(trained: ridge.FitResult) -> Summary:
+def describe_fit(fit_result: ridge.FitResult) -> Summary:
     """Return JSON-able facts about a trained model: what was chosen, and how good it
     is.
     """
-    model = trained.model
-    status = trained.solved.solution.status
+    model = fit_result.model
+    status = fit_result.solved.solution.status
     return {
         **describe.describe_features(model.feature_map),
         "n_components": model.feature_map.n_components,

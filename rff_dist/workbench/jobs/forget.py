@@ -161,8 +161,10 @@ def _codes_of_no_other(
             break
         is_gone = np.isin(np.arange(block.start, block.stop), rows)
         others = dataset.read(block).X[~is_gone]
-        for j, left in codes.items():
-            left.difference_update(np.unique(others[:, j]).astype(int).tolist())
+        for j, codes_of_column in codes.items():
+            codes_of_column.difference_update(
+                np.unique(others[:, j]).astype(int).tolist()
+            )
     return codes
 
 

@@ -57,7 +57,7 @@ MAX_FACTOR = 4_096
 
 def compare(
     fit: fits.Fit,
-    fitted: FittedModel,
+    fitted_model: FittedModel,
     data: fits.JobData,
     test: fits.JobData | None,
     *,
@@ -74,17 +74,19 @@ def compare(
     each fold, and no sums from which single rows could be left out.
     """
     engine.tell(events.Remark("compare", "with a linear model"))
-    model = fitted.model
+    model = fitted_model.model
     with machine.using_threads(machine.available_cores()):
-        rows = _rows_of(fitted, data, test)
+        rows = _rows_of(fitted_model, data, test)
         if rows is None:
             return None
         try:
-            ours = _predict(rows, fitted)
+            ours = _predict(rows, fitted_model)
         except SolveError as error:
             logger.info("nothing was compared: %s", error)
             return None
-        others, notes = _predict_by_linear_model(fit, fitted, rows, data, engine=engine)
+        others, notes = _predict_by_linear_model(
+            fit, fitted_model, rows, data, engine=engine
+        )
     notes = (*notes, *_caveats(rows, model))
     return _comparison(rows, model, {comparison.OURS: ours, **others}, notes)
 
@@ -188,13 +190,13 @@ def _comparison(
 
 
 def _rows_of(
-    fitted: FittedModel, data: fits.JobData, test: fits.JobData | None
+    fitted_model: FittedModel, data: fits.JobData, test: fits.JobData | None
 ) -> comparison.ComparisonRows | None:
     if test is not None:
-        return _test_rows(test, fitted.model)
-    if fitted.folds is not None:
-        return _fold_rows(data, fitted.model, fitted.folds)
-    return _left_out_rows(data, fitted.model)
+        return _test_rows(test, fitted_model.model)
+    if fitted_model.folds is not None:
+        return _fold_rows(data, fitted_model.model, fitted_model.folds)
+    return _left_out_rows(data, fitted_model.model)
 
 
 def _most_rows(width: int) -> int:
@@ -284,18 +286,18 @@ def _ids_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
 
 
 def _predict(
-    rows: comparison.ComparisonRows, fitted: FittedModel
+    rows: comparison.ComparisonRows, fitted_model: FittedModel
 ) -> comparison.Predictions:
     """Predict each row by a model that was not trained on it."""
     if rows.by == "test":
-        return _predict_test_rows(rows, fitted.model)
+        return _predict_test_rows(rows, fitted_model.model)
     if rows.by == "cross-validation":
         # each row by the model that was trained without the row's fold
         assert rows.split is not None
-        assert fitted.folds is not None
-        scores = held_out.predict_by_splits(rows.block, rows.split, fitted.folds)
-        return _predictions_of(scores, fitted.model, fitted.calibration)
-    return _predict_left_out(rows, fitted.model)
+        assert fitted_model.folds is not None
+        scores = held_out.predict_by_splits(rows.block, rows.split, fitted_model.folds)
+        return _predictions_of(scores, fitted_model.model, fitted_model.calibration)
+    return _predict_left_out(rows, fitted_model.model)
 
 
 def _predict_test_rows(
@@ -322,14 +324,14 @@ def _predict_left_out(
     # a weight that repeats a row counts copies of it, of which one is left out
     if weights is None or model.summed.spec.frequency_weights:
         weights = np.ones(len(rows.X))
-    fitted, remainder = uncertainty.remainders(rows.block, predictive, weights)
+    fitted_values, remainder = uncertainty.remainders(rows.block, predictive, weights)
     if (remainder < uncertainty.SMALLEST_REMAINDER).any():
         raise SolveError(
             "a row alone decides its own prediction, so that it cannot be left out"
         )
     # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without
     # the row
-    scores = rows.targets - (rows.targets - fitted) / remainder
+    scores = rows.targets - (rows.targets - fitted_values) / remainder
     return _predictions_of(scores, model, _calibration_of(model))
 
 
@@ -355,14 +357,14 @@ def _predictions_of(
 
 def _predict_by_linear_model(
     fit: fits.Fit,
-    fitted: FittedModel,
+    fitted_model: FittedModel,
     rows: comparison.ComparisonRows,
     data: fits.JobData,
     *,
     engine: Engine,
 ) -> tuple[_Predictions, tuple[str, ...]]:
     """Return a linear model's predictions, or a note on why there are none."""
-    model = fitted.model
+    model = fitted_model.model
     levels = recipes.levels_of(data.rows.attributes)
     n_components = linear_components(data.rows.n_features, levels)
     if isinstance(kinds.kernel_of(model.feature_map), explicit.Linear):

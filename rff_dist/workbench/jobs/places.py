@@ -45,11 +45,11 @@ class DataSource:
     def names(self) -> Summary:
         """Return the arguments of `open_dataset` other than the URL."""
         names = ("x", "y", "sample_weight", "missing_chunks", "version")
-        given = {
+        arguments = {
             "y": None,
             **{name: getattr(self, name) for name in names if hasattr(self, name)},
         }
-        return given if self.inputs is None else given | {"x": self.inputs}
+        return arguments if self.inputs is None else arguments | {"x": self.inputs}
 
 
 @fields.group

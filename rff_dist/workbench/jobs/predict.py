@@ -164,8 +164,8 @@ def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> 
 
     Raises InvalidParameterError; SolveError if a classifier has no probabilities.
     """
-    wanted = wanted_of(job)
-    for name in wanted:
+    options = wanted_of(job)
+    for name in options:
         extra = _EXTRAS[name]
         if extra.kind != scoring.kind:
             raise InvalidParameterError(
@@ -173,7 +173,7 @@ def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> 
                 f" expected a {extra.kind!r} model. Leave it out"
             )
     model: Any = scoring.model
-    if "probabilities" in wanted and model.card["classifier"]["calibration"] is None:
+    if "probabilities" in options and model.card["classifier"]["calibration"] is None:
         raise class_prediction.no_probabilities(model)
 
 
@@ -236,7 +236,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
             stack.enter_context(steps.resumable(engine, output))
         start = time.perf_counter()
         write = write_file if writes_table else write_group
-        written = do("score", write, job, scoring, dataset, job.output, engine)
+        output_facts = do("score", write, job, scoring, dataset, job.output, engine)
         seconds = round(time.perf_counter() - start, 3)
         # ties the predictions to the rows that were scored, wherever these are moved
         fingerprint = dataset.fingerprint()
@@ -254,7 +254,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
         "fingerprint": fingerprint,
         "data_version": dataset.version,
         "interval": interval,
-        **written,
+        **output_facts,
         "seconds": seconds,
     }
     return PredictionResult(scoring, record)
@@ -296,14 +296,17 @@ def write_file(
     # a hidden group.
     place = locations.new_hidden_folder(locations.parse_location(url), "rows")
     try:
-        written = write_group(job, scoring, dataset, place.url, engine)
+        output_facts = write_group(job, scoring, dataset, place.url, engine)
         ids = [] if ids_of(dataset) is None else [ID]
         tables.write_file(
-            url, place.url, [*ids, *written["arrays"]], columns=_columns_of(scoring)
+            url,
+            place.url,
+            [*ids, *output_facts["arrays"]],
+            columns=_columns_of(scoring),
         )
     finally:
         output_places.discard(place)
-    return written
+    return output_facts
 
 
 def write_group(

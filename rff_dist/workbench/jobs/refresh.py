@@ -122,7 +122,7 @@ def update_from(
         version = versions.RegisteredModel(location.url).current()
         champion = models.read_model(location.url if version is None else version.url)
         new_rows.check_updatable(champion)
-        lacking = refusals.refusals_of(location)
+        known_refusals = refusals.refusals_of(location)
         # In a folder the lock is held from here to the publication, so that no other
         # run takes the same rows.
         rows = do(
@@ -130,12 +130,12 @@ def update_from(
             new_rows.find_new_rows,
             champion,
             dataset,
-            refusals=lacking,
+            refusals=known_refusals,
             **fields.values_of(job, "backfill", "window"),
         )
         if rows.n_new:
             events.tell(events.Remark("find new rows", f"{rows.n_new:_} new rows"))
-        record = _describe_rows(job, dataset, rows, lacking)
+        record = _describe_rows(job, dataset, rows, known_refusals)
         dataset = rows.differences.after or dataset
         # No engine is opened: most nights bring nothing, and a cluster takes longer to
         # start than this took.
@@ -241,7 +241,7 @@ def _challenge(
     facts["held_out"] = {"held_out": held_out.words, **held_out.errors.to_dict()}
 
     start = time.perf_counter()
-    sums, gone = do("sum", sum_rows, champion, dataset, rows, engine)
+    sums, gone_moments = do("sum", sum_rows, champion, dataset, rows, engine)
     facts["statistics"] = {
         "digest": sums.digest(),
         "n_samples": sums.n_samples,
@@ -267,7 +267,7 @@ def _challenge(
         rows,
         statistics=sums,
         new=scored,
-        gone=gone,
+        gone=gone_moments,
     )
     solver = challenger.card["solver"]
     facts["solution"] = {
@@ -326,9 +326,9 @@ def keep_champion(
 ) -> None:
     """Record that rows were refused."""
     output_places.check_held(location)
-    before = refusals.read_refusals(location)
-    added = new_rows.refuse(dataset, rows, reason)
-    refusals.write_refusals(location, [*before, *added])
+    earlier = refusals.read_refusals(location)
+    newest = new_rows.refuse(dataset, rows, reason)
+    refusals.write_refusals(location, [*earlier, *newest])
     logger.warning("%s is kept: %s", location, reason)
 
 
@@ -368,7 +368,7 @@ def _describe_rows(
     job: specs.Update,
     dataset: blocks.Dataset,
     rows: NewRows,
-    lacking: Sequence[Refusal],
+    known_refusals: Sequence[Refusal],
 ) -> Summary:
     replacements = rows.differences.replacements
     return {
@@ -381,7 +381,7 @@ def _describe_rows(
         "new": [list(ends) for ends in rows.ranges],
         "left_out": [list(ends) for ends in rows.left_out],
         "left_out_because": [
-            refusals.why_left_out(lacking, *ends) for ends in rows.left_out
+            refusals.why_left_out(known_refusals, *ends) for ends in rows.left_out
         ],
         "window": rows.window,
         "first_row": rows.first_row,
@@ -389,12 +389,12 @@ def _describe_rows(
 
 
 def _why_nothing(rows: NewRows, record: Summary) -> str:
-    which = "rows of the data"
+    rows_words = "rows of the data"
     if rows.window != windows.ALL_ROWS:
-        which = f"rows of the window {rows.window}"
+        rows_words = f"rows of the window {rows.window}"
     elif rows.first_row:
-        which = "rows that count"
-    reason = f"the model holds all {rows.n_after - rows.first_row:,} {which}"
+        rows_words = "rows that count"
+    reason = f"the model holds all {rows.n_after - rows.first_row:,} {rows_words}"
     if rows.left_out:
         left_out = zip(rows.left_out, record["left_out_because"], strict=True)
         why = "; ".join(

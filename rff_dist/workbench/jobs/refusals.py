@@ -52,13 +52,13 @@ def write_refusals(location: locations.Location, refusals: Sequence[Refusal]) ->
 def forget_refusals(location: locations.Location, rows: NewRows) -> None:
     """Remove the refusals of rows that the model no longer lacks."""
     refusals = read_refusals(location)
-    left = [
+    valid_refusals = [
         refusal
         for refusal in refusals
         if any(_overlap(refusal, *ends) for ends in rows.left_out)
     ]
-    if left != refusals:
-        write_refusals(location, left)
+    if valid_refusals != refusals:
+        write_refusals(location, valid_refusals)
 
 
 def refusals_of(location: locations.Location) -> list[Refusal]:

@@ -111,14 +111,18 @@ def train(
         do.limits.check(choices.plan)
 
         start = time.perf_counter()
-        fitted = fit.train(choices, engine=engine, do=do)  # from "measure" to "solve"
+        fitted_model = fit.train(
+            choices, engine=engine, do=do
+        )  # from "measure" to "solve"
         seconds = time.perf_counter() - start
         fit_record = {
-            **fits.describe_fit(fitted.trained),
+            **fits.describe_fit(fitted_model.trained),
             "fit_seconds": round(seconds, 3),
         }
-        model = fitted.model.with_card(**card_texts)
-        fitted = replace(fitted, trained=replace(fitted.trained, model=model))
+        model = fitted_model.model.with_card(**card_texts)
+        fitted_model = replace(
+            fitted_model, trained=replace(fitted_model.trained, model=model)
+        )
 
         # Evaluation and publication may fail after hours of work.
         do("keep", models.write_model, model, folder.trained, overwrite=True)
@@ -133,10 +137,10 @@ def train(
 
         # After the publication, so that baselines that fail cost no model.
         comparison = do(
-            "compare", judging.compare, fit, fitted, data, test, engine=engine
+            "compare", judging.compare, fit, fitted_model, data, test, engine=engine
         )
     return TrainingResult(
-        data, fitted, plan, fit_record, publication, metrics, comparison
+        data, fitted_model, plan, fit_record, publication, metrics, comparison
     )
 
 
@@ -186,17 +190,17 @@ def publish(
     """
     if metrics is not None:
         model = model.with_card(metrics=metrics)
-    stored = model if job.statistics else model.without_statistics()
+    stored_model = model if job.statistics else model.without_statistics()
     place = job.destination
     try:
         version = publishing.store(
-            stored, place, data.rows.url, "fitted", data.rows.n_samples
+            stored_model, place, data.rows.url, "fitted", data.rows.n_samples
         )
     except Exception as error:
         folder.is_kept_after_run = True
-        trained = redact(folder.trained)
-        error.add_note(f"the trained model is kept at {trained}")
-        logger.warning("the model was not published; it is kept at %s", trained)
+        folder_url = redact(folder.trained)
+        error.add_note(f"the trained model is kept at {folder_url}")
+        logger.warning("the model was not published; it is kept at %s", folder_url)
         raise
     return {
         "model": redact(locations.parse_location(place.model).url),

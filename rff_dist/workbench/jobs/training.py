@@ -102,12 +102,12 @@ class FoldOptions:
     )
 
     def __post_init__(self) -> None:
-        given = [
+        names = [
             name for name in ("groups", "time", "group_by_block") if getattr(self, name)
         ]
-        if len(given) > 1:
+        if len(names) > 1:
             raise InvalidParameterError(
-                f"`{given[0]}` and `{given[1]}` were both given, but folds are of one"
+                f"`{names[0]}` and `{names[1]}` were both given, but folds are of one"
                 " kind; leave one out"
             )
 

@@ -70,7 +70,7 @@ def with_trees(
     start = time.perf_counter()
     boosted.fit(X, y, sample_weight=weights)
     seconds = time.perf_counter() - start
-    about = f"{boosted.n_iter_:,} trees on {len(X):,} rows, {seconds:.0f} s"
+    training_words = f"{boosted.n_iter_:,} trees on {len(X):,} rows, {seconds:.0f} s"
     handicap: str | None = None
     if n_rows < dataset.n_samples:
         n_without_weight = n_rows - len(X)  # among the rows of the sample
@@ -84,5 +84,5 @@ def with_trees(
         with np.errstate(divide="ignore"):
             logs[:, boosted.classes_] = np.log(boosted.predict_proba(compared.rows.X))
     values = values.astype(np.int64) if classify else values[:, np.newaxis]
-    trees = comparison.Predictions(values, logs, about, handicap)
+    trees = comparison.Predictions(values, logs, training_words, handicap)
     return replace(training, comparison=compared.with_model(comparison.TREES, trees))

@@ -126,8 +126,8 @@ def _figure(comparison: ModelComparison, name: str) -> str:
     if comparison.measure == "rmse":
         return number(value[0])
     if comparison.measure == "r2":
-        known = [r2 for r2 in value if r2 is not None]
-        return number(sum(known) / len(known) if known else None)
+        values = [r2 for r2 in value if r2 is not None]
+        return number(sum(values) / len(values) if values else None)
     if comparison.measure == "log_loss":
         return number(value)
     # a count of few rows says more than a share; with weights there is none
@@ -145,9 +145,9 @@ def _own_figure(comparison: ModelComparison) -> str:
     if comparison.measure == "r2":
         return f"the mean R² is {figure}"
     r2 = comparison.scores[OURS]["r2"][0]
-    known = "" if r2 is None else f" (R² {score(r2)})"
+    r2_words = "" if r2 is None else f" (R² {score(r2)})"
     of_target = "" if comparison.target is None else f" of {comparison.target}"
-    return f"the typical error (RMSE){of_target} is {figure}{known}"
+    return f"the typical error (RMSE){of_target} is {figure}{r2_words}"
 
 
 def _saved(comparison: ModelComparison, name: str) -> str:

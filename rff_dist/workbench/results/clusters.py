@@ -115,12 +115,14 @@ def stored_facts(record: records.Record) -> Lines:
     }
 
 
-def agreement_facts(known: Facts) -> Lines:
+def agreement_facts(agreement: Facts) -> Lines:
     """Return the agreement of `jobs.cluster.describe_agreement` in words."""
-    index = number(known["adjusted_rand_index"])
-    information = number(known["normalized_mutual_information"])
-    n_labels = words.plural(len(known["labels"]), "label")
-    return {f"against {known['name']}": f"ARI {index}, NMI {information}, {n_labels}"}
+    index = number(agreement["adjusted_rand_index"])
+    information = number(agreement["normalized_mutual_information"])
+    n_labels = words.plural(len(agreement["labels"]), "label")
+    return {
+        f"against {agreement['name']}": f"ARI {index}, NMI {information}, {n_labels}"
+    }
 
 
 def sizes_table(weights: Any, most: int) -> Table:

@@ -240,8 +240,8 @@ def path_ends(solved: solve.SelectedSolution) -> tuple[float, float] | None:
 
 def chosen_by(card: Facts) -> str:
     """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`."""
-    by = str(card["chosen_by"])
-    return "cv-1se" if by == "cv" and card["alpha_given"] == "cv-1se" else by
+    choice = str(card["chosen_by"])
+    return "cv-1se" if choice == "cv" and card["alpha_given"] == "cv-1se" else choice
 
 
 def alpha_words(alpha: float | Sequence[float], card: Facts) -> str:
@@ -287,14 +287,14 @@ def estimate_facts(card: Facts) -> Lines:
         limit = f"{card['time_limit']:g} s were too short"
         facts["not tried"] = f"{', '.join(untried)}: {limit}"
     if (estimate := describe.estimate_of(card)) is not None:
-        by = "each left out in turn"
+        folds_words = "each left out in turn"
         if "folds" in card:
-            by = folding.folds_words(card["folds"])
+            folds_words = folding.folds_words(card["folds"])
             # conjugate gradients are run for one split only
             if card["solver"].get("method") == "pcg":
-                by = f"the last of {by}"
+                folds_words = f"the last of {folds_words}"
         errors = describe.errors_text(estimate, card.get("target_names"))
-        facts["cross-validation"] = f"{errors}; {by}"
+        facts["cross-validation"] = f"{errors}; {folds_words}"
         if "random_rmse" in estimate:
             facts["random folds"] = _flattering_words(estimate)
     return facts
@@ -349,10 +349,10 @@ def version_facts(published: Facts) -> Lines:
     """Return the published version in words; nothing for a model without versions."""
     if published["version"] is None:
         return {}
-    after = "first version"
+    place = "first version"
     if published["parent"] is not None:
-        after = f"after version {published['parent']}"
-    return {"version": f"{published['version']} ({after}, now current)"}
+        place = f"after version {published['parent']}"
+    return {"version": f"{published['version']} ({place}, now current)"}
 
 
 def target_names(model: models.RidgeModel) -> list[str]:
@@ -375,8 +375,8 @@ def describe_cross_validation(
     `alpha` may be one for each target.
     """
     width = int(np.argmin(np.abs(table.n_components - n_components)))
-    wanted = np.broadcast_to(alpha, len(table.target_variance))
-    places = np.abs(np.subtract.outer(wanted, table.alphas)).argmin(axis=1)
+    alphas = np.broadcast_to(alpha, len(table.target_variance))
+    places = np.abs(np.subtract.outer(alphas, table.alphas)).argmin(axis=1)
     score, standard_error = table.score_of(width, places)
     columns = ("n_components", "alpha", "score", "standard_error")
     bests = map(table.choose, table.n_components.tolist())
@@ -407,9 +407,11 @@ def describe_stored(record: records.Record) -> Summary:
         }
         folds = folding.folds_from_dict(card["folds"])
         table = cross_validation.CrossValidation.from_arrays(folds, arrays)
-        chosen = card.get("classifier", {}).get("ridge_alpha", record.metadata["alpha"])
+        chosen_alpha = card.get("classifier", {}).get(
+            "ridge_alpha", record.metadata["alpha"]
+        )
         described["cross_validation"] = describe_cross_validation(
-            table, dimension, chosen
+            table, dimension, chosen_alpha
         )
     return described
 
@@ -423,8 +425,8 @@ def stored_facts(record: records.Record) -> Lines:
     n_targets = record.arrays["coefficients"].shape[1]
     outputs = words.features_and_targets(n_features, n_targets, card.get("classifier"))
     facts: Lines = {"trained on": f"{card['n_samples']:,} rows, {outputs}"}
-    if refused := card.get("left_out"):
-        facts["left out"] = f"{words.ranges_words(refused)}, which updates refused"
+    if refused_rows := card.get("left_out"):
+        facts["left out"] = f"{words.ranges_words(refused_rows)}, which updates refused"
     if window := card.get("window"):
         facts["window"] = f"{window['of']}: from row {window['start']:,} of the data on"
     return facts | {
@@ -478,11 +480,11 @@ def _note(candidate: Facts) -> str:
 
 def widths_table(table: Facts, n_components: int) -> Table:
     """Return the best alpha of each D, as `describe_cross_validation` has them."""
-    chosen = None
+    chosen_row = None
     rows = []
     for i, best in enumerate(table["widths"]):
         r2 = plus_minus(1 - best["score"], best["standard_error"])
         rows.append((best["n_components"], best["alpha"], r2))
         if best["n_components"] == n_components:
-            chosen = i
-    return Table("each D with its best alpha", ("D", "alpha", "R²"), rows, chosen)
+            chosen_row = i
+    return Table("each D with its best alpha", ("D", "alpha", "R²"), rows, chosen_row)

@@ -151,11 +151,13 @@ def recipe_parts(recipe: recipes.Recipe | None, most: int | None = None) -> list
         facts[name] = words.Alert("; ".join(notes))
     for name, why in recipe.left_out.items():
         facts[name] = words.Alert(f"left out: {why}")
-    changed = [column for column in recipe.columns if column.words != "as it is"]
-    for column in changed[:most]:
+    changed_columns = [
+        column for column in recipe.columns if column.words != "as it is"
+    ]
+    for column in changed_columns[:most]:
         facts[column.column] = column.words
-    if most is not None and len(changed) > most:
-        facts["…"] = words.plural(len(changed) - most, "more column")
+    if most is not None and len(changed_columns) > most:
+        facts["…"] = words.plural(len(changed_columns) - most, "more column")
     return [Heading("Treatment of columns"), facts] if facts else []
 
 

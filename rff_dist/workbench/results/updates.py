@@ -93,8 +93,8 @@ def solution_facts(record: Facts) -> words.Lines:
     facts: words.Lines = {}
     if (solution := record.get("solution")) is not None:
         alpha = words.value_words(solution["alpha"])
-        before = words.value_words(solution["alpha_before"])
-        facts["alpha"] = f"{alpha}, before {before}"
+        alpha_before = words.value_words(solution["alpha_before"])
+        facts["alpha"] = f"{alpha}, before {alpha_before}"
         facts |= words.solver_facts(solution)
     facts["digest"] = record["digest"][:16]
     return facts
@@ -108,8 +108,8 @@ def decision_words(record: Facts) -> str:
     if is_refused(record):
         return "The new rows would be refused"
     version = record["version"]
-    about = "" if version is None else f" as version {version}"
-    return f"{decision.capitalize()}{about}"
+    version_words = "" if version is None else f" as version {version}"
+    return f"{decision.capitalize()}{version_words}"
 
 
 def _drift_words(drift: Facts) -> str:
