@@ -131,34 +131,32 @@ class _Shifted:
         # squared distances up to this count as 0
         self.rounding = _EQUAL * float(self.norms.max())
 
-    def distances_to(self, chosen: IndexArray) -> FloatArray:
-        """Return squared distances of chosen points to all points."""
-        products = self.points[chosen] @ self.points.T
-        distances: FloatArray = (
-            self.norms - 2.0 * products + self.norms[chosen, np.newaxis]
-        )
+    def distances_to(self, positions: IndexArray) -> FloatArray:
+        """Return squared distances of the points at some positions to all points."""
+        products = self.points[positions] @ self.points.T
+        own_norms = self.norms[positions, np.newaxis]
+        distances: FloatArray = self.norms - 2.0 * products + own_norms
         distances[distances <= self.rounding] = 0.0
         return distances
 
     def two_nearest(
-        self, which: IndexArray, chosen: IndexArray
+        self, positions: IndexArray, centres: IndexArray
     ) -> tuple[IndexArray, FloatArray]:
-        """Find the two nearest chosen points to each point of `which`.
+        """Find the two centres nearest to each of some points, all by their positions.
 
-        Returns their positions in `chosen` and squared distances, each of shape (2,
-        len(which)).
+        Returns places in `centres` and squared distances, each of shape (2,
+        len(positions)).
         """
-        labels = np.empty((2, len(which)), np.intp)
-        near = np.empty((2, len(which)))
-        for first in range(0, len(which), _COMPARED_ROWS):
+        labels = np.empty((2, len(positions)), np.intp)
+        near = np.empty((2, len(positions)))
+        for first in range(0, len(positions), _COMPARED_ROWS):
             here = slice(first, first + _COMPARED_ROWS)
-            some = which[here]
-            distances = self.norms[some, np.newaxis] - 2.0 * (
-                self.points[some] @ self.points[chosen].T
-            )
-            distances += self.norms[chosen]
+            part = positions[here]
+            products = self.points[part] @ self.points[centres].T
+            distances = self.norms[part, np.newaxis] - 2.0 * products
+            distances += self.norms[centres]
             distances[distances <= self.rounding] = 0.0
-            rows = np.arange(len(some))
+            rows = np.arange(len(part))
             for i in range(2):
                 places = distances.argmin(axis=1)
                 labels[i, here] = places
@@ -185,7 +183,7 @@ def choose_centres(
 def exchange_centres(
     points: FloatArray,
     weights: FloatArray,
-    chosen: IndexArray,
+    centres: IndexArray,
     *,
     n_steps: int,
     seed: int,
@@ -199,33 +197,37 @@ def exchange_centres(
 
     Lattanzi & Sohler (2019), A better k-means++ algorithm via local search, Alg. 2.
     """
-    if len(chosen) < 2:
-        return chosen
-    chosen = chosen.copy()
+    if len(centres) < 2:
+        return centres
+    centres = centres.copy()
     uniforms = counter_uniforms(seed, _KMEANS_STREAM + 3, n_steps, 1)[:, 0]
-    rows = _Shifted(points, weights)
-    labels, near = rows.two_nearest(np.arange(len(points)), chosen)
+    shifted = _Shifted(points, weights)
+    labels, near = shifted.two_nearest(np.arange(len(points)), centres)
     for uniform in uniforms:
-        potential = weights * near[0]
+        to_nearest, to_second = near
+        potential = weights * to_nearest
         if not potential.any():
             break
         point = int(pick(potential, uniform))
-        distances = rows.distances_to(np.array([point]))[0]
-        closest = np.minimum(distances, near[0])
+        to_point = shifted.distances_to(np.array([point]))[0]
+
+        # the cost with the point as one more centre
+        closest = np.minimum(to_point, to_nearest)
+        cost = float(weights @ closest)
         # if a centre goes, its points fall back on the second nearest or on the new
         # one
-        losses = weights * (np.minimum(distances, near[1]) - closest)
-        costs = float(weights @ closest) + np.bincount(
-            labels[0], losses, minlength=len(chosen)
-        )
+        losses = weights * (np.minimum(to_point, to_second) - closest)
+        costs = cost + np.bincount(labels[0], losses, minlength=len(centres))
         place = int(costs.argmin())
         if not costs[place] < (1.0 - _GAIN) * float(potential.sum()):
             continue
-        chosen[place] = point
+
+        centres[place] = point
         # only points whose nearest or second nearest centre may have changed
-        stale = np.flatnonzero((labels == place).any(axis=0) | (distances < near[1]))
-        labels[:, stale], near[:, stale] = rows.two_nearest(stale, chosen)
-    return chosen
+        is_near_place = (labels == place).any(axis=0)
+        stale = np.flatnonzero(is_near_place | (to_point < to_second))
+        labels[:, stale], near[:, stale] = shifted.two_nearest(stale, centres)
+    return centres
 
 
 def improve_centres(

@@ -96,10 +96,10 @@ def learn_table(
             f" {listed(column_words)}; leave them out, or turn them into texts, as by"
             " `astype(str)`"
         )
-    wanted = {
-        name: read_type(schema.field(name).type, kind) for name, kind in kinds.items()
-    }
-    recipe = learn.learn(kinds, _raw(table).batches(wanted), encoding)
+    types_to_read = {}
+    for name, kind in kinds.items():
+        types_to_read[name] = read_type(schema.field(name).type, kind)
+    recipe = learn.learn(kinds, _raw(table).batches(types_to_read), encoding)
     if recipe.left_out:
         reasons = [f"{clipped(name)}: {why}" for name, why in recipe.left_out.items()]
         warn(f"columns that are left out: {'; '.join(reasons[:10])}")
@@ -213,12 +213,12 @@ def _warn_of_levels(encoder: Category, column: pyarrow.Array) -> None:
     unknown = unknown_levels(column, encoder.levels)
     if not len(unknown):
         return
-    counts = sorted(
-        (-level["counts"], level["values"])
-        for level in unknown.value_counts().to_pylist()
+    levels = unknown.value_counts().to_pylist()
+    levels.sort(key=lambda level: (-level["counts"], level["values"]))
+    shown = ", ".join(
+        f"{clipped(level['values'])!r} ({level['counts']:,})" for level in levels[:3]
     )
-    shown = ", ".join(f"{clipped(text)!r} ({-count:,})" for count, text in counts[:3])
-    more = ", …" if len(counts) > 3 else ""
+    more = ", …" if len(levels) > 3 else ""
     warn(
         f"{len(unknown):,} of {len(column):,} values of the column {encoder.column!r}"
         f" are levels that the training rows did not have: {shown}{more}; they count as"
