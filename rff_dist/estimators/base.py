@@ -393,16 +393,6 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
             }
         )
 
-    def _alpha_to_refit(self) -> options.Alpha | None:
-        """Return how alpha is chosen after rows were added; None keeps it.
-
-        Only sums of all rows are there: neither folds nor the former rows.
-        """
-        alpha: options.Alpha = self.alpha
-        options.check_alpha(alpha)
-        is_chosen = isinstance(alpha, str) and alpha in ("gcv", "evidence")
-        return alpha if is_chosen or options.is_one_alpha(alpha) else None
-
     @abstractmethod
     def _per_target(self, values: NDArray[np.float64]) -> Any:
         """Return an array of targets in the shape that the estimator shows it in."""
@@ -420,27 +410,12 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     @property
     def coef_(self) -> Any:
         """Slopes of the predictions in the inputs, of a linear kernel."""
-        return self._per_target(self._slopes()[0])
+        return self._per_target(_slopes_of(self.model_)[0])
 
     @property
     def intercept_(self) -> Any:
         """The prediction at inputs of 0, of a linear kernel."""
-        return self._per_target(self._slopes()[1])
-
-    def _slopes(self) -> tuple[FloatArray, FloatArray]:
-        if self.model_.feature_map.levels:
-            columns = sorted(self.model_.feature_map.levels)
-            raise AttributeError(
-                f"no coefficient per input: categories, columns {columns} counted from"
-                " 0, have one per level; `effects_` of a linear kernel has them by name"
-            )
-        if not effects.has_slopes(self.model_):
-            raise AttributeError(
-                f"no coefficient per input: the kernel {self.kernel_} has one per"
-                " random feature, in `feature_coef_`. Rank inputs with"
-                " sklearn.inspection.permutation_importance"
-            )
-        return effects.slopes(self.model_)
+        return self._per_target(_slopes_of(self.model_)[1])
 
     @property
     def alpha_(self) -> float | NDArray[np.float64]:
@@ -558,3 +533,30 @@ def _finished_scores(
     finish: Callable[[FloatArray], AnyArray], rows: Rows, model: predicting.LinearModel
 ) -> AnyArray:
     return finish(predicting.predict_rows(rows, model))
+
+
+def alpha_to_refit(alpha: options.Alpha) -> options.Alpha | None:
+    """Return how alpha is chosen after rows were added; None keeps it.
+
+    Only sums of all rows are there: neither folds nor the former rows.
+    """
+    options.check_alpha(alpha)
+    is_by_sums = isinstance(alpha, str) and alpha in ("gcv", "evidence")
+    return alpha if is_by_sums or options.is_one_alpha(alpha) else None
+
+
+def _slopes_of(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
+    """Return slopes in the inputs, and intercepts; AttributeError without a slope."""
+    if model.feature_map.levels:
+        columns = sorted(model.feature_map.levels)
+        raise AttributeError(
+            f"no coefficient per input: categories, columns {columns} counted from 0,"
+            " have one per level; `effects_` of a linear kernel has them by name"
+        )
+    if not effects.has_slopes(model):
+        raise AttributeError(
+            f"no coefficient per input: the kernel {kinds.kernel_of(model.feature_map)}"
+            " has one per random feature, in `feature_coef_`. Rank inputs with"
+            " sklearn.inspection.permutation_importance"
+        )
+    return effects.slopes(model)

@@ -340,7 +340,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     def _solve_again(
         self, statistics: ridge_statistics.RidgeStatistics
     ) -> models.RidgeModel:
-        alpha = self._alpha_to_refit()
+        alpha = base.alpha_to_refit(self.alpha)
         model = refit(
             self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept
         )

@@ -472,7 +472,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         return inputs.as_dataset(self, X, y, reset=False), None
 
     def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> RidgeModel:
-        alpha = self._alpha_to_refit()
+        alpha = base.alpha_to_refit(self.alpha)
         model = refit(
             self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept
         )
