@@ -60,7 +60,7 @@ class OptionDeclaration:
     #: placeholder of a value in the command line's help
     unit: str | None = None
     #: whether the command line also takes it by its position, without its flag
-    argument: bool = False
+    is_argument: bool = False
     #: what the job does with the place that the option names: "writes" makes it,
     #: "fills" makes files in it, "changes" edits what is there
     place: Literal["reads", "writes", "changes", "fills"] | None = None
@@ -88,7 +88,7 @@ class Option:
     panel: str | None = None
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         return self.default is dataclasses.MISSING
 
     @property
@@ -319,7 +319,7 @@ def argument(
     help: str, unit: str, /, default: Any = dataclasses.MISSING, **members: Any
 ) -> Any:
     """Declare an option that a command takes by its position."""
-    return option(help, default, unit=unit, argument=True, **members)
+    return option(help, default, unit=unit, is_argument=True, **members)
 
 
 def flag(help: str, /, **members: Any) -> Any:
@@ -419,7 +419,7 @@ def build[T](spec: type[T], values: Facts) -> T:
     """
     options = {option.name: option for option in options_of(spec)}
     check_names(values, options)
-    required = [name for name, option in options.items() if option.required]
+    required = [name for name, option in options.items() if option.is_required]
     if missing_options := [f"`{name}`" for name in required if name not in values]:
         raise InvalidParameterError(f"{', '.join(missing_options)} must be given")
     checked = {name: options[name].check(value) for name, value in values.items()}

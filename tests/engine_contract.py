@@ -244,7 +244,7 @@ class EngineContract:
             sum(not isinstance(event, PassMerging) for event in seen) == len(BLOCKS) + 2
         )
         assert sum(isinstance(event, PassMerging) for event in seen) == (
-            not engine.in_process
+            not engine.is_in_process
         )
 
     def test_events_tell_of_a_failed_pass(self, engine):

@@ -109,7 +109,7 @@ class DaskEngine(Engine):
     >>> engine.map_reduce(count_rows, blocks, None, combine=total)  # doctest: +SKIP
     """
 
-    in_process = False
+    is_in_process = False
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class DaskEngine(Engine):
             announce(event)
         total = running.result()
         if keeper is not None:
-            keeper.note(n_blocks, total, last=True)
+            keeper.note(n_blocks, total, is_last=True)
         return total
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def in_process(self) -> bool:
+    def is_in_process(self) -> bool:
         """Whether blocks run in the caller's process, and share its memory."""
 
     @abstractmethod

@@ -40,13 +40,13 @@ LONGEST_S = 120.0
 MOST_RUNS = 64
 
 
-def most_kept(n_blocks: int, n_workers: int, *, separate: bool) -> int:
+def most_kept(n_blocks: int, n_workers: int, *, are_separate: bool) -> int:
     """Return how many sums a pass keeps at most.
 
     Workers in separate processes keep the sums of each run. A single process keeps one
     sum of all its blocks, and two while the next one is written.
     """
-    if not separate:
+    if not are_separate:
         return min(n_blocks, 2)
     # Guided self-scheduling on W workers: the blocks left fall by a factor of e with
     # every 2W runs.
@@ -135,14 +135,14 @@ class Keeper:
         self._begun = time.perf_counter()
         self._kept_at = self._begun
 
-    def note(self, stop: int, total: Any, *, last: bool) -> None:
+    def note(self, stop: int, total: Any, *, is_last: bool) -> None:
         """Keep the sums of the blocks before position `stop`, if it is time for that.
 
-        It is the `last` time if the run ends here.
+        `is_last`: the run ends here.
         """
         now = time.perf_counter()
         interval = self._ledger.seconds(total) / self._share
-        if not last:
+        if not is_last:
             interval = max(interval, min(LONGEST_S, LEAST_SHARE * (now - self._begun)))
         if now - self._kept_at < interval:
             return

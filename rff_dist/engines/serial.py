@@ -51,7 +51,7 @@ class SerialEngine(protocol.Engine):
 
     n_workers = 1
     worker_memory = None
-    in_process = True
+    is_in_process = True
 
     def __init__(
         self, n_threads: int | None = None, *, observers: events.Observers = ()
@@ -133,7 +133,7 @@ def _resume[T](
         del sums
         for block in blocks_of_run:
             reduction.done(block, math.nan, 0.0)
-    keeper.note(len(blocks), total[0], last=True)
+    keeper.note(len(blocks), total[0], is_last=True)
     return total[0]
 
 
@@ -210,7 +210,7 @@ class Reduction[S, T]:
                 del result
                 self.done(block, seconds, waited)
                 if keeper is not None and stop < first + len(blocks):
-                    keeper.note(stop, total[0], last=False)
+                    keeper.note(stop, total[0], is_last=False)
         return total[0]
 
 

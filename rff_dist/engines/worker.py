@@ -263,7 +263,7 @@ def _sum_up(
     if not run.is_kept:
         keeper = resuming.Keeper(pass_ledger, first)
         total = reduction.run(run.blocks, keeper=keeper, first=first)
-        keeper.note(stop, total, last=True)
+        keeper.note(stop, total, is_last=True)
         return total
 
     sums = pass_ledger.find(range(first, stop))

@@ -179,7 +179,7 @@ class Machines:
             # a cluster may still wait for its first worker
             n_workers=max(1, engine.n_workers),
             n_threads=engine.n_threads,
-            separate_client=not engine.in_process,
+            separate_client=not engine.is_in_process,
             memory_limit=engine.worker_memory or here,
             client_memory_limit=here,
         )
@@ -313,7 +313,7 @@ def _plan_direct(fit: PlannedFit) -> Plan:
     # half of Z'Z, since it is symmetric
     gram_flops = n_components * n_components // 2
     n_kept = resuming.most_kept(
-        n_blocks, machines.n_workers, separate=machines.separate_client
+        n_blocks, machines.n_workers, are_separate=machines.separate_client
     )
     return Plan(
         n_samples=n_samples,

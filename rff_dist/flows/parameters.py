@@ -60,7 +60,7 @@ class Parameters:
         """Return the signature of a function that takes each option by its name."""
         parameters = []
         for option in self.options.values():
-            default = inspect.Parameter.empty if option.required else option.default
+            default = inspect.Parameter.empty if option.is_required else option.default
             parameters.append(
                 inspect.Parameter(
                     option.name,

@@ -49,18 +49,18 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int) -> int:
 
 
 def sum_clusters(
-    rows: blocks.Rows, state: Centres, *, squared_norms: bool = False
+    rows: blocks.Rows, state: Centres, *, with_norms: bool = False
 ) -> ClusterSums:
     """Sum the rows of a block nearest to each centre: one Lloyd pass of all starts.
 
     O(n_samples · n_components · (n_features + n_init · n_clusters)). The sums do not
     depend on how rows are cut into blocks, except for whitened maps, whose features
-    round. With `squared_norms`, ‖z‖² is summed too. Raises DataError if a value is not
+    round. With `with_norms`, ‖z‖² is summed too. Raises DataError if a value is not
     finite or a weight negative.
     """
     scorer = nearest.scorer_of(state)
     weights = rows.sample_weight
-    tally = Tally(state, is_weighted=weights is not None, squared_norms=squared_norms)
+    tally = Tally(state, is_weighted=weights is not None, with_norms=with_norms)
     scaled = np.ldexp(rows.weights, -state.grid.weight_exponent)
 
     def add(first: int, features: AnyArray) -> None:
@@ -75,7 +75,7 @@ class Tally:
     """Sums a block's rows by cluster as integers; threads may share it."""
 
     def __init__(
-        self, state: Centres, *, is_weighted: bool = False, squared_norms: bool = False
+        self, state: Centres, *, is_weighted: bool = False, with_norms: bool = False
     ) -> None:
         self._bits = state.grid.fraction_bits
         self._shape = state.values.shape
@@ -88,7 +88,7 @@ class Tally:
         if self._is_whole:
             self._to_one = np.full(D, 2.0**-protocol.FIXED_POINT_BITS)
         self._norm_factors: FloatArray | None = None
-        if squared_norms:
+        if with_norms:
             squares = np.square(factors_of(state.feature_map))
             self._norm_factors = squares / largest_squared_norm(
                 state.feature_map, state.grid

@@ -242,7 +242,7 @@ def clustering_job(
     # all rows are nearest to a single centre, so a Lloyd pass gives the sums over all
     # of them
     origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
-    sum_all = partial(lloyd_pass.sum_clusters, squared_norms=True)
+    sum_all = partial(lloyd_pass.sum_clusters, with_norms=True)
     sums = job.checked(job.run(sum_all, origin, label="norms"))
     squared_norms = sums.sum_of_squared_norms(origin)
     mean = replace(origin, values=sums.means(origin))

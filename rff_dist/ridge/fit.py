@@ -354,7 +354,7 @@ def broadcast(
     members = tuple(map(prepared.accumulation, reading.maps))
     for feature_map in reading.maps:
         destination = "in this process"
-        if not engine.in_process:
+        if not engine.is_in_process:
             import cloudpickle  # type: ignore[import-untyped]  # which Dask has loaded
 
             # a seed and parameters travel, or the centres of Nyström features

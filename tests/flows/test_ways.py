@@ -456,7 +456,7 @@ def test_every_option_is_a_parameter_of_its_own_with_a_description_in_the_deploy
     assert set(schema["properties"]) == {option.name for option in options}
     assert (
         set(schema["required"])
-        == {option.name for option in options if option.required}
+        == {option.name for option in options if option.is_required}
         <= set(FLOWS[flow])
     )
     assert all(

@@ -126,7 +126,7 @@ def write_panel(console: Any, options: Any, panel: Any, *, everything: bool) -> 
 
 def panel_of(option: fields.Option) -> str:
     """Return the title above an option; those that need no flag come first."""
-    if option.declared.argument:
+    if option.declared.is_argument:
         return ARGUMENTS
     return option.panel or OPTIONS
 
@@ -135,9 +135,9 @@ def usage(title: str, options: Iterable[fields.Option]) -> str:
     """Return the first line of a command's help."""
     words = ["Usage: rff-dist", title]
     for option in options:
-        if option.declared.argument:
+        if option.declared.is_argument:
             unit = str(option.declared.unit)
-            words.append(unit if option.required else f"[{unit}]")
+            words.append(unit if option.is_required else f"[{unit}]")
     return " ".join([*words, "[OPTIONS]\n"])
 
 

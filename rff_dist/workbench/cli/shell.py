@@ -266,21 +266,21 @@ def _parameter(option: fields.Option, group: Group) -> inspect.Parameter:
         hint = bool
 
     default: Any = False
-    if not option.required and option.default:
+    if not option.is_required and option.default:
         default = sources.toml(option.default).strip('"')
     about = Parameter(
         help=option.declared.help,
         group=group,
-        required=option.required,
+        required=option.is_required,
         metavar=unit,
         show_choices=False,
         show_default=default,
     )
-    if option.required or option.name in help.FIRST:
+    if option.is_required or option.name in help.FIRST:
         about = Parameter.combine(about, Parameter(show=True))
     kind = (
         inspect.Parameter.POSITIONAL_OR_KEYWORD
-        if option.declared.argument
+        if option.declared.is_argument
         else inspect.Parameter.KEYWORD_ONLY
     )
     annotation = Annotated[hint | None, about]
@@ -380,7 +380,7 @@ def _usage_error(error: CycloptsError) -> str:
         return str(error)
     flag = messages.flag_of(option.name)
     if isinstance(error, MissingArgumentError):
-        name = option.declared.unit if option.declared.argument else flag
+        name = option.declared.unit if option.declared.is_argument else flag
         # an option is misspelt
         _, meant, near = str(error).partition(" Did you mean")
         return f"{name} is missing; expected {usage}.{meant}{near}".rstrip(".")

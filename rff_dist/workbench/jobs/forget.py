@@ -177,7 +177,7 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
     job = fields.build(specs.Update, {"model": url, "data": data.url})
     with output_places.hold(url, holder=do.holder):
         record = refresh.update_from(
-            job, datasets.open_dataset(data.url), do, force_removal=True
+            job, datasets.open_dataset(data.url), do, forces_removal=True
         ).record
         if record["decision"] != "kept":
             if output_places.has_versions(locations.parse_location(url)):

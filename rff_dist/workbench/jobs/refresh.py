@@ -95,7 +95,7 @@ def update_from(
     do: steps.Runner,
     *,
     test: blocks.Dataset | None = None,
-    force_removal: bool = False,
+    forces_removal: bool = False,
 ) -> UpdateResult:
     """Update a model, or publish the next version of a registered one; no other run can
     write it meanwhile.
@@ -103,8 +103,8 @@ def update_from(
     `dataset`: the data that it was trained on, perhaps with new rows.
     `test`: rows to compare the models on; None holds out rows that the champion was
       trained on.
-    `force_removal`: whether deleted rows are taken out however much the error rises, if
-      there are no new ones.
+    `forces_removal`: whether deleted rows are taken out however much the error rises,
+      if there are no new ones.
 
     Raises OutputBusyError if another run writes the model; StorageError if there is no
     ridge model; FingerprintMismatchError if the data do not begin with the rows that it
@@ -158,7 +158,7 @@ def update_from(
             # held-out rows do.
             is_accepted = contest.gate.passed
             reason = contest.gate.reason
-            is_forced = job.force or (force_removal and not rows.n_new)
+            is_forced = job.force or (forces_removal and not rows.n_new)
             if is_forced and not is_accepted:
                 is_accepted = True
                 reason += "; it was forced"

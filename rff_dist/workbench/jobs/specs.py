@@ -286,7 +286,7 @@ class Refit:
 class MergeOutput(places.Destination):
     """Where a merged model is published."""
 
-    model: str = fields.like(places.Destination, "model", argument=False)
+    model: str = fields.like(places.Destination, "model", is_argument=False)
 
 
 @fields.group

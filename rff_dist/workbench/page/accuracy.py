@@ -80,7 +80,7 @@ def score_section(
             *verdict.table_of(comparison),
         )
         for words in verdict.trainings_of(comparison):
-            page.say(words, note=True)
+            page.say(words, is_note=True)
     page.parts += results_models.group_parts(metrics, model.card.get("target_names"))
     estimate = describe.estimate_of(model.card)
     if estimate is not None:
@@ -89,7 +89,7 @@ def score_section(
             page.say(
                 "Quote the errors on test rows. Cross-validated errors may be too"
                 " small, because they also chose the model.",
-                note=True,
+                is_note=True,
             )
 
 
@@ -245,7 +245,7 @@ def _worst_rows(
     )
     if comparison.rows.ids is None:
         advice = "An `id` that the table is ingested with would name these rows here."
-        page.say(advice, note=True)
+        page.say(advice, is_note=True)
 
 
 def rows_of_half(residuals: FloatArray) -> int:
@@ -295,7 +295,7 @@ def interval_table(
                 rows, model, coverage=level, engine=serial.SerialEngine()
             )
         except RFFDistError as error:
-            page.say(f"Prediction intervals were not checked: {error}", note=True)
+            page.say(f"Prediction intervals were not checked: {error}", is_note=True)
             return
         lower = predicted["lower"].reshape(observed.shape)
         upper = predicted["upper"].reshape(observed.shape)
@@ -366,7 +366,7 @@ def confusion_section(
     page.say(
         "Recall: the share of a class's rows that are predicted as that class."
         " Precision: the share of rows predicted as a class that belong to it.",
-        note=True,
+        is_note=True,
     )
 
     logs = comparison.ours.log_probabilities

@@ -79,7 +79,7 @@ def columns_section(
         page.say(
             f"Only the {len(shuffled)} of {len(sample.columns):,} columns that"
             f" predictions correlate with most were shuffled, on {len(rows):,} rows.",
-            note=True,
+            is_note=True,
         )
     drawn = [shuffled[i] for i in order[:CURVES]]
     mean = float(predictions[:, 0].mean())
@@ -119,7 +119,7 @@ def _tabulate_shares(
         f"The effects of single columns, over {len(X):,} rows. The overlap is twice the"
         " covariances of the rows above it: columns are correlated, and what columns do"
         " together includes a part of their effects.",
-        note=True,
+        is_note=True,
     )
 
 

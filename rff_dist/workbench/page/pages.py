@@ -295,7 +295,7 @@ def model_page(
     whose = f"the training rows, of {redact(data.rows.url or 'memory')}"
     if are_new:
         whose = "new rows"
-    page.section("Data", f"{len(sample.X):,} of {whose}.", folded=True)
+    page.section("Data", f"{len(sample.X):,} of {whose}.", is_folded=True)
     distributions.data_tables(page, sample, model)
     _choice_section(page, model)
     _approximation_section(page, data.rows, model)
@@ -330,7 +330,7 @@ def _chips(
 
 
 def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
-    page.section("How it was chosen", folded=True)
+    page.section("How it was chosen", is_folded=True)
     facts = results_models.choice_facts(model)
     if "classifier" not in model.card:
         facts["intervals"] = f"from {predict.intervals_by(model)}"
@@ -341,7 +341,7 @@ def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
             model, title="Error by penalty (alpha)", about=about
         )
     except RFFDistError as error:
-        page.say(f"The errors are not drawn: {error}", note=True)
+        page.say(f"The errors are not drawn: {error}", is_note=True)
         figure = None
     if figure is not None:
         alpha = value_words(model.plain_alpha)
@@ -369,13 +369,13 @@ def _approximation_section(
             kernel, model.feature_map, dataset.without_targets(), n_samples=500
         )
     except RFFDistError as error:
-        page.section(title, f"It was not measured: {error}", folded=True)
+        page.section(title, f"It was not measured: {error}", is_folded=True)
         return
     about = (
         "How far products of features are from the kernel's values, on a sample of"
         f" {errors.n_samples:,} rows."
     )
-    page.section(title, about, folded=True)
+    page.section(title, about, is_folded=True)
     if errors.max < NEGLIGIBLE:
         page.say(f"They agree to within {NEGLIGIBLE:g}.")
         return

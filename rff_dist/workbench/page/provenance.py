@@ -32,7 +32,7 @@ def options_of(job: Any) -> dict[str, str | None]:
     changed = []
     for option in fields.options_of(type(job)):
         value = values[option.name]
-        is_place = option.declared.argument or option.declared.writes
+        is_place = option.declared.is_argument or option.declared.writes
         if not is_place and value != option.default:
             changed.append(f"{option.name} = {redact(str(value))}")
     seed = values.get("seed")  # an update has none
@@ -64,7 +64,7 @@ def last_sections(
         page.parts.append(
             {name.replace("_", " "): use for name, use in card[cards.ABOUT].items()}
         )
-    page.section("Provenance", folded=True)
+    page.section("Provenance", is_folded=True)
     packages = card.get("environment", {}).get("packages", {}).items()
     facts = {
         **origin,
@@ -83,7 +83,7 @@ def last_sections(
     if not times.seconds:  # of a model that was loaded
         return
     about = "From the start of the job until this page was made."
-    page.section("Time", about, folded=True)
+    page.section("Time", about, is_folded=True)
     total = times.seconds["total"]
     phases = [
         (name, seconds, f"{seconds / total:.0%}")
@@ -95,7 +95,7 @@ def last_sections(
             "In “accumulate” features were multiplied"
             f" {clock.products_words(times.products)}: the speed of one thread that"
             " multiplies in this way, times the number of threads.",
-            note=True,
+            is_note=True,
         )
 
 

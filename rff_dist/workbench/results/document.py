@@ -17,7 +17,7 @@ class Heading:
     """The beginning of a section; a page shows a folded one when it is opened."""
 
     title: str
-    folded: bool = False
+    is_folded: bool = False
 
 
 @frozen
@@ -83,15 +83,15 @@ class Document:
                     alerts[name] = fact
         return [*self.parts, alerts] if alerts else self.parts
 
-    def section(self, title: str, text: str = "", *, folded: bool = False) -> None:
+    def section(self, title: str, text: str = "", *, is_folded: bool = False) -> None:
         """Begin a section."""
-        self.parts.append(Heading(title, folded))
+        self.parts.append(Heading(title, is_folded))
         self.say(text)
 
-    def say(self, text: str, *, note: bool = False) -> None:
+    def say(self, text: str, *, is_note: bool = False) -> None:
         """Add a paragraph, unless it is empty."""
         if text:
-            self.parts.append(Paragraph(text, note))
+            self.parts.append(Paragraph(text, is_note))
 
     def table(
         self, caption: str, header: Sequence[str], rows: Sequence[Sequence[Any]]

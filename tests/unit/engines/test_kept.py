@@ -242,7 +242,7 @@ def kept_in(monkeypatch, n_blocks, cost):
     keeper = Keeper(PassLedger(Timed(cost), "pass"), 0)
     for i in range(n_blocks):
         now += 1.0
-        keeper.note(i + 1, None, last=i == n_blocks - 1)
+        keeper.note(i + 1, None, is_last=i == n_blocks - 1)
     return kept
 
 
@@ -259,6 +259,6 @@ def test_work_is_kept_every_two_minutes_at_the_latest_where_that_is_cheap(monkey
 
 
 def test_runs_on_workers_leave_no_more_than_was_planned():
-    assert most_kept(1, 1, separate=False) == 1
-    assert most_kept(10_000, 1, separate=False) == 2
-    assert most_kept(100_000, 2, separate=True) < 130
+    assert most_kept(1, 1, are_separate=False) == 1
+    assert most_kept(10_000, 1, are_separate=False) == 2
+    assert most_kept(100_000, 2, are_separate=True) < 130

@@ -54,7 +54,7 @@ def test_a_pass_finds_the_means_weights_and_inertia_of_k_means_on_an_explicit_Z(
     feature_map, weighted
 ):
     state = centres_of(feature_map, n_init=2, weighted=weighted)
-    sums = sum_clusters(rows_of(weighted=weighted), state, squared_norms=True)
+    sums = sum_clusters(rows_of(weighted=weighted), state, with_norms=True)
     Z = feature_map.transform(X)
     w = WEIGHTS if weighted else np.ones(N_ROWS)
     squared_norms = sums.sum_of_squared_norms(state)
@@ -89,10 +89,10 @@ def test_sums_have_the_same_bits_for_any_blocks_in_any_order(weighted, cuts, see
     blocks = list(itertools.pairwise(ends))
     np.random.default_rng(seed).shuffle(blocks)
     parts = [
-        sum_clusters(rows_of(a, b, weighted=weighted), state, squared_norms=True)
+        sum_clusters(rows_of(a, b, weighted=weighted), state, with_norms=True)
         for a, b in blocks
     ]
-    whole = sum_clusters(rows_of(weighted=weighted), state, squared_norms=True)
+    whole = sum_clusters(rows_of(weighted=weighted), state, with_norms=True)
     assert functools.reduce(operator.add, parts) == whole
 
 
@@ -101,7 +101,7 @@ def test_sums_have_the_same_bits_with_any_number_of_threads(feature_map):
     found = []
     for n_threads in (1, 2, 3):
         with using_threads(n_threads):
-            found.append(sum_clusters(rows_of(), state, squared_norms=True))
+            found.append(sum_clusters(rows_of(), state, with_norms=True))
     assert found[1] == found[0]
     assert found[2] == found[0]
 

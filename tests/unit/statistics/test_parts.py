@@ -83,7 +83,7 @@ class SmallWorkers(SerialEngine):
     memory = 0
 
     @property
-    def in_process(self):
+    def is_in_process(self):
         return False
 
     @property
