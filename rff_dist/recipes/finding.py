@@ -39,7 +39,8 @@ _LOOKS_LIKE_DATE = (
 _MOST_DATES = 0.5  # a column with so many dates is one of dates, and no category
 _WORD = re.compile(r"\d\s+([^\d\s]{1,9})$")  # a unit such as m² or km/h
 # -999 and the like
-_SENTINELS = {-9.0, *(sign * (10.0**n - 1) for sign in (1, -1) for n in range(2, 7))}
+_NINES = (99.0, 999.0, 9_999.0, 99_999.0, 999_999.0)
+_SENTINELS = {-9.0, *_NINES, *(-nines for nines in _NINES)}
 _DASHES = ("-", "--", ".", "None", "none")  # missing in a column of numbers or dates
 # shares of the texts, and different ones
 _MOST_ODD = 0.05

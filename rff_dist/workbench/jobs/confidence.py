@@ -42,13 +42,15 @@ def paired_interval(
     mean = float(np.average(differences, weights=weights))
     parts = weights * (differences - mean)
     if groups is not None:
-        parts = np.bincount(np.unique(groups, return_inverse=True)[1].ravel(), parts)
+        _, group_of_row = np.unique(groups, return_inverse=True)
+        parts = np.bincount(group_of_row.ravel(), parts)
     n = len(parts)
     if n < 2:
         return mean, -np.inf, np.inf
     # Of single rows that weigh the same it is s/√n; of groups, the cluster-robust error
     # of Cameron & Miller.
-    error = np.sqrt(inflation * n / (n - 1) * np.square(parts).sum()) / weights.sum()
+    squares = np.square(parts).sum()
+    error = np.sqrt(inflation * n / (n - 1) * squares) / weights.sum()
     half = float(scipy.special.stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
     return mean, mean - half, mean + half
 
@@ -68,7 +70,8 @@ def exact_interval(differences: FloatArray) -> tuple[float, float]:
     # `more` of the n rows that differ is binomial. With a share p of them the mean
     # difference is p·n − (1 − p)·n over all rows.
     low, high = share_interval(more, n)
-    return (2 * low - 1) * n / len(differences), (2 * high - 1) * n / len(differences)
+    n_rows = len(differences)
+    return (2 * low - 1) * n / n_rows, (2 * high - 1) * n / n_rows
 
 
 def share_with_interval(
@@ -98,7 +101,10 @@ def share_interval(k: int, n: int) -> tuple[float, float]:
     Clopper & Pearson (1934), Biometrika 26.
     """
     tail = (1 - LEVEL) / 2
-    low = float(scipy.special.betaincinv(k, n - k + 1, tail)) if k else 0.0
-    return low, (
-        float(scipy.special.betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
-    )
+    low = 0.0
+    if k > 0:
+        low = float(scipy.special.betaincinv(k, n - k + 1, tail))
+    high = 1.0
+    if k < n:
+        high = float(scipy.special.betaincinv(k + 1, n - k, 1 - tail))
+    return low, high

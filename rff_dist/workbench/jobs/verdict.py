@@ -173,7 +173,8 @@ def _saved(comparison: ModelComparison, name: str) -> str:
 
 
 def _and(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _cell(value: Any) -> str:
