@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.workbench.page.pictures import MUTED, figure_of, plain_axes
+from rff_dist.workbench.page.pictures import figure_of, plain_axes
+from rff_dist.workbench.results.figures import MUTED
 
 # Longest time in seconds that a message is on its way. Without such delays workers that
 # began together would stay in step for ever.
