@@ -4,6 +4,7 @@ It takes the events of `events.py`. rich's own bars show one task each; here a j
 one bar, which follows its phases: passes of one name, or steps between passes.
 """
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -27,6 +28,24 @@ _SHOWN = (
 )
 
 
+#: What a reader calls steps and passes; others go by their labels.
+TITLES = {
+    "inspect": "check rows",
+    "measure": "measure columns",
+    "choose": "choose kernel",
+    "tune": "tune length scales",
+    "broadcast": "hand out features",
+    "accumulate": "sum over rows",
+    "solve": "choose alpha and solve",
+    "residuals": "measure residuals",
+    "hold out": "predict held-out rows",
+    "evaluate": "measure errors",
+    "compare": "compare with other models",
+    "lloyd": "k-means",
+    "label": "write labels",
+}
+
+
 @dataclass(slots=True)
 class _Phase:
     """What a job does now, and how far it is."""
@@ -44,21 +63,32 @@ class _Phase:
     max_rounds: int = 0
     unit: str = "passes"
     begun: float = field(default_factory=time.perf_counter)
+    pass_begun: float = field(default_factory=time.perf_counter)
 
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.begun
 
-    def line(self) -> str:
-        """Return a plain line."""
+    @property
+    def title(self) -> str:
+        return TITLES.get(self.label, self.label)
+
+    def line(self, *, is_at_work: bool = False) -> str:
+        """Return a plain line; of a phase that was at work for a while, how far it
+        is.
+        """
         text = f": {self.text}" if self.text else ""
         if self.max_rounds and not text:
             text = f": {self.n_rounds:,} of at most {self.max_rounds:,} {self.unit}"
         elif self.n_samples and not text:
             text = f": {self.n_samples:,} rows"
-            if self.n_done:
-                text = f": {self.n_done:,} of {self.n_samples:,} rows"
-        return self.label + text
+            if is_at_work:
+                done = self.n_done / self.n_samples
+                text = f": {math.floor(100 * done)} % of {self.n_samples:,} rows"
+                if self.n_done:
+                    left = (time.perf_counter() - self.pass_begun) * (1 / done - 1)
+                    text += f", about {left:.0f} s left"
+        return self.title + text
 
 
 class RichProgress:
@@ -115,6 +145,8 @@ class RichProgress:
         self._last_line_at = time.perf_counter()
         self._label_of_last_line = ""
         self._is_resumed = False
+        self._step = ""
+        self._labels: set[str] = set()
         self._ended = threading.Event()
         self._ticking = threading.Thread(
             target=self._tick, name="rff-dist-progress", daemon=True
@@ -137,19 +169,29 @@ class RichProgress:
         if isinstance(event, events.PassFailed):
             self.say(str(event))
         if isinstance(event, events.PassResumed):
-            # said once, and again of a pass in which rows are still missing
-            if event.n_kept < event.n_samples or not self._is_resumed:
-                self.say(str(event))
-            self._is_resumed = True
+            # said once, and again of a pass in which rows are still missing; not of one
+            # that this job itself made before
+            is_own = event.n_kept == event.n_samples and event.label in self._labels
+            is_news = event.n_kept < event.n_samples or not self._is_resumed
+            if is_news and not is_own:
+                self.say(f"{TITLES.get(event.label, event.label)}: {event.words()}")
+                self._is_resumed = True
+        if isinstance(event, events.StepStarted):
+            self._step = event.label
+        if isinstance(event, events.PassFinished):
+            self._labels.add(event.label)
         if not isinstance(event, _SHOWN):
             return
 
-        if event.label != self._phase.label:
-            self._begin_phase(event.label)
+        # other models are fitted in the same passes, which look like a second fit
+        label = "compare" if self._step == "compare" else event.label
+        if label != self._phase.label:
+            self._begin_phase(label)
         phase = self._phase
         match event:
             case events.Remark():
-                phase.text = event.text
+                # digests and sizes are for the log
+                phase.text = "" if event.label == "broadcast" else event.text
                 if not phase.max_rounds:
                     phase.n_samples = 0
             case events.Rounds():
@@ -161,6 +203,7 @@ class RichProgress:
                 phase.n_samples = event.n_samples
                 phase.n_done = 0
                 phase.n_rounds += 1
+                phase.pass_begun = time.perf_counter()
             case events.BlockDone():
                 phase.n_done += event.block.n_samples
                 phase.n_done_in_all += event.block.n_samples
@@ -174,16 +217,17 @@ class RichProgress:
                 phase.n_samples = event.n_samples or 0
                 phase.text = "" if event.n_samples else event.words()
         self._show()
-        is_new = event.label != self._label_of_last_line
+        is_new = label != self._label_of_last_line
         # what is only counted may end at once, and then needs no line
         is_counted = isinstance(event, events.Rounds | events.RowsCounted)
-        self._line(self._phase.line(), at_once=is_new and not is_counted)
+        line = self._phase.line(is_at_work=not is_new)
+        self._line(line, at_once=is_new and not is_counted)
 
     def _begin_phase(self, label: str) -> None:
         phase = self._phase
-        if phase.n_rounds > 1:
+        if phase.n_rounds > 1 and phase.label != "compare":
             self._line(
-                f"{phase.label}: done after {phase.n_rounds:,} {phase.unit},"
+                f"{phase.title}: done after {phase.n_rounds:,} {phase.unit},"
                 f" {phase.seconds:.1f} s",
                 at_once=True,
             )
@@ -193,7 +237,8 @@ class RichProgress:
         """Show that the job is at work while no events come."""
         while not self._ended.wait(self.TICK):
             self._bar.start()
-            self._line(f"{self._phase.line()}, for {self._phase.seconds:.0f} s")
+            line = self._phase.line(is_at_work=True)
+            self._line(f"{line}, for {self._phase.seconds:.0f} s")
 
     def _line(self, text: str, *, at_once: bool = False) -> None:
         """Print a plain line, if there is no terminal and it is time for one."""
@@ -212,11 +257,11 @@ class RichProgress:
         if phase.n_done_in_all and phase.seconds > 0:
             rate = f"{phase.n_done_in_all / phase.seconds:,.0f} rows/s"
 
-        words = f"{phase.label}: {phase.text}" if phase.text else phase.label
+        words = f"{phase.title}: {phase.text}" if phase.text else phase.title
         total = phase.n_samples
         done = phase.n_done
         if phase.max_rounds:
-            words = f"{phase.label} {phase.n_rounds:,}/{phase.max_rounds:,}"
+            words = f"{phase.title} {phase.n_rounds:,}/{phase.max_rounds:,}"
             total = phase.max_rounds * max(1, phase.n_samples)
             done = phase.n_done_in_all or phase.n_rounds
 

@@ -254,7 +254,7 @@ class Draws:
         """Tune length scales by the evidence, with maps of columns if it has them."""
         kernel = candidate.kernel
         kernel_text = names.kernel_text(kernel)
-        self._prepared.say("tune", f"length scales of the {kernel_text} kernel")
+        self._prepared.say("tune", f"{kernel_text.partition(':')[0]} kernel")
         folds = self._folds if isinstance(self._folds, folding.TuningFolds) else None
         report = partial(self._prepared.count, "tune")
         seed = self._options.seed

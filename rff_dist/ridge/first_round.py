@@ -116,8 +116,8 @@ class _FirstRound:
         )
         self.prepared.say(
             "choose",
-            f"candidates on {len(sample.X):,} rows with"
-            f" {self.choices.n_round_components:,} components",
+            f"candidates on {len(sample.X):,} rows,"
+            f" D = {self.choices.n_round_components:,}",
         )
         candidates = self._candidates_in_time()
         trials: list[_Trial] = []

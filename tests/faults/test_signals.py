@@ -55,7 +55,7 @@ def start_long_fit(folder):
         start_new_session=True,
     )
     for line in process.stderr:
-        if line.startswith("accumulate: "):
+        if line.startswith("sum over rows: "):
             break
     return process, psutil.Process(process.pid).children(recursive=True)
 

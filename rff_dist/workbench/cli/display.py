@@ -121,6 +121,7 @@ class CommandContext:
         """Show what the command is doing from now on, and count its time."""
         from rff_dist.engines import events
 
+        events.tell(events.StepStarted(part))
         events.tell(events.Remark(part, ""))
         self.clock.begin(part)
 

@@ -51,7 +51,7 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
         assert f"the best of {n_tried} candidates: " in told
     assert " ←" in about
     progress = result.stderr.splitlines()
-    assert {"inspect", "choose", "solve"} <= {
+    assert {"check rows", "choose kernel", "choose alpha and solve"} <= {
         line.partition(":")[0] for line in progress
     }
     kernels = 4  # whose length scales are tuned

@@ -12,6 +12,7 @@ from rff_dist.engines.events import (
     PassFailed,
     PassFinished,
     PassMerging,
+    PassResumed,
     PassStarted,
     Remark,
     Rounds,
@@ -76,14 +77,36 @@ def test_many_passes_of_one_name_are_two_plain_lines():
     assert re.sub(r"[\d.]+ s$", "… s", text, flags=re.MULTILINE).splitlines() == [
         "features: 1 of at most 300 passes",
         "features: done after 61 passes, … s",
-        "solve: of 3",
+        "choose alpha and solve: of 3",
     ]
+
+
+def test_fits_of_other_models_are_one_phase_and_repeat_nothing_that_was_said():
+    inspect = PassFinished("inspect", 0.1, 100)
+    again = PassResumed("inspect", 100, 100)
+    comparison = [StepStarted("compare"), Remark("compare", "with a linear model")]
+    fit = [PassStarted("inspect", 25, 100), again, inspect, Remark("solve", "D = 3")]
+    text = shown([*fit[:1], inspect, *comparison, *fit], terminal=False)
+    assert text.splitlines() == [
+        "check rows: 100 rows",
+        "compare with other models: with a linear model",
+    ]
+
+
+def test_a_pass_at_work_says_its_share_and_never_more_rows_than_later(monkeypatch):
+    monkeypatch.setattr(RichProgress, "EVERY", 0.0)
+    lines = shown(EVENTS[:-1], terminal=False).splitlines()
+    shares = [re.search(r"(\d+) % of 100 rows", line) for line in lines[1:]]
+    percents = [int(share[1]) for share in shares]
+    assert percents == sorted(percents)
+    assert set(percents) == set(range(4, 101, 4))
+    assert all(re.search(r"about \d+ s left", line) for line in lines[1:])
 
 
 def test_the_bar_counts_passes_and_steps_where_their_number_is_limited():
     text = shown([Rounds("features", 300), *EVENTS, *EVENTS], terminal=True)
     assert "features 2/300" in text
-    assert "tune 7/800" in shown([Rounds("tune", 800, 7)], terminal=True)
+    assert "tune length scales 7/800" in shown([Rounds("tune", 800, 7)], terminal=True)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
