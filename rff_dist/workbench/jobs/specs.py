@@ -312,9 +312,8 @@ class Ingest:
         "Files, patterns such as incoming/*.parquet, folders of Parquet files, or a"
         " table of Delta Lake (its folder) or Iceberg"
         " (iceberg://CATALOG/NAMESPACE.TABLE). Files are .csv, .tsv and .jsonl, also"
-        " compressed, .parquet, .arrow, .feather, .xlsx (sales.xlsx#May is its sheet"
-        " May), .npy and .npz, on disk or in an object store. Arrays of one axis, such"
-        " as y.npy next to X.npy, or y next to X in an .npz file, are columns.",
+        " compressed, .parquet, .arrow, .feather and .xlsx (sales.xlsx#May is its sheet"
+        " May), on disk or in an object store.",
         "SOURCE",
         [],
         place="reads",

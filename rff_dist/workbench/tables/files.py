@@ -44,19 +44,16 @@ _SUFFIXES = {
     ".parquet": (".parquet", ".pq"),
     ".arrow": (".arrow", ".feather", ".ipc", ".arrows"),
     ".jsonl": (".jsonl", ".ndjson", ".json"),
-    ".npy": (".npy",),
-    ".npz": (".npz",),
     ".xlsx": (".xlsx", ".xlsm"),
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
-_PACKED = (".zip", ".xz", ".npz")  # unpacked before they are read
+_PACKED = (".zip", ".xz")  # unpacked before they are read
 #: First bytes of the formats that are recognised without a suffix; other binary files
 #: are unknown. Of ZIP archives only workbooks are.
 _BEGINNINGS = {
     b"PAR1": ".parquet",
     b"ARROW1": ".arrow",
     b"FEA1": ".arrow",
-    b"\x93NUMPY": ".npy",
     b"PK": ".xlsx",
 }
 # Hive's name of a folder whose rows have no value
@@ -101,13 +98,12 @@ class File:
 def fetch(file: File) -> Iterator[Path]:
     """Yield a local path of a file, which may be a copy that is removed afterwards.
 
-    Files of object stores are fetched, and packed ones unpacked, an .npz file into a
-    folder. Raises StorageError if the store does not answer, or a ZIP file has not
-    exactly one file in it.
+    Files of object stores are fetched, and packed ones unpacked. Raises StorageError if
+    the store does not answer, or a ZIP file has not exactly one file in it.
     """
     path = Path(file.location.path)
     is_local = file.location.is_local
-    is_packed = path.name.lower().endswith(_PACKED) and not (is_local and path.is_dir())
+    is_packed = path.name.lower().endswith(_PACKED)
     if is_local and not is_packed:
         yield path
         return
@@ -144,9 +140,6 @@ def _unpack(path: Path, folder: Path) -> Path:
             return target
 
         with zipfile.ZipFile(path) as archive:
-            if path.suffix.lower() == ".npz":
-                archive.extractall(folder)
-                return folder
             names = [
                 name
                 for name in archive.namelist()
@@ -162,12 +155,8 @@ def _unpack(path: Path, folder: Path) -> Path:
 
 def identify(file: File, path: Path) -> Provenance:
     """Digest a file's bytes, and what tells apart rows of the same bytes."""
-    if path.is_dir():
-        members = sorted(member for member in path.rglob("*") if member.is_file())
-        texts = [f"{member.relative_to(path)}|{_digest(member)}|" for member in members]
-        sha256 = hashlib.sha256("".join(texts).encode()).hexdigest()
-    else:
-        sha256 = _digest(path)
+    with open(path, "rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     if file.partitions or file.sheet is not None:
         # the same bytes have other rows in other folders, or sheets
         parts = [sha256, json.dumps(dict(file.partitions), sort_keys=True)]
@@ -175,11 +164,6 @@ def identify(file: File, path: Path) -> Provenance:
             parts.append(file.sheet)
         sha256 = hashlib.sha256("|".join(parts).encode()).hexdigest()
     return Provenance(file.name, sha256, {"stamp": file.stamp})
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # -- finding files
@@ -438,8 +422,8 @@ def _kind_by_content(path: Path) -> str:
     if b"\0" in begin:
         raise StorageError(
             f"{path} is of an unknown type; expected text such as CSV or"
-            " JSON, .parquet, .arrow, .feather, .xlsx, .npy, .npz or a folder of"
-            " Parquet files. Convert it, or give its `format`"
+            " JSON, .parquet, .arrow, .feather, .xlsx or a folder of Parquet files."
+            " Convert it, or give its `format`"
         )
     return ".jsonl" if begin.lstrip()[:1] in (b"[", b"{") else ".csv"
 
@@ -458,7 +442,6 @@ def open_table(
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
     from rff_dist.workbench.tables import (
-        array_files,
         arrow_files,
         csv_files,
         json_files,
@@ -471,15 +454,10 @@ def open_table(
         ".arrow": arrow_files.arrow_table,
         ".jsonl": json_files.json_table,
         ".xlsx": lambda path: spreadsheets.sheet_table(path, file.sheet, reading),
-        ".npy": lambda path: array_files.array_table([path]),
-        ".npz": lambda path: array_files.array_table(sorted(path.rglob("*.npy"))),
     }
-    if path.is_dir():  # an unpacked .npz file
-        kind = ".npz"
-    else:
-        # a packed file may have a name without its kind, but not the file in it
-        by_name = file.kind or table_kind(path.name)
-        kind = reading.kind or by_name or _kind_by_content(path)
+    # a packed file may have a name without its kind, but not the file in it
+    by_name = file.kind or table_kind(path.name)
+    kind = reading.kind or by_name or _kind_by_content(path)
     table = with_lists(open_kind[kind](path))
     return _with_partitions(table, folder_values) if folder_values else table
 

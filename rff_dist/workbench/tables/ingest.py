@@ -66,13 +66,10 @@ def ingest(
         Files here or in an object store, which are read in the order of their names
         and must have the same columns: CSV (.csv, .tsv, .txt) and JSON lines (.jsonl),
         also compressed (.gz, .zst, .bz2), Parquet, Arrow and Feather, Excel (.xlsx;
-        "sales.xlsx#May" is its sheet May), .npy or .npz. Also a pattern such as
-        "new/*.csv"; or a folder of Parquet files, where folders such as
-        `day=2020-01-01` give columns.
-        The columns of an .npy file are named "0", "1", …; further .npy files with 1-D
-        arrays are columns with the names of their files, and so are the arrays of an
-        .npz file. Or one lakehouse table, of which the current version is read: the
-        folder of a Delta table, or iceberg://CATALOG/NAMESPACE.TABLE. Or a `Query`.
+        "sales.xlsx#May" is its sheet May). Also a pattern such as "new/*.csv"; or a
+        folder of Parquet files, where folders such as `day=2020-01-01` give columns.
+        Or one lakehouse table, of which the current version is read: the folder of a
+        Delta table, or iceberg://CATALOG/NAMESPACE.TABLE. Or a `Query`.
 
     Returns
     -------

@@ -5,12 +5,10 @@ file that was ingested before and has changed since is refused, because the rows
 still has would count twice.
 """
 
-import hashlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from rff_dist.data.sources import Provenance, is_forgotten, is_named
 from rff_dist.errors import DataError
@@ -18,7 +16,7 @@ from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.recipes import Recipe
 from rff_dist.recipes.tables import RawTable
 from rff_dist.typing import Facts, PathLike, frozen
-from rff_dist.workbench.tables import array_files, files
+from rff_dist.workbench.tables import files
 from rff_dist.workbench.tables.lakes import Lake
 from rff_dist.workbench.tables.queries import Query, run_query
 
@@ -90,11 +88,6 @@ def open_inputs(
             return [Input(lake.provenance, lake.rows)], []
 
     table_files = [source for source in found if isinstance(source, files.File)]
-    if len(table_files) > 1 and all(file.kind == ".npy" for file in table_files):
-        paths = [stack.enter_context(files.fetch(file)) for file in table_files]
-        if any(map(array_files.has_one_axis, paths)):
-            return _open_columns(table_files, paths, digests)
-
     opened: list[Input] = []
     skipped: list[str] = []
     partitions = files.partition_values([file.partitions for file in table_files])
@@ -128,21 +121,6 @@ def _open_query(stack: ExitStack, query: Query, known: Sequence[Facts]) -> Input
     # digest must differ.
     begin = str(n_ingested) if query.is_incremental else ""
     return Input(Provenance(query.name, begin), table, is_query=True)
-
-
-def _open_columns(
-    table_files: Sequence[files.File], paths: Sequence[Path], known: Collection[str]
-) -> tuple[list[Input], list[str]]:
-    """Open .npy files side by side, as the columns of one table."""
-    digest = hashlib.sha256()
-    for file, path in zip(table_files, paths, strict=True):
-        digest.update(files.identify(file, path).sha256.encode())
-    provenance = Provenance(
-        ", ".join(file.name for file in table_files), digest.hexdigest()
-    )
-    if provenance.sha256 in known:
-        return [], [provenance.name]
-    return [Input(provenance, array_files.array_table(paths))], []
 
 
 def _refuse_changed(name: str, known: Sequence[Facts]) -> None:

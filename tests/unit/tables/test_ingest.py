@@ -15,15 +15,11 @@ from rff_dist.errors import (
     DataError,
     InvalidParameterError,
     OutputExistsError,
-    RFFDistError,
     StorageError,
 )
-from rff_dist.recipes.reading import CsvOptions
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import write_dataset
-from rff_dist.workbench.tables.files import fetch, find_files, open_table
-from tests.bits import flipped
 from tests.refusals import refuses
 from tests.tables import all_rows, ingest, ingest_more, save
 
@@ -189,105 +185,6 @@ class TestParquet:
         dataset = ingest("t.parquet", "out")
         assert dataset.dtype == expected
         assert_array_equal(all_rows(dataset).X, [[0] * len(types), [1] * len(types)])
-
-
-class TestNumpyFiles:
-    @pytest.mark.parametrize("order", ["C", "F"])
-    def test_columns_of_npy_are_numbered(self, order):
-        values = np.asarray(
-            np.random.default_rng(0).standard_normal((500, 4)),
-            dtype=np.float32,
-            order=order,
-        )
-        np.save("t.npy", values)
-        dataset = ingest("t.npy", "out", target="1")
-        assert_array_equal(all_rows(dataset).X, values[:, [0, 2, 3]])
-        assert_array_equal(all_rows(dataset).y, values[:, [1]])
-        assert dataset.dtype == np.float32
-
-    def test_arrays_of_one_axis_are_columns_beside_one_of_two(self):
-        rng = np.random.default_rng(0)
-        X = rng.standard_normal((300_000, 2))
-        y = rng.standard_normal(300_000).astype(">f8")
-        named = np.array([f"g{i % 9}" for i in range(300_000)])
-        for name, array in (("X", X), ("y", y), ("g", named)):
-            np.save(f"{name}.npy", array)
-        files = [Path(f"{name}.npy") for name in "Xyg"]
-        dataset = ingest(files, "out", target="y", groups="g")
-        assert_array_equal(all_rows(dataset).X, X)
-        assert_array_equal(all_rows(dataset).y[:, 0], y)
-        groups = open_column("out", "groups").take([0, 10, 299_999])
-        assert groups.tolist() == ["g0", "g1", named[-1]]
-        assert ingest_more(files, "out").ingested == ()
-        np.save("y.npy", y[:-1])
-        with refuses(DataError, "X.npy (300000, 2", "y.npy (299999"):
-            ingest(files, "other", target="y")
-
-    @pytest.mark.parametrize(
-        ("save", "n_samples"),
-        [(np.savez, 0), (np.savez_compressed, 1), (np.savez_compressed, 300_000)],
-    )
-    def test_arrays_of_an_npz_file_are_columns(self, save, n_samples):
-        X = np.random.default_rng(0).integers(0, 9, (n_samples, 3)).astype(np.float32)
-        save("t.npz", X=np.asfortranarray(X), y=X[:, 0], w=X[:, 2] + 1.0)
-        dataset = ingest("t.npz", "out", target="y", weight="w")
-        assert_array_equal(all_rows(dataset).X, X)
-        assert_array_equal(all_rows(dataset).y, X[:, :1])
-        assert_array_equal(all_rows(dataset).sample_weight, X[:, 2] + 1)
-
-    @pytest.mark.parametrize(
-        ("arrays", "said"),
-        [
-            ({"X": np.ones((3, 2)), "y": np.ones(2)}, "(3, 2), y.npy (2,)"),
-            ({"X": np.ones((3, 2)), "Z": np.ones((3, 2))}, "one array of two axes"),
-            ({"X": np.ones((3, 2, 1))}, "(3, 2, 1)"),
-            ({"X": np.array([["a"]])}, "expected numbers"),
-            ({"X": np.array([[{}]], dtype=object)}, "numbers"),  # a pickle: not loaded
-        ],
-    )
-    def test_arrays_that_do_not_fit_are_refused(self, tmp_path, arrays, said):
-        np.savez(tmp_path / "t.npz", **arrays)
-        paths = [tmp_path / "t.npz"]
-        if len(arrays) == 1:
-            np.save(tmp_path / "t.npy", arrays["X"])
-            paths.append(tmp_path / "t.npy")
-        for path in paths:
-            with refuses((DataError, StorageError), said):
-                ingest(path, "out")
-
-    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-    def test_a_flipped_bit_of_an_archive_is_an_error_of_ours_or_changes_nothing(
-        self, save
-    ):
-        def read():
-            (file,) = find_files("t.npz")
-            with fetch(file) as path:
-                table = open_table(file, path, CsvOptions())
-                types = dict(zip(table.schema.names, table.schema.types, strict=True))
-                return [batch.to_pydict() for batch in table.batches(types)]
-
-        rng = np.random.default_rng(0)
-        X = rng.standard_normal((2000, 3))  # more bytes than zipfile reads at once
-        save("t.npz", X=X, y=X[:, 0])
-        content = Path("t.npz").read_bytes()
-        expected = read()
-        outcomes = set()
-        # in headers and the first rows; in rows; in the list of arrays
-        n = len(content)
-        for place in np.r_[
-            rng.integers(0, 260, 100),
-            rng.integers(260, n, 50),
-            rng.integers(-200, 0, 100),
-        ]:
-            Path("t.npz").write_bytes(
-                flipped(content, 8 * place + int(rng.integers(8)))
-            )
-            try:
-                assert read() == expected, place
-                outcomes.add("same")
-            except RFFDistError:
-                outcomes.add("error")
-        assert outcomes == {"same", "error"}
 
 
 class TestParameters:
