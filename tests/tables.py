@@ -47,9 +47,7 @@ def ingest(
     recipe=None,
     **given,
 ):
-    how = WriteOptions(
-        chunk_rows, overwrite, observer, versioned=versioned and _keeps_versions(url)
-    )
+    how = WriteOptions(chunk_rows, overwrite, observer, versioned=versioned)
     preparing = _preparing(given, recipe)
     return module.ingest(source, url, Roles(**given), how, preparing)
 
@@ -60,7 +58,7 @@ def ingest_frame(frame, folder, suffix="feather", **given):
 
 
 def ingest_parts(source, urls, share, *, by=None, **given):
-    how = WriteOptions(versioned=_keeps_versions(urls[0]))
+    how = WriteOptions(versioned=True)
     preparing = _preparing(given)
     return module.ingest_parts(
         source, urls, Holdout(share, by=by), Roles(**given), how, preparing
@@ -77,7 +75,7 @@ def ingest_more(
     replace_ids=False,
     **given,
 ):
-    how = WriteOptions(chunk_rows, observer=observer, versioned=_keeps_versions(url))
+    how = WriteOptions(chunk_rows, observer=observer, versioned=True)
     preparing = _preparing(given, recipe)
     return append.ingest_more(
         source, url, Roles(**given), how, preparing, replace_ids=replace_ids
@@ -117,8 +115,3 @@ def predict_table(model, source, output, **wanted):
 
 def all_rows(dataset):
     return dataset.read(Block(0, 0, dataset.n_samples))
-
-
-def _keeps_versions(url):
-    """Say whether a dataset can: one in memory cannot."""
-    return not str(url).startswith("memory://")

@@ -51,8 +51,8 @@ from rff_dist.engines import (
 )
 from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.partitions import PartitionTasks
-from rff_dist.engines.protocol import Broadcast, Engine, WriteTask, source_of
-from rff_dist.errors import InvalidParameterError, StorageError
+from rff_dist.engines.protocol import Broadcast, Engine
+from rff_dist.errors import InvalidParameterError
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +263,6 @@ class DaskEngine(Engine):
         source's collections and the rows never pass through the client.
         """
         serial.check_blocks(blocks, label)
-        self._check_reach(function)
         source, compute = worker.take_apart(function)
         self._check_persisted(source)
         shared = state.state if isinstance(state, Broadcast) else state
@@ -412,19 +411,6 @@ class DaskEngine(Engine):
         running = self._passes.get(number)
         if running is not None:
             running.note(address, timings)
-
-    def _check_reach(self, function: object) -> None:
-        """Raise StorageError if data or output are in this process's memory."""
-        if self.address.startswith("inproc://"):
-            return
-        output = function.output if isinstance(function, WriteTask) else None
-        for place in (source_of(function), output):
-            if place is not None and (place.url or "").startswith("memory://"):
-                raise StorageError(
-                    f"{place.url} is in the memory of this process, which the workers"
-                    f" of the cluster at {self.address} cannot reach; expected a folder"
-                    " or an object store. Write it there, or use the serial engine"
-                )
 
     def _check_persisted(self, source: Any) -> None:
         """Refuse Dask collections of which another cluster holds parts."""

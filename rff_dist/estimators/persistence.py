@@ -54,7 +54,7 @@ def save_model(
         pickle (extra `skops`), so that the loaded model and `rff-dist predict` take the
         same tables as the pipeline.
     url : str or Path
-        A local path, `memory://name` or a URL of an object store.
+        A local path or a URL of an object store.
     statistics : bool
         Whether to store the exact sums too, about 4 · n_components² bytes, so that the
         model can be updated. Clusters have no such sums.
@@ -76,12 +76,14 @@ def save_model(
 
     Examples
     --------
+    >>> import tempfile
     >>> import numpy as np
     >>> from rff_dist import RFFRidge, load_model, save_model
     >>> X = np.linspace(0, 1, 50)[:, np.newaxis]
     >>> model = RFFRidge(n_components=16, random_state=0).fit(X, X[:, 0])
-    >>> save_model(model, "memory://save-model-example")
-    >>> loaded = load_model("memory://save-model-example")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_model(model, f"{folder}/model")
+    ...     loaded = load_model(f"{folder}/model")
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """

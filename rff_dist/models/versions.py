@@ -73,7 +73,7 @@ class Version:
 class RegisteredModel:
     """The versions of one model, in a folder that need not exist yet.
 
-    >>> model = RegisteredModel('memory://models/main')
+    >>> model = RegisteredModel('models/main')
     >>> model.name, model.current(), model.versions()
     ('main', None, [])
     """

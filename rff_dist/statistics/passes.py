@@ -197,10 +197,11 @@ def accumulate(
     Examples
     --------
     >>> import numpy as np
-    >>> from rff_dist import accumulate, draw_feature_map, open_dataset, write_dataset
+    >>> from rff_dist import accumulate, draw_feature_map
+    >>> from rff_dist.data.memory import ArrayDataset
     >>> rng = np.random.default_rng(0)
     >>> X = rng.standard_normal((1000, 3))
-    >>> dataset = write_dataset("memory://accumulate-example", X, X.sum(axis=1))
+    >>> dataset = ArrayDataset(X, X.sum(axis=1))
     >>> feature_map = draw_feature_map("gaussian", n_features=3, n_components=64)
     >>> statistics = accumulate(dataset, feature_map)
     >>> statistics.n_samples, statistics.ZtZ().shape

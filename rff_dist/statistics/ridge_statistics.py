@@ -74,17 +74,16 @@ class RidgeStatistics(EqualByFields):
     Examples
     --------
     >>> import numpy as np
-    >>> from rff_dist import accumulate, draw_feature_map, write_dataset
+    >>> from rff_dist import accumulate, draw_feature_map
+    >>> from rff_dist.data.memory import ArrayDataset
     >>> X = np.random.default_rng(0).standard_normal((200, 3))
     >>> feature_map = draw_feature_map('gaussian', n_features=3, n_components=16)
-    >>> spec = accumulate(write_dataset('memory://sums', X, X[:, 0]), feature_map).spec
+    >>> spec = accumulate(ArrayDataset(X, X[:, 0]), feature_map).spec
     >>> first, second = (
     ...     accumulate(
-    ...         write_dataset(f'memory://sums-{i}', X[rows], X[rows, 0]),
-    ...         feature_map,
-    ...         spec=spec,
+    ...         ArrayDataset(X[rows], X[rows, 0]), feature_map, spec=spec
     ...     )
-    ...     for i, rows in enumerate((slice(0, 100), slice(100, 200)))
+    ...     for rows in (slice(0, 100), slice(100, 200))
     ... )
     >>> (first + second) - second == first  # without rounding
     True

@@ -1,10 +1,9 @@
 """Write an output where no one sees it, and let it appear in one step.
 
 In a folder an output is written next to its place, synced to the disk, and swapped in
-by one rename; in memory it changes its name in a table. An object store cannot rename.
-There an output is written once, and one small file leads to it: `zarr.json` of its
-group. That file is replaced last, on condition that it is what it was when the writing
-began.
+by one rename. An object store cannot rename. There an output is written once, and one
+small file leads to it: `zarr.json` of its group. That file is replaced last, on
+condition that it is what it was when the writing began.
 
 The first group of a place in an object store is written in that place: its `zarr.json`
 is created on condition that no one else did, and says that the group is unfinished.
@@ -52,7 +51,6 @@ from rff_dist.storage.documents import (
     replace_bytes,
 )
 from rff_dist.storage.locations import (
-    MEMORY,
     Location,
     has_file,
     load_json,
@@ -265,20 +263,13 @@ def _group_document(attributes: Facts) -> bytes:
 
 
 def _swap(staged: Location, location: Location, *, overwrite: bool) -> None:
-    """Move a finished output of a folder or of memory to its place: fsync, then rename.
+    """Move a finished output of a folder to its place: fsync, then rename.
 
     With `overwrite` the two folders swap names in one step, and the old one is removed.
     If the file system cannot do that, the old folder is moved aside and then the new
     one moved in: a reader in between finds nothing, but never a mixture.
     """
     meanwhile = f"{location} was written meanwhile; choose another name"
-    if location.scheme == "memory":
-        store = MEMORY.pop(staged.path)
-        if overwrite:
-            MEMORY[location.path] = store
-        elif MEMORY.setdefault(location.path, store) is not store:
-            raise OutputExistsError(meanwhile)
-        return
     # Before the rename: after a power cut a name must not lead to files without bytes.
     for folder, _, files in os.walk(staged.path):
         for file in files:

@@ -44,12 +44,6 @@ class ZarrDataset(memory.IndexedDataset):
 
     It pickles as its URL and options, and unpickling opens it again. So a task carries
     no store and no credentials.
-
-    >>> from rff_dist.storage.writing import write_dataset
-    >>> write_dataset("memory://small", np.eye(3), [1.0, 2.0, 3.0])
-    ZarrDataset(array 'X' of memory://small: 3 rows, 3 features, 1 targets, float64)
-    >>> open_dataset("memory://small").take([2, 0]).y.tolist()
-    [[3.0], [1.0]]
     """
 
     X: StoredArray  # shape (n_samples, n_features)
@@ -185,8 +179,8 @@ def open_dataset(
     Parameters
     ----------
     url : str, Path or zarr.Group
-        A local path (a folder or a ZIP), `memory://name`, or a URL of an object store
-        (`s3://`, `gs://`, `az://`, `https://`). For a grid also a Dataset of xarray.
+        A local path (a folder or a ZIP), or a URL of an object store (`s3://`, `gs://`,
+        `az://`, `https://`). For a grid also a Dataset of xarray.
     x, y : str, default="X", "y"
         Names of the arrays in the group. A group without "y" has no targets, which is
         enough to predict for; a `y` of another name must exist, except in a Dataset of

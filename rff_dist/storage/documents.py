@@ -4,7 +4,7 @@ locks on files.
 Two programs that read a file, change it and write it would lose one of the changes.
 Object stores compare on their own: `If-None-Match` creates, `If-Match` with the ETag
 that was read replaces. Folders use a lock of the operating system, which ends with its
-process, and stores in memory a lock of this process.
+process.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import platform
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +21,7 @@ from typing import Any, TextIO
 
 from zarr.abc.store import Store
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore, ObjectStore
+from zarr.storage import LocalStore, ObjectStore
 
 from rff_dist.errors import (
     ConflictError,
@@ -39,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 _RISK = "two writers at the same moment could overwrite one another"
 _DRAINED_S = 60.0  # by then a request to an object store is given up
-_memory_lock = threading.Lock()
 
 
 def sign_document(document: Facts, *, kind: str, version: int) -> bytes:
@@ -152,25 +150,14 @@ def replace_bytes(
     """
     if isinstance(store, ObjectStore):
         return _put(store, key, content, expected, where)
-    with _key_lock(store, key):
+    assert isinstance(store, LocalStore)
+    path = Path(store.root) / key
+    with lock_file(path.with_name(f".{path.name}.lock")):
         present = read_bytes(store, key, where=where)
         if present != (None if expected is None else expected.content):
             return False
         locations.write_bytes(store, key, content)
     return True
-
-
-@contextmanager
-def _key_lock(store: Store, key: str) -> Iterator[None]:
-    """Lock a key of a folder or of a store in memory."""
-    if isinstance(store, MemoryStore):
-        with _memory_lock:  # Who has it writes to memory.
-            yield
-        return
-    assert isinstance(store, LocalStore)
-    path = Path(store.root) / key
-    with lock_file(path.with_name(f".{path.name}.lock")):
-        yield
 
 
 def _put(

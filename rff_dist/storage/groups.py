@@ -51,7 +51,6 @@ class StoredGroup:
     #: None if its store was handed over open and is not a local folder: no other
     #: process can open it.
     url: str | None = None
-    process: int | None = None  # in whose memory it is; None elsewhere
     #: In an object store: the URL of the folder that a dataset is in since it was
     #: overwritten.
     generation: str | None = None
@@ -61,13 +60,7 @@ class StoredGroup:
     may_be_unfinished: bool = False  # whether to accept what its writer did not finish
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (
-            self.url,
-            self.process,
-            self.generation,
-            self.version,
-            self.files,
-        )
+        return _reopen, (self.url, self.generation, self.version, self.files)
 
     def check_unchanged(self) -> None:
         """Raise ConflictError if plain Zarr in a local folder has changed since it was
@@ -95,7 +88,7 @@ class StoredGroup:
         state = self.version or self.files
         if self.generation is not None:
             state = locations.digest_objects(parse_location(self.generation))
-        if state is None or self.process is not None:
+        if state is None:
             return None
         return f"{self.url} {state} {[*options]!r}"
 
@@ -296,7 +289,7 @@ class StoredArray:
     def can_travel(self) -> bool:
         """Return whether other processes can open it."""
         if self.group is not None:
-            return self.group.url is not None and self.group.process is None
+            return self.group.url is not None
         return local_root(self.array.store, "") is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -356,25 +349,18 @@ def _innermost(store: Store) -> Any:
 
 def _reopen(
     url: str | None,
-    process: int | None,
     generation: str | None,
     version: str | None,
     files: str | None,
 ) -> StoredGroup:
     """Return the group in the state in which it was pickled."""
     location = parse_location(str(url))
-    if process is not None and process != os.getpid():
-        raise StorageError(
-            f"{location} lives in the memory of process {process} and was sent to"
-            f" process {os.getpid()}; write the dataset to a path that both can read,"
-            " or use the serial engine"
-        )
     if version is not None:
         store = repositories.open_pinned(location, version)
     else:
         store = open_store(parse_location(generation or location.url))
     group = StoredGroup(
-        store, str(location), "", location.url, process, generation, version, files
+        store, str(location), "", location.url, generation, version, files
     )
     group.check_unchanged()
     return group
@@ -413,8 +399,6 @@ def find_group(
     if location.is_local:
         files = locations.describe_files(location.path)
         return group_in(open_store(location), files=files)
-    if not location.is_remote:
-        return group_in(open_store(location), process=os.getpid())
     # An overwritten dataset's metadata only lead to the generation's folder.
     content = locations.read_file(location, manifests.FILE) or b""
     current, _ = manifests.generations_of(content)

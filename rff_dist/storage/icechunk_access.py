@@ -87,12 +87,7 @@ def storage_of(location: Location) -> Any:
             return icechunk.azure_storage(
                 account=account, container=bucket, prefix=prefix, from_env=True
             )
-        case "https":
-            return icechunk.http_storage(location.url)
-    raise StorageError(
-        f"{location} is in this process's memory, which keeps no versions; write to a"
-        " path or an object store"
-    )
+    return icechunk.http_storage(location.url)
 
 
 @contextmanager

@@ -230,9 +230,7 @@ class FileLedger:
 
 def ledger_place(output: Location) -> Location | None:
     """Return the place of an output's ledger, if anything can be kept."""
-    # Memory ends with its process.
-    has_none = output.scheme == "memory" or output.is_bucket
-    return None if has_none else output.hidden("ledger")
+    return None if output.is_bucket else output.hidden("ledger")
 
 
 def open_ledger(location: Location) -> FileLedger:

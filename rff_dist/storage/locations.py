@@ -1,9 +1,8 @@
 """Open the store of a path or a URL, and read and write single files in it.
 
-A location is a folder: a local path, a store in this process's memory
-(`memory://name`), or a prefix of an object store. What `open` and fsspec would lack:
-URLs that two programs read differently are refused, no credentials are in a URL, files
-appear whole and survive a power cut, and errors say what to do.
+A location is a folder: a local path, or a prefix of an object store. What `open` and
+fsspec would lack: URLs that two programs read differently are refused, no credentials
+are in a URL, files appear whole and survive a power cut, and errors say what to do.
 """
 
 import atexit
@@ -30,7 +29,7 @@ from zarr.abc.store import Store
 from zarr.buffer.cpu import Buffer
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
+from zarr.storage import LocalStore, ObjectStore, ZipStore
 
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.lazy import require
@@ -43,7 +42,7 @@ logger = logging.getLogger(__name__)
 # as s3fs locally.
 REMOTE_SCHEMES = ("s3", "gs", "az", "https")
 ICEBERG = "iceberg"  # names a table of a catalog, which only `ingest` reads
-SCHEMES = ("file", "memory", ICEBERG, *REMOTE_SCHEMES)
+SCHEMES = ("file", ICEBERG, *REMOTE_SCHEMES)
 READ_ONLY_SCHEMES = ("https",)
 NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
 # Icechunk's list of a versioned dataset's branches, tags and snapshots, and the main
@@ -74,11 +73,6 @@ _ABANDONED_AFTER = timedelta(days=1)
 # The longest wait of a process at its end for threads of Icechunk and obstore.
 _EXIT_S = 10
 
-# `memory://name` promises one dataset per name and process, which needs one table per
-# process. Other threads may change it at any time, so loops go through a copy of its
-# names.
-MEMORY: dict[str, MemoryStore] = {}
-
 
 @frozen
 class Location:
@@ -89,8 +83,7 @@ class Location:
     """
 
     scheme: str  # one of SCHEMES
-    #: An absolute local path, a name in memory, a catalog and a table, or a bucket and
-    #: a prefix.
+    #: An absolute local path, a catalog and a table, or a bucket and a prefix.
     path: str
 
     @property
@@ -216,16 +209,11 @@ def _local(path: str) -> Location:
 
 
 def open_store(location: Location, *, read_only: bool = True) -> Store:
-    """Open the Zarr store at `location`.
-
-    A missing store in memory is created unless `read_only`, which then is an error.
-    """
+    """Open the Zarr store at `location`."""
     if location.is_local:
         if read_only and zipfile.is_zipfile(location.path):
             return ZipStore(location.path, mode="r")
         return LocalStore(location.path, read_only=read_only)
-    if location.scheme == "memory":
-        return _open_memory(location, read_only)
     if location.scheme == ICEBERG:
         raise StorageError(
             f"{location} is a table of a catalog, not a place for Zarr; ingest it first"
@@ -249,22 +237,6 @@ def open_store(location: Location, *, read_only: bool = True) -> Store:
             "Check the address, and the settings of the store in the environment"
         ) from error
     return ObjectStore(store, read_only=read_only)
-
-
-def _open_memory(location: Location, read_only: bool) -> Store:
-    if read_only:
-        store = MEMORY.get(location.path)
-    else:
-        # `setdefault`, so that two threads that write to one place get one store.
-        store = MEMORY.setdefault(location.path, MemoryStore())
-    if store is None:
-        raise StorageError(
-            f"{location} is not in this process, whose stores in memory are"
-            f" {[name for name in sorted(MEMORY.copy()) if '.partial-' not in name]};"
-            " a store in memory lives in the process that"
-            " wrote it. Write to a path to share it"
-        )
-    return store.with_read_only(read_only)
 
 
 def refuse_read_only(location: Location) -> None:
@@ -383,17 +355,10 @@ def exists(location: Location) -> bool:
     """Return whether anything is stored at `location`."""
     if location.is_local:
         return os.path.lexists(location.path)
-    if location.scheme == "memory":
-        return location.path in MEMORY
     store = open_store(location)
     # A prefix is no object. One of these files is what makes it an output.
     names = (*DATASET_FILES, POINTER_FILE)
     return any(read_bytes(store, name, where=location) is not None for name in names)
-
-
-def may_exist(location: Location) -> bool:
-    """Return whether to try reading there: object stores have no folders."""
-    return location.is_remote or exists(location)
 
 
 def has_file(location: Location, name: str) -> bool:
@@ -408,25 +373,15 @@ def is_versioned(location: Location) -> bool:
     """Return whether a versioned dataset, an Icechunk repository, is at `location`."""
     if location.is_local and not os.path.isdir(f"{location.path}/snapshots"):
         return False
-    if location.scheme == "memory":
-        return False
     return any(has_file(location, name) for name in REPOSITORY_FILES)
 
 
 def list_names(location: Location) -> list[str]:
     """Return the sorted names in a folder of any store; empty if nothing is there."""
-    names: set[str] = set()
-    if location.scheme == "memory":
-        start = f"{location.path}/" if location.path else ""
-        for name in MEMORY.copy():
-            if name.startswith(start):
-                names.add(name.removeprefix(start).partition("/")[0])
-        if location.path not in MEMORY:
-            return sorted(names)
     store = open_store(location)
 
     async def gather() -> set[str]:
-        return names | {name async for name in store.list_dir("")}
+        return {name async for name in store.list_dir("")}
 
     # Zarr's `sync` itself waits without bound, here and elsewhere; the store's requests
     # have theirs.
@@ -454,8 +409,6 @@ def new_hidden_folder(location: Location, kind: str) -> Location:
 
 def is_abandoned(location: Location) -> bool:
     """Return whether all that is there is so old that its writer must be dead."""
-    if location.scheme == "memory":  # ends with its process
-        return False
     if location.is_local:
         times = [datetime.fromtimestamp(os.stat(location.path).st_mtime, UTC)]
     else:
@@ -546,8 +499,6 @@ def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None
 
 def read_file(location: Location, name: str) -> bytes | None:
     """Return the bytes of a file directly below `location`, or None."""
-    if not may_exist(location):
-        return None
     return read_bytes(open_store(location), name, where=location)
 
 

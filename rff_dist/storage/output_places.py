@@ -35,7 +35,6 @@ from rff_dist.storage.documents import (
 )
 from rff_dist.storage.locations import (
     DATASET_FILES,
-    MEMORY,
     NODE_FILES,
     POINTER_FILE,
     Location,
@@ -153,11 +152,7 @@ def check_file(
 
     With `overwrite`, a file that this package wrote may be replaced.
     """
-    if location.scheme in ("memory", *locations.READ_ONLY_SCHEMES):
-        raise StorageError(
-            f"{location}: no file can be written there; write to a path or an object"
-            " store"
-        )
+    locations.refuse_read_only(location)
     refuse_inside(location)
     if location.is_local:
         is_there = locations.exists(location)
@@ -299,10 +294,6 @@ def discard(location: Location) -> None:
     elif location.is_local:
         # Another process may be removing the same things.
         shutil.rmtree(location.path, ignore_errors=True)
-    elif location.scheme == "memory":
-        for name in MEMORY.copy():
-            if f"{name}/".startswith(f"{location.path}/"):
-                MEMORY.pop(name, None)
     else:
         try:
             store = open_store(location, read_only=False)
@@ -377,10 +368,8 @@ class _Hold:
 
     def _tag(self, file: str) -> TaggedBytes | None:
         place = self._location
-        # the output itself, or nothing in memory
-        if not file or not locations.may_exist(place):
-            is_object = place.is_remote and not place.is_bucket
-            return documents.find_object(place) if is_object else None
+        if not file:  # the output itself
+            return None if place.is_bucket else documents.find_object(place)
         return read_tagged(open_store(place), file, where=place, has_content=False)
 
 

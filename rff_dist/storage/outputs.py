@@ -166,15 +166,7 @@ class Output(StagedOutput):
     """Rows of arrays, in blocks that begin and end on multiples of the layout's
     `chunk_rows`.
 
-    >>> from rff_dist.data.blocks import Block
-    >>> from rff_dist.storage.datasets import open_dataset
-    >>> layout = Layout(n_samples=4, chunk_rows=2, n_columns=1)
-    >>> output = create_output('memory://an-output', layout)
-    >>> for block in (Block(1, 2, 4), Block(0, 0, 2)):  # in any order, and again
-    ...     output.write(block, np.full((2, 1), block.index))
-    >>> output.finish({})
-    >>> open_dataset('memory://an-output', x='predictions', y=None).X[:, 0].tolist()
-    [0.0, 0.0, 1.0, 1.0]
+    Blocks may be written in any order, and again.
     """
 
     def write(self, block: Block, values: AnyArray, /) -> None:
@@ -288,10 +280,7 @@ class Output(StagedOutput):
     def _open(self, name: str) -> ZarrArray:
         staged = self.place.staged
         try:
-            # Opening to write would replace a store in memory that is gone; opening to
-            # read fails.
-            store = open_store(staged, read_only=staged.scheme == "memory")
-            store = store.with_read_only(False)
+            store = open_store(staged, read_only=False)
             return zarr.open_array(store, path=name, mode="r+", config=EVERY_CHUNK)
         except FileNotFoundError as error:
             raise StorageError(

@@ -361,8 +361,6 @@ def version_place(location: Location, number: int) -> Location:
 
 def read_pointer(location: Location) -> tuple[Pointer | None, TaggedBytes | None]:
     """Return the pointer of a registered model, and its bytes for `swap_pointer`."""
-    if not locations.may_exist(location):
-        return None, None
     tagged = documents.read_tagged(open_store(location), POINTER_FILE, where=location)
     if tagged is None:
         return None, None

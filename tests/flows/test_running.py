@@ -147,7 +147,11 @@ def test_every_flow_says_what_is_left_however_it_stops(one):
 
 @pytest.mark.parametrize("state", [Failed, Crashed, Cancelled])
 def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
-    given = {"model": str(tmp_path / "model"), "output": "memory://labels", "seed": 1}
+    given = {
+        "model": str(tmp_path / "model"),
+        "output": str(tmp_path / "labels"),
+        "seed": 1,
+    }
     (tmp_path / ".model.run-abc").mkdir()
     (tmp_path / ".model.ledger").mkdir()
     stopped = state(message="at s3://user:word@bucket/x: it\nended")

@@ -16,6 +16,7 @@ from rff_dist.statistics import passes, row_passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from tests.bits import bits_of
 from tests.dask_processes import scaled
+from tests.places import scratch
 from tests.plain import plain_ridge
 from tools import digests
 
@@ -145,7 +146,7 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
 def with_chunks(dataset, chunk_rows):
     X, y, weights = dataset.take(np.arange(N_ROWS))
     return write_dataset(
-        f"memory://bits-{chunk_rows}",
+        scratch(f"bits-{chunk_rows}"),
         X,
         y,
         sample_weight=weights,

@@ -31,7 +31,7 @@ from tests.dask_processes import (
     slow_power,
     wait_until_no_tasks,
 )
-from tests.engine_contract import BLOCKS, Counting, OpenedIn, unit_blocks
+from tests.engine_contract import BLOCKS, OpenedIn, unit_blocks
 from tests.refusals import each, for_each_refusal, once, refuses
 
 pytestmark = pytest.mark.distributed
@@ -213,15 +213,6 @@ def test_functions_that_cannot_be_pickled_are_refused(embedded, tmp_path):
 # ---------------------------------------------------------------------------
 
 
-class Placed(Counting):
-    """Rows, or an output, that say where they are."""
-
-    url = "memory://here"  # type: ignore[assignment]
-
-    def write(self, block, array):
-        raise AssertionError("refused before work")
-
-
 def count_rows(rows, _):
     return len(rows.X)
 
@@ -234,31 +225,6 @@ def assert_refused(engine, work, message):
     assert "install" not in str(caught.value)
     assert seen == []
     wait_until_no_tasks(engine)
-
-
-def test_data_and_outputs_in_the_clients_memory_are_refused_before_work(embedded):
-    engine = scaled(embedded, 1)
-    reading = BlockTask(Placed(), count_rows)
-    writing = BlockTask(Counting(), lambda rows, _: rows.X)
-    for work in (
-        lambda: engine.map_reduce(reading, BLOCKS, None),
-        lambda: engine.map_write(writing, BLOCKS, None, Placed()),
-    ):
-        place = "memory://here is in the memory of this process"
-        assert_refused(
-            engine, work, rf"{place}.*workers of the cluster at tls://.*serial engine"
-        )
-
-
-def test_data_in_memory_serve_workers_that_are_threads_of_this_process():
-    with (
-        distributed.Client(
-            processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0"
-        ) as client,
-        DaskEngine(client=client) as engine,
-    ):
-        task = BlockTask(Placed(), count_rows)
-        assert engine.map_reduce(task, BLOCKS, None) == 1_000
 
 
 def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded):

@@ -89,10 +89,8 @@ def ingest(
         source = queries.Query(queries.read_text(job.sql))
     roles = roles_of(job)
     options = with_recipe_read(job.tables)
-    # memory keeps no versions
-    versioned = not job.plain and not job.data.startswith("memory://")
     write_options = writing.WriteOptions(
-        job.chunk_rows, job.overwrite, observer, versioned, job.message
+        job.chunk_rows, job.overwrite, observer, not job.plain, job.message
     )
     if job.holdout is not None:
         urls = (job.data, job.test or places.part_url(job.data))

@@ -38,8 +38,6 @@ def is_table(url: str) -> bool:
         folder = Path(location.path)
         is_zarr = any((folder / name).exists() for name in locations.NODE_FILES)
         return not is_zarr and any(folder.rglob("*.parquet"))
-    if location.scheme == "memory":
-        return False
     path = Path(location.path)
     # of Zarr, perhaps
     is_file = location.is_local and path.is_file() and not zipfile.is_zipfile(path)

@@ -189,10 +189,6 @@ def find_files(
     for source in sources:
         path, sheet = split_sheet(os.fspath(source))
         location = locations.parse_location(path)
-        if location.scheme == "memory":
-            raise StorageError(
-                f"{location} can only hold Zarr data; expected files of rows"
-            )
         lake = _open_lake(location)
         if lake is not None:
             if len(sources) > 1:

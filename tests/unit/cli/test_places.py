@@ -108,7 +108,7 @@ def test_our_own_file_is_replaced_only_with_overwrite(words, tmp_path, command):
 )
 @pytest.mark.parametrize(
     "place",
-    ["new.jpeg", "new.csv", "memory://new.html", "s3:/bucket/new.png", "s3://b/x"],
+    ["new.jpeg", "new.csv", "https://h/new.html", "s3:/bucket/new.png", "s3://b/x"],
 )
 def test_pages_and_pictures_have_their_names_and_are_files_here(
     words, tmp_path, command, place

@@ -13,6 +13,7 @@ from rff_dist.data.memory import ArrayDataset, SparseDataset
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fitting.prepare import describe_dataset
 from rff_dist.storage.columns import as_column
+from tests.places import scratch
 from tests.refusals import refuses
 
 DTYPES = st.sampled_from(["float32", "float64", "int16"])
@@ -38,14 +39,14 @@ def test_the_first_rows_keep_their_digest_when_rows_are_added_and_chunks_change(
     first = (X[:n_samples], y[:n_samples])
     for i, (arrays, w) in enumerate(((first, weight[:n_samples]), ((X, y), weight))):
         write_dataset(
-            f"memory://prefix-{i}",
+            scratch(f"prefix-{i}"),
             *arrays,
             sample_weight=w,
             chunk_rows=chunks[i],
             overwrite=True,
         )
     short, long = (
-        open_dataset(f"memory://prefix-{i}", sample_weight="sample_weight")
+        open_dataset(scratch(f"prefix-{i}"), sample_weight="sample_weight")
         for i in range(2)
     )
     assert short.prefix_fingerprint(n_samples) == long.prefix_fingerprint(n_samples)

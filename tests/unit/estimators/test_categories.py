@@ -29,6 +29,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, NotFiniteError
 from rff_dist.recipes.recipes import recipe_of
 from tests.covering import covering
+from tests.places import scratch
 from tests.refusals import for_each_refusal, once, refuses
 from tests.tables import ingest, ingest_frame
 
@@ -222,8 +223,8 @@ def test_codes_are_categories_by_name_position_or_mask(given):
         model = fit("ridge", array, categorical_features=GIVEN[given])
         assert_same_bits(outputs(model, array.tolist()), expected)
         assert not hasattr(model, "feature_names_in_")
-        save_model(model, "memory://codes", overwrite=True)
-        assert_same_bits(outputs(load_model("memory://codes"), array), expected)
+        save_model(model, scratch("codes"), overwrite=True)
+        assert_same_bits(outputs(load_model(scratch("codes")), array), expected)
 
 
 def test_numbers_of_a_type_of_categories_are_numbers_if_others_are_named():
@@ -311,8 +312,8 @@ def test_copies_and_stored_models_encode_the_same_frames(name):
     model = fit(name, frame)
     expected = outputs(model, frame)
     assert_same_bits(outputs(pickle.loads(pickle.dumps(model)), frame), expected)
-    save_model(model, f"memory://frames-{name}")
-    loaded = load_model(f"memory://frames-{name}")
+    save_model(model, scratch(f"frames-{name}"))
+    loaded = load_model(scratch(f"frames-{name}"))
     assert_same_bits(outputs(loaded, frame), expected)
     assert loaded.get_params() == model.get_params() | {"random_state": 0}
 
@@ -349,7 +350,7 @@ def test_a_pipeline_whose_model_encodes_texts_itself_is_not_stored_as_one():
     ).set_output(transform="pandas")
     piped = make_pipeline(keeps, clone(ESTIMATORS["ridge"])).fit(pandas(COLUMNS), Y)
     with refuses(InvalidParameterError, "town"):
-        save_model(piped, "memory://twice")
+        save_model(piped, scratch("twice"))
 
 
 def test_a_model_of_a_frame_reports_on_a_frame(tmp_path):

@@ -25,6 +25,7 @@ from rff_dist.errors import (
 from rff_dist.ridge import predict as prediction
 from rff_dist.storage.columns import as_column, open_column
 from tests.covering import covering
+from tests.places import scratch
 from tests.plain import plain_classifier
 from tests.refusals import refuses
 
@@ -381,12 +382,12 @@ def test_partial_fit_refuses_what_sums_cannot_hold():
 def test_rows_are_added_to_a_loaded_classifier_whose_calibration_stays():
     X, y = draw_rows(300, 2)
     model = classifier(**GROWING).partial_fit(X[:200], y[:200], np.unique(y))
-    save_model(model, "memory://partial-classifier", overwrite=True)
-    loaded = load_model("memory://partial-classifier").partial_fit(X[200:], y[200:])
+    save_model(model, scratch("partial-classifier"), overwrite=True)
+    loaded = load_model(scratch("partial-classifier")).partial_fit(X[200:], y[200:])
     model.partial_fit(X[200:], y[200:])
-    save_model(model, "memory://partial-classifier", overwrite=True)
+    save_model(model, scratch("partial-classifier"), overwrite=True)
     assert_array_equal(
-        load_model("memory://partial-classifier").feature_coef_, model.feature_coef_
+        load_model(scratch("partial-classifier")).feature_coef_, model.feature_coef_
     )
     assert_array_equal(loaded.feature_coef_, model.feature_coef_)
     first = classifier(**GROWING).fit(X[:200], y[:200])

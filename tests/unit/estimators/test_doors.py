@@ -48,6 +48,7 @@ from rff_dist.export.write import describe, export
 from rff_dist.models.kinds import read_any
 from rff_dist.recipes.frames import encode_table
 from rff_dist.recipes.recipes import recipe_of
+from tests.places import scratch
 from tests.refusals import refuses
 from tests.tables import ingest, predict_table
 
@@ -105,7 +106,7 @@ def zarr_array(frame):
 def raw_dataset(frame):
     names = list(frame.columns)
     return write_dataset(
-        "memory://doors-raw",
+        scratch("doors-raw"),
         frame.to_numpy(np.float64),
         feature_names=names,
         overwrite=True,
@@ -182,12 +183,12 @@ def fit_and_store(kind, transformer, folder):
     def predict(rows):
         codes = rows.replace({"town": {"Bonn": 0, "Köln": 1, "Ulm": 2}})
         write_dataset(
-            "memory://doors-codes",
+            scratch("doors-codes"),
             codes.to_numpy(np.float64),
             attributes={"recipe": learned.attributes["recipe"]},
             overwrite=True,
         )
-        return model.predict("memory://doors-codes")
+        return model.predict(scratch("doors-codes"))
 
     return columns, predict, folder / "model"
 
@@ -358,8 +359,8 @@ def test_a_clone_of_a_loaded_estimator_fits_the_same_model(estimator):
         "classifier" if isinstance(estimator, RFFClassifier) else "regression", frame
     )
     fitted = clone(estimator).fit(frame, y)
-    save_model(fitted, "memory://doors-parameters", overwrite=True)
-    loaded = load_model("memory://doors-parameters")
+    save_model(fitted, scratch("doors-parameters"), overwrite=True)
+    loaded = load_model(scratch("doors-parameters"))
     assert repr(loaded.get_params()) == repr(fitted.get_params())
     assert_array_equal(
         clone(loaded).fit(frame, y).predict(frame), fitted.predict(frame)
@@ -373,8 +374,8 @@ def test_a_splitter_of_scikit_learn_is_not_kept_and_another_fit_asks_for_folds()
     fitted = RFFRidge(
         "gaussian", alpha=0.1, cv=KFold(4), features="fourier", **SMALL
     ).fit(frame, targets(frame))
-    save_model(fitted, "memory://doors-parameters", overwrite=True)
-    loaded = load_model("memory://doors-parameters")
+    save_model(fitted, scratch("doors-parameters"), overwrite=True)
+    loaded = load_model(scratch("doors-parameters"))
     with refuses(DataError, "`groups`"):
         clone(loaded).fit(frame, targets(frame))
 

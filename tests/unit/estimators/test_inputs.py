@@ -34,6 +34,7 @@ from rff_dist.estimators.inputs import suitable_engine
 from rff_dist.estimators.labelled_rows import as_labelled
 from rff_dist.estimators.splits import with_groups
 from rff_dist.storage.columns import as_column, open_column
+from tests.places import scratch
 from tests.plain import plain_ridge
 from tests.refusals import refuses
 from tests.tables import all_rows
@@ -72,7 +73,7 @@ def zarr_array(values, chunks):
 
 
 def stored(X, y, name):
-    return write_dataset(f"memory://inputs-{name}", X, y, chunk_rows=64, overwrite=True)
+    return write_dataset(scratch(f"inputs-{name}"), X, y, chunk_rows=64, overwrite=True)
 
 
 FORMS = {
@@ -161,7 +162,7 @@ def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
     arguments = {
         "dataset": (
             write_dataset(
-                "memory://weighted", X, Y, sample_weight=weights, overwrite=True
+                scratch("weighted"), X, Y, sample_weight=weights, overwrite=True
             ),
         ),
         "Dask array": lazy,
@@ -340,7 +341,7 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
         ),
         (lambda X, y: (stored(X, y, "y-twice"), y), DataError, "belong to the dataset"),
         (
-            lambda X, y: ("memory://inputs-nothing-here", None),
+            lambda X, y: (scratch("inputs-nothing-here"), None),
             StorageError,
             "inputs-nothing-here",
         ),
@@ -370,7 +371,7 @@ def test_a_dataset_with_other_column_names_is_refused(rows):
     X, y = rows
     trained, other = (
         write_dataset(
-            f"memory://names-{names}", X, y, feature_names=list(names), overwrite=True
+            scratch(f"names-{names}"), X, y, feature_names=list(names), overwrite=True
         )
         for names in ("abcd", "abce")
     )
@@ -469,9 +470,9 @@ def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
     X, y = rows
     groups = np.array(["u", "v"])[np.arange(N) % 2]
     dataset = write_dataset(
-        "memory://inputs-groups", X, y, groups=groups, overwrite=True
+        scratch("inputs-groups"), X, y, groups=groups, overwrite=True
     )
-    column = open_column("memory://inputs-groups", "groups")
+    column = open_column(scratch("inputs-groups"), "groups")
     for given in (
         "groups",
         groups,

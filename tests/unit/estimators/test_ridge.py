@@ -14,6 +14,7 @@ from rff_dist.errors import DataError
 from rff_dist.kernels.explicit import Linear, Min
 from rff_dist.kernels.stationary import Gaussian, Laplacian
 from rff_dist.ridge.solve import solve
+from tests.places import scratch
 from tests.plain import plain_ridge
 from tests.refusals import refuses
 
@@ -233,8 +234,8 @@ def test_a_loaded_model_goes_on_where_it_was_stored(rows, features):
     X, y = rows
     given = {"random_state": 0, "sample_weight_kind": "frequency", "features": features}
     model = plain_ridge(n_components=32, **given).partial_fit(X[:100], y[:100])
-    save_model(model, f"memory://goes-on-{features}")
-    loaded = load_model(f"memory://goes-on-{features}").partial_fit(X[100:], y[100:])
+    save_model(model, scratch(f"goes-on-{features}"))
+    loaded = load_model(scratch(f"goes-on-{features}")).partial_fit(X[100:], y[100:])
     assert loaded.sample_weight_kind == "frequency"
     model.partial_fit(X[100:], y[100:])
     assert loaded.statistics_ == model.statistics_

@@ -11,6 +11,7 @@ from sklearn.model_selection import GroupKFold, KFold
 from rff_dist import RFFRidge, load_model, save_model, write_dataset
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds
 from rff_dist.errors import DataError
+from tests.places import scratch
 from tests.plain import plain_ridge
 from tests.refits import held_out_errors
 from tests.refusals import refuses
@@ -37,7 +38,7 @@ def test_ten_groups_make_five_folds_in_memory_and_stored_with_their_held_out_row
     seed = 1
     groups = np.random.default_rng(seed).integers(0, 10, 1500).astype(float)
     stored = write_dataset(
-        "memory://ten-groups",
+        scratch("ten-groups"),
         X,
         y,
         sample_weight=weight,

@@ -6,6 +6,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.features import for_dataset
 from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
+from tests.places import scratch
 from tests.plain import plain_ridge
 from tests.refusals import for_each_refusal, once, refuses
 
@@ -35,7 +36,7 @@ def test_a_dataset_gives_what_its_arrays_give():
     X, y = rows()
     weight = np.tile([1.0, 2.0, 0.0], 100)
     dataset = write_dataset(
-        "memory://tuning-test", X, y, sample_weight=weight, overwrite=True
+        scratch("tuning-test"), X, y, sample_weight=weight, overwrite=True
     )
     stored = tune_length_scales("gaussian", dataset, **QUICK)
     assert stored == tune_length_scales("gaussian", X, y, weight, **QUICK)

@@ -9,6 +9,7 @@ from rff_dist import Gaussian, Matern, RFFClassifier, RFFRidge, load_model, save
 from rff_dist.features.column_maps import N_BASES, Bases, SumsOfColumnsKernel
 from rff_dist.features.maps import Standardizer
 from rff_dist.frequencies.designs import Draw, find_design
+from tests.places import scratch
 
 KERNELS = [Gaussian(), Matern(nu=1.5), Matern(nu=2.5)]
 
@@ -153,8 +154,8 @@ class TestFits:
     def test_a_model_keeps_its_maps_and_another_fit_finds_others(self):
         X, y = skewed(600)
         model = RFFRidge(random_state=0, engine=None).fit(X, y)
-        save_model(model, "memory://column-maps")
-        loaded = load_model("memory://column-maps")
+        save_model(model, scratch("column-maps"))
+        loaded = load_model(scratch("column-maps"))
         np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
         again = loaded.fit(np.log(X), y)
         assert again.score(np.log(X), y) > 0.9

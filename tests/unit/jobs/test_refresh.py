@@ -23,6 +23,7 @@ from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process
 from tests.living_data import batch
+from tests.places import scratch
 from tests.plain import fit_ridge
 from tests.refusals import refuses
 
@@ -64,8 +65,8 @@ def fit(data):
 
 @pytest.fixture
 def url():
-    """Return a place in memory: records on a disk are slow to write safely."""
-    return f"memory://refresh-{uuid.uuid4().hex}"
+    """Return a place that no other test has."""
+    return scratch(f"refresh-{uuid.uuid4().hex}")
 
 
 @pytest.fixture

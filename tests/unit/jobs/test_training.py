@@ -46,6 +46,7 @@ from rff_dist.workbench.jobs.limits import JobLimits
 from rff_dist.workbench.jobs.places import Destination
 from rff_dist.workbench.jobs.specs import Train
 from rff_dist.workbench.jobs.steps import Runner, in_this_process
+from tests.places import scratch
 from tests.plain import fit_labels
 from tests.refusals import refuses
 from tests.seen import seen
@@ -67,11 +68,9 @@ def problem():
 
 
 @pytest.fixture
-def in_memory():
-    """Return a place for a model that needs no disk, whose records are slow to write
-    safely.
-    """
-    return f"memory://training-{uuid.uuid4().hex}"
+def new_place():
+    """Return a place for a model that no other test has."""
+    return scratch(f"training-{uuid.uuid4().hex}")
 
 
 @dataclass(frozen=True)
@@ -135,10 +134,10 @@ def stop_at(name, found=lambda: None):
         {"alpha": "cv", "cv": 3},
     ],
 )
-def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options):
+def test_steps_give_the_bits_of_the_job_in_one_call(problem, new_place, options):
     options = RidgeOptions(**{**PLAIN, **options})
-    summary = run(problem, in_memory, Fit(options=options)).fit_record
-    published = read_model(in_memory)
+    summary = run(problem, new_place, Fit(options=options)).fit_record
+    published = read_model(new_place)
     model = fit_ridge(problem, options, engine=SerialEngine(1)).model
     assert published.digest() == model.digest()
     assert published.statistics == model.statistics
@@ -170,21 +169,21 @@ def test_steps_give_the_bits_of_the_job_in_one_call(problem, in_memory, options)
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(
-    problem, in_memory, loss
+    problem, new_place, loss
 ):
     rows = ArrayDataset(problem.X)
     labels = np.where(np.ravel(problem.y) > 0, "high", "low")
     options = RidgeOptions(**{**PLAIN, "alpha": 0.1})
     fit = Fit(options=options, loss=loss, class_weight="balanced")
     test = JobData(ArrayDataset(problem.X[:50]), as_column(labels[:50]))
-    trained = run(rows, in_memory, fit, labels=as_column(labels), test=test)
+    trained = run(rows, new_place, fit, labels=as_column(labels), test=test)
     summary = trained.fit_record
     metrics = trained.metrics
     losses = classification.LossOptions(loss, "balanced")
     expected = fit_labels(
         rows, as_column(labels), options, losses, engine=SerialEngine(1)
     )
-    published = read_model(in_memory)
+    published = read_model(new_place)
     assert published.digest() == expected.digest()
     assert published.card["classifier"] == json.loads(
         json.dumps(expected.card["classifier"])
@@ -202,11 +201,11 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(
 
 
 @pytest.mark.filterwarnings("ignore:alpha=0.1 was chosen by cv, but it is the smallest")
-def test_a_run_that_iterates_is_planned_so_where_folds_choose_alpha(problem, in_memory):
+def test_a_run_that_iterates_is_planned_so_where_folds_choose_alpha(problem, new_place):
     fit = Fit(options=RidgeOptions(**{**PLAIN, "alpha": [0.1, 1.0], "solver": "pcg"}))
     choices = fit.begin(JobData(problem), engine=SerialEngine(1))
     assert choices.folds is not None
-    assert run(problem, in_memory, fit).plan["solver"] == choices.plan.solver == "pcg"
+    assert run(problem, new_place, fit).plan["solver"] == choices.plan.solver == "pcg"
 
 
 @pytest.mark.parametrize("n_samples", [600, 20_000])
@@ -284,7 +283,7 @@ def test_a_step_that_is_run_again_does_no_harm(problem, options):
 
 
 def test_what_memory_holds_one_by_one_is_summed_and_solved_by_turns(
-    problem, in_memory, monkeypatch
+    problem, new_place, monkeypatch
 ):
     monkeypatch.setattr("rff_dist.ridge.fit.plan_readings", lambda *_, **__: (1, 1))
     names = []
@@ -292,7 +291,7 @@ def test_what_memory_holds_one_by_one_is_summed_and_solved_by_turns(
         options=RidgeOptions(n_components=16, features="fourier"),
         candidates=tuple(make_candidates(["gaussian"], [0.5, 2.0])),
     )
-    found = run(problem, in_memory, fit, do=watching(names.append))
+    found = run(problem, new_place, fit, do=watching(names.append))
     assert names[4:10] == ["broadcast", "accumulate", "solve"] * 2
     assert found.fitted.trained.n_readings == 2
 
@@ -301,13 +300,13 @@ def test_what_memory_holds_one_by_one_is_summed_and_solved_by_turns(
     ("columns", "targets", "what"), [(3, 1, ["n_features=3"]), (2, 2, ["n_targets=2"])]
 )
 def test_test_data_of_other_columns_are_refused_before_any_pass(
-    problem, in_memory, columns, targets, what
+    problem, new_place, columns, targets, what
 ):
     test = ArrayDataset(np.zeros((5, columns)), np.zeros((5, targets)))
     events = []
     engine = SerialEngine(1, observers=(events.append,))
     with refuses(DataError, *what):
-        run(problem, in_memory, test=test, do=in_this_process(engine))
+        run(problem, new_place, test=test, do=in_this_process(engine))
     assert not events
 
 

@@ -22,6 +22,7 @@ from rff_dist.storage.datasets import ZarrDataset
 from rff_dist.workbench.jobs.cluster import cluster
 from rff_dist.workbench.jobs.specs import Clustering
 from rff_dist.workbench.jobs.steps import in_this_process
+from tests.places import scratch
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
@@ -33,7 +34,7 @@ SMALL = {"n_components": 64, "length_scale": "median", "seed": 1}
 
 def stored(X):
     """Return a dataset of the rows in a store in memory."""
-    return write_dataset(f"memory://{uuid.uuid4().hex}/data", X)
+    return write_dataset(scratch(f"{uuid.uuid4().hex}/data"), X)
 
 
 def cluster_rows(dataset, **options):

@@ -29,6 +29,7 @@ from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.kmeans.cluster_options import LloydOptions
 from rff_dist.statistics.inspection import inspect
 from rff_dist.statistics.row_passes import blocks_of
+from tests.places import scratch
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(n_threads=1)
@@ -178,7 +179,7 @@ def many_rows():
 @pytest.mark.parametrize("init", ["k-means||", "k-means++"])
 def test_clusters_have_the_same_bits_for_any_chunks_and_threads(many_rows, init):
     datasets = [
-        write_dataset(f"memory://kmeans-{init}-{rows}", many_rows, chunk_rows=rows)
+        write_dataset(scratch(f"kmeans-{init}-{rows}"), many_rows, chunk_rows=rows)
         for rows in (5_000, 12_345)
     ]
     assert len({blocks_of(dataset)[0].n_samples for dataset in datasets}) == 2

@@ -17,6 +17,7 @@ from rff_dist import (
 )
 from rff_dist.features.centres import is_isolated, nearest_rows
 from rff_dist.kmeans import exact
+from tests.places import scratch
 
 CIRCLES = make_circles(800, factor=0.4, noise=0.05, random_state=0)
 MOONS = make_moons(800, noise=0.06, random_state=0)
@@ -104,8 +105,8 @@ def test_what_was_chosen_is_what_the_same_options_find():
     ).fit(X)
     assert_array_equal(again.feature_centers_, chosen.feature_centers_)
     assert again.shape_ == ""
-    save_model(chosen, "memory://shapes")
-    assert load_model("memory://shapes").shape_ == chosen.shape_
+    save_model(chosen, scratch("shapes"))
+    assert load_model(scratch("shapes")).shape_ == chosen.shape_
 
 
 def test_the_lecture_s_algorithm_moves_no_row_from_the_default_s_clusters():

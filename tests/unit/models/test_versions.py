@@ -35,21 +35,16 @@ from tests.bits import flipped
 from tests.refusals import refuses
 from tests.versions import keep_publishing, publish, whole
 
-STORES = ["file", "memory", pytest.param("s3", marks=pytest.mark.s3)]
+STORES = ["file", pytest.param("s3", marks=pytest.mark.s3)]
 every_store = pytest.mark.parametrize("url", STORES, indirect=True)
 
 
-@pytest.fixture(params=STORES[:2])
+@pytest.fixture(params=STORES[:1])
 def url(request, tmp_path):
     """Return the folder of a model that is not there yet, `models/prices`."""
-    name = uuid.uuid4().hex
     if request.param == "s3":
-        return f"{request.getfixturevalue('server').url(name)}/prices"
-    return (
-        f"memory://{name}/prices"
-        if request.param == "memory"
-        else str(tmp_path / "models/prices")
-    )
+        return f"{request.getfixturevalue('server').url(uuid.uuid4().hex)}/prices"
+    return str(tmp_path / "models/prices")
 
 
 def write_empty(place):

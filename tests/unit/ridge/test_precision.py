@@ -9,6 +9,7 @@ import pytest
 
 from rff_dist import Gaussian, Linear, Min, accumulate, draw_feature_map, write_dataset
 from rff_dist.errors import DataError
+from tests.places import scratch
 from tests.plain import plain_ridge
 from tests.refusals import refuses
 
@@ -40,9 +41,9 @@ def test_features_that_are_no_cosines_have_high_precision(kernel):
 
 def test_weights_do_not_enter_sums_without_a_grid():
     feature_map = draw_feature_map("gaussian", n_features=4, n_components=8)
-    plain = write_dataset("memory://precision-plain", X, Y)
+    plain = write_dataset(scratch("precision-plain"), X, Y)
     weighted = write_dataset(
-        "memory://precision-weighted", X, Y, sample_weight=RNG.uniform(0.1, 1.0, 400)
+        scratch("precision-weighted"), X, Y, sample_weight=RNG.uniform(0.1, 1.0, 400)
     )
     spec = accumulate(plain, feature_map).spec
     assert spec.fixed_point

@@ -33,6 +33,7 @@ from rff_dist.kernels.additive import Additive
 from rff_dist.statistics import inspection
 from tests import strategies
 from tests.covering import covering
+from tests.places import scratch
 from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
@@ -243,8 +244,8 @@ MASKED = {
     "features": (
         lambda: draw_feature_map("gaussian", n_features=2, n_components=8).transform(MX)
     ),
-    "data": lambda: write_dataset("memory://masked", MX, Y),
-    "data, y": lambda: write_dataset("memory://masked", X, MY),
+    "data": lambda: write_dataset(scratch("masked"), MX, Y),
+    "data, y": lambda: write_dataset(scratch("masked"), X, MY),
 }
 
 

@@ -66,7 +66,6 @@ def chunk_file(path, layout, i, array="X"):
     chunk_rows=st.integers(1, 80),
     rows_per_block=st.integers(1, 90),
     dtype=st.sampled_from(["float32", "float64", "float16", "int32", "uint8", "bool"]),
-    scheme=st.sampled_from(["file", "memory"]),
 )
 def test_what_is_written_is_read_back_block_by_block(
     tmp_path_factory,
@@ -76,17 +75,11 @@ def test_what_is_written_is_read_back_block_by_block(
     chunk_rows,
     rows_per_block,
     dtype,
-    scheme,
 ):
     rng = np.random.default_rng(n_samples)
     X = (rng.standard_normal((n_samples, n_features)) * 50).astype(dtype)
     y = rng.standard_normal((n_samples, n_targets)) if n_targets else None
-    name = uuid.uuid4().hex
-    url = (
-        f"memory://{name}"
-        if scheme == "memory"
-        else tmp_path_factory.getbasetemp() / name
-    )
+    url = tmp_path_factory.getbasetemp() / uuid.uuid4().hex
     dataset = write_dataset(url, X, y, chunk_rows=chunk_rows)
     assert (dataset.n_samples, dataset.n_features, dataset.n_targets) == (
         n_samples,
@@ -117,11 +110,9 @@ def test_batches_of_any_length_make_the_dataset_that_arrays_make(lengths, chunk_
     weight = np.arange(n_samples) + 1.0
     stops = np.cumsum([0, 0, *lengths])
     batches = ((X[a:b], y[a:b], weight[a:b]) for a, b in itertools.pairwise(stops))
-    from_batches = write_dataset(
-        f"memory://{uuid.uuid4().hex}", batches, chunk_rows=chunk_rows
-    )
+    from_batches = write_dataset(uuid.uuid4().hex, batches, chunk_rows=chunk_rows)
     from_arrays = write_dataset(
-        f"memory://{uuid.uuid4().hex}",
+        uuid.uuid4().hex,
         X,
         y,
         sample_weight=weight,
@@ -357,8 +348,7 @@ class TestBadStores:
                 r"credentials .*https://host/a\?\*\*\*",
             ),
             ("file://host/a", "names the host 'host'"),
-            ("memory://", "names nothing"),
-            ("memory://never-written", "not in this process"),
+            ("s3://", "names nothing"),
             ("", "not a location"),
         ],
     )
@@ -407,17 +397,9 @@ def test_a_store_that_refuses_is_not_called_damaged(monkeypatch):
 
 
 class TestMovingBetweenProcesses:
-    def test_a_dataset_opens_in_another_process_and_folder_unless_it_is_in_memory(
-        self, tmp_path, monkeypatch, project_root
-    ):
-        monkeypatch.chdir(tmp_path)
-        stays = pickle.dumps(write_dataset("memory://stays", np.ones((20, 2))))
-        assert pickle.loads(stays).n_samples == 20
-        content = pickle.dumps(write_dataset("a", np.ones((2000, 2)))) + stays
-        script = (
-            "import pickle, sys; [print(pickle.load(sys.stdin.buffer).n_samples) for _"
-            " in range(2)]"
-        )
+    def test_a_dataset_opens_in_another_process_and_folder(self, project_root):
+        content = pickle.dumps(write_dataset("a", np.ones((2000, 2))))
+        script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).n_samples)"
         run = subprocess.run(
             [sys.executable, "-c", script],
             input=content,
@@ -425,9 +407,6 @@ class TestMovingBetweenProcesses:
             cwd=project_root,
         )
         assert run.stdout == b"2000\n"
-        assert (
-            b"StorageError: memory://stays lives in the memory of process" in run.stderr
-        )
 
     def test_open_arrays_in_memory_say_that_they_cannot_move(self):
         X = zarr.create_array(MemoryStore(), shape=(20, 2), dtype="f8", chunks=(5, 2))
@@ -458,9 +437,8 @@ class TestWriting:
         with pytest.raises(StorageError, match="lies inside the Zarr data"):
             write_dataset("a/b", self.X)
 
-    @pytest.mark.parametrize("scheme", ["file", "memory"])
-    def test_a_batch_that_fails_leaves_what_was_there(self, tmp_path, scheme):
-        url = tmp_path / "a" if scheme == "file" else "memory://kept"
+    def test_a_batch_that_fails_leaves_what_was_there(self, tmp_path):
+        url = tmp_path / "a"
         before = write_dataset(url, self.X, overwrite=True).fingerprint()
 
         def batches():
@@ -470,7 +448,7 @@ class TestWriting:
         with pytest.raises(KeyboardInterrupt):
             write_dataset(url, batches(), chunk_rows=2, overwrite=True)
         assert open_dataset(url).fingerprint() == before
-        assert len(list(tmp_path.iterdir())) == (scheme == "file")
+        assert list(tmp_path.iterdir()) == [url]
 
     @pytest.mark.parametrize(
         ("batches", "message"),

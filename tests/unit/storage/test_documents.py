@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore, ObjectStore
+from zarr.storage import LocalStore, ObjectStore
 
 from rff_dist.errors import OutputBusyError, StorageError
 from rff_dist.storage import documents
@@ -23,7 +23,6 @@ def folder_as_object_store(path):
 
 STORES = {
     "folder": LocalStore,
-    "memory": lambda _: MemoryStore(),
     "object store": lambda _: object_store(),
     "object store without If-Match": folder_as_object_store,
 }

@@ -201,5 +201,5 @@ def test_urls_are_read_or_refused(text):
         location = parse_location(text)
     except RFFDistError:
         return
-    assert location.scheme in ("file", "memory", "s3", "gs", "az", "https")
+    assert location.scheme in ("file", "s3", "gs", "az", "https")
     assert "::" not in text

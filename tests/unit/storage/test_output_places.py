@@ -29,11 +29,9 @@ def place(tmp_path):
     return str(tmp_path / "new/model")
 
 
-@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.s3)])
 def stored(request, tmp_path):
     """Return a place that has no lock."""
-    if request.param == "memory":
-        return f"memory://{tmp_path.name}/model"
     return request.getfixturevalue("server").url(f"{tmp_path.name}/model")
 
 

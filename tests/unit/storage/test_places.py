@@ -39,7 +39,7 @@ ROWS = np.arange(12.0).reshape(6, 2)
             "https://h/ä",
             "https://h/u/../d",
         ),
-        *("s3:/b/d", Path("s3://b/d"), Path("memory://d")),
+        *("s3:/b/d", Path("s3://b/d")),
     ],
 )
 def test_a_name_that_programs_read_in_different_ways_is_refused(
@@ -56,7 +56,6 @@ def test_a_name_that_programs_read_in_different_ways_is_refused(
         "gs://b/ä/d",
         "s3://b/x+y@2/k=v~1",
         "https://h/a%20b",
-        "memory://a%b",
     ],
 )
 def test_other_names_are_taken_as_they_are(url):

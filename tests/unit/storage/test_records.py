@@ -75,17 +75,9 @@ def edit(path, change, *, metadata=METADATA):
         ),
         max_size=3,
     ),
-    scheme=st.sampled_from(["file", "memory"]),
 )
-def test_what_is_written_is_read_back_bit_for_bit(
-    tmp_path_factory, metadata, arrays, scheme
-):
-    name = uuid.uuid4().hex
-    url = (
-        f"memory://{name}"
-        if scheme == "memory"
-        else tmp_path_factory.getbasetemp() / name
-    )
+def test_what_is_written_is_read_back_bit_for_bit(tmp_path_factory, metadata, arrays):
+    url = tmp_path_factory.getbasetemp() / uuid.uuid4().hex
     # Names that differ in case alone are one folder on some file systems; keep the law
     # simple.
     arrays = {name.lower(): array for name, array in arrays.items()}
@@ -265,9 +257,8 @@ class TestOverwriting:
         }
         assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
-    @pytest.mark.parametrize("scheme", ["file", "memory"])
-    def test_other_files_in_the_folder_stay(self, scheme):
-        url = "m" if scheme == "file" else f"memory://{uuid.uuid4().hex}"
+    def test_other_files_in_the_folder_stay(self):
+        url = "m"
         write(url)
         store = locations.open_store(locations.parse_location(url), read_only=False)
         locations.write_bytes(store, "refused.json", b"rows")
@@ -284,9 +275,8 @@ class TestOverwriting:
             write(tmp_path, overwrite=True)
 
     @pytest.mark.faults("F16")
-    @pytest.mark.parametrize("scheme", ["file", "memory"])
-    def test_a_reader_sees_the_old_model_or_the_new_one(self, tmp_path, scheme):
-        url = tmp_path / "m" if scheme == "file" else "memory://swapped"
+    def test_a_reader_sees_the_old_model_or_the_new_one(self):
+        url = "m"
         seen = []
         done = threading.Event()
 

@@ -5,6 +5,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rff_dist.data.blocks import Block
 from rff_dist.storage.writing import WriteOptions
 from rff_dist.workbench.tables.generate import RandomRows, generate_dataset
+from tests.places import scratch
 
 
 def some(X):
@@ -19,7 +20,7 @@ def generate(url, n_samples=20_000, function=some, **changes):
 
 
 def test_the_best_possible_error_is_the_one_stated():
-    dataset, rows = generate("memory://g")
+    dataset, rows = generate(scratch("g"))
     residual = rows.y[:, 0] - some(rows.X.astype(np.float64))
     best = dataset.attributes["best_rmse"]
     assert best == 0.25
@@ -28,7 +29,7 @@ def test_the_best_possible_error_is_the_one_stated():
 
 
 def test_inputs_are_independent_standard_normals():
-    _, rows = generate("memory://g")
+    _, rows = generate(scratch("g"))
     moments = np.cov(rows.X, rowvar=False)
     assert_allclose(moments, np.eye(3), atol=5 * np.sqrt(2 / 20_000))
     assert_allclose(rows.X.mean(axis=0), 0, atol=5 / np.sqrt(20_000))
@@ -36,9 +37,9 @@ def test_inputs_are_independent_standard_normals():
 
 
 def test_rows_depend_on_the_seed_and_their_number_alone():
-    _, long = generate("memory://long")
-    _, short = generate("memory://short", n_samples=9_001, chunk_rows=77)
-    _, other = generate("memory://other", n_samples=9_001, seed=12)
+    _, long = generate(scratch("long"))
+    _, short = generate(scratch("short"), n_samples=9_001, chunk_rows=77)
+    _, other = generate(scratch("other"), n_samples=9_001, seed=12)
     assert_array_equal(short.X, long.X[:9_001])
     assert_array_equal(short.y, long.y[:9_001])
     assert not np.any(np.all(other.X == short.X, axis=1))
@@ -46,8 +47,8 @@ def test_rows_depend_on_the_seed_and_their_number_alone():
 
 @pytest.mark.parametrize("first_row", [1, 4_095, 4_096, 10_000])
 def test_a_later_first_row_gives_the_rows_that_follow(first_row):
-    _, long = generate("memory://long")
-    _, later = generate("memory://later", n_samples=9_001, first_row=first_row)
+    _, long = generate(scratch("long"))
+    _, later = generate(scratch("later"), n_samples=9_001, first_row=first_row)
     own = slice(first_row, first_row + 9_001)
     assert_array_equal(later.X, long.X[own])
     # the function's own product rounds by the rows that it gets at a time
@@ -55,5 +56,5 @@ def test_a_later_first_row_gives_the_rows_that_follow(first_row):
 
 
 def test_without_noise_y_is_the_function():
-    _, rows = generate("memory://g", noise=0.0)
+    _, rows = generate(scratch("g"), noise=0.0)
     assert_array_equal(rows.y[:, 0], some(rows.X.astype(np.float64)))
