@@ -198,9 +198,8 @@ def open_dataset(
         that held only the fill value ("fill"), which Zarr does not write by default.
         Inside a shard that exists, Zarr always reads missing chunks as the fill value.
     version : str, optional
-        For versioned data: a tag, a branch, or a snapshot's name or its first
-        characters. None opens the current version; later commits do not change what the
-        opened dataset reads.
+        For versioned data: a tag or a snapshot's name. None opens the current version;
+        later commits do not change what the opened dataset reads.
 
     Raises
     ------

@@ -56,7 +56,6 @@ _LOCK = ".lock"
 _LISTS_BEFORE = "overwritten"
 FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_SHORTEST = 4  # the fewest characters that may stand for a snapshot's name
 # Keys of a snapshot's facts: a digest of the others, the snapshot that it was made of,
 # and when. Icechunk stores the last two as well, but without a checksum.
 _DIGEST = "rff_dist.digest"
@@ -188,7 +187,7 @@ def open_snapshot(
 # Each task opens its dataset again, and a snapshot never changes.
 @lru_cache(maxsize=8)
 def open_pinned(location: Location, snapshot: str) -> Store:
-    """Return the store of a snapshot, by its full name."""
+    """Return the store of a snapshot, by its name."""
     with icechunk_errors(
         f"version {snapshot} of {location} cannot be read", version=snapshot
     ):
@@ -210,34 +209,22 @@ def open_together(location: Location, *snapshots: str) -> list[Store]:
 
 
 def find_snapshot(location: Location, version: str | None = None) -> str:
-    """Return the full name of the current snapshot, or of a version: a tag, another
-    branch, a snapshot's name or its first characters.
+    """Return the name of the current snapshot, or of a version: a tag or a snapshot's
+    name.
 
-    Raises NoSuchVersionError if no snapshot or several match.
+    Raises NoSuchVersionError if there is none.
     """
     with icechunk_errors(f"{location} cannot be read"):
         repository = open_repository(location)
-        if version is None or version == MAIN:
+        if version is None:
             return repository.lookup_branch(MAIN)
         if version in repository.list_tags():
             return repository.lookup_tag(version)
-        if version in repository.list_branches():
-            return repository.lookup_branch(version)
         with suppress(load_icechunk().IcechunkError):
             return str(repository.lookup_snapshot(version).id)
-        # by its first characters: all histories are listed for it, so this comes last
-        matches = {
-            entry.id
-            for head in _heads(repository)
-            for entry in _ancestry(repository, head)
-            if entry.id.startswith(version) and len(version) >= _SHORTEST
-        }
-    if len(matches) == 1:
-        return str(matches.pop())
-    what = f"{len(matches)} versions that begin with" if matches else "no version"
     raise NoSuchVersionError(
-        f"{location} has {what} {version!r}; expected a tag, a branch, or a version"
-        " that `rff-dist data log` lists"
+        f"{location} has no version {version!r}; expected a tag, or a version that"
+        " `rff-dist data log` lists"
     )
 
 

@@ -32,8 +32,6 @@ _ANY_VERSION = fields.argument(
 )
 _MESSAGE = fields.optional("The reason, for `data log`.", unit="TEXT")
 
-_DIGITS = 8
-
 
 @command("data.zarr", "data.zarr --json")
 def log(data: str = _DATA) -> Document:
@@ -46,10 +44,10 @@ def log(data: str = _DATA) -> Document:
     versions = [snapshot.to_dict() for snapshot in history]
     rows = []
     for entry in versions:
-        number = entry["version"][:_DIGITS]
         when = words.time_words(entry["written"])
         tags = ", ".join(entry["tags"])
-        rows.append((number, when, entry.get("n_after"), entry["message"], tags))
+        why = entry["message"]
+        rows.append((entry["version"], when, entry.get("n_after"), why, tags))
     header = ("version", "written (UTC)", "rows", "why", "tags")
     table = words.Table("", header, rows, is_text=True)
     title = f"{data}: {words.plural(len(rows), 'version')}"
@@ -81,7 +79,7 @@ def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
     from rff_dist.storage.repositories import roll_back
 
     before, after = roll_back(_versioned(data), version)
-    title = f"{data}: version {after[:_DIGITS]} is the current one"
+    title = f"{data}: version {after} is the current one"
     facts = {}
     if before == after:
         title += " already"

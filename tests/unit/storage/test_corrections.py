@@ -192,15 +192,16 @@ class TestReadingOneVersion:
         with pytest.raises(OutputExistsError):
             write_dataset(url, *rows(5))
 
-    def test_a_version_has_a_name_a_beginning_or_a_tag(self, url):
+    def test_a_version_has_a_name_or_a_tag(self, url):
         first = open_dataset(url).version
         delete_rows(url, [0])
         tag_snapshot(parse_location(url), "audited", first)
-        for name in (first, first[:6], "audited"):
+        for name in (first, "audited"):
             assert open_dataset(url, version=name).n_samples == 40
         assert open_dataset(url).n_samples == 39
-        with pytest.raises(NoSuchVersionError, match="no version 'audit'"):
-            open_dataset(url, version="audit")
+        for part in (first[:-1], "audit"):
+            with pytest.raises(NoSuchVersionError, match=f"no version '{part}'"):
+                open_dataset(url, version=part)
         with pytest.raises(InvalidParameterError, match="names one version for ever"):
             tag_snapshot(parse_location(url), "audited")
 
@@ -338,6 +339,6 @@ def test_the_commands_on_a_dataset_of_a_table(tmp_path):
     log = document("data", "log", data)["versions"]
     assert [one["n_after"] for one in log] == [38, 40, 40, 30]
     assert log[2]["message"] == "Monday"
-    assert document("data", "rollback", data, first[:8])["version"] == first
+    assert document("data", "rollback", data, first)["version"] == first
     assert "0 rows of" in refusal(65, "data", "correct", data, "fix.csv", "--by", "id")
     assert "nothing is there" in refusal(65, "data", "log", "none")
