@@ -9,23 +9,19 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import zarr
-from zarr.abc.store import ByteRequest, Store
+from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.errors import ChunkNotFoundError
-from zarr.storage import WrapperStore
 
 from rff_dist.data.array_checks import native
 from rff_dist.data.columns import TEXT, is_text
-from rff_dist.data.decoding import SIZES
 from rff_dist.data.digests import as_bytes
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError
 from rff_dist.storage import locations
@@ -245,7 +241,7 @@ def open_array(
     """Open an array for reading; the header saves requests for other metadata."""
     try:
         array = zarr.open_array(
-            bounded_store(store, header),
+            store,
             path=path,
             mode="r",
             zarr_format=header.zarr_format,
@@ -413,73 +409,3 @@ def _reading_error(error: Exception, where: str) -> StorageError:
         f"{where}: the stored bytes are damaged ({explain(error)}). Restore"
         " the dataset from a copy or write it again"
     )
-
-
-# -- stores that check what is read
-
-
-_SLACK = 2**20  # bytes that small chunks may decode to beyond their own
-_SAME_SIZE = ("bytes", "transpose")  # codecs of format 3 that keep the size
-_METADATA = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
-
-
-class CheckedStore(WrapperStore[Store]):
-    """A store whose reads are checked by a function of the key, the bytes, and whether
-    these are only a part.
-    """
-
-    # Else Zarr's fused pipeline reads synchronously, past `get` and its check.
-    _supports_sync_io = False
-
-    def __init__(
-        self, store: Store, check: Callable[[str, Buffer, bool], None]
-    ) -> None:
-        super().__init__(store)
-        self._check = check
-
-    def _with_store(self, store: Store) -> Self:
-        return type(self)(store, self._check)
-
-    async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        """Return what is stored, if the check passes."""
-        content = await self._store.get(key, prototype, byte_range)
-        if content is not None:
-            self._check(key, content, byte_range is not None)
-        return content
-
-
-def bounded_store(store: Store, header: Header) -> Store:
-    """Return a store that refuses chunks that decode to much more than a chunk of their
-    array.
-
-    That is `store` itself where stored bytes are not what one compressor made of a
-    chunk of numbers: those of shards, with further codecs, and of text, whose length is
-    not known.
-    """
-    names = [name.removeprefix("numcodecs.") for name in header.codecs]
-    codecs = [name for name in names if name not in _SAME_SIZE]
-    if len(codecs) != 1 or codecs[0] not in SIZES or header.dtype.kind == "T":
-        return store
-    limit = 2 * header.chunk_bytes + _SLACK
-    return CheckedStore(store, partial(_check_size, SIZES[codecs[0]], limit))
-
-
-def _check_size(
-    size_of: Callable[[bytes, int], int],
-    limit: int,
-    key: str,
-    content: Buffer,
-    is_part: bool,
-) -> None:
-    if key.rpartition("/")[2] in _METADATA:
-        return
-    if size_of(content.to_bytes(), limit) > limit:
-        raise IntegrityError(
-            f"{key} has {len(content):_} bytes and would be decoded to more than"
-            f" {limit:_}, twice the size of a chunk of its array"
-        )

@@ -150,7 +150,7 @@ class StoredGroup:
         sums = {
             f"{self.prefix}{name}/c/": sums for name, (_, sums) in self.parts.items()
         }
-        return arrays.CheckedStore(self.store, partial(manifests.check_chunk, sums))
+        return manifests.CheckedStore(self.store, sums)
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""

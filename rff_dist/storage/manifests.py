@@ -12,11 +12,13 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TypeGuard
+from typing import Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.core.buffer import Buffer
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import WrapperStore
 
 from rff_dist.errors import IntegrityError, StorageError, VersionError
 from rff_dist.storage import locations
@@ -164,24 +166,50 @@ class WrongChunkError(IntegrityError):
     """A whole chunk that is not its place's: a program may have written just now."""
 
 
-def check_chunk(
-    sums_of: Mapping[str, NDArray[np.uint32]], key: str, chunk: Buffer, is_part: bool
-) -> None:
-    """Compare a chunk with the checksum of its place; `sums_of` has those of each
-    array, by the key's part before the chunk's number.
+class CheckedStore(WrapperStore[Store]):
+    """A store that compares each chunk with the checksum of its place.
+
+    `sums_of` has the checksums of each array, by the key's part before the chunk's
+    number.
     """
-    array, slash, place = key.partition("/c/")
-    sums = sums_of.get(array + slash)
-    # A part need not have the checksum, which ends the chunk.
-    if sums is None or is_part:
-        return
-    number = int(place.partition("/")[0])
-    if number >= len(sums):
-        return
-    stored = chunk[-SUM_BYTES:].to_bytes()
-    if stored == sums[number].tobytes():
-        return
-    n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
-    is_damaged = n_bits <= _FEW_BITS or len(chunk) < SUM_BYTES
-    kind = IntegrityError if is_damaged else WrongChunkError
-    raise kind(f"{key} is not the chunk that was written there")
+
+    # Else Zarr's fused pipeline reads synchronously, past `get` and its check.
+    _supports_sync_io = False
+
+    def __init__(self, store: Store, sums_of: Mapping[str, NDArray[np.uint32]]) -> None:
+        super().__init__(store)
+        self._sums_of = sums_of
+
+    def _with_store(self, store: Store) -> Self:
+        return type(self)(store, self._sums_of)
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Return what is stored; raises IntegrityError if it is not the chunk that the
+        manifest names.
+        """
+        content = await self._store.get(key, prototype, byte_range)
+        # A part need not have the checksum, which ends the chunk.
+        if content is not None and byte_range is None:
+            self._check(key, content)
+        return content
+
+    def _check(self, key: str, chunk: Buffer) -> None:
+        array, slash, place = key.partition("/c/")
+        sums = self._sums_of.get(array + slash)
+        if sums is None:
+            return
+        number = int(place.partition("/")[0])
+        if number >= len(sums):
+            return
+        stored = chunk[-SUM_BYTES:].to_bytes()
+        if stored == sums[number].tobytes():
+            return
+        n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
+        is_damaged = n_bits <= _FEW_BITS or len(chunk) < SUM_BYTES
+        kind = IntegrityError if is_damaged else WrongChunkError
+        raise kind(f"{key} is not the chunk that was written there")
