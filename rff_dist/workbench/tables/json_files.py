@@ -1,10 +1,8 @@
-"""JSON files as tables: one object per line, or a document of one of several forms.
-
-Lines are read batch by batch; a document is read whole, into memory.
-"""
+"""JSON lines as tables: one object per line, which are read batch by batch."""
 
 import io
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +15,20 @@ from rff_dist.recipes.tables import (
     RawTable,
     Types,
     cast_columns,
-    column_of,
     expecting_types,
-    listed,
     opening,
     types_to_read,
 )
-from rff_dist.workbench.tables.arrow_files import memory_table
 
 
 def json_table(path: Path) -> RawTable:
-    """Return JSON as a table; the first block of lines decides their types.
+    """Return JSON lines as a table; the first block of them decides the types.
 
     Raises StorageError if it cannot be read. The table's batches raise DataError if a
     value has another type.
     """
-    with opening(path, "JSON", ValueError, OverflowError, RecursionError):
-        if not _is_json_lines(path):
-            return _document_table(path)
+    with opening(path, "JSON", ValueError, RecursionError):
+        _require_lines(path)
         schema = _open_lines(path).schema
 
     def batches(types: Types) -> Batches:
@@ -62,66 +56,17 @@ def _text(path: Path) -> Any:
     return pyarrow.input_stream(str(path), compression="detect")
 
 
-def _is_json_lines(path: Path) -> bool:
-    """Return whether each line is a row, by the first one."""
+def _require_lines(path: Path) -> None:
+    """Raise StorageError unless the first line is an object."""
     with _text(path) as stream:
         lines = io.TextIOWrapper(stream, "utf-8-sig")
-        first = next((line for line in lines if line.strip()), "")
-        if first.lstrip()[:1] != "{":
-            return False
-        try:
-            row = json.loads(first)
-        except ValueError:  # it goes on in the next line
-            return False
-        is_only_line = not any(line.strip() for line in lines)
-    # a single object of lists or objects is a document of columns
-    return not is_only_line or not any(
-        isinstance(value, dict | list) for value in row.values()
-    )
-
-
-def _document_table(path: Path) -> RawTable:
-    with _text(path) as stream:
-        columns = _columns_of(path, json.loads(stream.read()))
-    arrays = {name: column_of(values) for name, values in columns.items()}
-    mixed = []
-    for name, values in columns.items():
-        has_other_types = not {type(value) for value in values} <= {str, type(None)}
-        if arrays[name].type == pyarrow.string() and has_other_types:
-            mixed.append(name)
-    notes = [f"numbers and texts, read as text: {listed(mixed)}"] if mixed else []
-    return memory_table(path.name, pyarrow.table(arrays), notes)
-
-
-def _columns_of(path: Path, document: Any) -> dict[str, Any]:
-    """Return the columns of an array of objects, or of an object of columns.
-
-    A column is an array, or an object with the numbers of rows, as pandas writes it.
-    """
-    if _are(document, dict):
-        keys = _keys_of(document)
-        return {key: [row.get(key) for row in document] for key in keys}
-    columns = document if isinstance(document, dict) else {}
-    values = list(columns.values())
-    if _are(values, dict):
-        rows = _keys_of(values)
-        if all(row.isdigit() for row in rows):
-            return {
-                name: [values.get(row) for row in rows]
-                for name, values in columns.items()
-            }
-    elif _are(values, list) and len(set(map(len, values))) == 1:
-        return columns
-    raise StorageError(
-        f"{path} holds JSON that is no table; expected lines of objects, an array of"
-        " objects, or an object of columns as long as each other"
-    )
-
-
-def _are(values: Any, kind: type) -> bool:
-    is_list = isinstance(values, list) and bool(values)
-    return is_list and all(isinstance(value, kind) for value in values)
-
-
-def _keys_of(rows: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for row in rows for key in row))
+        first = next((line for line in lines if line.strip()), "{}")
+    row = None
+    with suppress(ValueError):
+        row = json.loads(first)
+    if not isinstance(row, dict):
+        raise StorageError(
+            f"{path} does not begin with a line that is an object; expected JSON lines,"
+            " one object for each row. Convert it first; of an array of objects,"
+            " `jq -c '.[]'` makes lines"
+        )

@@ -66,14 +66,8 @@ FORMS = {
     "t": lambda path: path.write_text(CSV.replace(",", ";").replace(".", ",")),
     "t.data": aligned,
     "aligned.csv": aligned,
-    "columns.json": as_json,
-    "records.json": lambda path: as_json(path, orient="records"),
     "lines.json": lambda path: as_json(path, orient="records", lines=True),
-    "lists.json": lambda path: path.write_text(json.dumps(FRAME.to_dict("list"))),
-    "pretty.json": lambda path: path.write_text(
-        json.dumps(FRAME.to_dict("records"), indent=1)
-    ),
-    "records.bin": lambda path: as_json(path, orient="records"),
+    "lines.bin": lambda path: as_json(path, orient="records", lines=True),
     "t.bin": lambda path: FRAME.to_parquet(path),
 }
 
@@ -123,25 +117,24 @@ REFUSED = {
         lambda path: path.write_text("\n".join(map(json.dumps, MIXED))),
         (StorageError, "name"),
     ),
-    "index.json": (
-        lambda path: as_json(path, orient="index"),
-        (StorageError, "array of objects"),
+    "records.json": (
+        lambda path: as_json(path, orient="records"),
+        (StorageError, "jq"),
     ),
-    "split.json": (
-        lambda path: as_json(path, orient="split"),
-        (StorageError, "array of objects"),
+    "records": (lambda path: as_json(path, orient="records"), (StorageError, "jq")),
+    "pretty.json": (
+        lambda path: path.write_text(json.dumps(FRAME.to_dict("list"), indent=1)),
+        (StorageError, "jq"),
     ),
-    "words.json": (
-        lambda path: path.write_text('["a", "b"]'),
-        (StorageError, "array of objects"),
-    ),
+    "columns.json": (as_json, (ValueError, "'y'")),
+    "words.json": (lambda path: path.write_text('["a", "b"]'), (StorageError, "jq")),
     "broken.json": (
         lambda path: path.write_text('{"a": [1,'),
         (StorageError, "broken.json"),
     ),
     "nested.json": (
         lambda path: path.write_text(
-            json.dumps([{"a": {f"key {i}": i for i in range(500)}, "y": 1}] * 3)
+            json.dumps({"a": {f"key {i}": i for i in range(500)}, "y": 1})
         ),
         (DataError, "'a'", "drop"),
     ),
