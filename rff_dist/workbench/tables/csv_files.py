@@ -73,8 +73,6 @@ class Dialect:
     missing: list[str] = field(default_factory=list)
     #: lines above the names
     n_above: int = 0
-    #: whether each row ends in a delimiter, behind which there is no column
-    has_ends: bool = False
 
     @property
     def notes(self) -> list[str]:
@@ -90,16 +88,11 @@ class Dialect:
             notes.append(f"encoding {self.encoding}")
         if self.n_above:
             notes.append(f"lines above the names are skipped: {self.n_above}")
-        if self.has_ends:
-            notes.append("each row ends in a delimiter")
         return notes
 
     def open(self, path: Path, types: Types | None = None) -> Any:
         """Return a reader for a `with`, of all columns or of those in `types`."""
         names = None if self.names is None else numbered(self.names)
-        column_types = dict(types or {})
-        if names is not None and self.has_ends:  # the last column, which must be empty
-            column_types[names[-1]] = pyarrow.null()
         source: Any = str(path)
         encoding = self.encoding
         if self.delimiter == _ALIGNED:
@@ -124,8 +117,8 @@ class Dialect:
                 newlines_in_values=self.has_quotes,
             ),
             arrow_csv.ConvertOptions(
-                column_types=column_types,
-                include_columns=None if types is None else list(column_types),
+                column_types=types,
+                include_columns=None if types is None else list(types),
                 null_values=[*MISSING_TEXTS, *self.missing],
                 # other dates are read as text and by notations: Arrow makes the 2nd of
                 # March of 31.02.2024
@@ -162,8 +155,6 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
     dialect = find_dialect(path, reading)
     with opening(path, "CSV"), dialect.open(path) as reader:
         schema = reader.schema
-    if dialect.has_ends:
-        schema = schema.remove(len(schema) - 1)
 
     def batches(types: Types) -> Batches:
         with expecting_types(path), dialect.open(path, types) as reader:
@@ -219,15 +210,12 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
         n_above = 0
     delimiter, n_title, rows = _find_body(lines[n_above:], reading.delimiter)
     n_above += n_title
-    has_ends = _has_ends(rows)
     has_header = reading.header
     if has_header is None:
         has_header = has_names(rows)
     names = None
     if rows and not has_header:
         names = [str(i) for i in range(len(rows[0]))]
-    elif has_ends:
-        names = [*rows[0], ""][: len(rows[1])]
     elif rows and repeated(rows[0]):
         names = rows[0]
     return Dialect(
@@ -241,7 +229,6 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
         max(2**20, min(512 * longest, 2**24), 16 * longest),
         reading.missing or [],
         n_above,
-        has_ends,
     )
 
 
@@ -255,7 +242,7 @@ def _find_body(
     for start in [0, *written[1:_MOST_ABOVE]]:
         candidate = _find_delimiter(lines[start:], delimiter)
         rows = _rows(lines[start:], candidate)
-        is_table = len({len(row) for row in rows}) == 1 or _has_ends(rows)
+        is_table = len({len(row) for row in rows}) == 1
         has_cells = len(rows) > 1 and len(rows[0]) > 1
         # one column of texts with spaces has no title
         may_have_title = not start or candidate.strip(" ") != ""
@@ -264,19 +251,6 @@ def _find_body(
             return candidate, start, rows
     candidate = _find_delimiter(lines, delimiter)
     return candidate, 0, _rows(lines, candidate)
-
-
-def _has_ends(rows: list[list[str]]) -> bool:
-    """Return whether each row ends in a delimiter, and names do or are one fewer."""
-    if len(rows) < 2 or len(rows[1]) < 2:
-        return False
-    names, *others = rows
-    width = len(others[0])
-    if any(len(row) != width or row[-1] for row in others):
-        return False
-    has_one_name_fewer = len(names) == width - 1
-    names_end_too = names[-1] == "" and names[0] != ""
-    return has_one_name_fewer or names_end_too
 
 
 def has_names(rows: list[list[str]]) -> bool:
@@ -405,7 +379,6 @@ def _find_delimiter(lines: list[str], delimiter: str | None) -> str:
     for candidate in candidates:
         rows = _rows(lines, candidate)
         widths = {len(row) for row in rows}
-        is_even = len(widths) == 1 and widths != {1}
-        if is_even or (len(widths) == 2 and _has_ends(rows)):
+        if len(widths) == 1 and widths != {1}:
             return candidate
     return delimiter or ","

@@ -26,7 +26,7 @@ STORES = {
     "object store": lambda _: object_store(),
     "object store without If-Match": folder_as_object_store,
 }
-that_replace = pytest.mark.parametrize("store", list(STORES)[:3], indirect=True)
+that_replace = pytest.mark.parametrize("store", list(STORES)[:2], indirect=True)
 
 
 @pytest.fixture(params=STORES)
