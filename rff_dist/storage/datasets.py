@@ -179,8 +179,8 @@ def open_dataset(
     Parameters
     ----------
     url : str, Path or zarr.Group
-        A local path (a folder or a ZIP), or a URL of an object store (`s3://`, `gs://`,
-        `az://`, `https://`). For a grid also a Dataset of xarray.
+        A local path, or a URL of an object store (`s3://`, `gs://`, `az://`,
+        `https://`). For a grid also a Dataset of xarray.
     x, y : str, default="X", "y"
         Names of the arrays in the group. A group without "y" has no targets, which is
         enough to predict for; a `y` of another name must exist, except in a Dataset of

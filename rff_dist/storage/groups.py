@@ -8,7 +8,6 @@ two states if someone writes meanwhile, and would not notice chunks that were sw
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -425,11 +424,10 @@ def _require_data(url: PathLike) -> Location:
             f"no dataset at {path}: nothing is there{near}; expected a Zarr"
             f" group.{hint}"
         )
-    if not path.is_dir() and not zipfile.is_zipfile(path):
+    if not path.is_dir():
         raise StorageError(
-            f"{path} is a file; expected a Zarr group, which is a folder or a ZIP"
-            " of one. Turn CSV, Parquet or NumPy files into one with"
-            " rff_dist.workbench.tables.ingest (rff-dist ingest)"
+            f"{path} is a file; expected a Zarr group, which is a folder. Unpack it,"
+            " or make one of a table with `rff-dist ingest`"
         )
     return location
 

@@ -15,7 +15,6 @@ import os
 import re
 import time
 import uuid
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,7 +28,7 @@ from zarr.abc.store import Store
 from zarr.buffer.cpu import Buffer
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, ObjectStore, ZipStore
+from zarr.storage import LocalStore, ObjectStore
 
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.lazy import require
@@ -211,8 +210,6 @@ def _local(path: str) -> Location:
 def open_store(location: Location, *, read_only: bool = True) -> Store:
     """Open the Zarr store at `location`."""
     if location.is_local:
-        if read_only and zipfile.is_zipfile(location.path):
-            return ZipStore(location.path, mode="r")
         return LocalStore(location.path, read_only=read_only)
     if location.scheme == ICEBERG:
         raise StorageError(
@@ -418,9 +415,6 @@ def is_abandoned(location: Location) -> bool:
 
 def describe_files(folder: str) -> str:
     """Return the number of files below a folder, and a digest of names and times."""
-    if os.path.isfile(folder):  # a ZIP
-        stat = os.stat(folder)
-        return f"a file of {stat.st_size:,} bytes, of the time {stat.st_mtime_ns}"
     # Names, sizes and times without contents: this runs at each opening and after
     # failed reads.
     digest = hashlib.sha256()

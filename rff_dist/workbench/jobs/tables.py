@@ -7,7 +7,6 @@ levels and dates would get other numbers than those of the training rows.
 
 import os
 import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -38,9 +37,7 @@ def is_table(url: str) -> bool:
         folder = Path(location.path)
         is_zarr = any((folder / name).exists() for name in locations.NODE_FILES)
         return not is_zarr and any(folder.rglob("*.parquet"))
-    path = Path(location.path)
-    # of Zarr, perhaps
-    is_file = location.is_local and path.is_file() and not zipfile.is_zipfile(path)
+    is_file = location.is_local and Path(location.path).is_file()
     return is_file or files.table_kind(location.path) is not None
 
 

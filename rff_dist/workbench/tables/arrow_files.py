@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow
 from pyarrow import ipc
 
-from rff_dist.errors import StorageError
 from rff_dist.recipes.tables import (
     Batches,
     RawTable,
@@ -91,12 +90,8 @@ def arrow_table(path: Path) -> RawTable:
 
 def _arrow_reader(path: Path, source: Any) -> Any:
     with open(path, "rb") as file:
-        begin = file.read(6)
-    if begin[:4] == b"FEA1":
-        raise StorageError(
-            f"{path} is Feather of version 1; expected version 2. Write it again"
-        )
-    return ipc.open_file(source) if begin == b"ARROW1" else ipc.open_stream(source)
+        is_file = file.read(6) == b"ARROW1"
+    return ipc.open_file(source) if is_file else ipc.open_stream(source)
 
 
 def _numbered_schema(schema: pyarrow.Schema) -> pyarrow.Schema:

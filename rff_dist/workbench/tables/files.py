@@ -12,9 +12,7 @@ import glob
 import hashlib
 import json
 import logging
-import lzma
 import os
-import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,13 +45,11 @@ _SUFFIXES = {
     ".xlsx": (".xlsx", ".xlsm"),
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
-_PACKED = (".zip", ".xz")  # unpacked before they are read
 #: First bytes of the formats that are recognised without a suffix; other binary files
 #: are unknown. Of ZIP archives only workbooks are.
 _BEGINNINGS = {
     b"PAR1": ".parquet",
     b"ARROW1": ".arrow",
-    b"FEA1": ".arrow",
     b"PK": ".xlsx",
 }
 # Hive's name of a folder whose rows have no value
@@ -103,7 +99,7 @@ def fetch(file: File) -> Iterator[Path]:
     """
     path = Path(file.location.path)
     is_local = file.location.is_local
-    is_packed = path.name.lower().endswith(_PACKED)
+    is_packed = path.name.lower().endswith(".zip")
     if is_local and not is_packed:
         yield path
         return
@@ -131,26 +127,19 @@ def _download(location: Location, path: Path) -> None:
 
 
 def _unpack(path: Path, folder: Path) -> Path:
-    damaged = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError)
-    with opening(path, "a packed file", *damaged):
-        if path.suffix.lower() == ".xz":
-            target = folder / path.stem
-            with lzma.open(path) as content, open(target, "wb") as output:
-                shutil.copyfileobj(content, output)
-            return target
-
-        with zipfile.ZipFile(path) as archive:
-            names = [
-                name
-                for name in archive.namelist()
-                if name[-1] != "/" and "__MACOSX" not in name
-            ]
-            if len(names) != 1:
-                raise StorageError(
-                    f"{path} holds {len(names):,} files; expected one table. Unpack it,"
-                    " and give its files"
-                )
-            return Path(archive.extract(names[0], folder))
+    damaged = (zipfile.BadZipFile, zlib.error, RuntimeError)
+    with opening(path, "a packed file", *damaged), zipfile.ZipFile(path) as archive:
+        names = [
+            name
+            for name in archive.namelist()
+            if name[-1] != "/" and "__MACOSX" not in name
+        ]
+        if len(names) != 1:
+            raise StorageError(
+                f"{path} holds {len(names):,} files; expected one table. Unpack it,"
+                " and give its files"
+            )
+        return Path(archive.extract(names[0], folder))
 
 
 def identify(file: File, path: Path) -> Provenance:
@@ -394,9 +383,7 @@ def _remote_file(
 
 def table_kind(path: str) -> str | None:
     """Return the kind that a file's name says, or None."""
-    name = split_sheet(path)[0].lower()
-    for packed in (".zip", ".xz"):
-        name = name.removesuffix(packed)
+    name = split_sheet(path)[0].lower().removesuffix(".zip")
     for kind, suffixes in _SUFFIXES.items():
         ends = _COMPRESSED if kind in (".csv", ".jsonl") else ("",)
         if name.endswith(tuple(suffix + end for suffix in suffixes for end in ends)):

@@ -4,7 +4,6 @@ a short message.
 
 import gzip
 import json
-import lzma
 import zipfile
 from pathlib import Path
 
@@ -59,7 +58,6 @@ def as_json(path, **how):
 FORMS = {
     "t.csv.zip": lambda path: zipped(path, "inner/t.csv"),
     "t.zip": lambda path: zipped(path, "t.csv", "__MACOSX/._t.csv"),
-    "t.csv.xz": lambda path: packed(path, lzma.open),
     "t.dat.gz": lambda path: packed(path, gzip.open),
     "t.dat": lambda path: path.write_text(CSV),
     "t.user": lambda path: FRAME.to_csv(path, index=False, sep="|"),
