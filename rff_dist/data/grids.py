@@ -475,27 +475,6 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
     return replace(dataset, piece_rows=piece_rows, inputs=tuple(inputs))
 
 
-def repeated_reads(dataset: GridDataset) -> dict[str, float]:
-    """Return how many times a pass decodes a variable, if more than once."""
-    grid = dataset.grid
-    times = {}
-    for variable in dataset.variables:
-        factor = 1.0
-        for dim, n, chunk in zip(
-            variable.dims, variable.shape, variable.chunks, strict=True
-        ):
-            starts = range(0, n, grid.piece[grid.dims.index(dim)])
-            ends = [*starts[1:], n]
-            spans = [
-                -(-end // chunk) - start // chunk
-                for start, end in zip(starts, ends, strict=True)
-            ]
-            factor *= sum(spans) / -(-n // chunk)
-        if factor > 1 and len(variable.dims) > 1:
-            times[variable.name] = factor
-    return times
-
-
 @dataclass(frozen=True, eq=False)
 class GridColumn:
     """The groups of a grid's rows, or their one target as labels of whole numbers: a

@@ -241,14 +241,6 @@ def open_grid(
     described = grid_attributes.mappings_of([v.attributes for v in dataset.variables])
     systems = [dict(_array(group, name).attrs) for name in sorted(described & names)]
     dataset = replace(dataset, reference=grid_attributes.reference_of(systems))
-    for name, n_times in grids.repeated_reads(dataset).items():
-        _log.warning(
-            "the chunks of %r do not fit the pieces of %s cells in which the grid is"
-            " read: each pass decodes them %.1f times. Rechunk it if that takes long",
-            name,
-            dataset.grid.piece,
-            n_times,
-        )
     n_cells = int(np.prod(dataset.grid.shape))
     _log.info(
         "%s of %s cells have all variables", f"{dataset.n_samples:,}", f"{n_cells:,}"
