@@ -278,30 +278,19 @@ def _facets_of_data(
     }
     if recipe is not None and (files := sources.known_sources(dataset.attributes)):
         facets["columnLineage"] = _column_lineage(recipe, str(files[-1].get("name")))
-    quality: Any = facet_v2.data_quality_metrics_input_dataset
-    if is_output:
-        quality = facet_v2.data_quality_metrics_dataset
-    # values that were missing in the table that the recipe was learned from
-    parts = [] if recipe is None else recipe.columns[:_MOST_COLUMNS]
-    numbers = [part for part in parts if isinstance(part, encoders.Number)]
-    metrics = {
-        part.column: quality.ColumnMetrics(nullCount=part.n_missing) for part in numbers
-    }
     n_bytes = dataset.n_samples * (
         dataset.n_features * dataset.dtype.itemsize + 8 * dataset.n_targets
     )
     if is_output:
-        facets["dataQualityMetrics"] = quality.DataQualityMetricsDatasetFacet(
-            metrics, dataset.n_samples
+        written = facet_v2.output_statistics_output_dataset
+        counts = written.OutputStatisticsOutputDatasetFacet(dataset.n_samples, n_bytes)
+        return {"outputStatistics": counts}, facets
+    read = facet_v2.input_statistics_input_dataset
+    return {
+        "inputStatistics": read.InputStatisticsInputDatasetFacet(
+            dataset.n_samples, n_bytes
         )
-        counted = (
-            facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
-        )
-        return {"outputStatistics": counted(dataset.n_samples, n_bytes)}, facets
-    counts = quality.DataQualityMetricsInputDatasetFacet(
-        metrics, dataset.n_samples, n_bytes
-    )
-    return {"dataQualityMetrics": counts}, facets
+    }, facets
 
 
 def _column_lineage(recipe: recipes.Recipe, table: str) -> Any:
