@@ -30,7 +30,7 @@ from rff_dist.estimators.values import (
     validated_weights,
 )
 from rff_dist.recipes import frames, model_rows, recipes
-from rff_dist.storage import datasets
+from rff_dist.storage import arrays, datasets
 from rff_dist.typing import AnyArray, Facts
 
 
@@ -45,14 +45,14 @@ def is_in_memory(X: object) -> bool:
     return not (is_stored(X) or xarrays.is_xarray(X) or is_dask(X) or _is_zarr(X))
 
 
-def _is_zarr(value: object, name: str = "") -> bool:
-    kind = type(value)  # by its name, since only `storage` imports Zarr
-    return kind.__module__.partition(".")[0] == "zarr" and name in ("", kind.__name__)
+def _is_zarr(value: object) -> bool:
+    # by its name, since only `storage` imports Zarr
+    return type(value).__module__.partition(".")[0] == "zarr"
 
 
 def is_stored(X: object) -> bool:
-    """Return whether X is a dataset, or a path, URL or group of one."""
-    return isinstance(X, str | os.PathLike | Dataset) or _is_zarr(X, "Group")
+    """Return whether X is a dataset, or a path or URL of one."""
+    return isinstance(X, str | os.PathLike | Dataset)
 
 
 def as_dataset(
@@ -101,13 +101,13 @@ def as_dataset(
         expected = () if reset else getattr(estimator, "feature_names_in_", ())
         targets = y if supervised else None
         dataset = xarrays.open_xarray(X, targets, sample_weight, expected=expected)
-    elif is_dask(X):
+    else:
         from rff_dist.engines.dask_arrays import DaskArrayDataset
 
+        if not is_dask(X):
+            X = arrays.as_dask(X)
         client = getattr(getattr(estimator, "engine", None), "client", None)
         dataset = DaskArrayDataset(X, y, sample_weight, client=client)
-    else:
-        dataset = datasets.dataset_from_arrays(X, y, sample_weight)
     if supervised and dataset.n_targets < 1:
         raise DataError(
             f"{type(estimator).__name__} requires y to be passed, but the data have"

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.errors import ChunkNotFoundError
+from zarr.storage import LocalStore
 
 from rff_dist.data.array_checks import native
 from rff_dist.data.columns import TEXT, is_text
@@ -262,6 +264,26 @@ def require_chunks(array: ZarrArray, missing_chunks: str = "error") -> ZarrArray
             f"`missing_chunks`={missing_chunks!r}; expected 'error' or 'fill'"
         )
     return array.with_config({"read_missing_chunks": missing_chunks == "fill"})
+
+
+def as_dask(array: Any) -> Any:
+    """Return an array that a user opened as a Dask array of whole rows.
+
+    Raises StorageError for another object of Zarr.
+    """
+    import dask.array
+
+    if not isinstance(array, zarr.Array):
+        raise StorageError(
+            f"X is a {type(array).__name__} of Zarr; expected its path or URL"
+        )
+    if isinstance(array.store, LocalStore):
+        # A relative path would lead processes in another folder to other data.
+        place = os.path.abspath(array.store.root / array.path)
+        array = zarr.open_array(place, mode="r")
+    chunks = (stored_rows(array), *array.shape[1:])
+    from_array: Any = dask.array.from_array
+    return from_array(require_chunks(array), chunks)
 
 
 def stored_rows(array: ZarrArray) -> int:

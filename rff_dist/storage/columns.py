@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import zarr
 
 from rff_dist.checks import as_array
 from rff_dist.data import dask_collections
@@ -25,7 +24,7 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays
 from rff_dist.storage.arrays import ZarrArray
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
-from rff_dist.storage.groups import StoredArray, find_group, take_open
+from rff_dist.storage.groups import StoredArray, find_group
 from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
@@ -54,7 +53,7 @@ class StoredValues:
 
 
 class StoredColumn(StoredValues):
-    """A 1-D Zarr array, made by `open_column` or `as_column`; it pickles as its URL."""
+    """A 1-D Zarr array, made by `open_column`; it pickles as its URL."""
 
     def __init__(self, values: StoredArray) -> None:
         super().__init__(values)
@@ -65,10 +64,9 @@ class StoredColumn(StoredValues):
             )
 
     @property
-    def url(self) -> str | None:
-        """The group that it is in; None for an array that was handed over open."""
-        group = self.values.group
-        return None if group is None else group.url
+    def url(self) -> str:
+        """The group that it is in."""
+        return self.values.group.url
 
     @property
     def array(self) -> ZarrArray:
@@ -109,7 +107,7 @@ class StoredColumn(StoredValues):
 
 
 def open_column(
-    url: PathLike | zarr.Group,
+    url: PathLike,
     name: str,
     *,
     missing_chunks: str = "error",
@@ -120,7 +118,7 @@ def open_column(
 
     Parameters
     ----------
-    url : str, Path or zarr.Group
+    url : str or Path
         As in `open_dataset`, like `missing_chunks` and `version`.
     name : str
         An array of integers, booleans, text of fixed or variable width, or floats that
@@ -158,8 +156,8 @@ def column_of(dataset: Dataset, name: str) -> StoredColumn:
         )
     if dataset.url is None:
         raise StorageError(
-            f"{dataset!r} was made of open arrays, so {name!r} names nothing; give the"
-            " values themselves, or open the dataset by its URL"
+            f"{dataset!r} is not stored, so {name!r} names nothing; give the values"
+            " themselves, or open the dataset by its URL"
         )
     return open_column(
         dataset.url,
@@ -187,16 +185,12 @@ def ids_of(dataset: Dataset) -> StoredColumn | None:
 def as_column(values: Any, *, name: str = "y") -> Column:
     """Return labels or groups as a column.
 
-    A Zarr array is not read yet, a Dask collection is computed. Raises DataError if
+    An open Zarr array is read, a Dask collection is computed. Raises DataError if
     there is more than one axis, or, with the row's number, if a value is missing, NaN,
     a fraction, a time or another object.
     """
     if isinstance(values, MemoryColumn | StoredColumn):
         return values
-    if isinstance(values, zarr.Array):
-        values = take_open(values, name)
-    if isinstance(values, StoredArray):
-        return StoredColumn(values)
     if hasattr(values, "__dask_graph__"):
         (values,) = dask_collections.compute(values)
     array = as_array(values, name)
@@ -246,7 +240,7 @@ def fold_by_time(
     Rows of the same time are in one fold. By default there are 5 folds, or fewer if
     there are fewer times; fewer times than `n_folds` raise DataError.
     """
-    if not isinstance(dataset, ZarrDataset) or dataset.url is None:
+    if not isinstance(dataset, ZarrDataset):
         return None
     name = dataset.attributes.get(TIME_COLUMN)
     if name is None:

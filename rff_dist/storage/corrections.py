@@ -454,7 +454,7 @@ def convert_dataset(
     group = find_group(url)
     headers = read_headers(group)
     if "X" not in headers:
-        raise StorageError(f"{group.place} has no array 'X'; expected a dataset")
+        raise StorageError(f"{group.url} has no array 'X'; expected a dataset")
     refuse_others(group)
     n_samples = headers["X"].shape[0]
     chunk_rows = headers["X"].stored_rows

@@ -11,19 +11,16 @@ sharded or not, with or without checksums.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self, TypedDict, Unpack, overload
 
-import numpy as np
-import zarr
-
-from rff_dist.data import array_checks, digests, memory, xarrays
+from rff_dist.data import array_checks, memory, xarrays
 from rff_dist.data.grid_attributes import marks_of
 from rff_dist.data.grids import GridDataset
 from rff_dist.errors import NoSuchVersionError, StorageError
 from rff_dist.storage import grids as stored_grids
-from rff_dist.storage import groups, manifests, repositories
-from rff_dist.storage.arrays import Header, ZarrArray
+from rff_dist.storage import manifests, repositories
+from rff_dist.storage.arrays import Header
 from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
 from rff_dist.storage.locations import json_digest, parse_location
 from rff_dist.storage.manifests import manifest_of
@@ -39,8 +36,7 @@ type ArrayNames = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True, eq=False)
 class ZarrDataset(memory.IndexedDataset):
-    """Rows in Zarr, made by `open_dataset` or `dataset_from_arrays`, which check shapes
-    and dtypes.
+    """Rows in Zarr, made by `open_dataset`, which checks shapes and dtypes.
 
     It pickles as its URL and options, and unpickling opens it again. So a task carries
     no store and no credentials.
@@ -48,17 +44,23 @@ class ZarrDataset(memory.IndexedDataset):
 
     X: StoredArray  # shape (n_samples, n_features)
     #: Shape (n_samples,) or (n_samples, n_targets).
-    y: StoredArray | AnyArray | None = None
+    y: StoredArray | None = None
     #: Shape (n_samples,); None means 1 for each row.
-    sample_weight: StoredArray | AnyArray | None = None
-    url: str | None = None  # None for arrays that were handed over open
+    sample_weight: StoredArray | None = None
     attributes: Facts = field(default_factory=dict)  # of the group
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
     missing_chunks: str = "error"  # or "fill", as in `open_dataset`
     version: str | None = None  # the snapshot of a versioned dataset
-    _group: StoredGroup | None = None  # None for arrays that were handed over open
     _array_names: ArrayNames = _ROLES
+
+    @property
+    def url(self) -> str:  # type: ignore[override]  # read-only
+        return self._group.url
+
+    @property
+    def _group(self) -> StoredGroup:
+        return self.X.group
 
     @property
     def chunk_rows(self) -> int:
@@ -69,7 +71,7 @@ class ZarrDataset(memory.IndexedDataset):
         return self.chunk_rows
 
     @property
-    def _parts(self) -> dict[str, StoredArray | AnyArray]:
+    def _parts(self) -> dict[str, StoredArray]:
         arrays = zip(_ROLES, (self.X, self.y, self.sample_weight), strict=True)
         return {role: array for role, array in arrays if array is not None}
 
@@ -89,9 +91,7 @@ class ZarrDataset(memory.IndexedDataset):
         sha256 = manifest_of(self.attributes).get("sha256")
         facts = {}
         for role, part in self._parts.items():
-            if isinstance(part, np.ndarray):
-                facts[role] = digests.digest_array(part)
-            elif self.version is not None and sha256 is not None:
+            if self.version is not None and sha256 is not None:
                 # A snapshot never changes, so its manifest is enough, and no chunk is
                 # read.
                 facts[role] = part.header.text
@@ -103,8 +103,6 @@ class ZarrDataset(memory.IndexedDataset):
 
     @cached_property  # For plain Zarr in an object store it lists all objects.
     def _content_key(self) -> str | None:
-        if self._group is None:
-            return None
         return self._group.content_key(self._array_names, self.missing_chunks)
 
     def content_key(self) -> str | None:
@@ -124,20 +122,13 @@ class ZarrDataset(memory.IndexedDataset):
         return json_digest([n_samples, digest, self._array_names])
 
     def check_unchanged(self) -> None:
-        if self._group is not None:
-            self._group.check_unchanged()
+        self._group.check_unchanged()
 
     def can_travel(self) -> bool:
-        return all(
-            isinstance(part, np.ndarray) or part.can_travel()
-            for part in self._parts.values()
-        )
+        return True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._group is not None:
-            return _open, (self._group, self._array_names, self.missing_chunks)
-        parts = (self.X, self.y, self.sample_weight)
-        return partial(ZarrDataset, missing_chunks=self.missing_chunks), parts
+        return _open, (self._group, self._array_names, self.missing_chunks)
 
     def __repr__(self) -> str:
         return (
@@ -155,7 +146,7 @@ class _Names(TypedDict, total=False):
 
 @overload
 def open_dataset(
-    url: PathLike | zarr.Group, *, x: str = "X", **names: Unpack[_Names]
+    url: PathLike, *, x: str = "X", **names: Unpack[_Names]
 ) -> ZarrDataset: ...
 
 
@@ -178,7 +169,7 @@ def open_dataset(
 
     Parameters
     ----------
-    url : str, Path or zarr.Group
+    url : str or Path
         A local path, or a URL of an object store (`s3://`, `gs://`, `az://`,
         `https://`). For a grid also a Dataset of xarray.
     x, y : str, default="X", "y"
@@ -226,55 +217,6 @@ def open_dataset(
     return _open(group, (x, y, sample_weight), missing_chunks, is_first=True)
 
 
-def dataset_from_arrays(
-    X: ZarrArray,
-    y: ZarrArray | AnyArray | None = None,
-    sample_weight: ZarrArray | AnyArray | None = None,
-    *,
-    missing_chunks: str = "error",
-) -> ZarrDataset:
-    """Make a dataset of open Zarr arrays, from one group or several.
-
-    It can be sent to other processes if the arrays lie in local folders.
-
-    Parameters
-    ----------
-    X : zarr.Array of shape (n_samples, n_features)
-        Inputs.
-    y : zarr.Array or array of shape (n_samples,) or (n_samples, n_targets), optional
-        Targets.
-    sample_weight : zarr.Array or array of shape (n_samples,), optional
-        Weights.
-    missing_chunks : {"error", "fill"}, default="error"
-        As in `open_dataset`.
-
-    Raises
-    ------
-    StorageError
-        If the arrays are not numbers or have other shapes.
-    DataError
-        If their numbers of rows differ, or X has no column.
-    """
-    parts: dict[str, Any] = {}
-    labels = {}
-    for role, array in zip(_ROLES, (X, y, sample_weight), strict=True):
-        if isinstance(array, zarr.Array):
-            parts[role] = groups.take_open(array, role, missing_chunks)
-            _refuse_text(parts[role])
-            labels[role] = parts[role].label
-        elif array is not None:
-            parts[role] = np.asarray(array)
-            array_checks.require_numbers(role, parts[role])
-            labels[role] = f"array {role!r} in memory"
-    shapes = {role: part.shape for role, part in parts.items()}
-    # A caller may put together arrays of different lengths: a DataError. In a stored
-    # group they are damage, for which `_check_shapes` raises StorageError.
-    n_rows = {role: shape[0] if shape else 0 for role, shape in shapes.items()}
-    array_checks.require_rows(n_rows)
-    _check_shapes(shapes, labels)
-    return ZarrDataset(**parts, missing_chunks=missing_chunks)
-
-
 def _refuse_text(array: StoredArray) -> None:
     if array.header.dtype.kind in "UT":
         raise StorageError(
@@ -299,7 +241,7 @@ def _open(
             arrays[role] = array
         elif (role, name) != ("y", "y"):
             raise StorageError(
-                f"{group.place} has no array {name!r}; it holds {group.array_names()}. "
+                f"{group.url} has no array {name!r}; it holds {group.array_names()}. "
                 f"Expected {role} there; name it by `{role if role != 'X' else 'x'}`"
             )
     if is_first:
@@ -312,13 +254,11 @@ def _open(
         target_names = _names(group, "target_names", n_targets)
     return ZarrDataset(
         **arrays,
-        url=group.url,
         attributes=group.attributes,
         feature_names=_names(group, "feature_names", shapes["X"][1]),
         target_names=target_names,
         missing_chunks=missing,
         version=group.version,
-        _group=None if group.url is None else group,
         _array_names=names,
     )
 
@@ -332,7 +272,7 @@ def _warn(
         _log.warning(
             "%s holds sample weights, which are not used; give"
             ' sample_weight="sample_weight" to use them',
-            group.place,
+            group.url,
         )
     for array in arrays.values():
         marks = marks_of(dict(array.array.attrs), array.header.dtype)
@@ -358,9 +298,9 @@ def compare_versions(
     """
     group = dataset._group
     names = dataset._array_names
-    if group is None or dataset.version is None:
+    if dataset.version is None:
         raise NoSuchVersionError(f"{dataset!r} keeps no versions")
-    location = parse_location(str(group.url))
+    location = parse_location(group.url)
     before = repositories.find_snapshot(location, version)
     # One cache for both: a chunk that did not change is the same object, and is read
     # once.
@@ -412,7 +352,7 @@ def _names(group: StoredGroup, key: str, width: int) -> tuple[str, ...] | None:
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not is_list or len(names) != width:
         raise StorageError(
-            f"attribute {key!r} of {group.place} is {str(names)[:100]}; expected a list"
+            f"attribute {key!r} of {group.url} is {str(names)[:100]}; expected a list"
             f" of {width} names"
         )
     return tuple(names)

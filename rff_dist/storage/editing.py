@@ -178,7 +178,7 @@ def editing(location: Location) -> Iterator[DatasetEditor]:
     with repositories.changing(location) as change:
         # The headers come through the checks of what is read; the group for writing is
         # Zarr's own.
-        stored = StoredGroup(change.store, str(location))
+        stored = StoredGroup(change.store, location.url)
         headers = read_headers(stored)
         group = zarr.open_group(change.store, mode="r+")
         n_before = _check(stored, headers)
@@ -201,7 +201,7 @@ def _check(dataset: StoredGroup, headers: Mapping[str, Header]) -> int:
     """Return the number of rows; refuse a repository that others wrote."""
     if "X" not in headers or not dataset.manifest:
         raise StorageError(
-            f"{dataset.place} is a repository that rff_dist did not write; expected a"
+            f"{dataset.url} is a repository that rff_dist did not write; expected a"
             " versioned dataset. Open its arrays with Icechunk, and write them with"
             " write_dataset"
         )
@@ -209,7 +209,7 @@ def _check(dataset: StoredGroup, headers: Mapping[str, Header]) -> int:
     n_samples = dataset.manifest.get("n_samples")
     if {shape[:1] for shape in shapes.values()} != {(n_samples,)}:
         raise StorageError(
-            f"the arrays of {dataset.place} have the shapes {shapes}, and its manifest"
+            f"the arrays of {dataset.url} have the shapes {shapes}, and its manifest"
             f" says {n_samples} rows; expected as many rows in all arrays. Go back to"
             " an earlier version (`rff-dist data rollback`)"
         )
@@ -222,7 +222,7 @@ def refuse_others(dataset: StoredGroup) -> None:
     others = sorted({*dataset.list_arrays()}.difference(ROLES))
     if others:
         raise StorageError(
-            f"{dataset.place} also holds {some([*map(repr, others)])}; expected only"
+            f"{dataset.url} also holds {some([*map(repr, others)])}; expected only"
             f" {', '.join(ROLES)}. Write other arrays to another group"
         )
 

@@ -28,7 +28,7 @@ from rff_dist.data.grid_inputs import Slices, Variable
 from rff_dist.data.grids import GridDataset
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import arrays, groups, locations
+from rff_dist.storage import arrays, locations
 from rff_dist.storage.arrays import ZarrArray, naming_cells
 from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
 from rff_dist.storage.locations import Location, open_store
@@ -78,8 +78,6 @@ class StoredVariable(Variable):
         return self.stored.content_key()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.group.url is None:
-            raise groups.cannot_travel(self.stored.label, self.group.store)
         return open_variable, (self.group, self.name, self.missing_chunks)
 
 
@@ -105,7 +103,7 @@ def open_variable(
         **xarrays.facts_of(name, decoded),
         chunks=stored.header.shards or stored.header.chunks,
         attributes=dict(stored.array.attrs),
-        can_travel=stored.can_travel(),
+        can_travel=True,
         doubtful_fill=doubtful_fill,
         stored=stored,
         group=group,
@@ -314,7 +312,7 @@ def find_inputs(url: PathLike, version: str | None, card: Facts) -> list[str] | 
 
 
 def _array(group: StoredGroup, name: str) -> ZarrArray:
-    return zarr.open_array(group.store, path=f"{group.prefix}{name}", mode="r")
+    return zarr.open_array(group.store, path=name, mode="r")
 
 
 # -- results as variables
@@ -438,7 +436,7 @@ def create_grid_output(
         url,
         write_variables,
         attributes,
-        inputs=[] if group.url is None else [locations.parse_location(group.url)],
+        inputs=[locations.parse_location(group.url)],
         overwrite=overwrite,
         staged=staged,
     )

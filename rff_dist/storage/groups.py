@@ -19,7 +19,6 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, WrapperStore
 
 from rff_dist.data.array_checks import check_indices
 from rff_dist.errors import (
@@ -45,11 +44,7 @@ class StoredGroup:
     """
 
     store: Store
-    place: str  # its name in errors
-    root: str = ""  # its path in the store
-    #: None if its store was handed over open and is not a local folder: no other
-    #: process can open it.
-    url: str | None = None
+    url: str
     #: In an object store: the URL of the folder that a dataset is in since it was
     #: overwritten.
     generation: str | None = None
@@ -67,7 +62,7 @@ class StoredGroup:
         """
         if self.files is None:
             return
-        files = locations.describe_files(str(self.url))
+        files = locations.describe_files(self.url)
         if files != self.files:
             raise ConflictError(
                 f"{self.url} was changed while it was read, or is another folder on"
@@ -91,17 +86,12 @@ class StoredGroup:
             return None
         return f"{self.url} {state} {[*options]!r}"
 
-    @property
-    def prefix(self) -> str:
-        """The beginning of its arrays' paths."""
-        return f"{self.root}/" if self.root else ""
-
     @cached_property
     def attributes(self) -> Summary:
         """The group's attributes; StorageError if there is no group, or an unfinished
         one, IntegrityError if it is damaged.
         """
-        attributes = _read_attributes(self.store, self.prefix, self.place)
+        attributes = _read_attributes(self.store, self.url)
         manifest = manifest_of(attributes)
         if self.may_be_unfinished:
             return attributes
@@ -110,12 +100,12 @@ class StoredGroup:
         is_ours = isinstance(attributes.get(MANIFEST), Mapping)
         if is_ours and manifest.get("state") != "complete":
             raise StorageError(
-                f"{self.place} is unfinished: its writer stopped before the end. Write"
+                f"{self.url} is unfinished: its writer stopped before the end. Write"
                 " it again"
             )
         if self.sha256 is not None and manifest.get("sha256") != self.sha256:
             raise IntegrityError(
-                f"version {self.version} of {self.place} has the manifest of another"
+                f"version {self.version} of {self.url} has the manifest of another"
                 " version; restore it from a copy"
             )
         return attributes
@@ -137,7 +127,7 @@ class StoredGroup:
             }
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise IntegrityError(
-                f"the manifest of {self.place} is not as it was written; restore it"
+                f"the manifest of {self.url} is not as it was written; restore it"
                 " from a copy"
             ) from error
 
@@ -146,14 +136,12 @@ class StoredGroup:
         """A store that compares each chunk with the known checksum of its place."""
         if not self.parts:
             return self.store
-        sums = {
-            f"{self.prefix}{name}/c/": sums for name, (_, sums) in self.parts.items()
-        }
+        sums = {f"{name}/c/": sums for name, (_, sums) in self.parts.items()}
         return manifests.CheckedStore(self.store, sums)
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""
-        return f"array {name!r} of {self.place}"
+        return f"array {name!r} of {self.url}"
 
     def read_header(self, name: str, *, text: bool = False) -> Header | None:
         """Read the header of an array of numbers, or of `text`, and check it against
@@ -161,8 +149,7 @@ class StoredGroup:
         """
         expected, _ = self.parts.get(name, (None, None))
         label = self.label(name)
-        path = self.prefix + name
-        header = arrays.read_header(self._bound_store, path, label=label, text=text)
+        header = arrays.read_header(self._bound_store, name, label=label, text=text)
         digest = None
         # Without mark and entry it is an array of another program, which nothing binds.
         if header is not None and (expected is not None or header.is_marked):
@@ -185,7 +172,7 @@ class StoredGroup:
         label = self.label(name)
         array = arrays.open_array(
             self._bound_store,
-            self.prefix + name,
+            name,
             header,
             label=label,
             missing_chunks=missing_chunks,
@@ -199,15 +186,14 @@ class StoredGroup:
         array = self.find_array(name, text=text, missing_chunks=missing_chunks)
         if array is None:
             raise StorageError(
-                f"{self.place} has no array {name!r}; it holds {self.array_names()}"
+                f"{self.url} has no array {name!r}; it holds {self.array_names()}"
             )
         return array
 
     def list_arrays(self) -> list[str]:
         """Return the sorted names of all arrays."""
-        with locations.reaching(f"the arrays of {self.place} cannot be listed"):
-            group = zarr.open_group(self.store, path=self.root, mode="r")
-            return sorted(group.array_keys())
+        with locations.reaching(f"the arrays of {self.url} cannot be listed"):
+            return sorted(zarr.open_group(self.store, mode="r").array_keys())
 
     def array_names(self) -> str:
         """Return the arrays' names, as words for an error."""
@@ -222,9 +208,8 @@ class StoredArray:
     array: ZarrArray
     header: Header
     label: str  # its name in errors
-    group: StoredGroup | None  # None for an array that was handed over open
-    #: Its name in the group or in errors, and `missing_chunks`.
-    options: tuple[str, ...]
+    group: StoredGroup
+    options: tuple[str, ...]  # its name in the group, and `missing_chunks`
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -271,7 +256,7 @@ class StoredArray:
             # expected may come from a change.
             is_damage = isinstance(error, IntegrityError)
             is_other_chunk = isinstance(error.__cause__, WrongChunkError)
-            if self.group is not None and (not is_damage or is_other_chunk):
+            if not is_damage or is_other_chunk:
                 self.group.check_unchanged()
             raise
 
@@ -281,92 +266,34 @@ class StoredArray:
 
     def content_key(self) -> str | None:
         """Return a key as `StoredGroup.content_key`."""
-        if self.group is None:
-            return None
         return self.group.content_key(*self.options)
 
-    def can_travel(self) -> bool:
-        """Return whether other processes can open it."""
-        if self.group is not None:
-            return self.group.url is not None
-        return local_root(self.array.store, "") is not None
-
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.group is not None and self.group.url is not None:
-            return StoredGroup.open_array, (self.group, *self.options)
-        # An open array travels only as the path of a local folder; its store may have
-        # credentials.
-        if self.group is None and self.can_travel():
-            return take_open, (self.array, *self.options)
-        raise cannot_travel(self.label, self.array.store)
-
-
-def cannot_travel(label: str, store: Store) -> StorageError:
-    """Return the error of pickling data that were handed over open."""
-    return StorageError(
-        f"{label} cannot be sent to another process: its store ({type(store).__name__})"
-        " is not a local folder. Open the data by their URL instead, with open_dataset"
-        " or open_column"
-    )
-
-
-def take_open(
-    array: ZarrArray, name: str, missing_chunks: str = "error"
-) -> StoredArray:
-    """Check an array of numbers or text that was handed over open; errors call it
-    `name` if it has no path.
-    """
-    root = local_root(array.store, "")
-    if root is not None and not os.path.isabs(_innermost(array.store).root):
-        # A relative path would lead processes in another folder to other data.
-        store = LocalStore(root, read_only=True)
-        array = zarr.open_array(store, path=array.path, mode="r")
-    label = f"array {array.path or name!r} of {root or array.store}"
-    header = arrays.read_header(array.store, array.path, label=label, text=True)
-    if header is None:
-        raise StorageError(f"{label} is no longer there")
-    array = arrays.require_chunks(array, missing_chunks)
-    return StoredArray(array, header, label, None, (name, missing_chunks))
-
-
-def local_root(store: Store, path: str) -> str | None:
-    """Return the folder of a path in a store, if that is a local folder."""
-    store = _innermost(store)
-    if not isinstance(store, LocalStore):
-        return None
-    return os.path.abspath(os.path.join(store.root, path))
-
-
-def _innermost(store: Store) -> Any:
-    while isinstance(store, WrapperStore):  # one of our stores that check what is read
-        store = store._store
-    return store
+        return StoredGroup.open_array, (self.group, *self.options)
 
 
 # -- find groups
 
 
 def _reopen(
-    url: str | None,
+    url: str,
     generation: str | None,
     version: str | None,
     files: str | None,
 ) -> StoredGroup:
     """Return the group in the state in which it was pickled."""
-    location = parse_location(str(url))
+    location = parse_location(url)
     if version is not None:
         store = repositories.open_pinned(location, version)
     else:
         store = open_store(parse_location(generation or location.url))
-    group = StoredGroup(
-        store, str(location), "", location.url, generation, version, files
-    )
+    group = StoredGroup(store, url, generation, version, files)
     group.check_unchanged()
     return group
 
 
 def find_group(
-    url: PathLike | zarr.Group,
+    url: PathLike,
     version: str | None = None,
     *,
     may_be_unfinished: bool = False,
@@ -376,16 +303,9 @@ def find_group(
     Raises StorageError if nothing is there, or a file; NoSuchVersionError if there is
     no such version.
     """
-    if isinstance(url, zarr.Group):
-        root = local_root(url.store, url.path)
-        place = root or f"the group {url.path or '/'} in a {type(url.store).__name__}"
-        return StoredGroup(url.store, place, url.path, root)
     location = _require_data(url)
     group_in = partial(
-        StoredGroup,
-        place=str(location),
-        url=location.url,
-        may_be_unfinished=may_be_unfinished,
+        StoredGroup, url=location.url, may_be_unfinished=may_be_unfinished
     )
     if locations.is_versioned(location):
         store, snapshot, digest = repositories.open_snapshot(location, version)
@@ -443,12 +363,12 @@ def require_versions(location: Location) -> None:
         )
 
 
-def _read_attributes(store: Store, prefix: str, place: str) -> Summary:
+def _read_attributes(store: Store, place: str) -> Summary:
     """Read and check a group's attributes; if there is none, say what is there."""
     # Each name is a request to an object store, so the search ends with the first one
     # that is there.
     for name in locations.NODE_FILES:
-        content = locations.read_bytes(store, prefix + name, where=place)
+        content = locations.read_bytes(store, name, where=place)
         if content is not None:
             break
     else:
@@ -458,7 +378,7 @@ def _read_attributes(store: Store, prefix: str, place: str) -> Summary:
         )
     others = None
     if name == ".zgroup":  # format 2
-        others = locations.read_bytes(store, f"{prefix}.zattrs", where=place) or b"{}"
+        others = locations.read_bytes(store, ".zattrs", where=place) or b"{}"
     document = manifests.parse_group(content, place, others)
     if name == ".zarray" or document.get("node_type") == "array":
         parent, _, name = place.rstrip("/").rpartition("/")

@@ -266,8 +266,7 @@ def _record_of(group: StoredGroup) -> Record:
     # The digest guards against accidents, not against malicious authors.
     if type(kind) is not str or type(writer) is not str or type(metadata) is not dict:
         raise StorageError(
-            f"{group.place} does not have the fields of a record; restore it from a"
-            " copy"
+            f"{group.url} does not have the fields of a record; restore it from a copy"
         )
     return Record(kind, metadata, {}, manifest["format_version"], writer)
 
@@ -298,7 +297,7 @@ def _refuse_pickles(location: Location) -> None:
 def _read_array(group: StoredGroup, name: str) -> AnyArray:
     """Read an array that may be hostile, and check every byte."""
     if not _NAME.fullmatch(name):  # else it could lead out of the folder
-        raise UnsafeModelError(f"{group.place} names the array {name[:80]!r}")
+        raise UnsafeModelError(f"{group.url} names the array {name[:80]!r}")
     array = group.open_array(name, text=False)
     header = array.header
     if header.zarr_format != 3 or not {*header.codecs} <= _SAFE_CODECS:
@@ -309,7 +308,7 @@ def _read_array(group: StoredGroup, name: str) -> AnyArray:
         )
     # As floats, since the product of claimed lengths may overflow NumPy's integers.
     n_bytes = int(np.prod(header.shape, dtype=float)) * header.dtype.itemsize
-    n_stored = locations.stored_bytes(group.store, group.prefix + name, array.label)
+    n_stored = locations.stored_bytes(group.store, name, array.label)
     # Arrays are not compressed, so fewer stored bytes than claimed are damage, found
     # before memory is taken.
     if n_bytes > n_stored:

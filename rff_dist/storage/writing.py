@@ -27,12 +27,13 @@ from rff_dist.storage.arrays import (
     CHUNK_TARGET_BYTES,
     MAX_ROWS,
     ZarrArray,
+    as_dask,
     create_array,
     read_rows,
 )
 from rff_dist.storage.columns import as_column
 from rff_dist.storage.commit import Place, complete
-from rff_dist.storage.datasets import ZarrDataset, dataset_from_arrays, open_dataset
+from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import MANIFEST, NAME, PREFIXES
 from rff_dist.storage.repositories import Change
@@ -453,21 +454,18 @@ def read_source(
             raise DataError(
                 f"{name} is given without y; only training rows have it. Give y too"
             )
+    if isinstance(X, zarr.Array):
+        X = as_dask(X)
     if row_batches.is_lazy(X):
         return row_batches.lazy_batches([X, y, sample_weight, groups, ids]), None
     columns: dict[str, Any] = {"groups": groups, "ids": ids}
     # A vector of text, integers or booleans has labels, which keep their type.
-    targets = y if isinstance(y, zarr.Array) else np.asarray(y)
+    targets = np.asarray(y)
     if targets.ndim == 1 and targets.dtype.kind in "biuUTO":
         columns["y"] = y
         y = None
-    dataset: ZarrDataset | memory.ArrayDataset
-    if isinstance(X, zarr.Array):
-        dataset = dataset_from_arrays(X, y, sample_weight)
-        chunk_rows = dataset.chunk_rows
-    else:
-        dataset = memory.ArrayDataset(X, y, sample_weight)
-        chunk_rows = max(1, dataset.n_samples)
+    dataset = memory.ArrayDataset(X, y, sample_weight)
+    chunk_rows = max(1, dataset.n_samples)
     parts = {"X": dataset.X, "y": dataset.y, "sample_weight": dataset.sample_weight}
     for name, values in columns.items():
         parts[name] = None

@@ -2,15 +2,12 @@
 
 import math
 import os
-import pickle
-import re
 import time
 import uuid
 
 import distributed
 import psutil
 import pytest
-import zarr
 
 from rff_dist.data.blocks import BlockTask
 from rff_dist.engines import dask_cluster
@@ -23,13 +20,11 @@ from rff_dist.errors import (
     InvalidParameterError,
     StorageError,
 )
-from rff_dist.storage.datasets import dataset_from_arrays
 from tests.dask_processes import (
     once_after,
     run_dask,
     scaled,
     slow_power,
-    wait_until_no_tasks,
 )
 from tests.engine_contract import BLOCKS, OpenedIn, unit_blocks
 from tests.refusals import each, for_each_refusal, once, refuses
@@ -215,29 +210,6 @@ def test_functions_that_cannot_be_pickled_are_refused(embedded, tmp_path):
 
 def count_rows(rows, _):
     return len(rows.X)
-
-
-def assert_refused(engine, work, message):
-    seen = []
-    engine.observers = (seen.append,)
-    with pytest.raises(StorageError, match=message) as caught:
-        work()
-    assert "install" not in str(caught.value)
-    assert seen == []
-    wait_until_no_tasks(engine)
-
-
-def test_open_arrays_without_a_url_are_refused_in_the_words_of_storage(embedded):
-    engine = scaled(embedded, 1)
-    array = zarr.create_array({}, shape=(1_000, 2), chunks=(70, 2), dtype="f8")
-    task = BlockTask(dataset_from_arrays(array), count_rows)
-    with pytest.raises(StorageError) as words:
-        pickle.dumps(task)
-    assert_refused(
-        engine,
-        lambda: engine.map_reduce(task, BLOCKS, None),
-        f"^{re.escape(str(words.value))}$",
-    )
 
 
 def test_data_that_no_worker_can_open_give_the_error_of_storage_and_no_traceback(

@@ -10,7 +10,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -37,7 +36,6 @@ from rff_dist.engines.dask_arrays import DaskArrayDataset
 from rff_dist.errors import DataError
 from rff_dist.statistics.label_counts import count_labels
 from rff_dist.storage.columns import as_column, open_column
-from rff_dist.storage.datasets import dataset_from_arrays
 from tests.dask_processes import scaled
 from tests.refusals import each, for_each_refusal, once, refuses
 
@@ -58,14 +56,12 @@ def sources(X, weight, folder):
     write_dataset(
         folder / "d.zarr", X, np.zeros(N), sample_weight=weight, chunk_rows=64
     )
-    arrays = zarr.open_group(folder / "d.zarr", mode="r")
     return {
         "array": ArrayDataset(X, None, weight, chunk_rows=64),
         "sparse": SparseDataset(sp.csr_matrix(X), None, weight),
         "stored": open_dataset(
             folder / "d.zarr", y=None, sample_weight="sample_weight"
         ),
-        "open arrays": dataset_from_arrays(arrays["X"], None, arrays["sample_weight"]),
         "Dask": DaskArrayDataset(
             da.from_array(X, chunks=(64, -1)), None, da.from_array(weight, chunks=64)
         ),

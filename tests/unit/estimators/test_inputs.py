@@ -329,6 +329,7 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
             "all sample weights are zero",
         ),
         (lambda X, y: (zarr_array(X, (64, 4)), y[:-1]), DataError, "299"),
+        (lambda X, y: (zarr.create_group({}), y), StorageError, "path or URL"),
         (
             lambda X, y: (zarr_array(X, (64, 4)), None),
             DataError,

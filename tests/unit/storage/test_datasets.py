@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from zarr.codecs import Crc32cCodec
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import LocalStore
 
 from rff_dist.data.blocks import Block, check_finite, cut_blocks
 from rff_dist.errors import (
@@ -23,7 +23,7 @@ from rff_dist.errors import (
     OutputExistsError,
     StorageError,
 )
-from rff_dist.storage.datasets import dataset_from_arrays, open_dataset
+from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.writing import choose_chunk_rows, write_dataset
 from tests.bits import flipped
 from tests.refusals import refuses
@@ -407,11 +407,6 @@ class TestMovingBetweenProcesses:
             cwd=project_root,
         )
         assert run.stdout == b"2000\n"
-
-    def test_open_arrays_in_memory_say_that_they_cannot_move(self):
-        X = zarr.create_array(MemoryStore(), shape=(20, 2), dtype="f8", chunks=(5, 2))
-        with pytest.raises(StorageError, match=r"MemoryStore.* is not a local folder"):
-            pickle.dumps(dataset_from_arrays(X))
 
 
 class TestWriting:

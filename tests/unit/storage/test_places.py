@@ -1,7 +1,6 @@
 """Places: what a path or URL means, what links lead to, and what failures leave."""
 
 import os
-import pickle
 from pathlib import Path
 
 import icechunk
@@ -11,10 +10,8 @@ import zarr
 from numpy.testing import assert_array_equal
 
 from rff_dist import append_dataset, open_dataset, write_dataset
-from rff_dist.data.blocks import Block
 from rff_dist.errors import StorageError
-from rff_dist.storage import columns, locations, output_places, repositories
-from rff_dist.storage.datasets import dataset_from_arrays
+from rff_dist.storage import locations, output_places, repositories
 from rff_dist.text import redact, without_secrets
 
 ROWS = np.arange(12.0).reshape(6, 2)
@@ -132,24 +129,6 @@ def test_a_lock_leaves_files_of_others_alone(tmp_path, is_link):
         write_dataset("out.zarr", ROWS)
     assert theirs.read_text() == "theirs"
     assert lock.exists()
-
-
-def test_open_arrays_travel_as_absolute_paths(tmp_path, monkeypatch):
-    for name, shift in (("here", 0), ("there", 5)):
-        group = zarr.create_group(tmp_path / name / "r.zarr")
-        group.create_array("X", data=ROWS + shift)
-        group.create_array("y", data=np.arange(6) + shift)
-    monkeypatch.chdir(tmp_path / "here")
-    group = zarr.open_group("r.zarr", mode="r")
-    travelling = pickle.dumps(
-        (dataset_from_arrays(group["X"], np.arange(6.0)), columns.as_column(group["y"]))
-    )
-    monkeypatch.chdir(tmp_path / "there")
-    dataset, column = pickle.loads(travelling)
-    rows = dataset.read(Block(0, 0, 6))
-    assert_array_equal(rows.X, ROWS)
-    assert_array_equal(rows.y[:, 0], np.arange(6))
-    assert_array_equal(column.read(Block(0, 0, 6)), np.arange(6))
 
 
 class TestAppends:
