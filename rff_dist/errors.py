@@ -23,8 +23,7 @@
     │   ├── OutputBusyError (BlockingIOError)   another run is writing the output
     │   ├── IntegrityError                      the stored bytes differ from those that
     │   │                                       were written
-    │   ├── UnsafeModelError                    a file that could run code when loaded,
-    │   │                                       such as a pickle
+    │   ├── UnsafeModelError                    a file that could run code when loaded
     │   ├── VersionError                        written by a newer release
     │   ├── NoSuchVersionError (LookupError)    a registered model has no such version
     │   └── ConflictError                       somebody else changed the same thing at

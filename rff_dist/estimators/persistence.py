@@ -129,8 +129,8 @@ def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
     ------
     StorageError
         If there is no model. It is an IntegrityError if the model is damaged, an
-        UnsafeModelError for a pickle, and a VersionError for the format of a newer
-        release.
+        UnsafeModelError if it could run code, and a VersionError for the format of a
+        newer release.
     """
     model: Any = read_any(url)
     estimator: ridge.RFFRidge | RFFClassifier | RFFKMeans = _ESTIMATORS[

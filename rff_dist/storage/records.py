@@ -6,12 +6,12 @@ than its metadata reads again.
 """
 
 import json
+import os
 import re
 import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -44,9 +44,6 @@ _FILE = "zarr.json"
 _SCALARS = "scalars"  # names of arrays without an axis, which are stored with one
 _WRITER = "rff_dist_version"
 _SAFE_CODECS = {"bytes", "crc32c"}
-_PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill", ".cloudpickle")
-# How pickles of the protocols 2 to 5 begin.
-_PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -173,9 +170,9 @@ def add_lineage(location: Location, lineage: Facts) -> None:
 def read_record(url: PathLike, *, kind: str | None = None) -> Record:
     """Read a record, or a registered model's current version, and check every byte.
 
-    Raises UnsafeModelError if there is a pickle, or an array's codecs could run code;
-    VersionError if a newer release wrote it; IntegrityError if bytes are damaged;
-    StorageError if there is no record, or one of another kind.
+    Raises UnsafeModelError if an array's codecs could run code; VersionError if a newer
+    release wrote it; IntegrityError if bytes are damaged; StorageError if there is no
+    record, or one of another kind.
     """
     location = locations.parse_location(url)
     while True:
@@ -201,18 +198,22 @@ def read_record(url: PathLike, *, kind: str | None = None) -> Record:
 
 def find_record(location: Location) -> Location:
     """Return the place of a record; of a registered model's current version."""
-    _refuse_pickles(location)
     if locations.has_file(location, _FILE):
         return location
-    pointer, _ = read_pointer(location)
-    if pointer is None:
-        is_there = locations.exists(location)
-        what = f"it has no {_FILE}" if is_there else "nothing is there"
-        raise StorageError(
-            f"no model at {location}: {what}; expected a folder that save_model wrote,"
-            " not an export, or a registered model of which a version is current"
-        )
-    return version_place(location, pointer.number)
+    is_file = location.is_local and os.path.isfile(location.path)
+    if not is_file:
+        pointer, _ = read_pointer(location)
+        if pointer is not None:
+            return version_place(location, pointer.number)
+    what = "nothing is there"
+    if is_file:
+        what = "it is a file"
+    elif locations.exists(location):
+        what = f"it has no {_FILE}"
+    raise StorageError(
+        f"no model at {location}: {what}; expected a folder that save_model wrote,"
+        " not an export, or a registered model of which a version is current"
+    )
 
 
 def peek_record(url: PathLike) -> Record:
@@ -269,29 +270,6 @@ def _record_of(group: StoredGroup) -> Record:
             f"{group.url} does not have the fields of a record; restore it from a copy"
         )
     return Record(kind, metadata, {}, manifest["format_version"], writer)
-
-
-def _refuse_pickles(location: Location) -> None:
-    if not location.is_local:
-        return
-    path = Path(location.path)
-    if path.is_file():
-        with open(path, "rb") as file:
-            start = file.read(2)
-        if start in _PICKLE_STARTS or path.suffix.lower() in _PICKLE_SUFFIXES:
-            raise UnsafeModelError(
-                f"{path} is a pickle, which runs code when it is loaded; expected a"
-                " model folder. Fit the model again and save it with save_model"
-            )
-        raise StorageError(f"{path} is a file; expected a model folder")
-    names = locations.list_names(location)
-    pickles = [name for name in names if name.lower().endswith(_PICKLE_SUFFIXES)]
-    if pickles:
-        raise UnsafeModelError(
-            f"{path} contains {', '.join(pickles[:5])}: pickles run code when they are"
-            f" loaded, and no model of rff_dist has one; expected {_FILE} and its"
-            " arrays. Remove them if you know what they are"
-        )
 
 
 def _read_array(group: StoredGroup, name: str) -> AnyArray:
