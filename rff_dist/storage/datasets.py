@@ -275,6 +275,8 @@ def _warn(
             group.url,
         )
     for array in arrays.values():
+        if array.header.is_marked:  # this package wrote it
+            continue
         marks = marks_of(dict(array.array.attrs), array.header.dtype)
         if marks.size:
             _log.warning(

@@ -32,7 +32,7 @@ from zarr.storage import LocalStore, ObjectStore
 
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.lazy import require
-from rff_dist.text import human_bytes, nearest, redact, without_secrets
+from rff_dist.text import nearest, redact, without_secrets
 from rff_dist.typing import PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
@@ -419,7 +419,6 @@ def describe_files(folder: str) -> str:
     # failed reads.
     digest = hashlib.sha256()
     n_files = 0
-    n_bytes = 0
     visited = set[tuple[int, int]]()
     # Zarr reads the arrays and chunks behind symbolic links too.
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -441,15 +440,11 @@ def describe_files(folder: str) -> str:
             except FileNotFoundError:  # removed at this moment
                 continue
             n_files += 1
-            n_bytes += stat.st_size
             line = f"{relative}/{name} {stat.st_size} {stat.st_mtime_ns}\n"
             digest.update(line.encode())
     if not n_files:
         return "nothing is there"
-    return (
-        f"{n_files:,} files of {human_bytes(n_bytes)} (digest"
-        f" {digest.hexdigest()[:20]})"
-    )
+    return f"{n_files:,} files (digest {digest.hexdigest()[:20]})"
 
 
 def digest_objects(location: Location) -> str | None:
