@@ -90,7 +90,7 @@ class RegisteredModel:
     @property
     def name(self) -> str:
         """The folder's own name."""
-        return self.location.path.rpartition("/")[2]
+        return self.location.name
 
     def check(self, *, inputs: Sequence[Location] = ()) -> None:
         """Refuse a place where no version can be published, or that overlaps an input;

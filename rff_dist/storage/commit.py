@@ -241,7 +241,7 @@ class Place:
 
     @property
     def _generation(self) -> str:
-        return self.staged.path.rpartition("/")[2]
+        return self.staged.name
 
 
 def _remove(location: Location, name: str) -> None:

@@ -342,8 +342,8 @@ def write_file(path: Path, content: bytes, *, what: str) -> Path:
 
 def find_object(location: Location) -> TaggedBytes | None:
     """Return the tag of the object at a location in an object store, if any."""
-    store, name = store_above(location, read_only=False)
-    return read_tagged(store, name, where=location, has_content=False)
+    store = locations.open_store(location.parent, read_only=False)
+    return read_tagged(store, location.name, where=location, has_content=False)
 
 
 def upload(path: Path, location: Location, *, expected: TaggedBytes | None) -> None:
@@ -355,28 +355,17 @@ def upload(path: Path, location: Location, *, expected: TaggedBytes | None) -> N
     """
     import obstore
 
-    store, name = store_above(location, read_only=False)
+    store: Any = locations.open_store(location.parent, read_only=False)
     # A look, then a put: for such files a writer in between is not noticed. Requests
     # with a condition are not sent in parts, and would need all of the file in memory.
     if path.stat().st_size > _IN_ONE_REQUEST:
         is_overtaken = find_object(location) != expected
         if not is_overtaken:
-            obstore.put(store.store, name, path)
+            obstore.put(store.store, location.name, path)
     else:
         content = path.read_bytes()
         is_overtaken = not replace_bytes(
-            store, name, content, expected=expected, where=location
+            store, location.name, content, expected=expected, where=location
         )
     if is_overtaken:
         raise overtaken(location)
-
-
-def store_above(location: Location, *, read_only: bool) -> tuple[Any, str]:
-    """Return the store of the folder that an object is in, and its name there."""
-    parent, _, name = location.path.rpartition("/")
-    if not parent:
-        raise StorageError(
-            f"{location} is a whole bucket; expected the name of an object in it"
-        )
-    folder = Location(location.scheme, parent)
-    return locations.open_store(folder, read_only=read_only), name

@@ -228,9 +228,7 @@ class FileLedger:
             )
 
 
-def ledger_place(output: Location) -> Location | None:
-    """Return the place of an output's ledger, if anything can be kept."""
-    return None if output.is_bucket else output.hidden("ledger")
+LEDGER = "ledger"  # the kind of its hidden folder, next to an output
 
 
 def open_ledger(location: Location) -> FileLedger:

@@ -99,9 +99,13 @@ class Location:
         return self.scheme in REMOTE_SCHEMES
 
     @property
-    def is_bucket(self) -> bool:
-        """Whether it is all of a bucket, so that nothing can be written next to it."""
-        return self.is_remote and "/" not in self.path
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Self:
+        """The folder that it is in."""
+        return replace(self, path=self.path.rpartition("/")[0] or "/")
 
     def child(self, name: str) -> Self:
         """Return the folder `name` below this one."""
@@ -109,8 +113,8 @@ class Location:
 
     def hidden(self, kind: str) -> Self:
         """Return the hidden folder `.NAME.KIND` next to this one."""
-        parent, slash, name = self.path.rpartition("/")
-        return replace(self, path=f"{parent}{slash}.{name}.{kind}")
+        stem = self.path.removesuffix(self.name)
+        return replace(self, path=f"{stem}.{self.name}.{kind}")
 
     def __str__(self) -> str:
         return self.url
@@ -162,9 +166,11 @@ def parse_location(url: PathLike) -> Location:
                 f"{text} names the host {host!r}; expected file:///absolute/path"
             )
         return _local(unquote("/" + path))
-    if not rest.strip("/"):
-        raise StorageError(f"{text} names nothing; expected {scheme}://name")
     location = Location(scheme, rest.rstrip("/"))
+    if "/" not in location.path.lstrip("/"):
+        raise StorageError(
+            f"{text} names nothing in it; expected two parts, as in s3://bucket/name"
+        )
     if location.is_remote and not _is_plain(location):
         raise StorageError(
             f"{text} may mean different places to different programs; expected a name"
@@ -388,14 +394,12 @@ def list_names(location: Location) -> list[str]:
 
 def hidden_folders(location: Location, kind: str) -> list[Location]:
     """Return the folders `.NAME.KIND…` next to `location`, which runs use."""
-    if location.is_bucket:
-        return []
-    parent, slash, start = location.hidden(kind).path.rpartition("/")
-    names = list_names(replace(location, path=parent or slash))
+    start = location.hidden(kind)
+    stem = start.path.removesuffix(start.name)
     return [
-        replace(location, path=f"{parent}{slash}{name}")
-        for name in names
-        if name.startswith(start)
+        replace(location, path=f"{stem}{name}")
+        for name in list_names(location.parent)
+        if name.startswith(start.name)
     ]
 
 

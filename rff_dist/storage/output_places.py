@@ -369,7 +369,7 @@ class _Hold:
     def _tag(self, file: str) -> TaggedBytes | None:
         place = self._location
         if not file:  # the output itself
-            return None if place.is_bucket else documents.find_object(place)
+            return documents.find_object(place)
         return read_tagged(open_store(place), file, where=place, has_content=False)
 
 

@@ -25,7 +25,7 @@ from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import list_arrays
 from rff_dist.storage.documents import replace_bytes
-from rff_dist.storage.ledger import ledger_place, open_ledger
+from rff_dist.storage.ledger import LEDGER, open_ledger
 from rff_dist.storage.locations import open_store, parse_location
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import write_record
@@ -376,8 +376,7 @@ def test_a_stopped_pass_goes_on_where_its_objects_are_as_they_were(server, monke
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((3 * 16_384, 2))
     write_dataset(f"{url}/data.zarr", rows, rows[:, 0], chunk_rows=16_384)
-    place = ledger_place(parse_location(f"{url}/model"))
-    assert place is not None
+    place = parse_location(f"{url}/model").hidden(LEDGER)
 
     def sum_up(*observers):
         found = open_ledger(place)

@@ -13,7 +13,7 @@ from rff_dist.recipes import recipes
 from rff_dist.recipes.encoders import Category, Encoder, Number
 from rff_dist.ridge.models import read_model
 from rff_dist.storage import datasets, locations, repositories
-from rff_dist.storage.ledger import ledger_place
+from rff_dist.storage.ledger import LEDGER
 from rff_dist.text import redact
 from rff_dist.typing import Facts, frozen
 from rff_dist.workbench.jobs import run_folders
@@ -97,8 +97,8 @@ def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
         why += "; these rows, and names of their levels, may be centres of its features"
     yield Remnant(name, why, "fit again")
     places = run_folders.leftover_runs(url)
-    ledger = ledger_place(locations.parse_location(url))
-    if ledger is not None and locations.exists(ledger):
+    ledger = locations.parse_location(url).hidden(LEDGER)
+    if locations.exists(ledger):
         places.append(ledger)
     for place in places:
         why = "a stopped job keeps sums here"

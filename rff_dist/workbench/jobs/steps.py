@@ -18,7 +18,7 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.errors import RFFDistError
 from rff_dist.fields import build
 from rff_dist.storage import locations, writing
-from rff_dist.storage.ledger import ledger_place, open_ledger
+from rff_dist.storage.ledger import LEDGER, open_ledger
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import frozen
 from rff_dist.workbench.jobs import limits
@@ -103,11 +103,7 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
     If the job's process dies or an error ends it, the sums stay, and the repeated job
     goes on from them. The caller has locked the output.
     """
-    place = ledger_place(output)
-    if place is None:
-        yield
-        return
-    ledger = open_ledger(place)
+    ledger = open_ledger(output.hidden(LEDGER))
     try:
         with engine.keeping(ledger):
             yield
@@ -121,9 +117,10 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
         if not ledger.is_empty():
             n_bytes = ledger.n_bytes()
             size = "" if n_bytes is None else f" ({human_bytes(n_bytes)})"
+            place = redact(ledger.location.url)
             error.add_note(
-                f"partial results are kept in {redact(place.url)}{size}: the same job"
-                f" continues from there"
+                f"partial results are kept in {place}{size}: the same job continues"
+                " from there"
             )
             if isinstance(error, RFFDistError):
                 error.can_go_on = True

@@ -29,7 +29,7 @@ from rff_dist.errors import StorageError
 from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.tables import Batches, RawTable, Types, opening, with_lists
-from rff_dist.storage import documents, locations
+from rff_dist.storage import locations
 from rff_dist.storage.locations import Location
 from rff_dist.typing import Facts, PathLike, frozen
 from rff_dist.workbench.tables.options import split_sheet
@@ -122,8 +122,8 @@ def _download(location: Location, path: Path) -> None:
     ):
         import obstore
 
-        parent, name = documents.store_above(location, read_only=True)
-        stream.writelines(obstore.get(parent.store, name).stream())
+        store: Any = locations.open_store(location.parent)
+        stream.writelines(obstore.get(store.store, location.name).stream())
 
 
 def _unpack(path: Path, folder: Path) -> Path:
@@ -329,7 +329,7 @@ def _find_remote(location: Location) -> list[File]:
     import obstore
 
     bucket, _, key = location.path.partition("/")
-    parts = key.split("/") if key else []
+    parts = key.split("/")
     if any("**" in part for part in parts):
         raise StorageError(
             f"{location}: `**` is not known in object stores; expected `*` within a"
@@ -340,10 +340,11 @@ def _find_remote(location: Location) -> list[File]:
     pattern = parts[len(plain_parts) :]
     has_pattern = bool(pattern)
     with locations.reaching(f"{location} cannot be read"):
-        if not has_pattern and parts:
-            parent, name = documents.store_above(location, read_only=True)
+        if not has_pattern:
+            above: Any = locations.open_store(location.parent)
             with suppress(FileNotFoundError):  # it may be a folder
-                return [_remote_file(location, obstore.head(parent.store, name))]
+                entry = obstore.head(above.store, location.name)
+                return [_remote_file(location, entry)]
         folder = Location(location.scheme, "/".join([bucket, *plain_parts]))
         store: Any = locations.open_store(folder)
         entries = {

@@ -349,6 +349,7 @@ class TestBadStores:
             ),
             ("file://host/a", "names the host 'host'"),
             ("s3://", "names nothing"),
+            ("s3://bucket/", "names nothing"),
             ("", "not a location"),
         ],
     )
