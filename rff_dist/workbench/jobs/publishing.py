@@ -11,7 +11,7 @@ from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.models import versions
 from rff_dist.models.kinds import AnyModel, chosen_of, write_any
-from rff_dist.ridge import models
+from rff_dist.ridge import describe, models
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
 from rff_dist.typing import Facts, PathLike, Summary
@@ -126,6 +126,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
       (the lakehouse table that they follow, and its version), `n_samples` and, in
       `spec`, the features, the kernel with its length scale, D, design, map, seed,
       precision, and alpha or the number of clusters. What is not known is None.
+      `errors`: RMSE or accuracy on test rows, else by cross-validation.
     """
     feature_map = model.feature_map
     kernel = kinds.kernel_of(feature_map)
@@ -141,8 +142,11 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
         },
         **chosen_of(model),
     }
+    errors = model.card.get("metrics") or describe.estimate_of(model.card) or {}
+    judged_by = ("rmse", "accuracy")
     return {
         "data": data,
+        "errors": {name: errors[name] for name in judged_by if name in errors},
         **{name: model.card.get(name) for name in _OF_DATA},
         "spec": spec,
     }

@@ -189,6 +189,7 @@ def update_from(
                     dataset,
                     rows,
                     contest.has_drifted,
+                    contest.gate.challenger,
                     reason,
                 )
             else:
@@ -339,6 +340,7 @@ def publish_update(
     dataset: blocks.Dataset,
     rows: NewRows,
     has_drifted: bool,
+    rmse: Sequence[float],
     reason: str,
 ) -> versions.Version | None:
     """Publish the challenger in place of the champion, or as the next version after it.
@@ -353,6 +355,7 @@ def publish_update(
             "added": [list(ends) for ends in rows.ranges],
             "n_seen": rows.n_after,
             "drifted": has_drifted,
+            "errors": {"rmse": list(rmse)},
         }
         if rows.window != windows.ALL_ROWS:
             lineage["window"] = rows.window

@@ -7,9 +7,10 @@ current one stands out. The numbers alone would not say what each was made of, a
 import textwrap
 
 from rff_dist.models import versions
+from rff_dist.ridge import describe
 from rff_dist.workbench.results import words
 
-COLUMNS = ("version", "created", "rows", "made of", "digest", "reason")
+COLUMNS = ("version", "created", "rows", "error", "made of", "reason")
 _REASON_WIDTH = 58  # characters
 
 
@@ -20,12 +21,15 @@ def version_cells(version: versions.Version) -> list[str]:
     if n_clusters := spec.get("n_clusters"):
         size = f"k {n_clusters:,}"
     kernel = (spec.get("kernel") or {}).get("name")
+    errors = []
+    for name, values in version.lineage.get("errors", {}).items():
+        errors.append(f"{describe.TITLES[name]} {words.value_words(values)}")
     return [
         str(version.number),
         words.time_words(version.created),
         words.value_words(version.lineage.get("n_samples")),
+        ", ".join(errors) or "–",
         f"{size}, {kernel or 'features'}",
-        words.value_words(version.digest and f"{version.digest[:8]}…"),
         textwrap.shorten(version.reason, _REASON_WIDTH, placeholder=" …"),
     ]
 

@@ -2,12 +2,15 @@
 prune.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rff_dist import open_dataset, write_dataset
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
+from rff_dist.workbench.results.versions import version_cells
 from tests.command_line import PLAIN, document, refusal, run, shown
 from tests.versions import publish
 
@@ -63,6 +66,8 @@ def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
     dataset = open_dataset(folder / "data.zarr")
     version = document("models", "show", folder / "models/prices")["versions"][-1]
     lineage = version["lineage"]
+    estimate = model.card.get("estimate", {})
+    assert lineage["errors"].get("rmse") == estimate.get("rmse")
     assert (version["parent"], version["kind"], version["reason"]) == (
         2,
         "ridge model",
@@ -153,3 +158,10 @@ def test_show_tells_of_versions_that_wait():
     told = shown("models", "show", "m")
     assert "none: promote a version" in told
     assert "next: rff-dist models promote" in told
+
+
+def test_a_version_shows_the_error_that_it_was_judged_by(prices):
+    version = RegisteredModel(prices).current()
+    judged = replace(version, lineage={"errors": {"rmse": [2.5]}})
+    assert "RMSE 2.5" in version_cells(judged)
+    assert "–" in version_cells(version)
