@@ -31,7 +31,7 @@ from rff_dist.features import kinds, levels, nystrom
 from rff_dist.fitting import predicting
 from rff_dist.kernels import base, explicit
 from rff_dist.recipes import model_rows, recipes
-from rff_dist.ridge import models
+from rff_dist.ridge import models, uncertainty
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, FloatArray, IntArray, frozen
 
@@ -182,6 +182,34 @@ def column_effect(
     Raises InvalidParameterError if the model has no effects, or no such column, counted
     from 0; DataError if a value is not finite.
     """
+    rows, at_base = _rows_of_effect(model, column, values)
+    heights = own_parts(model, rows, [column])[:, 0]
+    n_base = len(at_base)
+    of_base = np.average(heights[:n_base], axis=0, weights=at_base)
+    return np.asarray(heights[n_base:] - of_base)
+
+
+def effect_deviations(
+    model: models.RidgeModel, column: int, values: ArrayLike
+) -> FloatArray:
+    """Return standard deviations of `column_effect`, for a sum of such effects.
+
+    Rows that differ in one column differ by its effect then. Raises as `column_effect`,
+    and as `RidgeModel.predictive`.
+    """
+    rows, at_base = _rows_of_effect(model, column, values)
+    n_values = len(rows) - len(at_base)
+    of_base = np.tile(-at_base, (n_values, 1))
+    weights = np.hstack([of_base, np.eye(n_values)])
+    return uncertainty.deviations_of_sums(rows, weights, model.predictive)
+
+
+def _rows_of_effect(
+    model: models.RidgeModel, column: int, values: ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Return rows that an effect is 0 at on average, then those with the values; and
+    shares of the first ones in that average.
+    """
     means, _ = _spread(model)
     if not 0 <= column < model.n_features:
         raise InvalidParameterError(
@@ -200,11 +228,11 @@ def column_effect(
         values = code_of[:-1]
     rows = np.tile(means, (len(base) + len(values), 1))
     rows[:, column] = np.concatenate([base, values])
-    heights = own_parts(model, rows, [column])[:, 0]
-    at_base = np.average(
-        heights[: len(base)], axis=0, weights=_rows_of_levels(model, column)
-    )
-    return np.asarray(heights[len(base) :] - at_base)
+    n_rows = _rows_of_levels(model, column)
+    shares = np.full(len(base), 1 / len(base))
+    if n_rows is not None:
+        shares = n_rows / n_rows.sum()
+    return rows, shares
 
 
 def own_parts(

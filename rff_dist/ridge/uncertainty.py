@@ -218,6 +218,30 @@ def _predict_with_variances(
     return predictions, 1.0 + model.intercept_variance + spread
 
 
+def deviations_of_sums(
+    X: AnyArray, weights: FloatArray, model: PredictiveModel
+) -> FloatArray:
+    """Return standard deviations of weighted sums of f(x): (n_sums, n_targets).
+
+    `weights` has the shape (n_sums, n_rows). What varies are the coefficients and the
+    intercept; a new observation's noise is not in it.
+    """
+    feature_map = model.linear.feature_map
+    inputs = feature_map.prepare(X)
+    sums = np.zeros((feature_map.n_components, len(weights)))
+    for first in range(0, len(inputs), triangular.STRIP_COLUMNS):
+        rows = slice(first, first + triangular.STRIP_COLUMNS)
+        features = _centred_features(feature_map, inputs[rows], model.feature_means)
+        sums += features @ weights[:, rows].T
+    variances = np.empty((len(weights), len(model.factors)))
+    of_intercept = model.intercept_variance * np.square(weights.sum(axis=1))
+    for i, factor in enumerate(model.factors):
+        solved = sums.copy()
+        triangular.solve_transposed(factor, solved)
+        variances[:, i] = of_intercept + np.square(solved).sum(axis=0)
+    return np.sqrt(variances[:, model.factor_of_target] * model.noise_variance)
+
+
 def leave_one_out(
     rows: blocks.Rows, model: PredictiveModel, left_out: FloatArray
 ) -> FloatArray:

@@ -219,6 +219,7 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert "Predicting price & tax from 3 columns" in words
     assert re.search(r"\d+ of 200 rows \([\d.]+%\) make half of the squared", words)
     assert "What to do Is it good enough?" in words
+    assert "The bands are ± 2 standard deviations of a line" in words
     assert "This model by cross-validation" in words
     assert f"{document('info', trained / 'model')['digest']}" in words
 
@@ -355,6 +356,7 @@ def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_d
             if getattr(part, "caption", "") == "Shares of the variance of predictions"
         ]
     assert shown[1].alt.startswith("Partial dependence. ")
+    assert "± 2 standard deviations" in shown[0].caption
     assert "x0: y0 from 1." in shown[1].alt
     assert "effect of the column alone from " in shown[1].alt
     for table in shares.values():
@@ -478,6 +480,21 @@ def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
     )[2]
     assert spread.startswith("size ")  # no level is a column there
     assert "histograms, and the rows of each level" in words
+
+
+def test_rows_are_counted_in_stretches_or_by_value():
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(500)
+    middles, counts, width = columns.rows_by_stretch(values, (-1.0, 2.0))
+    assert_allclose(middles, np.arange(6) / 2 - 0.75)
+    assert width == pytest.approx(0.5)
+    for middle, count in zip(middles, counts, strict=True):
+        assert count == (np.abs(values - middle) <= 0.25).sum()
+    few = rng.integers(0, 3, 100)
+    middles, counts, width = columns.rows_by_stretch(few, (0, 2))
+    assert middles.tolist() == [0, 1, 2]
+    assert counts.tolist() == np.bincount(few).tolist()
+    assert width == 1
 
 
 def test_values_have_the_digits_that_their_deviation_gives_a_meaning():

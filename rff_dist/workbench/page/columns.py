@@ -20,13 +20,14 @@ from rff_dist.classify.predict import (
     read_classes,
 )
 from rff_dist.data import blocks, samples
+from rff_dist.errors import SolveError
 from rff_dist.fitting import predicting
 from rff_dist.numerics import machine
 from rff_dist.recipes import encoders, recipes
-from rff_dist.ridge import effects, models
+from rff_dist.ridge import effects, models, uncertainty
 from rff_dist.text import clipped
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
-from rff_dist.workbench.jobs import fits
+from rff_dist.workbench.jobs import fits, judging
 from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results.models import target_names
@@ -38,6 +39,8 @@ CURVE_ROWS = 100
 CURVE_POINTS = 25
 CURVE_CLASSES = 6
 MAX_LEVELS = 12
+STRETCHES = 6
+ROOM_BELOW = 0.35  # for bars, in heights of the curves
 BARS = 12
 SHUFFLED_COLUMNS = 40
 # Predictions of shuffled rows: with D = 16,384 and 40 columns they take a second.
@@ -81,9 +84,10 @@ def columns_section(
             f" predictions correlate with most were shuffled, on {len(rows):,} rows.",
             is_note=True,
         )
-    drawn = [shuffled[i] for i in order[:CURVES]]
     mean = float(predictions[:, 0].mean())
-    _draw_curves(page, sample, model, predict, mean, drawn)
+    drawn = [shuffled[i] for i in order[:CURVES]]
+    curves = [curves_of(model, sample, predict, mean, column) for column in drawn]
+    _draw_curves(page, sample, model, curves)
     if has_effects(model):
         _tabulate_shares(page, model, X, [shuffled[i] for i in order], sample)
 
@@ -294,122 +298,212 @@ def partial_dependence(
         return np.array(list(pool.map(mean, places)))
 
 
-def _draw_curves(
-    page: document.Document,
-    sample: PageSample,
+@frozen(eq=False)
+class Curves:
+    """What a model predicts along one column."""
+
+    column: TableColumn
+    #: values of the column's first member
+    places: AnyArray
+    #: names of the places of a category; none for numbers
+    levels: Sequence[str]
+    #: heights at the places, by the name of the line
+    lines: dict[str, FloatArray]
+    #: standard deviations of the first line; None if they are not known
+    deviations: FloatArray | None
+
+    @property
+    def across(self) -> AnyArray:
+        return np.arange(len(self.places)) if self.levels else self.places
+
+    def words(self) -> str:
+        """Return where the lines begin and end, or each level's height."""
+        words = []
+        for name, heights in self.lines.items():
+            said = list(map(value_words, heights))
+            if not self.levels:
+                words.append(f"{name} from {said[0]} to {said[-1]}")
+                continue
+            of_levels = zip(said, self.levels, strict=True)
+            each = [f"{height} at {level}" for height, level in of_levels]
+            words.append(f"{name} {', '.join(each)}")
+        return f"{self.column.name}: {', '.join(words)}"
+
+
+def curves_of(
     model: models.RidgeModel,
+    sample: PageSample,
     predict: _Predict,
     mean: float,
-    columns: Sequence[TableColumn],
-) -> None:
-    """Draw the mean prediction along some columns, with their exact effects; only these
-    if the model is a sum of them.
+    column: TableColumn,
+) -> Curves:
+    """Return the mean prediction along a column, and the column's exact effect; only
+    that, with its own deviations, if the model is a sum of effects.
 
     They are of the first target, of which `mean` is the mean prediction, or of the
     probabilities of classes.
     """
-    has_own = has_effects(model)
-    is_exact = has_own and effects.is_sum_of_effects(model)
-    lines = _lines(model, sample)
-    n_lines = -(-len(columns) // 3)
-    figure = pictures.figure_of(9.2, 2.7 * n_lines)
-    panels = figure.subplots(n_lines, min(3, len(columns)), sharey=True)
-    panels = np.atleast_1d(panels).ravel()
+    places, levels = column.places(sample.X, CURVE_POINTS)
+    member = column.members[0]
+    values = np.array(column.levels)[places.astype(int)] if column.levels else places
+    knows_deviations = has_deviations(model)
+    deviations = None
+    if is_exact(model):
+        effect = effects.column_effect(model, member, values)[:, 0]
+        if knows_deviations:
+            deviations = effects.effect_deviations(model, member, values)[:, 0]
+        return Curves(column, places, levels, {sample.targets[0]: effect}, deviations)
+
     X = sample.X[evenly(len(sample.X), CURVE_ROWS)]
-    alt = []
-    for axes, column in zip(panels, columns, strict=False):
-        places, levels = column.places(sample.X, CURVE_POINTS)
-        member = column.members[0]
-        curves: dict[str, FloatArray] = {}
-        if not is_exact:
-            heights = partial_dependence(predict, X, [member], places[:, np.newaxis])
-            curves = {name: heights[:, i] for i, name in lines.items()}
-        if has_own:
-            values = places
-            if column.levels:
-                values = np.array(column.levels)[places.astype(int)]
-            effect = effects.column_effect(model, member, values)[:, 0]
-            name = sample.targets[0] if is_exact else _ALONE
-            curves[name] = effect if is_exact else mean + effect
-        across = np.arange(len(places)) if levels else places
-        ends = []
-        for color, (name, curve) in zip(_COLORS, curves.items(), strict=False):
-            # a line between levels would show what is nowhere
-            marker = "o" if levels else "-"
-            if name == _ALONE:
-                marker = "x" if levels else "--"
-            axes.plot(across, curve, marker, color=color, lw=2.0, label=name)
-            first, last = map(value_words, curve[[0, -1]])
-            words = f"from {first} to {last}"
-            if levels:
-                each = zip(levels, map(value_words, curve), strict=True)
-                words = ", ".join(f"{height} at {level}" for level, height in each)
-            ends.append(f"{name} {words}")
-        alt.append(f"{column.name}: {', '.join(ends)}")
-        _label_places(axes, column.title(sample.X, len(places)), across, levels)
-        if not levels:
-            _draw_row_counts(axes, sample.X[:, member], across)
-        if column.is_date:
-            _label_dates(axes, across[[0, -1]])
-    for axes in panels[len(columns) :]:
+    heights = partial_dependence(predict, X, [member], places[:, np.newaxis])
+    lines = {name: heights[:, i] for i, name in _lines(model, sample).items()}
+    if has_effects(model):
+        lines[_ALONE] = mean + effects.column_effect(model, member, values)[:, 0]
+    if knows_deviations:
+        moved = np.tile(X, (len(places), 1))
+        moved[:, member] = np.repeat(places, len(X))
+        means = np.kron(np.eye(len(places)), np.full(len(X), 1 / len(X)))
+        sums = uncertainty.deviations_of_sums(moved, means, model.predictive)
+        deviations = sums[:, 0]
+    return Curves(column, places, levels, lines, deviations)
+
+
+def is_exact(model: models.RidgeModel) -> bool:
+    """Return whether predictions are a sum of effects of single columns."""
+    return has_effects(model) and effects.is_sum_of_effects(model)
+
+
+def has_deviations(model: models.RidgeModel) -> bool:
+    """Return whether the model's sums tell how uncertain it is, at a bearable cost."""
+    if "classifier" in model.card or model.statistics is None:
+        return False
+    if model.feature_map.n_components > judging.MAX_FACTOR:
+        return False
+    try:
+        return model.predictive is not None
+    except SolveError:
+        return False
+
+
+def _draw_curves(
+    page: document.Document,
+    sample: PageSample,
+    model: models.RidgeModel,
+    shown: Sequence[Curves],
+) -> None:
+    n_lines = -(-len(shown) // 3)
+    figure = pictures.figure_of(9.2, 2.7 * n_lines)
+    panels = figure.subplots(n_lines, min(3, len(shown)), sharey=True)
+    panels = np.atleast_1d(panels).ravel()
+    for axes, curves in zip(panels, shown, strict=False):
+        _draw_panel(axes, curves, sample.X)
+    for axes in panels[len(shown) :]:
         axes.set_visible(False)
-    kind = "Exact effect" if is_exact else "Partial dependence"
-    what = f"predicted {next(iter(lines.values()))}"
-    note = ""
-    if len(lines) > 1:
+    bottom, top = panels[0].get_ylim()  # which all panels share
+    panels[0].set_ylim(bottom - ROOM_BELOW * (top - bottom), top)
+    if len(_lines(model, sample)) > 1:
         for label in panels[0].legend(fontsize=7, frameon=False).get_texts():
             label.set_parse_math(False)
+    kind = "Exact effect" if is_exact(model) else "Partial dependence"
+    alt = f"{kind}. {'; '.join(curves.words() for curves in shown)}."
+    caption = f"{kind}: {_meaning(model, sample)}."
+    if shown[0].deviations is not None:
+        caption += (
+            " The bands are ± 2 standard deviations of a line, or of a dot: how far it"
+            " may be off because rows are few, if kernel and noise are as the model"
+            " takes them to be."
+        )
+    caption += (
+        " Small ticks mark the values that were tried. Bars and numbers in grey are the"
+        f" rows in each stretch, of {len(sample.X):,}."
+    )
+    page.picture(figure, alt, caption)
+
+
+def _meaning(model: models.RidgeModel, sample: PageSample) -> str:
+    """Return what the heights of curves mean."""
+    lines = _lines(model, sample)
+    what = f"predicted {next(iter(lines.values()))}"
+    if is_exact(model):
+        return (
+            f"how far the {what} is from its value at the column's mean (of a category:"
+            " from its mean over all rows), whatever the other columns are. The"
+            " model is a sum of such functions of one column each"
+        )
+    if len(lines) > 1:
         what = "predicted probability of each class"
-        n_classes = len(read_classes(model))
-        if len(lines) < n_classes:
-            most = f"the {len(lines)} most frequent of {n_classes} classes"
-            note = f" Only {most} are drawn."
     meaning = (
         f"the mean {what} when one column has the value on the axis in every row; dots"
         " are levels, the most frequent first, with their shares of the rows"
     )
-    if has_own:
+    if has_effects(model):
         meaning += (
             ". The dashed lines and crosses are what the column alone adds to the mean"
             " of all predictions, exactly, from its mean or the mean over its levels"
         )
-    if is_exact:
-        meaning = (
-            f"how far the {what} is from its value at the column's mean (of a category:"
-            f" from its mean over all rows), whatever the other columns are. The"
-            " model is a sum of such functions of one column each"
-        )
-    caption = (
-        f"{kind}: {meaning}. Ticks mark the values that were tried, grey bars how many"
-        f" rows are there: over few rows a curve is little more than a guess.{note}"
-    )
-    page.picture(figure, f"{kind}. {'; '.join(alt)}.", caption)
+    if len(lines) > 1 and len(lines) < len(read_classes(model)):
+        n_classes = len(read_classes(model))
+        meaning += f". Only the {len(lines)} most frequent of {n_classes} classes are"
+        meaning += " drawn"
+    return meaning
+
+
+def _draw_panel(axes: Any, curves: Curves, X: AnyArray) -> None:
+    """Draw the lines along a column with the band of the first, above grey rows."""
+    across = curves.across
+    for color, (name, heights) in zip(_COLORS, curves.lines.items(), strict=False):
+        # a line between levels would show what is nowhere
+        marker = "o" if curves.levels else "-"
+        if name == _ALONE:
+            marker = "x" if curves.levels else "--"
+        axes.plot(across, heights, marker, color=color, lw=2.0, label=name)
+    if curves.deviations is not None:
+        heights = next(iter(curves.lines.values()))
+        reach = 2 * curves.deviations
+        if curves.levels:
+            axes.errorbar(across, heights, reach, fmt="none", color=_COLORS[0])
+        else:
+            band = {"color": _COLORS[0], "alpha": 0.25, "lw": 0}
+            axes.fill_between(across, heights - reach, heights + reach, **band)
+    column = curves.column
+    pictures.plain_axes(axes, column.title(X, len(curves.places)))
+    if curves.levels:
+        label_levels(axes, curves.levels)
+        axes.set_xlim(-0.5, len(curves.levels) - 0.5)
+        return
+    bottom = axes.get_xaxis_transform()
+    low = np.full_like(across, 0.03)
+    axes.plot(across, low, "|", transform=bottom, color=figures.MUTED, ms=6)
+    pictures.round_ticks(axes)
+    if column.is_date:
+        _label_dates(axes, across[[0, -1]])
+    _draw_row_counts(axes, X[:, column.members[0]], across)
+
+
+def rows_by_stretch(
+    values: AnyArray, ends: tuple[float, float]
+) -> tuple[AnyArray, AnyArray, float]:
+    """Return middles of stretches between two ends, how many values are in each, and
+    how wide each is; of few values, each is a stretch.
+    """
+    inside = values[(values >= ends[0]) & (values <= ends[1])]
+    middles, counts = np.unique(inside, return_counts=True)
+    if len(middles) <= STRETCHES:
+        return middles, counts, float(np.diff(middles).min(initial=np.ptp(ends)))
+    counts, edges = np.histogram(inside, STRETCHES, ends)
+    return (edges[1:] + edges[:-1]) / 2, counts, float(edges[1] - edges[0])
 
 
 def _draw_row_counts(axes: Any, values: AnyArray, across: AnyArray) -> None:
-    """Draw how many rows lie under each stretch of a curve, in grey behind it."""
-    behind = axes.twinx()
-    ends = (across[0], across[-1])
-    counts, _, _ = behind.hist(values, 25, range=ends, color=figures.LINE)
-    behind.set_ylim(0, 4 * max(counts.max(), 1))
-    behind.set_axis_off()
-    axes.set_zorder(behind.get_zorder() + 1)
+    """Draw how many rows lie under each stretch of a curve, in grey below it."""
+    middles, counts, width = rows_by_stretch(values, (across[0], across[-1]))
+    below = axes.twinx()
+    bars = below.bar(middles, counts, 0.9 * width, color=figures.LINE)
+    below.bar_label(bars, fontsize=6.5, color=figures.MUTED, fmt="{:,.0f}")
+    below.set_ylim(0, counts.max() * (1 + 1 / ROOM_BELOW))
+    below.set_axis_off()
+    axes.set_zorder(below.get_zorder() + 1)
     axes.patch.set_visible(False)
-
-
-def _label_places(
-    axes: Any, title: str, across: AnyArray, levels: Sequence[str]
-) -> None:
-    """Label the axis of a curve: by levels or numbers, with a tick per place."""
-    pictures.plain_axes(axes, title)
-    if levels:
-        label_levels(axes, levels)
-        axes.set_xlim(-0.5, len(levels) - 0.5)
-        return
-    bottom = axes.get_xaxis_transform()
-    heights = np.full_like(across, 0.03)
-    axes.plot(across, heights, "|", transform=bottom, color=figures.MUTED, ms=6)
-    pictures.round_ticks(axes)
 
 
 def _lines(model: models.RidgeModel, sample: PageSample) -> dict[int, str]:

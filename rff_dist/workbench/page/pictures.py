@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks, folding, samples
@@ -368,11 +368,24 @@ def plain_axes(axes: Any, across: str = "", up: str = "") -> None:
 
 
 def round_ticks(axes: Any) -> None:
-    """Put few ticks on linear axes, with numbers as in tables."""
+    """Put few ticks on linear axes, whose numbers have the same decimals."""
     # numbers side by side take more room
     for axis, most in ((axes.xaxis, 3), (axes.yaxis, 5)):
         axis.set_major_locator(MaxNLocator(most))
-        axis.set_major_formatter(lambda value, _: number(value))
+        axis.set_major_formatter(_SameDecimals())
+
+
+class _SameDecimals(Formatter):
+    """Numbers of an axis with as many decimals as the longest needs."""
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        for decimals in range(12):
+            if np.allclose(np.round(values, decimals), values, rtol=1e-9, atol=0.0):
+                break
+        return [f"{value + 0.0:,.{decimals}f}" for value in values]
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return number(value)
 
 
 def bars_of(

@@ -15,7 +15,7 @@ from rff_dist import Gaussian, Matern, SerialEngine, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.uncertainty import LEVELS
+from rff_dist.ridge.uncertainty import LEVELS, deviations_of_sums
 from tests.plain import plain_ridge
 from tests.refusals import refuses
 
@@ -301,3 +301,26 @@ def test_a_target_without_noise_has_no_density():
         assert np.isfinite(values[0])
         assert np.isnan(values[1])
     assert_array_equal(found.coverage[:, 1], 1.0)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_sums_of_predictions_have_the_deviations_of_the_dense_posterior(fit_intercept):
+    X, y = problem(n_targets=2)
+    model = ridge(fit_intercept=fit_intercept).fit(X, y).model_
+    rng = np.random.default_rng(3)
+    X_new = X[:300] + rng.standard_normal((300, 3))
+    # a mean of many rows, and a difference, in which the intercept cancels
+    weights = np.zeros((2, 300))
+    weights[0] = 1 / 300
+    weights[1, [0, 299]] = [1.0, -1.0]
+    found = deviations_of_sums(X_new, weights, model.predictive)
+    Z = model.feature_map.transform(X, dtype=np.float64)
+    Z_new = model.feature_map.transform(X_new, dtype=np.float64)
+    ones = np.full((400, 1), float(fit_intercept))
+    design = np.hstack([ones, Z])
+    precision = design.T @ design + np.diag([1e-9, *np.full(Z.shape[1], ALPHA)])
+    sums = weights @ np.hstack([ones[:300], Z_new])
+    relative = np.einsum("ij,ji->i", sums, np.linalg.solve(precision, sums.T))
+    noise = model.predictive.noise_variance
+    # the features of Z'Z are rounded to 15 bits
+    assert_allclose(found, np.sqrt(np.outer(relative, noise)), rtol=1e-3)
