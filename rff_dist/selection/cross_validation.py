@@ -577,34 +577,41 @@ def _validate(
         # rounding error, some 100 times that of a Cholesky factorisation.
         residual = moments - equations.gram @ coefficients - penalties * coefficients
         coefficients = coefficients + reduced.solve(residual, penalties)
-        # about the fold's own means, plus its weight times the squared distance between
-        # predicted and true mean
-        squares = _sum_of_squares(fold, coefficients, targets, fold_error)
-        distance = (
-            fold.target_means[targets]
-            - equations.target_means[targets]
-            - (fold.feature_means - equations.feature_means) @ coefficients
+        errors[columns] = squared_errors(
+            fold, equations, coefficients, targets, weight=weight, floor=fold_error
         )
-        errors[columns] = squares + weight * np.square(distance)
     leverages = reduced.degrees_of_freedom(alphas) / equations.n_samples
     return errors.reshape(len(alphas), n_targets), leverages
 
 
-def _sum_of_squares(
+def squared_errors(
     fold: solution.NormalEquations,
+    training: solution.NormalEquations,
     coefficients: FloatArray,
     targets: IndexArray,
-    fold_error: float,
+    *,
+    weight: float,
+    floor: float,
 ) -> FloatArray:
-    """Compute c − 2w'B + w'Aw, or its rounding error if that is larger.
+    """Return the sums of squared errors of models on a fold.
 
-    An error E of the fold's Gram moves it by w'Ew; rounding in the sums, each at most
-    about c, moves it by n_components·eps·c.
+    Of the rows that they were trained on, the means are read. A column of coefficients
+    is of the target in `targets`. `weight` is the sum of weights of the fold, and
+    `floor` the rounding error of its Gram: c − 2w'B + w'Aw is replaced by its own if
+    that is larger. An error E of the Gram moves it by w'Ew; rounding in the sums, each
+    at most about c, moves it by n_components·eps·c.
     """
     total = fold.total_sum_of_squares[targets]
     gradient = fold.gram @ coefficients
     gradient -= 2.0 * fold.moments[:, targets]
     squares = total + np.einsum("ij,ij->j", coefficients, gradient)
     squared_norm = np.square(coefficients).sum(axis=0)
-    bound = fold_error * squared_norm + 4.0 * len(coefficients) * EPS * total
-    return np.asarray(np.maximum(squares, bound))
+    bound = floor * squared_norm + 4.0 * len(coefficients) * EPS * total
+    # about the fold's own means, plus its weight times the squared distance between
+    # predicted and true mean
+    distance = (
+        fold.target_means[targets]
+        - training.target_means[targets]
+        - (fold.feature_means - training.feature_means) @ coefficients
+    )
+    return np.asarray(np.maximum(squares, bound) + weight * np.square(distance))

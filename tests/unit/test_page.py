@@ -219,6 +219,10 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert "Predicting price & tax from 3 columns" in words
     assert re.search(r"\d+ of 200 rows \([\d.]+%\) make half of the squared", words)
     assert "What to do Is it good enough?" in words
+    assert re.search(r"From \d+ to \d+ rows the error (fell by|did not)", words)
+    assert re.search(
+        r"From \d+ to 128 kernel features the error (fell by|did not)", words
+    )
     assert "The bands are ± 2 standard deviations of a line" in words
     assert "This model by cross-validation" in words
     assert f"{document('info', trained / 'model')['digest']}" in words

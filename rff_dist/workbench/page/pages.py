@@ -21,7 +21,7 @@ from rff_dist.engines import clock, protocol
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
 from rff_dist.recipes import recipes
-from rff_dist.ridge import models
+from rff_dist.ridge import fit, models
 from rff_dist.text import redact
 from rff_dist.typing import Facts, PathLike
 from rff_dist.workbench.jobs import (
@@ -40,6 +40,7 @@ from rff_dist.workbench.page import (
     accuracy,
     columns,
     distributions,
+    learning,
     pictures,
     provenance,
 )
@@ -50,6 +51,7 @@ from rff_dist.workbench.results import rows as rows_words
 from rff_dist.workbench.results.words import (
     APPROXIMATION,
     Alert,
+    place_words,
     plural,
     time_words,
     value_words,
@@ -102,11 +104,11 @@ def _page_of(
     return model_page(
         result.data,
         result.model,
-        place=job.destination.model,
+        place=place_words(result.publication),
         read_times=read_times,
         comparison=result.comparison,
         metrics=result.metrics,
-        version=result.publication["version"],
+        trained=result.fitted.trained,
         origin=origin,
     )
 
@@ -241,18 +243,18 @@ def model_page(
     metrics: Facts | None = None,
     update: Facts | None = None,
     are_new: bool = False,
-    version: int | None = None,
+    trained: fit.FitResult | None = None,
     origin: Facts = MappingProxyType({}),
 ) -> document.Document:
     """Return the page about a regression or a classifier.
 
     Up to 2,000 rows of `data` are read: those it was trained on, or new ones if
-    `are_new`. `place` is where the model is stored, and `version` its number if it is
-    registered. Without a `comparison` with other models, rows are left out by the
-    model's own sums, if these allow it. `metrics` are errors on test data, `update` the
-    record of an update that made the model, and `origin` facts on the job, such as the
-    line of a shell that repeats it. `read_times` is called at the end, so that the
-    page's own time is among the job's.
+    `are_new`. `place` is where the model is stored. Without a `comparison` with other
+    models, rows are left out by the model's own sums, if these allow it. `metrics` are
+    errors on test data, `update` the record of an update that made the model; `trained`
+    has the sums of folds, from which learning curves are made; and `origin` has facts
+    on the job, such as the line of a shell that repeats it. `read_times` is called at
+    the end, so that the page's own time is among the job's.
     """
     if comparison is None:
         comparison = judging.compare_left_out(data, model)
@@ -265,7 +267,7 @@ def model_page(
     page = document.Document(
         title,
         lead=verdict.verdict_of(comparison),
-        chips=[redact(place), *_chips(model, comparison, split, version)],
+        chips=[redact(place), *_chips(model, comparison, split)],
     )
     gate = None
     if update is not None:
@@ -292,6 +294,8 @@ def model_page(
         page.section("What to do")
         for advice in accuracy.advice_on(comparison):
             page.say(advice)
+        if trained is not None:
+            learning.show_learning(page, trained)
     whose = f"the training rows, of {redact(data.rows.url or 'memory')}"
     if are_new:
         whose = "new rows"
@@ -309,20 +313,16 @@ def _chips(
     model: models.RidgeModel,
     comparison: ModelComparison | None,
     split: str | None,
-    version: int | None,
 ) -> list[str]:
     """Return the short facts below the lead of a page."""
     kind = "classifier" if "classifier" in model.card else "regression"
-    name = f"model {model.digest()[:8]}"
-    if version is not None:
-        name += f", version {version}"
     created = model.card.get("created")
     chips = [
         f"kernel {kind}",
         f"{model.card['n_samples']:,} training rows",
         comparison and verdict.rows_words(comparison),
         split,
-        name,
+        f"model {model.digest()[:8]}",
         created and time_words(created),
         provenance.user_words(),
     ]

@@ -1,0 +1,138 @@
+"""How errors fall with the number of rows and of components, from the sums of folds.
+
+The sums of each fold go in. Out come the errors of models of some of the other folds,
+or of the leading components, on a fold that they were not trained on. Fits of fewer
+rows would read the data again.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rff_dist.data import folding
+from rff_dist.features import maps
+from rff_dist.numerics import cholesky
+from rff_dist.selection import cross_validation, rule
+from rff_dist.statistics import fold_statistics
+from rff_dist.typing import FloatArray, frozen
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+
+
+@frozen(eq=False)
+class LearningCurve:
+    """Cross-validated errors of models of more and more rows, or components."""
+
+    #: Of components; or of rows trained on, the mean of splits. Shape (n_points,).
+    numbers: FloatArray
+    #: Mean squared errors, shape (n_points, n_splits, n_targets).
+    errors: FloatArray
+    #: How splits count in means.
+    units: rule.Units
+
+
+def learning_curve(
+    statistics: fold_statistics.FoldStatistics,
+    *,
+    alpha: ArrayLike,
+    fit_intercept: bool = True,
+    shares: Sequence[float] = SHARES,
+) -> LearningCurve | None:
+    """Return the errors of models of about these shares of the rows, ascending.
+
+    The last one is that of `cross_validate`. Of a split the folds next to the held-out
+    one come first, those before it in time, and tuning rows last. Each model takes a
+    Cholesky factorisation, n_components³/3 operations. Returns None if fewer than two
+    splits train on several folds. Raises as `solve_cholesky`.
+    """
+    n_samples = []
+    errors = []
+    weights = []
+    for folds, held_out in statistics.splits:
+        order = _nearest_first(statistics, folds, held_out)
+        if len(order) < 2:
+            continue
+        n_trained = np.cumsum([statistics.fold(fold).n_samples for fold in order])
+        validation = statistics.fold(held_out)
+        fold = validation.normal_equations(fit_intercept=fit_intercept)
+        floor = fold.floor()
+        of_split = {}
+        sizes = []
+        for share in shares:
+            size = int(np.abs(n_trained - share * n_trained[-1]).argmin()) + 1
+            sizes.append(size)
+            if size in of_split:
+                continue
+            training = statistics.sum(order[:size])
+            equations = training.normal_equations(fit_intercept=fit_intercept)
+            solved = cholesky.solve_cholesky(equations, alpha, overwrite_gram=True)
+            squares = cross_validation.squared_errors(
+                fold,
+                equations,
+                solved.coefficients,
+                np.arange(len(solved.intercept)),
+                weight=validation.sum_of_weights,
+                floor=floor,
+            )
+            of_split[size] = squares / validation.sum_of_weights
+        n_samples.append([n_trained[size - 1] for size in sizes])
+        errors.append([of_split[size] for size in sizes])
+        weights.append(validation.sum_of_weights)
+    if len(weights) < 2:
+        return None
+    numbers, first = np.unique(np.mean(n_samples, axis=0), return_index=True)
+    return LearningCurve(
+        numbers,
+        np.moveaxis(np.array(errors), 0, 1)[first],
+        rule.Units.of_splits(np.array(weights)),
+    )
+
+
+def component_curve(
+    statistics: fold_statistics.FoldStatistics,
+    feature_maps: Sequence[maps.FeatureMap],
+    *,
+    alpha: ArrayLike,
+    fit_intercept: bool = True,
+) -> LearningCurve | None:
+    """Return the errors of models of leading components, from all rows of each split.
+
+    The maps are of these components, ascending; see `shortened`. Returns None, and
+    raises, as `learning_curve`.
+    """
+    curves = []
+    for feature_map in feature_maps:
+        leading = statistics.leading(
+            feature_map.n_components,
+            feature_digest=feature_map.digest(),
+            scales=feature_map.scales,
+        )
+        curve = learning_curve(
+            leading, alpha=alpha, fit_intercept=fit_intercept, shares=(1.0,)
+        )
+        if curve is None:
+            return None
+        curves.append(curve)
+    return LearningCurve(
+        np.array([feature_map.n_components for feature_map in feature_maps], float),
+        np.concatenate([curve.errors for curve in curves]),
+        curves[0].units,
+    )
+
+
+def _nearest_first(
+    statistics: fold_statistics.FoldStatistics, folds: Sequence[int], held_out: int
+) -> list[int]:
+    """Return the folds with rows, from the one before the held-out one backwards."""
+    scheme = statistics.folds
+    n_folds = len(statistics.parts)
+
+    def place(fold: int) -> tuple[bool, int]:
+        is_tuning = False
+        if isinstance(scheme, folding.TuningFolds):
+            is_tuning = bool(scheme.is_tuning(np.array(fold)))
+        return is_tuning, (held_out - fold) % n_folds
+
+    with_rows = [fold for fold in folds if statistics.parts[fold] is not None]
+    return sorted(with_rows, key=place)
