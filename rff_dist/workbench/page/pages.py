@@ -133,8 +133,10 @@ def clusters_page(
     page.parts.append(sizes)
     tables = results.numbers_tables(clustering.record)
     if tables:
-        about = "The chosen number is the one beyond which the number of cut links"
-        " rises most."
+        about = (
+            "The chosen number is the one beyond which the number of cut links rises"
+            " most."
+        )
         page.section("Number of clusters", about)
         page.parts += tables
 
