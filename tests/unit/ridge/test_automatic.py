@@ -249,12 +249,12 @@ def test_sums_of_functions_of_columns_are_fitted_by_additive_kernels():
 
 @pytest.mark.parametrize(
     ("function", "most", "expected"),
-    [("smooth", 512, 128), ("rough", 512, 512), ("rough", 256, 256)],
+    [("smooth", 1024, 256), ("rough", 1024, 1024), ("rough", 512, 512)],
 )
 def test_components_double_while_that_gains_much_up_to_the_most(
     function, most, expected, monkeypatch
 ):
-    monkeypatch.setitem(EFFORTS, 2, EffortLevel(128, most))
+    monkeypatch.setitem(EFFORTS, 2, EffortLevel(256, most))
     rng = np.random.default_rng(3)
     X = rng.uniform(-2, 2, (2600, 2))
     waves = {"smooth": X[:, 0], "rough": np.sin(9 * X[:, 0]) * np.sin(9 * X[:, 1])}
