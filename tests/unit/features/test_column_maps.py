@@ -121,13 +121,13 @@ class TestBases:
 
 class TestFits:
     def test_a_fit_maps_columns_where_that_helps(self):
-        X, y = skewed(1_200)
-        model = RFFRidge(random_state=0).fit(X[:600], y[:600])
-        plain = RFFRidge(standardize=True, random_state=0).fit(X[:600], y[:600])
+        X, y = skewed(1_000)
+        model = RFFRidge(random_state=0).fit(X[:400], y[:400])
+        plain = RFFRidge(standardize=True, random_state=0).fit(X[:400], y[:400])
         assert model.mapped_columns_ == (0, 1, 2)
         assert plain.mapped_columns_ == ()
         errors = [
-            np.mean((fitted.predict(X[600:]) - y[600:]) ** 2)
+            np.mean((fitted.predict(X[400:]) - y[400:]) ** 2)
             for fitted in (model, plain)
         ]
         assert errors[0] < 0.7 * errors[1]
@@ -152,7 +152,7 @@ class TestFits:
         assert errors[0] < errors[1] + 0.02 * 0.3**2
 
     def test_a_model_keeps_its_maps_and_another_fit_finds_others(self):
-        X, y = skewed(600)
+        X, y = skewed(300)
         model = RFFRidge(random_state=0, engine=None).fit(X, y)
         save_model(model, scratch("column-maps"))
         loaded = load_model(scratch("column-maps"))
@@ -161,8 +161,8 @@ class TestFits:
         assert again.score(np.log(X), y) > 0.9
 
     def test_rows_are_added_to_a_model_of_mapped_columns(self):
-        X, y = skewed(900)
-        model = RFFRidge(random_state=0).fit(X[:600], y[:600])
+        X, y = skewed(600)
+        model = RFFRidge(random_state=0).fit(X[:300], y[:300])
         before = model.predict(X)
-        assert model.partial_fit(X[600:], y[600:]).mapped_columns_ == (0, 1, 2)
+        assert model.partial_fit(X[300:], y[300:]).mapped_columns_ == (0, 1, 2)
         assert np.mean((model.predict(X) - y) ** 2) < np.mean((before - y) ** 2)
