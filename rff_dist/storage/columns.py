@@ -191,6 +191,8 @@ def as_column(values: Any, *, name: str = "y") -> Column:
     """
     if isinstance(values, MemoryColumn | StoredColumn):
         return values
+    if isinstance(values, StoredArray):  # a stored dataset's targets
+        return StoredColumn(values)
     if hasattr(values, "__dask_graph__"):
         (values,) = dask_collections.compute(values)
     array = as_array(values, name)
