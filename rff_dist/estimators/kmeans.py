@@ -92,7 +92,7 @@ class RFFKMeans(
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Usually leave it. Fourier features do not depend on the data; Nyström features
         are kernel values at rows of the data, by RULE uniform (the default), dense
-        (without isolated rows), k-means++ or rpcholesky, and work with any kernel.
+        (without isolated rows) or k-means++, and work with any kernel.
         Whitening them costs O(n_components²) more per row and pass.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         Usually leave it. It says how the frequencies of Fourier features are arranged;

@@ -107,7 +107,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         kernel with a spectral measure. Nyström features are kernel values at rows of
         the data, the centres. They work with any kernel, and fewer suffice if the data
         lie near a low-dimensional set. RULE or `Nystrom` says how centres are chosen:
-        uniform, k-means++ or rpcholesky. "auto" compares both; up to 2,048 rows it is
+        uniform or k-means++. "auto" compares both; up to 2,048 rows it is
         "nystrom" with all rows as centres, unless `n_components` is given.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         Usually leave it. It says how the frequencies of Fourier features are arranged.

@@ -1,4 +1,4 @@
-"""Theory's bounds on the kernel estimate, and the exact variances of the maps.
+"""Theory's bounds on the kernel estimate.
 
 The bounds are for D components of independent frequencies of one shift-invariant
 kernel: `pointwise_error` for one pair of points, `pairwise_error` for all pairs of a
@@ -7,15 +7,8 @@ by a factor of 10 to 100 in D: `rff_dist.approximation_error` measures the real 
 """
 
 import math
-from typing import Literal
-
-import numpy as np
-from numpy.typing import ArrayLike
 
 from rff_dist.checks import check_count, check_name, check_positive, check_share
-from rff_dist.errors import DataError
-from rff_dist.kernels import base
-from rff_dist.typing import frozen
 
 # c of Hoeffding's inequality, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c): pairs
 # average D/2 terms in [-1, 1], phases average D terms in [-2, 2]
@@ -81,87 +74,3 @@ def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -
     norm = check_positive(gram_norm, "gram_norm")
     epsilon = math.sqrt(4 * n / norm * math.log(2 * n) / D)
     return epsilon + epsilon**2
-
-
-# -- closed-form variances
-
-
-@frozen
-class MapVariances:
-    """Mean closed-form variances of the two maps over pairs of points, times D.
-
-    Divided by D they are the mean squared errors of z(x)'z(y) with independent
-    frequencies.
-    """
-
-    pairs: float
-    phases: float
-
-    @property
-    def better(self) -> Literal["pairs", "phases"]:
-        """The map with the lower variance."""
-        # of equal ones pairs, whose diagonal is exact
-        return "pairs" if self.pairs <= self.phases else "phases"
-
-
-def better_map(kernel: base.Kernel, X: ArrayLike) -> MapVariances:
-    """Compare the maps by their mean closed-form variance over all pairs of rows.
-
-    With Δ = x - y the variance of z(x)'z(y) is (1/D)·[1 + k(2Δ) - 2k(Δ)²] for pairs,
-    and (1/D)·[1 + k(2Δ)/2 - k(Δ)²] for phases, with independent frequencies. Pairs have
-    the lower one if k(Δ)² > k(2Δ)/2: always for the Gaussian and the Laplacian.
-
-    Phases win if most rows are far apart and the kernel falls slowly (Cauchy, rational
-    quadratic); else pairs win. O(n_samples² · n_features).
-
-    Parameters
-    ----------
-    kernel : Kernel
-        Shift-invariant, or a sum with such terms, which share the components in
-        proportion to their weights as in `draw_feature_map`. Linear, polynomial and min
-        terms have the same features for both maps and add nothing to either variance.
-    X : array-like of shape (n_samples, n_features)
-        At least 2 rows; two rows with equal values are a pair too.
-
-    Returns
-    -------
-    variances : MapVariances
-        Its `better` is the answer.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than 2 rows.
-
-    References
-    ----------
-    Sutherland & Schneider (2015), eq. 3 and 5.
-
-    Examples
-    --------
-    >>> from rff_dist.kernels.stationary import Cauchy, Gaussian
-    >>> X = [[0.0], [3.0], [6.0]]
-    >>> better_map(Gaussian(), X).better, better_map(Cauchy(), X).better
-    ('pairs', 'phases')
-    """
-    points = np.atleast_2d(np.asarray(X, np.float64))
-    if len(points) < 2:
-        raise DataError(
-            f"X has {len(points)} rows; the maps are compared over pairs of rows;"
-            f" expected at least 2"
-        )
-    terms = [(term.weight, base.shift_invariant_term(term)) for term in kernel.terms()]
-    invariant = [(weight, whole) for weight, whole in terms if whole is not None]
-    above = np.triu_indices(len(points), 1)
-    total = math.fsum(weight for weight, _ in invariant)
-    pairs = 0.0
-    phases = 0.0
-    for weight, whole in invariant:
-        once = whole(points)[above]
-        twice = whole(2 * points)[above]
-        # near Δ = 0 rounding may make a variance negative
-        of_pairs = np.maximum(1 + twice - 2 * once**2, 0.0)
-        of_phases = np.maximum(1 + twice / 2 - once**2, 0.0)
-        pairs += total * weight * float(of_pairs.mean())
-        phases += total * weight * float(of_phases.mean())
-    return MapVariances(pairs, phases)

@@ -1,9 +1,9 @@
 """Which rows of a sample become the centres of Nyström features.
 
-Distinct rows and a kernel go in; the positions of some rows come out, by one of four
+Distinct rows and a kernel go in; the positions of some rows come out, by one of three
 rules. Every rule is seeded and nested: a longer choice begins with the centres of a
-shorter one. Rules that use the kernel choose fewer centres if those explain it on all
-rows; `numpy.random.Generator.choice` would neither nest nor know when to stop.
+shorter one. The rule that uses the kernel chooses fewer centres if those explain it on
+all rows; `numpy.random.Generator.choice` would neither nest nor know when to stop.
 """
 
 from collections.abc import Callable
@@ -13,19 +13,16 @@ import scipy
 
 from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.kernels import base
-from rff_dist.numerics import machine, triangular
-from rff_dist.typing import EPS, BoolArray, FloatArray, IndexArray
+from rff_dist.typing import BoolArray, FloatArray, IndexArray
 
 # the first stream of random numbers for centres, far above all others of the seed
 _STREAM = 2**33
-# pivots that are proposed together, so that updates are matrix products
-_PROPOSALS = 256
 # points whose distances to all others are in memory at once
 _PANEL_POINTS = 256
 
 
-# On 36,000 × 8 rows 4,000 uniform centres err by 0.1710, by k-means++ 0.1679, by
-# randomly pivoted Cholesky 0.1675.
+# On 36,000 × 8 rows 4,000 uniform centres err by 0.1710, by k-means++ 0.1679, and by
+# randomly pivoted Cholesky, which took a rule of its own, 0.1675.
 def choose_uniform(
     points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
 ) -> IndexArray:
@@ -112,80 +109,9 @@ def choose_by_kmeans(
     return chosen
 
 
-def choose_by_pivots(
-    points: FloatArray, kernel: base.Kernel, n_centres: int, seed: int
-) -> IndexArray:
-    """Choose rows in proportion to what earlier centres leave of their k(x, x).
-
-    Takes O(n_points · n_centres²) operations and 8 · n_points · n_centres bytes. Pivots
-    are proposed 256 at a time by the diagonal that is left. Each is kept with a
-    probability equal to the share of its diagonal that is left after the pivots kept
-    before it. This gives the same distribution as one pivot at a time.
-
-    Source: Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky, Alg. 1;
-    Epperly, Tropp & Webber (2024), Alg. 2, for the rejection.
-    """
-    columns = np.empty((n_centres + _PROPOSALS, len(points)))  # F' of K ≈ FF'
-    left = kernel.diagonal(points).astype(np.float64)
-    # once the trace is rounding error, further pivots would be noise
-    exhausted = len(points) * EPS * left.sum()
-    chosen: list[int] = []
-    turn = 0
-    with machine.tile_pool() as pool:
-        while len(chosen) < n_centres and left.sum() > exhausted:
-            uniforms = counter_uniforms(seed, _STREAM + turn, _PROPOSALS, 2)
-            proposed = pick(left, uniforms[:, 0])
-            known = columns[: len(chosen)]
-            # shape (256, 256): what chosen centres leave of the proposals' own Gram
-            residual = kernel.gram(points[proposed], points[proposed])
-            residual -= known[:, proposed].T @ known[:, proposed]
-            is_kept = _accept(residual, left[proposed], uniforms[:, 1])
-            kept = proposed[is_kept]
-            new = columns[len(chosen) : len(chosen) + len(kept)]
-            # 32 MiB of kernel values at a time
-            step = max(1, 2**22 // max(1, len(kept)))
-            for first in range(0, len(points), step):
-                part = slice(first, first + step)
-                new[:, part] = kernel.gram(points[kept], points[part])
-                # rows of K − FF' at the new pivots; divided by their factor they are
-                # the next rows of F'
-                new[:, part] -= known[:, kept].T @ known[:, part]
-            factor = np.ascontiguousarray(new[:, kept])
-            stopped = triangular.cholesky_in_place(factor, pool)
-            # `_accept` found all pivots positive by the same elimination
-            assert stopped is None
-            triangular.solve_transposed(factor, new)
-            # the diagonal of K − FF'
-            left -= np.square(new).sum(axis=0)
-            chosen += kept.tolist()
-            # probabilities: rounding must not make them negative, or let a row be
-            # chosen twice
-            left[chosen] = 0.0
-            np.maximum(left, 0.0, out=left)
-            turn += 1
-    return np.array(chosen[:n_centres], np.intp)
-
-
-def _accept(
-    residual: FloatArray, proposed: FloatArray, uniforms: FloatArray
-) -> IndexArray:
-    """Return which proposals to keep; `residual` is overwritten."""
-    kept = []
-    # what is left of a row below this is rounding
-    tiny = len(residual) * EPS * proposed.max()
-    for i, uniform in enumerate(uniforms):
-        if residual[i, i] <= max(uniform * proposed[i], tiny):
-            continue
-        kept.append(i)
-        pivot = residual[i] / np.sqrt(residual[i, i])
-        residual -= np.outer(pivot, pivot)
-    return np.array(kept, np.intp)
-
-
 #: Each takes distinct rows, a kernel, the number of centres and a seed.
 RULES: dict[str, Callable[[FloatArray, base.Kernel, int, int], IndexArray]] = {
     "uniform": choose_uniform,
     "dense": choose_dense,
     "k-means++": choose_by_kmeans,
-    "rpcholesky": choose_by_pivots,
 }

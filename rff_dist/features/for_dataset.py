@@ -7,7 +7,6 @@ error of 0.876 where the median distance gives 0.394.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import field, replace
 
@@ -15,14 +14,12 @@ import numpy as np
 
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import bounds, column_maps, length_scales, maps, nystrom
+from rff_dist.features import column_maps, length_scales, maps, nystrom
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.feature_options import KernelFeatures, find_features
 from rff_dist.features.levels import Levels
 from rff_dist.kernels import base, stationary
 from rff_dist.typing import AnyArray, FloatArray, frozen
-
-logger = logging.getLogger(__name__)
 
 
 @frozen
@@ -146,26 +143,6 @@ def _tuning_rows(
     return X, y, weights
 
 
-def choose_map(inputs: Inputs, kernel: base.Kernel, n_components: int) -> str:
-    """Return the map with the lower closed-form variance on up to 1,000 rows.
-
-    If `n_components` is odd, only phases will do. The kernel must have its length
-    scale. See `better_map`.
-    """
-    if n_components % 2:
-        return "phases"
-    # the closed forms are of differences, which categories have none of
-    if inputs.levels:
-        return "pairs"
-    sample = samples.sample_inputs(inputs.dataset, inputs.seed)
-    if len(sample) < 2:
-        return "pairs"
-    variances = bounds.better_map(kernel, inputs.prepare(sample))
-    message = "map=%r: mean variance times D is %.4g for pairs and %.4g for phases"
-    logger.debug(message, variances.better, variances.pairs, variances.phases)
-    return variances.better
-
-
 def resolve_kernel(
     inputs: Inputs, kernel: base.Kernel, length_scale: str | base.LengthScale | None
 ) -> base.Kernel:
@@ -220,15 +197,12 @@ def draw(inputs: Inputs, described: KernelFeatures) -> maps.FeatureMap:
             standardizer=inputs.standardizer,
             levels=inputs.levels,
         )
-    map_name = described.map
-    if map_name == "auto":
-        map_name = choose_map(inputs, kernel, n_components)
     return draw_feature_map(
         kernel,
         n_features=inputs.dataset.n_features,
         n_components=n_components,
         design=described.design,
-        map=map_name,
+        map=described.map,
         precision=described.precision,
         random_state=inputs.seed,
         standardizer=inputs.standardizer,

@@ -51,13 +51,11 @@ class Nystrom:
 
     Parameters
     ----------
-    centres : {"uniform", "dense", "k-means++", "rpcholesky"}
+    centres : {"uniform", "dense", "k-means++"}
         How centres are chosen among distinct rows: with equal probabilities; the same
-        without isolated rows, which would be separate clusters; by k-means++ in the
-        kernel's distance; or by randomly pivoted Cholesky, which needs the fewest
-        centres to come near the kernel, and 8 · sample_rows · n_components bytes. With
-        2,000 centres the last two lowered the errors on two real data sets from 0.392
-        to 0.388 and from 0.097 to 0.093, and took about a second more.
+        without isolated rows, which would be separate clusters; or by k-means++ in the
+        kernel's distance. With 2,000 centres that lowered the errors on two real data
+        sets from 0.392 to 0.388 and from 0.097 to 0.093, and took about a second more.
     jitter : float
         Added to the diagonal of the centres' Gram matrix, as a share of its mean. If
         centres are nearly equal to the kernel, rounding errors are divided by the

@@ -192,9 +192,7 @@ class RidgeOptions(FeatureOptions):
             " auto: cross-validation compares fourier and nystrom; nystrom up to 2,048"
             " rows."
         ),
-        takes=Literal[
-            "auto", "fourier", "nystrom", "nystrom:k-means++", "nystrom:rpcholesky"
-        ],
+        takes=Literal["auto", "fourier", "nystrom", "nystrom:k-means++"],
         unit="auto|NAME",
     )
     n_components: Components = fields.like(  # type: ignore[assignment]

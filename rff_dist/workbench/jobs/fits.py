@@ -130,7 +130,7 @@ class Fit:
         """
         options = self.options
         choice.check_environment()
-        check_name(options.map, feature_options.DATASET_MAPS, "map")
+        check_name(options.map, feature_options.MAPS, "map")
         if self.loss is not None:
             check_name(self.loss, classification.LOSS_NAMES, "loss")
             if options.solver == "pcg":

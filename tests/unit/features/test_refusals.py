@@ -157,7 +157,6 @@ ERRORS = [
     ),
 ]
 BOUNDS = [
-    once(lambda: bounds.better_map(Gaussian(), [[1.0]]), "1 rows", error=DataError),
     by_value(largest_error, n_components=[0], n_points=[1], delta=[1.0]),
     once(lambda: largest_error(map="complex"), "'pairs', 'phases'"),
 ]

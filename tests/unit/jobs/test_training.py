@@ -128,7 +128,7 @@ def stop_at(name, found=lambda: None):
         {"alpha": "gcv"},
         {"map": "phases", "design": "iid", "seed": 3},
         {"kernel": Matern(nu=2.5), "cv": TimeFolds(3)},
-        {"kernel": Cauchy(), "length_scale": 1e-4, "map": "auto", "design": "iid"},
+        {"kernel": Cauchy(), "length_scale": 1e-4, "map": "phases", "design": "iid"},
         {"features": Nystrom("k-means++"), "alpha": 0.5},
         {"kernel": "auto", "length_scale": "median", "features": "auto", "cv": 3},
         {"alpha": "cv", "cv": 3},

@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
 
 from rff_dist import (
-    Cauchy,
     Gaussian,
     Laplacian,
     Linear,
@@ -31,7 +30,6 @@ from rff_dist.errors import (
     StatisticsError,
 )
 from rff_dist.features import for_dataset, length_scales
-from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.options import Penalty
 from rff_dist.fitting.plan import Sums, plan_on_engine
@@ -342,28 +340,3 @@ def test_refitting_without_change_changes_no_bit(model):
     other = refit(model, model.statistics, alpha=0.2, fit_intercept=False)
     assert other.alpha == 0.2
     assert_array_equal(other.intercept, [0.0])
-
-
-# -- choice of the map
-# -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kernel", "n_components", "expected"),
-    [
-        (Gaussian(0.1), 32, "pairs"),
-        (Cauchy(0.1), 32, "phases"),
-        (2 * Cauchy(0.1) + Linear(), 32, "phases"),
-        (Linear(), 32, "pairs"),
-        (Gaussian(0.1), 33, "phases"),  # cosines and sines need an even number
-    ],
-)
-def test_map_auto_takes_the_lower_variance_and_the_spec_says_which(
-    kernel, n_components, expected
-):
-    far_apart = ArrayDataset(np.arange(300.0)[:, np.newaxis], np.zeros(300))
-    described = KernelFeatures(
-        kernel=kernel, n_components=n_components, design="iid", map="auto"
-    )
-    features = for_dataset.draw(for_dataset.Inputs(far_apart), described)
-    assert features.spec.map == expected
