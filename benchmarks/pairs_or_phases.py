@@ -21,7 +21,8 @@ from sklearn.model_selection import train_test_split
 from rff_dist import Gaussian, Matern, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.features.for_dataset import Inputs, tune
-from rff_dist.features.length_scales import EvidenceSearch, MedianDistances
+from rff_dist.features.length_scales import EvidenceSearch
+from rff_dist.features.median_distances import MedianDistances
 from rff_dist.kernels.stationary import with_length_scale
 from rff_dist.ridge import predict as prediction
 from rff_dist.statistics import inspection, standardizing

@@ -58,8 +58,8 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Usually leave it. Fourier features do not depend on the data; Nyström features
-        are kernel values at rows of the data, by RULE uniform (the default) or k-means++,
-        and work with any kernel.
+        are kernel values at rows of the data, by RULE uniform (the default) or
+        k-means++, and work with any kernel.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         Usually leave it. It says how the frequencies of Fourier features are arranged;
         see `RFFSampler`.
@@ -305,8 +305,8 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         distinct rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
         Usually leave it. Fourier features do not depend on the data; Nyström features
-        are kernel values at rows of the data, by RULE uniform (the default) or k-means++,
-        and work with any kernel.
+        are kernel values at rows of the data, by RULE uniform (the default) or
+        k-means++, and work with any kernel.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         Usually leave it. It says how the frequencies of Fourier features are arranged.
         Orthogonal ones have less variance than "iid", and need an isotropic kernel.

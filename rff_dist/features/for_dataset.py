@@ -14,7 +14,14 @@ import numpy as np
 
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features import column_maps, length_scales, maps, nystrom
+from rff_dist.features import (
+    column_maps,
+    evidence,
+    length_scales,
+    maps,
+    median_distances,
+    nystrom,
+)
 from rff_dist.features.draw import draw_feature_map
 from rff_dist.features.feature_options import KernelFeatures, find_features
 from rff_dist.features.levels import Levels
@@ -101,7 +108,7 @@ def tune_maps(
     X, y, weights = _tuning_rows(inputs, search, folds)
     rows = np.asarray(X, np.float64)
     bases = column_maps.Bases(rows, inputs.standardizer, inputs.levels)
-    search = replace(search, n_starts=search.starts(X.shape[1]))
+    search = replace(search, n_starts=search.count_starts(X.shape[1]))
     tuned = length_scales.maximize_evidence(
         bases.kernel(kernel),
         bases.values(),
@@ -137,7 +144,7 @@ def _tuning_rows(
         X, y, weights = sample.tuning_rows(search.n_samples)
     assert y is not None  # there are targets
     if weights is not None:
-        weights = length_scales.likelihood_weights(
+        weights = evidence.likelihood_weights(
             weights, repeated=inputs.frequency_weights
         )
     return X, y, weights
@@ -161,7 +168,7 @@ def resolve_kernel(
     if length_scale is None:
         length_scale = "auto"
     if isinstance(length_scale, str) and length_scale in ("auto", "median"):
-        medians = length_scales.MedianDistances(
+        medians = median_distances.MedianDistances(
             inputs.dataset, inputs.standardizer, seed=inputs.seed
         )
         kernel = kernel.with_default_length_scales(medians)

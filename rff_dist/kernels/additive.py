@@ -88,7 +88,7 @@ class Additive(stationary.Stationary):
                 " Matern() or RationalQuadratic(), without a length scale, which"
                 " belongs to the additive kernel"
             )
-        weights = self._given()
+        weights = self._raw_weights()
         if (
             not all(is_number(w) and 0 <= w < np.inf for w in weights)
             or not 0 < sum(weights) < np.inf
@@ -101,8 +101,8 @@ class Additive(stationary.Stationary):
         object.__setattr__(self, "order_2", float(self.order_2))
         object.__setattr__(self, "dense", float(self.dense))
 
-    def _given(self) -> list[Any]:
-        """Return all weights: of single columns, of pairs, of all columns."""
+    def _raw_weights(self) -> list[Any]:
+        """Return the weights of single columns, pairs and all, before division."""
         of_columns: list[Any] = [self.order_1]
         if self._has_column_weights:
             of_columns = list(self.order_1)  # type: ignore[arg-type]
@@ -128,13 +128,13 @@ class Additive(stationary.Stationary):
         """Return the kernel of points whose columns are those at these places."""
         if not self._has_column_weights:
             return self
-        weights = np.array(self._given())
+        weights = np.array(self._raw_weights())
         weights[:-2] = weights[:-2][order]
         return self.with_weights(weights)
 
     def check_columns(self, n_features: int) -> None:
         super().check_columns(n_features)
-        n_weights = len(self._given()) - 2
+        n_weights = len(self._raw_weights()) - 2
         if self._has_column_weights and n_weights != n_features:
             raise InvalidParameterError(
                 f"`order_1` has {n_weights} weights but the data have {n_features}"
@@ -146,7 +146,7 @@ class Additive(stationary.Stationary):
         # of a single column the parts are the same, and `dense` takes the smallest work
         if n_features == 1:
             return np.array([0.0, 0.0, 1.0])
-        *of_columns, order_2, dense = self._given()
+        *of_columns, order_2, dense = self._raw_weights()
         weights = np.array([sum(of_columns), order_2, dense])
         return np.asarray(weights / weights.sum())
 
@@ -154,7 +154,7 @@ class Additive(stationary.Stationary):
         """Return the weight of each column alone, shape (n_features,)."""
         self.check_columns(n_features)
         weight = self.weights(n_features)[0]
-        of_columns = np.array(self._given()[:-2])
+        of_columns = np.array(self._raw_weights()[:-2])
         if weight == 0:
             return np.zeros(n_features)
         shares = np.broadcast_to(of_columns / of_columns.sum(), n_features)
@@ -180,7 +180,7 @@ class Additive(stationary.Stationary):
         weights = self.weights(2)
         shares = None
         if self._has_column_weights and weights[0]:
-            of_columns = np.array(self._given()[:-2])
+            of_columns = np.array(self._raw_weights()[:-2])
             shares = tuple((of_columns / of_columns.sum()).tolist())
         return measures.FewColumns(inner, tuple(weights.tolist()), shares)
 
@@ -250,18 +250,23 @@ class Additive(stationary.Stationary):
 
     @property
     def logits(self) -> FloatArray:
-        return np.log([weight for weight in self._given() if weight > 0])
+        weights = [weight for weight in self._raw_weights() if weight > 0]
+        if len(weights) == 1:  # its share is 1
+            return np.empty(0)
+        return np.log(weights)
 
     @property
     def dense_part(self) -> Self:
-        weights = np.array(self._given())
+        weights = np.array(self._raw_weights())
         if weights[-1] == 0:
             return self
         weights[:-1] = 0.0
         return self.with_weights(weights)
 
     def with_logits(self, logits: FloatArray) -> Self:
-        weights = np.array(self._given())
+        if not len(logits):
+            return self
+        weights = np.array(self._raw_weights())
         weights[weights > 0] = np.exp(logits - logits.max())
         return self.with_weights(weights / weights.sum())
 
@@ -276,14 +281,14 @@ class Additive(stationary.Stationary):
         of_columns = np.zeros(X.shape[1])
         for column, part in parts.items():
             of_columns[column] = _variance(part, X)
-        weights = np.array(self._given())
+        weights = np.array(self._raw_weights())
         if self._has_column_weights:
             weights[:-2][of_columns < share * whole] = 0.0
         elif of_columns.sum() < share * whole:
             weights[0] = 0.0
         if whole - of_columns.sum() < share * whole:
             weights[-2:] = 0.0
-        is_small = weights < smallest_weight * np.sum(self._given())
+        is_small = weights < smallest_weight * np.sum(self._raw_weights())
         return self.with_weights(np.where(is_small, 0.0, weights))
 
     def differentiate_points(
@@ -377,11 +382,12 @@ class Additive(stationary.Stationary):
             own if self._has_column_weights else own.mean(),
             [pair_sum / max(_n_pairs(n), 1), dense_sum],
         )
-        given = np.array(self._given())
-        weights = given / given.sum() if n > 1 else np.zeros_like(given)
+        raw = np.array(self._raw_weights())
+        weights = raw / raw.sum() if n > 1 else np.zeros_like(raw)
         # weights are the softmax of the logits: ∂w_a/∂logit_b = w_a·(1[a = b] − w_b)
-        by_logits = weights * (sums - weights @ sums)
-        return by_numbers, by_categories, by_logits[given > 0]
+        by_weights = weights * (sums - weights @ sums)
+        by_logits = by_weights[raw > 0][: len(self.logits)]
+        return by_numbers, by_categories, by_logits
 
 
 def _strips(n_rows: int, n_columns: int) -> list[slice]:

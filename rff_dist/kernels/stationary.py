@@ -293,7 +293,7 @@ class Stationary(base.ShiftInvariant):
 
     @property
     def logits(self) -> FloatArray:
-        """The logarithms of the weights above 0 of its parts, if it has parts."""
+        """The logarithms of its parts' weights above 0, if there are several."""
         return np.empty(0)
 
     @property

@@ -16,8 +16,14 @@ import numpy as np
 from rff_dist.checks import check_positive
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import draw, feature_options, for_dataset, nystrom
-from rff_dist.features import length_scales as median_heuristic
+from rff_dist.features import (
+    draw,
+    feature_options,
+    for_dataset,
+    length_scales,
+    median_distances,
+    nystrom,
+)
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
 from rff_dist.fitting.options import RidgeOptions
@@ -83,7 +89,7 @@ class Candidate:
                     f"`length_scale` is {self.length_scale!r}; expected 'evidence', a"
                     " multiple of the median, numbers or None"
                 )
-            median_heuristic.check_tunable(self.kernel)
+            length_scales.check_tunable(self.kernel)
         elif self.length_scale is not None:
             stationary.with_length_scale(self.kernel, self.length_scale)
             object.__setattr__(
@@ -194,13 +200,13 @@ class Draws:
         options: RidgeOptions,
         *,
         folds: folding.Folds | None = None,
-        tuning: median_heuristic.EvidenceSearch = median_heuristic.EvidenceSearch(),
+        tuning: length_scales.EvidenceSearch = length_scales.EvidenceSearch(),
     ) -> None:
         self._prepared = prepared
         self._options = options
         self._folds = folds
         self._tuning = tuning
-        self._median = median_heuristic.MedianDistances(
+        self._median = median_distances.MedianDistances(
             prepared.dataset, prepared.standardizer, seed=options.seed
         )
         self._tuned: dict[tuple[base.Kernel, bool], base.Kernel] = {}

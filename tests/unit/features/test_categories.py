@@ -22,7 +22,7 @@ from rff_dist import (
     draw_feature_map,
 )
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features import kinds, length_scales, maps, nystrom
+from rff_dist.features import evidence, kinds, length_scales, maps, nystrom
 from tests.covering import covering
 from tests.refusals import refuses
 
@@ -255,7 +255,7 @@ class TestEvidence:
         X = rows(60)
         kernel = with_categories(Matern())
         y = np.random.default_rng(2).standard_normal((60, 1))
-        points = length_scales.EvidenceRows(X, y - y.mean(), None)
+        points = evidence.EvidenceRows(X, y - y.mean(), None)
         design = maps.designs.DESIGNS["iid"]
         draw = maps.designs.Draw(design, n_features=4, n_frequencies=8, seed=0)
         drawn = {}
@@ -264,7 +264,7 @@ class TestEvidence:
             lines = np.array([part.angles(text) for text in texts])
             drawn[column] = (lines, X[:, column].astype(int))
         frequencies = kernel.draw(draw)
-        objective = length_scales.Objective(points, frequencies, drawn)
+        objective = evidence.FeatureObjective(points, frequencies, drawn)
         at = np.log([1.0, 1.7, 2.0, 1.1, 0.5])
         gradient = objective(at)[1]
         for i in range(5):

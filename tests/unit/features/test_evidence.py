@@ -15,14 +15,13 @@ from rff_dist import (
     Sinc,
 )
 from rff_dist.features import length_scales as evidence
-from rff_dist.features.length_scales import (
+from rff_dist.features.evidence import (
     EvidenceRows,
-    EvidenceSearch,
-    ExactObjective,
-    Objective,
+    FeatureObjective,
+    KernelObjective,
     likelihood_weights,
-    maximize_evidence,
 )
+from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
 
 
 def maximize(
@@ -68,8 +67,8 @@ def objective(kernel=None, *, n_targets=1, weighted=False):
     """
     rows = rows_of(n_targets, weighted)
     if kernel is not None:
-        return ExactObjective(rows, kernel)
-    return Objective(rows, Matern(nu=1.5).sample_frequencies(3, 20, rng=0))
+        return KernelObjective(rows, kernel)
+    return FeatureObjective(rows, Matern(nu=1.5).sample_frequencies(3, 20, rng=0))
 
 
 EXACT = [
@@ -90,7 +89,7 @@ def dense_log_density(function, scales, alpha):
         np.ones(len(rows.inputs)) if rows.root_weights is None else rows.root_weights
     )
     times = np.repeat(np.arange(len(roots)), np.rint(roots**2).astype(int))
-    if isinstance(function, ExactObjective):
+    if isinstance(function, KernelObjective):
         gram = function.kernel.with_length_scale(scales)(rows.inputs)
     else:
         Z = function.features(scales) / roots[:, np.newaxis]
@@ -150,13 +149,14 @@ class TestObjectives:
 def test_log_evidence_is_the_best_over_alpha():
     function = objective(n_targets=2, weighted=True)
     scales = np.array([0.5, 2.0, 7.0])
-    found, alpha, noise = function.log_evidence(scales)
+    best = function.best_alpha(scales)
     densities = [
-        dense_log_density(function, scales, a) for a in alpha * np.array([0.9, 1, 1.1])
+        dense_log_density(function, scales, best.alpha * factor)
+        for factor in (0.9, 1, 1.1)
     ]
-    assert found == pytest.approx(densities[1], rel=1e-9)
+    assert best.log_evidence == pytest.approx(densities[1], rel=1e-9)
     assert densities[1] > max(densities[0], densities[2])
-    assert (noise > 0).all()
+    assert (best.noise_variance > 0).all()
 
 
 def test_a_constant_column_has_no_gradient():
@@ -172,7 +172,7 @@ class TestMaximum:
         tuned = maximize(kernel, X, y, exact_rows=120)
         end = tuned.kernel
         rows = EvidenceRows(X - X.mean(axis=0), y - y.mean(axis=0), None)
-        function = ExactObjective(rows, kernel)
+        function = KernelObjective(rows, kernel)
         scales = np.log(end.length_scale)
         _, gradient = function(
             np.concatenate([scales, end.logits, [np.log(tuned.alpha)]])
@@ -185,11 +185,11 @@ class TestMaximum:
     def test_the_kernel_itself_climbs_on_as_many_rows_as_it_may(self):
         X, y = sample(800, 8, seed=3, noise=1.0)
         ends = [maximize(Matern(), X, y, exact_rows=n).kernel for n in (400, 750)]
-        function = ExactObjective(
+        function = KernelObjective(
             EvidenceRows(X - X.mean(axis=0), y - y.mean(axis=0), None), Matern()
         )
         less, most = (
-            function.log_evidence(np.log(end.length_scale))[0] for end in ends
+            function.best_alpha(np.log(end.length_scale)).log_evidence for end in ends
         )
         assert most > less
 
@@ -203,6 +203,15 @@ class TestMaximum:
         assert tuned.kernel.dense < 0.1
         assert third < 0.05 < min(first, second)
         assert tuned.log_evidence > dense.log_evidence
+
+    def test_an_additive_kernel_of_one_part_is_tuned_as_that_part(self):
+        X, y = sample(300, 3)
+        part = maximize(Matern(), X, y, n_components=64)
+        whole = maximize(Additive(order_1=0, order_2=0), X, y, n_components=64)
+        # up to the draw of features that polish them
+        assert whole.kernel.length_scale == pytest.approx(
+            part.kernel.length_scale, rel=0.3
+        )
 
     @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
     def test_columns_that_do_not_matter_get_large_length_scales(self, kernel):

@@ -6,13 +6,9 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from rff_dist import Additive, Gaussian, Matern
+from rff_dist.features.evidence import EvidenceRows, KernelObjective
 from rff_dist.features.left_out import Labels
-from rff_dist.features.length_scales import (
-    EvidenceRows,
-    EvidenceSearch,
-    ExactObjective,
-    maximize_evidence,
-)
+from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
 
 
 def labels_of(codes, n_classes):
@@ -64,7 +60,7 @@ class TestLeftOutLoss:
         shares = np.average(signs > 0, axis=0, weights=weights)
         expected = minimize_scalar(loss, bounds=(0, 150), method="bounded").fun
         expected /= -(shares * np.log(shares)).sum()
-        got, _ = ExactObjective(rows, kernel.with_length_scale(1.0))(
+        got, _ = KernelObjective(rows, kernel.with_length_scale(1.0))(
             np.log([1.1, 0.9, 2.0, 0.3])
         )
         # two searches for the slope, of which each is within 1e-4
@@ -75,7 +71,7 @@ class TestLeftOutLoss:
     )
     def test_gradients_are_those_of_differences(self, n_classes, weighted, kernel):
         _, rows = rows_of(n_classes, weighted=weighted)
-        objective = ExactObjective(rows, kernel)
+        objective = KernelObjective(rows, kernel)
         x = np.r_[0.1, 0.2, -0.3, kernel.logits, -1.0]
         _, gradient = objective(x)
         for i, step in enumerate(1e-4 * np.eye(len(x))):

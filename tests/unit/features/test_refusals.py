@@ -8,11 +8,8 @@ import pytest
 from rff_dist import Nystrom, approximation_error, draw_feature_map
 from rff_dist.errors import DataError
 from rff_dist.features import bounds
-from rff_dist.features.length_scales import (
-    EvidenceSearch,
-    likelihood_weights,
-    maximize_evidence,
-)
+from rff_dist.features.evidence import likelihood_weights
+from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
 from rff_dist.frequencies.uniforms import scrambled_sobol, seed_of
 from rff_dist.kernels.base import check_design
 from rff_dist.kernels.explicit import Linear, Min

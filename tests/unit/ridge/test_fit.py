@@ -29,7 +29,7 @@ from rff_dist.errors import (
     SolveError,
     StatisticsError,
 )
-from rff_dist.features import for_dataset, length_scales
+from rff_dist.features import for_dataset, median_distances
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.options import Penalty
 from rff_dist.fitting.plan import Sums, plan_on_engine
@@ -125,7 +125,9 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
     dataset = draw_dataset(5_000)
     exact = np.median(pdist(dataset.X[:3000]))
     first, again, other = (
-        length_scales.MedianDistances(dataset, standardizer=None, seed=seed)(Gaussian())
+        median_distances.MedianDistances(dataset, standardizer=None, seed=seed)(
+            Gaussian()
+        )
         for seed in (0, 0, 1)
     )
     assert first == again != other
@@ -135,7 +137,7 @@ def test_the_median_heuristic_samples_many_rows_by_the_seed():
 def test_repeated_rows_and_rows_of_no_weight_do_not_change_the_median(dataset):
     def found(X, weights=None):
         data = ArrayDataset(X, np.ones(len(X)), weights)
-        return length_scales.MedianDistances(data, standardizer=None, seed=0)(
+        return median_distances.MedianDistances(data, standardizer=None, seed=0)(
             Gaussian()
         )
 
@@ -150,7 +152,9 @@ def test_equal_rows_give_a_length_scale_of_1_and_say_so(caplog):
     data = ArrayDataset(np.full((20, 2), 3.0), np.ones(20))
     with caplog.at_level(logging.WARNING, logger="rff_dist"):
         assert (
-            length_scales.MedianDistances(data, standardizer=None, seed=0)(Gaussian())
+            median_distances.MedianDistances(data, standardizer=None, seed=0)(
+                Gaussian()
+            )
             == 1.0
         )
     assert "all sampled rows are equal" in caplog.text

@@ -13,7 +13,7 @@ from rff_dist.engines.events import PassStarted
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features.kinds import kernel_of
-from rff_dist.features.length_scales import MedianDistances
+from rff_dist.features.median_distances import MedianDistances
 from rff_dist.features.nystrom import Nystrom
 from rff_dist.fitting import plan as plan_module
 from rff_dist.fitting.options import RidgeOptions

@@ -10,7 +10,7 @@ from rff_dist import Gaussian, RFFRidge, SerialEngine
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.features.length_scales import MedianDistances
+from rff_dist.features.median_distances import MedianDistances
 from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
 from tests.covering import covering
 from tests.plain import fit_ridge, plain_ridge
