@@ -26,7 +26,8 @@ from benchmarks import stub_workers
 from benchmarks.simulation import Job, ScalingPoint, save_scaling, scale, simulate
 from rff_dist import DaskEngine
 from rff_dist.data.blocks import Block, cut_blocks
-from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, plan_fit
+from rff_dist.fitting.plan import plan_fit
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes
 
 PROCESSES = (1, 2, 4, 8)
 N_BLOCKS = 96

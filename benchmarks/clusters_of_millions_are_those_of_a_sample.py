@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from rff_dist import DaskEngine, RFFKMeans, open_dataset, write_dataset
 from rff_dist.engines import events
-from rff_dist.fitting import plan
+from rff_dist.fitting import plan, sizes
 from rff_dist.kmeans import shapes
 
 N_ROWS = int(os.environ.get("RFF_BENCHMARK_ROWS", "5_000_000"))
@@ -81,7 +81,7 @@ def run(console: Console, folder: Path) -> None:
         planned = plan.plan_on_engine(
             dataset,
             shapes.MOST_CENTRES,
-            plan.Sums(features="nystrom"),
+            sizes.Sums(features="nystrom"),
             engine=engine,
         )
         for each, n_rows in ((sample, 5_000), (model, N_ROWS)):

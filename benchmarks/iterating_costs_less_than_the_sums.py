@@ -23,15 +23,9 @@ from scipy.linalg import LinAlgWarning
 
 from benchmarks.measure import seconds
 from rff_dist import Matern, RFFRidge
-from rff_dist.fitting.plan import (
-    Machines,
-    PlannedFit,
-    Sizes,
-    Sums,
-    measure_gflops,
-    plan_fit,
-)
-from rff_dist.numerics.machine import available_cores
+from rff_dist.fitting.plan import plan_fit
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.numerics.machine import available_cores, measure_gflops
 from rff_dist.products.choice import rate_for
 
 N_SAMPLES = 36_000

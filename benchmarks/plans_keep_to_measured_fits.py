@@ -13,15 +13,9 @@ from rich.table import Table
 
 from rff_dist import DaskEngine, Gaussian, open_dataset, write_dataset
 from rff_dist.data.blocks import Dataset
-from rff_dist.fitting.plan import (
-    Machines,
-    Plan,
-    PlannedFit,
-    Sizes,
-    Sums,
-    measure_gflops,
-    plan_fit,
-)
+from rff_dist.fitting.plan import Plan, plan_fit
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.numerics.machine import measure_gflops
 from tests.plain import fit_ridge
 from tools.kill_schedules import worker_processes
 

@@ -20,7 +20,8 @@ from rff_dist.living import update
 from rff_dist.living.new_rows import find_new_rows
 from rff_dist.ridge.candidates import Candidate
 from rff_dist.ridge.choices import DEFAULT_COMPONENTS
-from rff_dist.ridge.fit import FitResult, fit
+from rff_dist.ridge.fit import fit
+from rff_dist.ridge.fit_result import FitResult
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.ridge.solve import SelectedSolution
 

@@ -27,7 +27,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from rff_dist import RFFClassifier, RFFRidge
-from rff_dist.ridge.choices import EXACT_ROWS
+from rff_dist.ridge.budget import EXACT_ROWS
 
 # rows of the tuned kernel machine, at most
 N_TUNED = 2_000

@@ -10,26 +10,28 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.checks import check_count, check_name, is_number
 from rff_dist.classify import platt_scaling, predict
+from rff_dist.classify.calibration import calibrate
 from rff_dist.classify.losses import LOSSES, Logistic, Loss, sum_loss
-from rff_dist.data import blocks, columns, labelled, samples
+from rff_dist.data import blocks, columns, labelled
 from rff_dist.engines import events, protocol
-from rff_dist.errors import DataError, InvalidParameterError, SolveError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.fields import values_of
 from rff_dist.fitting import parameters, predicting
 from rff_dist.fitting.options import RidgeOptions, is_one_alpha
-from rff_dist.frequencies import uniforms
-from rff_dist.numerics import machine, minimize
+from rff_dist.numerics import minimize
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.ridge import fit as ridge_fit
-from rff_dist.ridge import held_out, models, uncertainty
+from rff_dist.ridge import models
 from rff_dist.ridge.choices import Choices
+from rff_dist.ridge.fit_result import FitResult
+from rff_dist.ridge.fold_models import FoldModels, predict_held_out
 from rff_dist.statistics import (
     accumulate,
     gram_products,
@@ -37,17 +39,12 @@ from rff_dist.statistics import (
     row_passes,
     specs,
 )
-from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, Do, FloatArray, Summary, frozen, plainly
 
 logger = logging.getLogger(__name__)
 
 
 LOSS_NAMES = (predict.SQUARED, *LOSSES)
-# The seeded sample whose leave-one-out scores are calibrated: its most rows, and values
-# of scores (128 MiB).
-CALIBRATION_ROWS = 10_000
-CALIBRATION_SCORES = 2**24
 # Limits for the mean second derivative of the logistic loss: its upper bound, and a
 # lower limit, since separable classes would give less.
 LARGEST_CURVATURE = 0.25
@@ -127,7 +124,7 @@ def fit_loss(
     statistics = model.summed
     loss = LOSSES[options.loss]
     add_up = partial(sum_loss, loss=loss)
-    equations = statistics.normal_equations(fit_intercept=model.card["fit_intercept"])
+    equations = statistics.normal_equations(fit_intercept=model.fit_intercept)
 
     def evaluate(
         coefficients: FloatArray, intercept: FloatArray
@@ -177,122 +174,6 @@ def _start(
     )
 
 
-# -- probabilities
-# ---------------------------------------------------------------------------------
-
-
-@frozen(eq=False)
-class CalibrationRows:
-    """A sample of all rows so far, to calibrate probabilities on as more rows come."""
-
-    #: The number of rows so far.
-    n_seen: int
-    #: Each sampled row has a number in (0, 1) that depends on its place alone. The
-    #: smallest stay, so that the sample does not depend on how rows were divided.
-    keys: FloatArray
-    X: AnyArray
-    #: −1 and +1, shape (n_sampled, n_targets).
-    targets: FloatArray
-    weights: FloatArray
-
-    __repr__ = short_repr
-
-    @classmethod
-    def of(cls, dataset: blocks.Dataset, before: Self | None = None) -> Self:
-        """Return a sample of up to 10,000 rows of a dataset and the rows before it."""
-        n_before = 0 if before is None else before.n_seen
-        n_seen = n_before + dataset.n_samples
-        keys = uniforms.row_uniforms(0, 0, n_before, n_seen)
-        n_old = 0
-        if before is not None:
-            n_old = len(before.keys)
-            keys = np.concatenate([before.keys, keys])
-        # the rows with the smallest keys, in however many calls they come
-        smallest = np.argsort(keys, kind="stable")[: _max_calibrated(dataset)]
-        sampled = np.sort(smallest)
-        old = sampled[sampled < n_old]
-        new = sampled[sampled >= n_old] - n_old
-        X, targets, weights = dataset.take(new)
-        assert targets is not None
-        if weights is None:
-            weights = np.ones(len(new))
-        if before is not None:
-            X = np.concatenate([before.X[old], X])
-            targets = np.concatenate([before.targets[old], targets])
-            weights = np.concatenate([before.weights[old], weights])
-        return cls(n_seen, keys[sampled], X, targets, weights)
-
-
-def _max_calibrated(dataset: blocks.Dataset) -> int:
-    """Return how many rows are calibrated at most."""
-    return min(CALIBRATION_ROWS, CALIBRATION_SCORES // dataset.n_targets)
-
-
-# Leave-one-out scores have a closed form, so no second fit is needed; scores of rows
-# that were fitted are too sure.
-def calibrate(
-    dataset: blocks.Dataset,
-    model: models.RidgeModel,
-    *,
-    class_weight: FloatArray | None,
-    seed: int,
-) -> platt_scaling.ScoreCalibration | None:
-    """Fit probabilities to leave-one-out scores of a seeded sample of training rows.
-
-    O(n_components³ / 3), and O(n_components²) for each of up to 10,000 rows, in this
-    process. Rows count by their full weights, including class weights, so that class
-    weights move probabilities and the decisions based on them. If weights repeat rows,
-    one repetition is left out. `class_weight` has the factor that the weights of each
-    class's rows include.
-
-    Returns None, with the reason in the log, if alpha is so small that Z'Z + alpha·I is
-    singular.
-    """
-    X, targets, weights = samples.sample_rows(
-        dataset, seed, n_rows=_max_calibrated(dataset)
-    )
-    assert targets is not None
-    if weights is None:
-        weights = np.ones(len(targets))
-    return calibrate_rows(X, targets, weights, model, class_weight=class_weight)
-
-
-def calibrate_rows(
-    X: AnyArray,
-    targets: FloatArray,
-    weights: FloatArray,
-    model: models.RidgeModel,
-    *,
-    class_weight: FloatArray | None,
-) -> platt_scaling.ScoreCalibration | None:
-    """Fit probabilities to the leave-one-out scores of rows; see `calibrate`."""
-    factors = np.ones(len(targets))
-    if class_weight is not None:
-        factors = class_weight[predict.class_of(targets)]
-    left_out = weights
-    n_observations = None
-    if model.summed.spec.frequency_weights:
-        # one repetition of each row; class weights do not count as repetitions
-        left_out = factors
-        repetitions = np.zeros(len(targets))
-        np.divide(weights, factors, out=repetitions, where=factors > 0)
-        n_observations = float(repetitions.sum())
-    try:
-        predictive = uncertainty.predictive_model(
-            model.linear,
-            model.summed,
-            alpha=model.alpha,
-            fit_intercept=model.card["fit_intercept"],
-        )
-    except SolveError as error:
-        logger.warning("no probabilities: %s", error)
-        return None
-    rows = blocks.Rows(blocks.Block(0, 0, len(targets)), X, targets)
-    with machine.using_threads(machine.available_cores()):
-        scores = uncertainty.leave_one_out(rows, predictive, left_out)
-    return platt_scaling.fit_calibration(scores, targets, weights, n_observations)
-
-
 # -- the whole job
 # ---------------------------------------------------------------------------------
 
@@ -304,9 +185,9 @@ class FittedModel:
     #: Ridge; for a classifier with that as its model, whose card has under "classifier"
     #: the classes, the loss, the calibration (None without probabilities), how the
     #: minimum was reached (None for "squared") and ridge's alpha.
-    trained: ridge_fit.FitResult
+    trained: FitResult
     #: None if folds were not summed separately.
-    folds: held_out.FoldModels | None = None
+    folds: FoldModels | None = None
     #: Turns ridge's scores into probabilities of classes; None for a regression.
     calibration: platt_scaling.ScoreCalibration | None = None
 
@@ -477,7 +358,7 @@ def _described(
 
 def estimate_by_folds(
     dataset: blocks.Dataset,
-    folds: held_out.FoldModels,
+    folds: FoldModels,
     calibration: platt_scaling.ScoreCalibration | None,
     *,
     engine: protocol.Engine,
@@ -514,14 +395,19 @@ def estimate_by_folds(
 
 def judge_held_out(
     rows: blocks.Rows,
-    state: held_out.FoldModels,
+    state: FoldModels,
     *,
     calibration: platt_scaling.ScoreCalibration | None,
 ) -> tuple[predict.Confusion, ...]:
     """Count a block's rows, separately for each split that holds them out."""
-    scores, split, counted = held_out.predict_held_out(rows, state)
+    held_out = predict_held_out(rows, state)
     assert rows.y is not None
-    count = predict.counter(rows.y[counted], scores, rows.weights[counted], calibration)
-    return tuple(
-        count(split[counted] == index) for index in range(len(state.held_out_folds))
+    is_counted = held_out.is_counted
+    count = predict.counter(
+        rows.y[is_counted],
+        held_out.predictions,
+        rows.weights[is_counted],
+        calibration,
     )
+    splits = held_out.splits[is_counted]
+    return tuple(count(splits == index) for index in range(len(state.held_out_folds)))

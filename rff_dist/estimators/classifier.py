@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.classify import fit as classification
 from rff_dist.classify import predict as class_prediction
+from rff_dist.classify.calibration import CalibrationRows, calibrate_rows
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks, columns, grid_attributes, labelled, xarrays
 from rff_dist.engines.clock import Clock
@@ -176,7 +177,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
     classes_: AnyArray = field(init=False)
     #: Rows for the calibration of probabilities; None if `partial_fit` did not begin
     #: with the first rows.
-    _rows: classification.CalibrationRows | None = field(init=False)
+    _rows: CalibrationRows | None = field(init=False)
 
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None
@@ -311,7 +312,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
                     " labels that later calls may have"
                 )
             first = self._fit(X, y, sample_weight, None, classes=_sorted(classes))
-            self._rows = classification.CalibrationRows.of(first)
+            self._rows = CalibrationRows.of(first)
             return self
         if classes is not None and not np.array_equal(_sorted(classes), self.classes_):
             raise InvalidParameterError(
@@ -334,7 +335,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         rows = labelled.LabelledDataset(source, labels, self.classes_, self._factors())
         self._add(rows, clock)
         if self._rows is not None:
-            self._rows = classification.CalibrationRows.of(rows, self._rows)
+            self._rows = CalibrationRows.of(rows, self._rows)
         return self
 
     def _solve_again(
@@ -348,7 +349,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         if self._rows is not None:  # else the model keeps its own calibration
             rows = self._rows
             factors = self._factors()
-            calibration = classification.calibrate_rows(
+            calibration = calibrate_rows(
                 rows.X, rows.targets, rows.weights, model, class_weight=factors
             )
             facts["calibration"] = None if calibration is None else asdict(calibration)

@@ -17,7 +17,7 @@ from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import is_in_memory
 from rff_dist.estimators.labelled_rows import named_column
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.ridge.choices import needs_folds
+from rff_dist.ridge.fold_choices import needs_folds
 from rff_dist.storage.columns import as_column, fold_by_time
 
 

@@ -19,7 +19,7 @@ from rff_dist.fitting.prepare import prepare
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, names
 from rff_dist.recipes import recipes
-from rff_dist.ridge import choices, fit
+from rff_dist.ridge import choices, fit, fit_result
 from rff_dist.ridge.candidates import DEFAULT_KERNELS, make_candidates
 from rff_dist.statistics import passes, standardizing
 
@@ -167,7 +167,7 @@ def tune_kernels(
     length_scales: Sequence[Any] | None = None,
     cv: Any = 5,
     **shared: Unpack[RidgeParameters],
-) -> tuple[ridge.RFFRidge, fit.FitResult]:
+) -> tuple[ridge.RFFRidge, fit_result.FitResult]:
     """Choose kernel, length scale, alpha and number of components by exact
     cross-validation; fit the best.
 

@@ -17,7 +17,7 @@ from rff_dist.data.blocks import Dataset
 from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
 from rff_dist.features.maps import FeatureMap
-from rff_dist.fitting import parameters, plan, prepare
+from rff_dist.fitting import parameters, plan, prepare, sizes
 from rff_dist.kmeans import cluster_sums, shapes
 from rff_dist.kmeans.candidates import RowsByKey, SeedChoice, choose_rows
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
@@ -148,7 +148,7 @@ def check_plan(
         space = shapes.largest_space(space, lloyd)
     check_fits(dataset, space.width, lloyd, engine=engine)
     if space.n_principal is not None:
-        sums = plan.Sums(features=space.features)
+        sums = sizes.Sums(features=space.features)
         plan.plan_on_engine(dataset, space.n_components, sums, engine=engine)
 
 

@@ -20,7 +20,7 @@ from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines import events, protocol
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import maps
-from rff_dist.fitting import plan
+from rff_dist.fitting import sizes
 from rff_dist.frequencies import uniforms
 from rff_dist.kmeans import cluster_sums, lloyd_pass
 from rff_dist.kmeans.candidates import (
@@ -147,7 +147,7 @@ def check_memory(
     # a block as read, in float64 and in float32, and the next block, which is read
     # ahead
     value_bytes = 2 * dataset.dtype.itemsize + 12
-    n_bytes = plan.PROCESS_BYTES + block_rows * dataset.n_features * value_bytes
+    n_bytes = sizes.PROCESS_BYTES + block_rows * dataset.n_features * value_bytes
     n_bytes += lloyd_pass.pass_bytes(
         n_components, n_centres, n_threads=engine.n_threads
     )

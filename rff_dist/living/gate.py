@@ -129,7 +129,7 @@ def _solve_without(
     # The part was cut into other tiles than the whole, so that rounding errors add up
     # and none cancel.
     rest = replace(whole - part, n_tiles=whole.n_tiles + part.n_tiles)
-    equations = rest.normal_equations(fit_intercept=model.card["fit_intercept"])
+    equations = rest.normal_equations(fit_intercept=model.fit_intercept)
     # The same method as `ridge.solve` takes: Cholesky counts directions below the floor
     # and eigenvalues do not, so that their errors differ much if alpha is near the
     # floor (0.244 and 0.273 for D = 512 in 3 columns). Far above it they agree, and
@@ -290,7 +290,8 @@ def judge(
     rise = now - before
     n_targets = len(before)
     chance = float(scipy.special.ndtri(1 - _DOUBT / n_targets)) * pair.standard_error
-    # the second term keeps errors that are both rounding from looking like a rise
+    # rises as shares of the champion's error; the second term keeps errors that are
+    # both rounding from looking like a rise
     unit = before + _NEGLIGIBLE * held_out.errors.target_variance
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = np.where(rise == 0, 0.0, rise / unit)
@@ -300,23 +301,22 @@ def judge(
     at_least = max(0.0, 1 + float(certain_rises[worst]))
     passed = at_least <= 1 + tolerance
 
+    old_rmse = np.sqrt(before)
+    new_rmse = np.sqrt(now)
     target = ""
     if n_targets > 1:
         numbers = [f"target {i}" for i in range(n_targets)]
         names = challenger.card.get("target_names") or numbers
         target = f" of {names[worst]}"
-    old_rmse = np.sqrt(before)
-    new_rmse = np.sqrt(now)
-    change = change_words(old_rmse[worst], new_rmse[worst])
-    errors = f"{number(new_rmse[worst])} ({change}; before {number(old_rmse[worst])})"
+    words = _error_words(old_rmse[worst], new_rmse[worst])
     verdict = "a model is refused only if its" if passed else "the"
-    reason = (
-        f"RMSE{target} is {errors} on {held_out.words}; {verdict} mean squared error is"
-        f" with {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}% higher"
-    )
     return Gate(
         passed=passed,
-        reason=reason,
+        reason=(
+            f"RMSE{target} is {words} on {held_out.words}; {verdict} mean squared error"
+            f" is with {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}%"
+            " higher"
+        ),
         held_out=held_out.words,
         ratio=ratio,
         at_least=at_least,
@@ -324,6 +324,11 @@ def judge(
         champion=tuple(old_rmse.tolist()),
         challenger=tuple(new_rmse.tolist()),
     )
+
+
+def _error_words(before: float, now: float) -> str:
+    change = change_words(before, now)
+    return f"{number(now)} ({change}; before {number(before)})"
 
 
 def change_words(before: float, now: float) -> str:

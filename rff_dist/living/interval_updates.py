@@ -16,6 +16,7 @@ from rff_dist.engines import protocol
 from rff_dist.living.differences import take_rows
 from rff_dist.living.ranges import Range, count_rows, newest_rows, row_numbers
 from rff_dist.ridge import held_out
+from rff_dist.ridge.fold_models import solve_fold_models
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, passes
 
@@ -63,11 +64,11 @@ def hold_out_newest(
     feature_map = model.feature_map
     member = accumulate.Accumulation(feature_map, model.summed.spec)
     [sums] = passes.accumulate_folds(rows, [member], folds=folds, engine=engine)
-    fold_models = held_out.fold_models(
+    fold_models = solve_fold_models(
         sums,
         feature_map,
         alpha=model.alpha,
-        fit_intercept=model.card["fit_intercept"],
+        fit_intercept=model.fit_intercept,
         whole=model.summed,
     )
     scores = held_out.score_folds(rows, sums, fold_models, engine=engine)

@@ -189,7 +189,7 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
     spec = _sums_of(model).spec
     for field in fields(spec):
         yield field.name, getattr(spec, field.name)
-    yield "fit_intercept", card["fit_intercept"]
+    yield "fit_intercept", model.fit_intercept
 
 
 def _check_other_rows(

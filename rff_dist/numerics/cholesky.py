@@ -147,7 +147,7 @@ def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
         solved, _ = triangular.solve_factored(factor, vector[:, np.newaxis], pool)
         return solved[:, 0]
 
-    growth = solution.largest_eigenvalue(solve, len(factor), steps=3)
+    growth = solution.norm_growth(solve, len(factor), steps=3)
     if not np.isfinite(growth) or growth <= 0.0:
         return 0.0
     return 1.0 / growth

@@ -243,7 +243,7 @@ def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
     return np.broadcast_to(values.astype(np.float64), (n_targets,)).copy()
 
 
-def largest_eigenvalue(
+def norm_growth(
     apply: Callable[[FloatArray], FloatArray], n: int, *, steps: int
 ) -> float:
     """Return the growth of a vector's norm under repeated `apply`.
@@ -312,7 +312,7 @@ class NormalEquations(EquationFacts):
             def multiply(vector: FloatArray) -> FloatArray:
                 return np.asarray(scipy.linalg.blas.dsymv(1.0, gram, vector, lower=1))
 
-            largest = largest_eigenvalue(multiply, len(gram), steps=8)
+            largest = norm_growth(multiply, len(gram), steps=8)
         return max(len(self.gram) * EPS * largest, self.gram_error)
 
     def without(self, part: NormalEquations) -> NormalEquations:

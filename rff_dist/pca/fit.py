@@ -16,7 +16,7 @@ from rff_dist.data.blocks import BlockTask, Dataset
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import composed, feature_options, maps
-from rff_dist.fitting import plan, predicting, prepare
+from rff_dist.fitting import plan, predicting, prepare, sizes
 from rff_dist.pca import components
 from rff_dist.recipes import model_rows
 from rff_dist.statistics import (
@@ -123,7 +123,7 @@ def fit_components(
     plan.plan_on_engine(
         source,
         features.n_components,
-        plan.Sums(features=features.features),
+        sizes.Sums(features=features.features),
         engine=engine,
     )
     prepared = prepare.prepare(

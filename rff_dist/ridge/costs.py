@@ -5,7 +5,7 @@ first round, and of the training on all rows, come out, before anything runs. It
 arithmetic on sizes alone.
 """
 
-from rff_dist.fitting.plan import Machines
+from rff_dist.fitting.sizes import Machines
 from rff_dist.numerics import machine
 from rff_dist.ridge import budget
 from rff_dist.ridge.choices import ROUND_ROWS, Choices, doubled

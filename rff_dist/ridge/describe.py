@@ -81,7 +81,7 @@ def describe_estimate(solved: solve.SelectedSolution) -> Summary | None:
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
     if not isinstance(getattr(table.folds, "base", table.folds), folding.HashFolds):
-        figures["random_rmse"] = np.sqrt(variance * solve.gcv_share(solved))
+        figures["random_rmse"] = np.sqrt(variance * solved.gcv_share)
     estimate = {
         name: [value if math.isfinite(value) else None for value in values.tolist()]
         for name, values in figures.items()

@@ -4,7 +4,7 @@ A prepared dataset and candidates (kernel, length scale, kind of features) go in
 one to train on all rows comes out, with the errors of all. Cross-validating all
 candidates on all rows would take many times as long.
 
-1. **Candidates**, see `ridge.choices.candidates_of`: a kernel that adds functions of
+1. **Candidates**, see `ridge.candidate_choices`: a kernel that adds functions of
    single columns to one of all columns, smooth or rougher, whose weights, length scales
    and maps of columns the evidence tunes together; a linear model, so that the choice
    is not worse than it; and the median distance, which needs no tuning.
@@ -35,20 +35,18 @@ from rff_dist.kernels.stationary import Stationary
 from rff_dist.numerics import machine
 from rff_dist.ridge import describe
 from rff_dist.ridge.budget import (
+    EXACT_ROWS,
     FIRST_SHARE,
     MIN_COMPONENTS,
     TUNING_SECONDS,
     Budget,
-    SpeedEstimate,
+    Pace,
 )
+from rff_dist.ridge.candidate_choices import trusted_samples
 from rff_dist.ridge.candidates import Candidate, Draws
-from rff_dist.ridge.choices import (
-    EXACT_ROWS,
-    ROUND_ROWS,
-    Choices,
-    trusted_samples,
-)
+from rff_dist.ridge.choices import ROUND_ROWS, Choices
 from rff_dist.selection import cross_validation, row_folds
+from rff_dist.selection.error_table import CrossValidation
 from rff_dist.statistics import fold_statistics, passes, reading
 from rff_dist.storage import columns
 from rff_dist.typing import FloatArray, frozen
@@ -63,7 +61,7 @@ class Finalists:
     #: Results of the first round, the best first; empty without one.
     results: list[describe.CandidateResult]
     #: Errors of each candidate that few rows gave without sums; else None.
-    tables: list[cross_validation.CrossValidation | None]
+    tables: list[CrossValidation | None]
     #: The numbers of components that there is time for.
     widths: list[int]
 
@@ -75,11 +73,11 @@ class _Trial:
     candidate: Candidate
     result: describe.CandidateResult
     feature_map: FeatureMap
-    table: cross_validation.CrossValidation
+    table: CrossValidation
     #: Error of each split at the best alpha.
     split_scores: FloatArray
     #: How long it took per row and component; None if that says nothing about others.
-    pace: SpeedEstimate | None
+    pace: Pace | None
 
 
 def choose(
@@ -151,10 +149,10 @@ class _FirstRound:
         if self.budget.limit is None or not paces:
             return self.choices.widths
         n_threads = prepared.engine.n_workers * prepared.engine.n_threads
-        pace = SpeedEstimate.slowest(paces, n_threads=n_threads)
+        pace = Pace.slowest(paces, n_threads=n_threads)
         n_components = self.choices.widths[-1]
         n_samples = prepared.dataset.n_samples
-        return [self.budget.fitting_components(pace, n_samples, n_components)]
+        return [self.budget.components_in_time(pace, n_samples, n_components)]
 
     def _try_all(
         self,
@@ -264,7 +262,7 @@ class _FirstRound:
 
     def _table(
         self, feature_map: FeatureMap, sample: samples.FoldSample
-    ) -> tuple[cross_validation.CrossValidation, SpeedEstimate | None]:
+    ) -> tuple[CrossValidation, Pace | None]:
         """Return the errors on a sample, and how long they took.
 
         Errors of few rows come from the rows themselves, others from sums of folds. The
@@ -286,7 +284,7 @@ class _FirstRound:
                 frequency_weights=self.prepared.frequency_weights,
             )
             if table_of_rows is not None:
-                pace = SpeedEstimate(0.0, (time.monotonic() - begun) / D**3)
+                pace = Pace(0.0, (time.monotonic() - begun) / D**3)
                 return table_of_rows, pace if is_typical else None
         begun = time.monotonic()
         parts = self._sums(feature_map, sample)
@@ -294,7 +292,7 @@ class _FirstRound:
         table = cross_validation.cross_validate(
             parts, alphas=grid, fit_intercept=fit_intercept
         )
-        pace = SpeedEstimate(
+        pace = Pace(
             (summed - begun) / (len(sample.X) * D**2),
             (time.monotonic() - summed) / D**3,
         )

@@ -18,47 +18,43 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rff_dist.data import blocks, folding, labelled
 from rff_dist.engines.protocol import Broadcast, Engine
-from rff_dist.errors import SolveError
 from rff_dist.features import draw, kinds
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import parameters
-from rff_dist.fitting.options import Penalty, RidgeOptions
-from rff_dist.fitting.plan import Machines, Plan, plan_readings, plan_regression
-from rff_dist.fitting.prepare import PreparedDataset, describe_dataset, prepare
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.fitting.plan import Plan, plan_readings
+from rff_dist.fitting.prepare import PreparedDataset, prepare
+from rff_dist.fitting.sizes import Machines
+from rff_dist.fitting.solver_plan import plan_regression
 from rff_dist.kernels.stationary import Stationary
 from rff_dist.ridge import (
+    alpha_warnings,
     describe,
     first_round,
-    held_out,
     models,
-    pcg,
     solve,
-    uncertainty,
 )
-from rff_dist.ridge.budget import Budget
+from rff_dist.ridge.budget import EXACT_ROWS, Budget
 from rff_dist.ridge.candidates import (
     Candidate,
     Draws,
     check_candidates,
     draw_candidates,
 )
-from rff_dist.ridge.choices import (
-    EXACT_ROWS,
-    Choices,
-    choices_of,
-    doubled,
-    has_groups,
-    prepare_folds,
-)
-from rff_dist.selection.cross_validation import CrossValidation, cross_validate
-from rff_dist.statistics import fold_statistics, inspection, moments, passes
+from rff_dist.ridge.choices import Choices, choices_of, doubled
+from rff_dist.ridge.fit_intervals import with_fold_models
+from rff_dist.ridge.fit_result import FitResult, card_of, columns_of
+from rff_dist.ridge.fit_without_sums import fit_without_sums, needs_high_precision
+from rff_dist.ridge.fold_choices import has_groups, prepare_folds
+from rff_dist.selection.cross_validation import cross_validate
+from rff_dist.selection.error_table import CrossValidation
+from rff_dist.statistics import fold_statistics, inspection, passes
 from rff_dist.statistics.accumulate import Accumulations
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.text import human_bytes, short_repr
+from rff_dist.text import human_bytes
 from rff_dist.typing import Do, Summary, frozen, plainly
 
 logger = logging.getLogger(__name__)
@@ -124,7 +120,7 @@ def fit(
 
     # mean and standard deviation of each column
     prepared, choices = do("measure", measure, dataset, choices, engine=engine)
-    budget.reading = budget.spent()
+    budget.reading_seconds = budget.spent()
 
     # a kernel and its length scales, from a sample of rows
     draws = Draws(
@@ -144,14 +140,14 @@ def fit(
         result = fit_without_sums(prepared, maps[0], choices, plan, do)
         return conclude(result, prepared, choices, finalists, budget)
 
-    readings = share_out(prepared, choices, maps, finalists.tables, plan)
-    comparison = train_all(prepared, readings, choices, do)
+    shared_passes = share_out(prepared, choices, maps, finalists.tables, plan)
+    comparison = train_all(prepared, shared_passes, choices, do)
     # twice as many components, as long as the last doubling gained much
     while (more := with_more_components(comparison, prepared, choices)) is not None:
         choices = more
         maps = do("draw", draw_candidates, draws, finalists.candidates, choices.widths)
-        readings = share_out(prepared, choices, maps, [None], choices.plan)
-        comparison = train_all(prepared, readings, choices, do)
+        shared_passes = share_out(prepared, choices, maps, [None], choices.plan)
+        comparison = train_all(prepared, shared_passes, choices, do)
 
     result = model_of(comparison, prepared, choices)
     if result.parts is not None:
@@ -160,7 +156,10 @@ def fit(
 
 
 def train_all(
-    prepared: PreparedDataset, readings: Sequence[SharedPass], choices: Choices, do: Do
+    prepared: PreparedDataset,
+    shared_passes: Sequence[SharedPass],
+    choices: Choices,
+    do: Do,
 ) -> Comparison:
     """Train every map; then the best again in float32 if rounding to 15 bits shows.
 
@@ -169,8 +168,8 @@ def train_all(
     results: list[tuple[FeatureMap, solve.SelectedSolution]] = []
     best: TrainedMap | None = None
     best_index = 0
-    for reading in readings:
-        for trained in train(prepared, reading, choices, do):
+    for shared_pass in shared_passes:
+        for trained in train(prepared, shared_pass, choices, do):
             if best is None or trained.score < best.score:
                 best = trained
                 best_index = len(results)
@@ -183,61 +182,25 @@ def train_all(
         precise = draw.in_high_precision(best.drawn)
         # frees its sums before another pass makes new ones
         best = None
-        reading = SharedPass([precise], [None], readings[0].n_parts)
-        (best,) = train(prepared, reading, choices, do)
+        shared_pass = SharedPass([precise], [None], shared_passes[0].n_parts)
+        (best,) = train(prepared, shared_pass, choices, do)
         results[best_index] = (best.feature_map, best.solved)
-    return Comparison(tuple(results), best, best_index, len(readings))
+    return Comparison(tuple(results), best, best_index, len(shared_passes))
 
 
 def train(
-    prepared: PreparedDataset, reading: SharedPass, choices: Choices, do: Do
+    prepared: PreparedDataset, shared_pass: SharedPass, choices: Choices, do: Do
 ) -> Iterator[TrainedMap]:
     """Sum up all rows for several maps in one pass, then solve map by map."""
     # W and b to every worker
-    shared = do("broadcast", broadcast, prepared, reading, choices.folds)
+    shared = do("broadcast", broadcast, prepared, shared_pass, choices.folds)
     # Z'Z and Z'y, of each fold
     sums = do("accumulate", accumulate, prepared, shared)
-    for feature_map, table in zip(reading.maps, reading.tables, strict=True):
+    for feature_map, table in zip(shared_pass.maps, shared_pass.tables, strict=True):
         # alpha by the folds, and w of (Z'Z + alpha·I) w = Z'y
         yield do(
             "solve", solve_sums, prepared, feature_map, sums.popleft(), choices, table
         )
-
-
-@frozen(eq=False)
-class FitResult:
-    """The best of the models that were compared, trained on all rows."""
-
-    #: Its card lists all candidates that were tried.
-    model: models.RidgeModel
-    #: Every trained feature map, at the number of components chosen for it.
-    compared: tuple[tuple[FeatureMap, solve.SelectedSolution], ...]
-    #: Which of `compared` belongs to the model.
-    best_index: int = 0
-    #: The model's statistics fold by fold; None if folds were not summed separately.
-    parts: fold_statistics.FoldStatistics | None = None
-    #: The model without each fold; None likewise.
-    fold_models: held_out.FoldModels | None = None
-    #: How far rounding features to 15 bits moves predictions, in standard deviations of
-    #: the targets; None if negligible.
-    visible_rounding: float | None = None
-    #: A row of the table of candidates for each, trained ones first; empty if nothing
-    #: was chosen.
-    rows: tuple[describe.CandidateResult, ...] = ()
-    #: How many times the data were read for statistics.
-    n_readings: int = 1
-
-    __repr__ = short_repr
-
-    @property
-    def solved(self) -> solve.SelectedSolution:
-        """How the model was solved: status, errors, and the alpha taken from them."""
-        return self.compared[self.best_index][1]
-
-    @property
-    def best(self) -> describe.CandidateResult:
-        """The result of the best candidate."""
-        return self.rows[self.best_index]
 
 
 # -- measure
@@ -307,7 +270,7 @@ class SharedPass:
     maps: Sequence[FeatureMap]
     #: Errors on the folds of maps whose errors are known already.
     tables: Sequence[CrossValidation | None]
-    #: Passes of the reading, each of which sums up a part of Z'Z.
+    #: How many times the data are read, each time for a part of Z'Z.
     n_parts: int = 1
 
 
@@ -333,10 +296,10 @@ def share_out(
     )
     batches_of_maps = itertools.batched(maps, n_maps_at_once)
     batches_of_tables = itertools.batched(tables, n_maps_at_once)
-    readings = []
+    shared_passes = []
     for batch, known in zip(batches_of_maps, batches_of_tables, strict=True):
-        readings.append(SharedPass(batch, known, n_parts))
-    return readings
+        shared_passes.append(SharedPass(batch, known, n_parts))
+    return shared_passes
 
 
 # -- broadcast, accumulate, solve
@@ -344,15 +307,15 @@ def share_out(
 
 
 def broadcast(
-    prepared: PreparedDataset, reading: SharedPass, folds: folding.Folds | None
+    prepared: PreparedDataset, shared_pass: SharedPass, folds: folding.Folds | None
 ) -> Broadcast[Accumulations]:
     """Send the feature maps to every worker, and check that each drew the same.
 
     Features without a bound, such as linear ones, take their grid from a first pass.
     """
     engine = prepared.engine
-    members = tuple(map(prepared.accumulation, reading.maps))
-    for feature_map in reading.maps:
+    members = tuple(map(prepared.accumulation, shared_pass.maps))
+    for feature_map in shared_pass.maps:
         destination = "in this process"
         if not engine.is_in_process:
             import cloudpickle  # type: ignore[import-untyped]  # which Dask has loaded
@@ -369,7 +332,7 @@ def broadcast(
             f" digest {feature_map.digest()[:16]}, {destination}",
         )
     state = Accumulations(members, folds, prepared.dataset.n_samples)
-    return engine.broadcast(state.of_part(0, reading.n_parts))
+    return engine.broadcast(state.of_part(0, shared_pass.n_parts))
 
 
 def accumulate(
@@ -407,7 +370,7 @@ class TrainedMap:
         return table.best.score
 
     def visible_rounding(self) -> float | None:
-        return solve.visible_rounding(
+        return alpha_warnings.visible_rounding(
             self.solved, self.statistics.spec, self.statistics.target_deviations()
         )
 
@@ -457,18 +420,6 @@ class Comparison:
     n_readings: int
 
 
-def needs_high_precision(rounding: float | None, options: RidgeOptions) -> bool:
-    """Return whether to fit again with float32 features, since rounding shows."""
-    if rounding is None or options.precision != "auto":
-        return False
-    logger.info(
-        "fitting again with float32 features: rounding them to 15 bits moves"
-        " predictions by about %.2g standard deviations of y",
-        rounding,
-    )
-    return True
-
-
 def error_of_half(comparison: Comparison, choices: Choices) -> float | None:
     """Return the best map's error with half of the components; None if unknown."""
     best = comparison.best
@@ -504,7 +455,7 @@ def model_of(
     """Return the model of the best map."""
     best = comparison.best
     feature_map = best.feature_map
-    card = _card_of(prepared, best.solved, choices.penalty)
+    card = card_of(prepared, best.solved, choices.penalty)
     parts = best.parts
     if parts is not None:
         card["folds"] = folding.folds_to_dict(parts.folds)
@@ -518,156 +469,13 @@ def model_of(
         feature_map, best.statistics, best.solved.solution, best.solved.path(), card
     )
     return FitResult(
-        replace(model, columns=_columns_of(prepared)),
+        replace(model, columns=columns_of(prepared)),
         comparison.results,
         comparison.best_index,
         parts,
         visible_rounding=best.visible_rounding(),
         n_readings=comparison.n_readings,
     )
-
-
-# -- conjugate gradients: passes of Z'(Zv), which need no sums
-# -------------------------------------------------------------------------------------
-
-
-def fit_without_sums(
-    prepared: PreparedDataset,
-    feature_map: FeatureMap,
-    choices: Choices,
-    plan: Plan,
-    do: Do,
-) -> FitResult:
-    """Solve by conjugate gradients; again in float32 if rounding to 15 bits shows."""
-    prepared.say("solve", f"by conjugate gradients: {plan.reason}")
-    logger.info("solving by conjugate gradients: %s", plan.reason)
-    result = do("solve", train_without_sums, prepared, feature_map, choices)
-    if needs_high_precision(result.visible_rounding, choices.options):
-        precise = draw.in_high_precision(feature_map)
-        result = do("solve", train_without_sums, prepared, precise, choices)
-    return result
-
-
-def train_without_sums(
-    prepared: PreparedDataset, feature_map: FeatureMap, choices: Choices
-) -> FitResult:
-    """Solve by conjugate gradients; the model has no statistics.
-
-    If alpha is not one number, the last split of the folds chooses it.
-    """
-    penalty = choices.penalty
-    validation = choice = None
-    alpha: Any = penalty.alpha
-    if choices.folds is not None:
-        validation = pcg.validate_alphas(
-            prepared,
-            feature_map,
-            choices.folds,
-            alphas=penalty.grid,
-            fit_intercept=penalty.fit_intercept,
-        )
-        choice = solve.choose_alpha(validation.table, feature_map.n_components, penalty)
-        alpha = choice.penalty
-    iterated = pcg.solve_pcg(
-        prepared,
-        feature_map,
-        alpha=alpha,
-        fit_intercept=penalty.fit_intercept,
-        path=validation,
-    )
-    table = None if validation is None else validation.table
-    solved = solve.SelectedSolution(iterated.solution, None, table, choice)
-
-    card = {
-        "n_samples": prepared.dataset.n_samples,
-        **_card_of(prepared, solved, penalty),
-    }
-    if choices.folds is not None:
-        card["folds"] = folding.folds_to_dict(choices.folds)
-    model = models.RidgeModel.from_solution(
-        feature_map,
-        None,
-        iterated.solution,
-        solved.path(),
-        card,
-        one_dimensional=prepared.dataset.one_dimensional,
-        solver=iterated.facts(),
-    )
-    rounding = solve.visible_rounding(solved, iterated.spec, iterated.target_deviations)
-    return FitResult(
-        replace(model, columns=_columns_of(prepared)),
-        ((feature_map, solved),),
-        visible_rounding=rounding,
-    )
-
-
-# -- hold out
-# -------------------------------------------------------------------------------------
-
-
-def with_fold_models(result: FitResult, prepared: PreparedDataset) -> FitResult:
-    """Solve the model without each fold, at the alpha of all rows.
-
-    Of a regression, measure how far off held-out rows are, for intervals. They stay
-    normal, with a warning, where the rows that are left cannot be solved.
-    """
-    if isinstance(prepared.dataset, labelled.LabelledDataset):
-        # classes have no intervals
-        return replace(result, fold_models=_fold_models(result))
-    try:
-        return _with_scores(result, prepared)
-    except SolveError as error:
-        logger.warning(
-            "intervals are normal ones: without some fold the model has no solution"
-            " (%s)",
-            error,
-        )
-        return result
-
-
-def _fold_models(result: FitResult) -> held_out.FoldModels:
-    parts = result.parts
-    assert parts is not None
-    feature_map, solved = result.compared[result.best_index]
-    return held_out.fold_models(
-        parts,
-        feature_map,
-        alpha=solved.solution.alpha,
-        fit_intercept=result.model.card["fit_intercept"],
-    )
-
-
-def _with_scores(result: FitResult, prepared: PreparedDataset) -> FitResult:
-    parts = result.parts
-    assert parts is not None
-    dataset = prepared.dataset
-    fold_models = _fold_models(result)
-    scored = fold_models
-    if _leaves_single_rows_out(parts.folds, prepared):
-        model = result.model
-        without_row = uncertainty.predictive_model(
-            model.linear,
-            model.summed,
-            alpha=model.alpha,
-            fit_intercept=model.card["fit_intercept"],
-        )
-        scored = replace(fold_models, without_row=without_row)
-    scores = held_out.score_sample(dataset, parts, scored, engine=prepared.engine)
-    rows = f"of {dataset.n_samples:,} rows of the fit"
-    model = result.model.with_intervals(scores, rows)
-    return replace(result, fold_models=fold_models, model=model)
-
-
-def _leaves_single_rows_out(folds: folding.Folds, prepared: PreparedDataset) -> bool:
-    """Return whether intervals take each row's error by the model without that row.
-
-    A model without a fold has larger errors than one of all rows, the more so the fewer
-    rows there are. Folds that are no random rows stay together.
-    """
-    base = folds.base if isinstance(folds, folding.TuningFolds) else folds
-    has_few_rows = prepared.dataset.n_samples <= EXACT_ROWS
-    has_single_rows = isinstance(base, folding.HashFolds)
-    return has_few_rows and has_single_rows and not prepared.frequency_weights
 
 
 # -- conclude
@@ -699,9 +507,7 @@ def conclude(
         for words in budget.untried:
             prepared.say("choose", f"not tried for lack of time: {words}")
 
-    _warn(
-        result, is_classification=isinstance(prepared.dataset, labelled.LabelledDataset)
-    )
+    _warn(result, classes=isinstance(prepared.dataset, labelled.LabelledDataset))
 
     results = _results_of(result, prepared, choices, finalists)
     if results:
@@ -709,16 +515,16 @@ def conclude(
     return replace(result, model=result.model.with_card(**facts), rows=tuple(results))
 
 
-def _warn(result: FitResult, *, is_classification: bool) -> None:
+def _warn(result: FitResult, *, classes: bool) -> None:
     model = result.model
     cancelling = 0.0
     # only features of a stationary kernel are bounded
     is_bounded = isinstance(kinds.kernel_of(model.feature_map), Stationary)
     if model.statistics is not None and is_bounded:
-        cancelling = solve.how_cancelling(result.solved, model.statistics)
-    solve.warn_of_alpha(result.solved, cancelling=cancelling, classes=is_classification)
+        cancelling = alpha_warnings.how_cancelling(result.solved, model.statistics)
+    alpha_warnings.warn_of_alpha(result.solved, cancelling=cancelling, classes=classes)
     if result.visible_rounding is not None:
-        solve.warn_of_rounding(result.solved, result.visible_rounding)
+        alpha_warnings.warn_of_rounding(result.solved, result.visible_rounding)
 
 
 def _results_of(
@@ -758,27 +564,3 @@ def _log_ends(best: describe.CandidateResult) -> None:
                 best[name],
                 end,
             )
-
-
-def _card_of(
-    prepared: PreparedDataset, solved: solve.SelectedSolution, penalty: Penalty
-) -> Summary:
-    card: Summary = {
-        **describe_dataset(prepared.dataset),
-        **describe.describe_choices(penalty),
-    }
-    if penalty.alphas is not None:
-        card["alphas"] = list(map(float, penalty.alphas))
-    return {
-        **card,
-        "standardize": prepared.standardize,
-        "chosen_by": solved.chosen_by,
-        "estimate": describe.describe_estimate(solved),
-        "sample_weight_kind": prepared.sample_weight_kind,
-    }
-
-
-def _columns_of(prepared: PreparedDataset) -> moments.ColumnMoments:
-    return moments.ColumnMoments.of(
-        prepared.moments, frequency_weights=prepared.frequency_weights
-    )

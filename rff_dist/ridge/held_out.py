@@ -14,15 +14,15 @@ from dataclasses import field, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks, folding, labelled, memory, samples
 from rff_dist.engines import protocol
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.features import maps
-from rff_dist.fitting import evaluation, predicting
+from rff_dist.fitting import predicting
 from rff_dist.numerics import cholesky, solution
 from rff_dist.ridge import uncertainty
+from rff_dist.ridge.fold_models import FoldModels, predict_held_out
 from rff_dist.statistics import accumulate, fold_statistics, passes, row_passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.storage import columns
@@ -80,133 +80,6 @@ OCTAVES = 32  # on either side of 1
 SMALLEST = 2.0**-32
 # √s is at most so many times its mean, and at least its mean divided by this
 REACH = 10.0
-
-
-# -- models without each fold
-# -------------------------------------------------------------------------------------
-
-
-@frozen(eq=False)
-class FoldModels:
-    """One model for each split of a cross-validation, all with the same alpha."""
-
-    #: Its n_splits · n_targets columns are the targets of one split after another.
-    linear: predicting.LinearModel
-    folds: folding.Folds
-    #: shape (n_splits,): the fold that each split holds out
-    held_out_folds: IntArray
-    #: Rows that were cut into folds.
-    n_samples: int
-    #: If rows are few, predicts each without that row alone, in place of its fold.
-    without_row: uncertainty.PredictiveModel | None = None
-
-
-def fold_models(
-    statistics: fold_statistics.FoldStatistics,
-    feature_map: maps.FeatureMap,
-    *,
-    alpha: ArrayLike,
-    fit_intercept: bool = True,
-    whole: RidgeStatistics | None = None,
-) -> FoldModels:
-    """Solve for the coefficients of each split, one Cholesky factorisation per split.
-
-    Rows of `whole`, less the held-out fold, are trained on; by default those of the
-    folds' splits. `alpha` has shape () or (n_targets,). Raises StatisticsError if no
-    fold has rows, or those that a split trains on have none; InvalidParameterError,
-    SolveError as `solve_cholesky`.
-    """
-    total = statistics.total() if whole is None else whole
-    solutions = []
-    held_out_folds = []
-    for trained_on, held_out in statistics.folds.splits:
-        part = statistics.parts[held_out]
-        if part is None or not part.n_observations:
-            continue  # no row would use this model
-        takes_all_others = len(trained_on) == len(statistics.parts) - 1
-        if whole is not None or takes_all_others:
-            training = total - part
-            if whole is not None:
-                # the part may be cut into other tiles, so that no rounding cancels
-                n_tiles = whole.n_tiles + part.n_tiles
-                training = replace(training, n_tiles=n_tiles)
-        else:
-            training = statistics.sum(trained_on)
-        equations = training.normal_equations(fit_intercept=fit_intercept)
-        solutions.append(cholesky.solve_cholesky(equations, alpha, overwrite_gram=True))
-        held_out_folds.append(held_out)
-    if not held_out_folds:
-        raise StatisticsError(
-            f"no fold of {statistics.folds} that is held out has rows; use fewer folds"
-        )
-    return FoldModels(
-        linear=predicting.LinearModel(
-            feature_map,
-            np.hstack([solved.coefficients for solved in solutions]),
-            np.concatenate([solved.intercept for solved in solutions]),
-        ),
-        folds=statistics.folds,
-        held_out_folds=np.array(held_out_folds, np.int64),
-        n_samples=statistics.n_samples,
-    )
-
-
-def predict_held_out(
-    rows: blocks.Rows, models: FoldModels
-) -> tuple[FloatArray, IntArray, BoolArray]:
-    """Predict each row of a block by the model that was trained without its fold.
-
-    Returns the predictions of the rows that count, shape (n_counted, n_targets); the
-    split that holds out each row, -1 for none; and which rows count. Rows of weight 0
-    do not, nor those of folds that are never held out, such as the first of
-    `TimeFolds`.
-
-    Raises DataError if the block has no targets, values that are not finite, or lacks
-    the groups that its folds are of.
-    """
-    _, weights = evaluation.evaluated_targets(rows)
-    fold_of_row = models.folds.assign(
-        rows.block.start,
-        rows.block.stop,
-        n_samples=models.n_samples,
-        groups=rows.groups,
-    )
-    split = split_of_folds(fold_of_row, models)
-    counted = (split >= 0) & (weights > 0)
-    # Of values in rows that do not count there may be no features, and zeros may be far
-    # from all rows: the first row that counts stands in for them.
-    X = np.zeros_like(rows.X)
-    if counted.any():
-        X = rows.X[np.where(counted, np.arange(len(X)), np.argmax(counted))]
-    rows = replace(rows, X=X)
-    if models.without_row is None:
-        predictions = predict_by_splits(rows, split, models)
-    else:
-        predictions = uncertainty.leave_one_out(rows, models.without_row, rows.weights)
-    return predictions[counted], split, counted
-
-
-def split_of_folds(fold_of_row: IntArray, models: FoldModels) -> IntArray:
-    """Return the split that holds out each row, from its fold: -1 for none."""
-    split_of_fold = np.full(models.folds.n_folds, -1, np.int64)
-    n_splits = len(models.held_out_folds)
-    split_of_fold[models.held_out_folds] = np.arange(n_splits)
-    return np.asarray(split_of_fold[fold_of_row])
-
-
-def predict_by_splits(
-    rows: blocks.Rows, split: IntArray, models: FoldModels
-) -> FloatArray:
-    """Predict each row by the model of its split: shape (n_samples, n_targets)."""
-    n_rows = len(split)
-    n_splits = len(models.held_out_folds)
-    predictions = predicting.predict_rows(rows, models.linear)
-    by_split = predictions.reshape(n_rows, n_splits, predictions.shape[1] // n_splits)
-    return np.asarray(by_split[np.arange(n_rows), split])
-
-
-# -- scores
-# -------------------------------------------------------------------------------------
 
 
 def score_sample(
@@ -270,7 +143,7 @@ def score_folds(
         accumulate.Accumulations((member,), models.folds, models.n_samples),
         SMALLEST * np.where(deviations > 0, deviations, 1.0),
     )
-    [of_folds] = row_passes.sum_rows(
+    [sums_of_folds] = row_passes.sum_rows(
         dataset,
         sum_roots,
         residuals,
@@ -279,9 +152,9 @@ def score_folds(
         engine=engine,
         label="residuals",
     )
-    parts: list[fold_statistics.FoldSum] = [None] * len(of_folds)
+    parts: list[fold_statistics.FoldSum] = [None] * len(sums_of_folds)
     for fold in models.held_out_folds:
-        roots = of_folds[fold]
+        roots = sums_of_folds[fold]
         if roots is not None:
             parts[fold] = replace(
                 statistics.fold(fold),
@@ -318,82 +191,95 @@ class Residuals:
 
 def sum_roots(rows: blocks.Rows, state: Residuals) -> fold_statistics.MapSums:
     """Sum up a block with √|y − f₋| in place of y, fold by fold and without Z'Z."""
-    _, _, with_roots = errors_and_roots(rows, state.models, state.smallest)
-    return accumulate.accumulate_fold_rows(with_roots, state.sums)
+    errors = _errors(rows, state.models, state.smallest)
+    return accumulate.accumulate_fold_rows(errors.rows, state.sums)
 
 
-def errors_and_roots(
-    rows: blocks.Rows, models: FoldModels, smallest: FloatArray
-) -> tuple[FloatArray, BoolArray, blocks.Rows]:
-    """Return |y − f₋| of the rows that count, which these are, and all rows with its
-    root in place of y.
-    """
-    predictions, _, counted = predict_held_out(rows, models)
+@frozen(eq=False)
+class _Errors:
+    """|y − f₋| of a block."""
+
+    #: Of the rows that count, shape (n_counted, n_targets).
+    values: FloatArray
+    is_counted: BoolArray
+    #: All rows, with the roots of the errors in place of y.
+    rows: blocks.Rows
+
+
+def _errors(rows: blocks.Rows, models: FoldModels, smallest: FloatArray) -> _Errors:
+    held_out = predict_held_out(rows, models)
     assert rows.y is not None
+    is_counted = held_out.is_counted
     with np.errstate(over="ignore"):  # beyond the grid of scores either way
-        errors = np.abs(rows.y[counted] - predictions)
+        values = np.abs(rows.y[is_counted] - held_out.predictions)
     roots = np.ones_like(rows.y)
-    roots[counted] = np.sqrt(np.maximum(errors, smallest))
-    return errors, counted, replace(rows, y=roots)
+    roots[is_counted] = np.sqrt(np.maximum(values, smallest))
+    return _Errors(values, is_counted, replace(rows, y=roots))
 
 
 def fit_spread(
     statistics: fold_statistics.FoldStatistics, models: FoldModels
 ) -> tuple[SpreadModel, FoldModels]:
-    """Fit √s to the roots of all rows, for predictions, and without each fold's roots,
-    or without each row's if `models` leave out single rows.
+    """Fit √s to the roots of all rows, and without the roots of each fold.
 
-    `statistics` are those of roots. All have the Gram of all rows, and so one Cholesky
-    factor. With a Gram and a factor for each fold, holding out 1,353 rows took 3.0
-    instead of 2.3 seconds of the 13 of a default fit.
+    If `models` leave out single rows, √s₋ is without each row's. `statistics` are those
+    of roots. All have the Gram of all rows, and so one Cholesky factor. With a Gram and
+    a factor for each fold, holding out 1,353 rows took 3.0 instead of 2.3 seconds of
+    the 13 of a default fit.
     """
     total = statistics.total()
     equations = total.normal_equations()
     moments = [equations.moments]
     means = [equations.target_means]
     leaves_rows_out = models.without_row is not None
-    for fold in () if leaves_rows_out else models.held_out_folds:
-        rest = total
-        part = statistics.parts[fold]
-        if part is not None:
-            cross = total.cross - part.cross
-            rest = replace(total, cross=cross, targets=total.targets - part.targets)
-        rest_means = rest.target_means()
-        centred = np.reshape(rest.Zty(), equations.moments.shape)
-        centred = centred - np.outer(rest.Zt1(), rest_means)
-        # as if there were as many roots as rows in the Gram
-        moments.append(centred * (total.sum_of_weights / rest.sum_of_weights))
-        means.append(rest_means)
-    squares = np.tile(equations.total_sum_of_squares, len(means))
+    if not leaves_rows_out:
+        for fold in models.held_out_folds:
+            rest = _without_roots(total, statistics.parts[fold])
+            rest_means = rest.target_means()
+            centred = np.reshape(rest.Zty(), equations.moments.shape)
+            centred = centred - np.outer(rest.Zt1(), rest_means)
+            # as if there were as many roots as rows in the Gram
+            moments.append(centred * (total.sum_of_weights / rest.sum_of_weights))
+            means.append(rest_means)
     equations = replace(
         equations,
         moments=np.hstack(moments),
         target_means=np.concatenate(means),
-        total_sum_of_squares=squares,
+        total_sum_of_squares=np.tile(equations.total_sum_of_squares, len(means)),
     )
     alpha = prior_alpha(equations)
     solved = cholesky.solve_cholesky(equations, alpha, overwrite_gram=True)
 
+    # the first columns are of all rows, those behind of each fold
     n_targets = len(means[0])
     coefficients = solved.coefficients
+    intercept = solved.intercept
     spread = SpreadModel(
         coefficients[:, :n_targets],
-        solved.intercept[:n_targets],
+        intercept[:n_targets],
         np.stack([means[0] / REACH, means[0] * REACH]),
     )
     feature_map = models.linear.feature_map
-    if leaves_rows_out:
-        linear = predicting.LinearModel(feature_map, coefficients, solved.intercept)
-        without_row = uncertainty.predictive_model(
-            linear, total, alpha=alpha, fit_intercept=True
+    if not leaves_rows_out:
+        without_fold = predicting.LinearModel(
+            feature_map, coefficients[:, n_targets:], intercept[n_targets:]
         )
-        return spread, replace(models, linear=linear, without_row=without_row)
-    without_fold = predicting.LinearModel(
-        feature_map,
-        coefficients[:, n_targets:],
-        solved.intercept[n_targets:],
+        return spread, replace(models, linear=without_fold)
+    linear = predicting.LinearModel(feature_map, coefficients, intercept)
+    without_row = uncertainty.predictive_model(
+        linear, total, alpha=alpha, fit_intercept=True
     )
-    return spread, replace(models, linear=without_fold)
+    return spread, replace(models, linear=linear, without_row=without_row)
+
+
+def _without_roots(
+    total: RidgeStatistics, part: RidgeStatistics | None
+) -> RidgeStatistics:
+    """Return the statistics without the roots of a fold, but with its Z'Z."""
+    if part is None:
+        return total
+    cross = total.cross - part.cross
+    return replace(total, cross=cross, targets=total.targets - part.targets)
 
 
 # No search for alpha pays: on seven data sets the CRPS of intervals by this one was
@@ -434,16 +320,16 @@ def score_rows(rows: blocks.Rows, models: ScoringModels) -> IntArray:
     A row counts once, or as many times as its weight repeats it; see
     `predict_held_out` for rows that do not count, and errors.
     """
-    errors, counted, with_roots = errors_and_roots(rows, models.means, models.smallest)
-    roots, _, _ = predict_held_out(with_roots, models.roots)
+    errors = _errors(rows, models.means, models.smallest)
+    roots = predict_held_out(errors.rows, models.roots).predictions
     with np.errstate(over="ignore"):
-        scores = errors / np.square(np.clip(roots, *models.bounds))
+        scores = errors.values / np.square(np.clip(roots, *models.bounds))
     edges = _edges()
     # a score that equals an edge falls into the bin below it, whose upper edge it is
     index = np.searchsorted(edges, scores, side="left")
     n_repeats = None
     if models.repeats_rows and rows.sample_weight is not None:
-        n_repeats = rows.sample_weight[counted]
+        n_repeats = rows.sample_weight[errors.is_counted]
     counts = [np.bincount(column, n_repeats, len(edges) + 1) for column in index.T]
     return np.column_stack(counts).astype(np.int64)
 

@@ -25,7 +25,7 @@ from rff_dist.numerics import machine
 from rff_dist.numerics.solution import RidgeSolution
 from rff_dist.ridge import held_out as held_outs
 from rff_dist.ridge import uncertainty
-from rff_dist.selection.cross_validation import CrossValidation
+from rff_dist.selection.error_table import CrossValidation
 from rff_dist.statistics import moments, ridge_statistics
 from rff_dist.storage import records
 from rff_dist.text import redact, short_repr
@@ -124,6 +124,10 @@ class RidgeModel:
         return alpha
 
     @property
+    def fit_intercept(self) -> bool:
+        return bool(self.card["fit_intercept"])
+
+    @property
     def n_features(self) -> int:
         return self.feature_map.n_features
 
@@ -156,11 +160,15 @@ class RidgeModel:
         self.refuse_classifier("standard deviations")
         if self.statistics is None:
             raise StatisticsError(f"no standard deviations: {self.why_no_statistics}")
+        return self.with_variances()
+
+    def with_variances(self) -> uncertainty.PredictiveModel:
+        """Return `predictive`, also of a classifier's scores, without keeping it."""
         return uncertainty.predictive_model(
             self.linear,
-            self.statistics,
+            self.summed,
             alpha=self.alpha,
-            fit_intercept=self.card["fit_intercept"],
+            fit_intercept=self.fit_intercept,
         )
 
     @cached_property

@@ -32,7 +32,7 @@ from rff_dist.numerics.solution import (
     check_alpha,
     make_solution,
 )
-from rff_dist.selection import cross_validation, grids
+from rff_dist.selection import error_table, grids
 from rff_dist.statistics import gram_products, inspection, specs
 from rff_dist.typing import Facts, FloatArray, frozen
 
@@ -83,7 +83,7 @@ class AlphaPath:
     """The solutions and errors that alpha was chosen from."""
 
     #: Errors of every alpha on the rows of one fold, by solutions without these rows.
-    table: cross_validation.CrossValidation
+    table: error_table.CrossValidation
     #: Those solutions, shape (n_components, n_alphas, n_targets).
     solutions: FloatArray
     preconditioner: cg.NystromPreconditioner
@@ -263,7 +263,7 @@ def validate_alphas(
     errors = errors.reshape(1, 1, len(grid), n_targets)
     widths = np.array([feature_map.n_components])
     variance = operator.targets.variances(centred=fit_intercept)
-    table = cross_validation.CrossValidation(
+    table = error_table.CrossValidation(
         folds, widths, grid, errors, np.ones(1), variance
     )
     solutions = descent.solution.reshape(-1, len(grid), n_targets)

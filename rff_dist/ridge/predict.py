@@ -14,9 +14,9 @@ import scipy
 from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, warn
-from rff_dist.fitting import evaluation, plan, predicting
+from rff_dist.fitting import evaluation, matrix_pass, predicting
 from rff_dist.recipes import model_rows
-from rff_dist.ridge import held_out, uncertainty
+from rff_dist.ridge import calibration, held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import row_passes
 from rff_dist.typing import AnyArray, AnyDType, FloatArray, PathLike, frozen
@@ -52,7 +52,7 @@ def evaluate_by_group(
 
 def calibrate(
     dataset: Dataset, model: RidgeModel, *, engine: Engine
-) -> uncertainty.Calibration:
+) -> calibration.Calibration:
     """Measure a model's errors, and how well its standard deviations fit them.
 
     Raises DataError as `evaluate`; StatisticsError, SolveError, PlanError as
@@ -61,7 +61,7 @@ def calibrate(
     dataset = _rows_with_targets(dataset, model)
     state = _predictive_state(dataset, model, engine=engine)
     return row_passes.sum_rows(
-        dataset, uncertainty.calibrate_rows, state, engine=engine, label="evaluate"
+        dataset, calibration.calibrate_rows, state, engine=engine, label="evaluate"
     )
 
 
@@ -244,7 +244,7 @@ def predict_in_memory(
 def _predictive_state(
     dataset: Dataset, model: RidgeModel, *, engine: Engine
 ) -> uncertainty.PredictiveModel:
-    plan.check_matrix_pass(
+    matrix_pass.check_matrix_pass(
         dataset,
         model.feature_map,
         engine=engine,

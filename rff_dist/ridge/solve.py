@@ -6,7 +6,6 @@ generalised cross-validation (GCV), the evidence, folds, or few rows left out on
 one. No data are read, except these few rows.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -15,23 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks
-from rff_dist.errors import InvalidParameterError, SolveError, warn
+from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.features import draw
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import options
 from rff_dist.numerics import cholesky, eigen
 from rff_dist.numerics.solution import RidgeSolution
-from rff_dist.products import protocol
 from rff_dist.selection import gcv, row_folds
-from rff_dist.selection.cross_validation import (
-    AlphaRule,
-    Choice,
-    CrossValidation,
-    cross_validate,
-)
+from rff_dist.selection.cross_validation import cross_validate
+from rff_dist.selection.error_table import AlphaRule, Choice, CrossValidation
 from rff_dist.statistics import fold_statistics, specs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.typing import AnyArray, BoolArray, FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 
 
 @frozen
@@ -60,6 +54,36 @@ class SelectedSolution:
         if self.cross_validation is not None:
             return "cv" if len(self.cross_validation.alphas) > 1 else "given"
         return "given" if self.selection is None else self.selection.criterion
+
+    @property
+    def smallest_alpha(self) -> float:
+        """The smallest alpha, but of a constant target, for which any will do."""
+        table = self.cross_validation
+        alphas = self.solution.alpha
+        if table is not None and (table.target_variance > 0.0).any():
+            alphas = alphas[table.target_variance > 0.0]
+        return float(alphas.min())
+
+    @property
+    def mean_leverage(self) -> float:
+        """Degrees of freedom over rows at the smallest alpha; 0 if that was given."""
+        table = self.cross_validation
+        if table is not None and self.choice is not None:
+            return table.mean_leverage(self.choice.n_components, self.smallest_alpha)
+        if self.selection is not None:
+            degrees = self.selection.degrees_of_freedom[self.selection.best_index]
+            return float(degrees) / self.selection.n_samples
+        return 0.0
+
+    @property
+    def gcv_share(self) -> FloatArray:
+        """The error of new rows over the variance, if all rows are independent.
+
+        Generalised cross-validation of the solution: Golub, Heath & Wahba (1979), eq.
+        1.4.
+        """
+        unseen = max(1.0 - self.mean_leverage, 1e-3)
+        return self.solution.unexplained / unseen**2
 
 
 def solve_folds(
@@ -134,29 +158,39 @@ def solve_folds(
         )
     doubts = None
     if rows is not None:
-        assert rows.y is not None
-        frequency_weights = total.spec.frequency_weights
-        squares = row_folds.leave_out_each(
-            shortened.transform(rows.X),
-            rows.y,
-            rows.sample_weight,
-            table.alphas,
-            fit_intercept=fit_intercept,
-            frequency_weights=frequency_weights,
-        )
-        by_rows = row_folds.choose_by_rows(
-            squares,
-            rows.weights,
-            table.target_variance,
-            per_target=penalty.per_target,
-            frequency_weights=frequency_weights,
-        )
+        by_rows = _choose_by_rows(rows, shortened, table, penalty, total.spec)
         if by_rows is not None:
             alphas, doubts = by_rows
             choice = table.choice_at(choice.n_components, alphas)
     solved = solve_with(total, choice.penalty, fit_intercept=fit_intercept)
     solved = replace(solved, cross_validation=table, choice=choice, doubts=doubts)
     return shortened, total, solved
+
+
+def _choose_by_rows(
+    rows: blocks.Rows,
+    feature_map: FeatureMap,
+    table: CrossValidation,
+    penalty: options.Penalty,
+    spec: specs.StatisticsSpec,
+) -> tuple[IndexArray, row_folds.Doubts] | None:
+    """Choose among the table's alphas by leaving out each row in turn."""
+    assert rows.y is not None
+    squares = row_folds.leave_out_each(
+        feature_map.transform(rows.X),
+        rows.y,
+        rows.sample_weight,
+        table.alphas,
+        fit_intercept=penalty.fit_intercept,
+        frequency_weights=spec.frequency_weights,
+    )
+    return row_folds.choose_by_rows(
+        squares,
+        rows.weights,
+        table.target_variance,
+        per_target=penalty.per_target,
+        frequency_weights=spec.frequency_weights,
+    )
 
 
 def choose_alpha(
@@ -217,225 +251,3 @@ def solve_with(
         equations = statistics.normal_equations(fit_intercept=fit_intercept)
         solution = eigen.decompose(equations).solve(alpha)
     return SelectedSolution(solution, None)
-
-
-# -- warnings if alpha was chosen by errors that may not hold for new rows
-# --------------------------
-
-
-MAX_LEVERAGE = 0.95  # mean over rows; above it rows are as good as interpolated
-# below it rows are too many for features to follow: no penalty is needed
-SMALL_LEVERAGE = 0.1
-MAX_UNCERTAINTY = 0.6  # standard error of the folds' error, as a share of that error
-# share of the targets' variance: below it there is no noise, and rounding decides
-NEGLIGIBLE = 1e-3
-# Share of the error that another alpha may save, by the errors of rows. A draw is bad
-# if it errs by more than 1.1 times the best alpha; half of these are above the limit.
-# Of 349 nasty draws of up to 500 rows 53 are above it, with 18 of 37 bad ones; of 280
-# draws of 50 to 400 rows of nine real tables 37, with 19 of 39; of 240 smooth ones 34,
-# with 17 of 36.
-MAX_SAVING = 0.25
-# Share of one row in the error. Of 16 nasty draws above it without another warning, all
-# have outliers.
-MAX_SHARE = 0.9
-# share of the targets' variance; without noise a row at the edge errs little
-MATERIAL_ERROR = 0.05
-MAX_CANCELLING = 20.0  # norm of the coefficients per row, in deviations of the targets
-# How far rounding features may move predictions, as a share of the error by folds or
-# GCV, or else of the error at the training rows. Above it errors with 15 bits and with
-# float32 differ by more than half a percent: five real sets, alphas from 1e-9 to 0.01,
-# benchmarks/fifteen_bits_lose_nothing.py. Rows that are not interpolated tolerate more.
-MAX_ROUNDING_OF_TRAINING = 0.02
-MAX_ROUNDING_OF_ERROR = 0.01
-MAX_ROUNDING_OF_MANY_ROWS = 0.1
-INTERPOLATING = 0.5  # mean leverage
-NEGLIGIBLE_ROUNDING = 5e-4  # deviations of the targets
-
-
-def warn_of_alpha(
-    solved: SelectedSolution, *, cancelling: float = 0.0, classes: bool = False
-) -> None:
-    """Warn if alpha was chosen by errors that may not hold for new rows.
-
-    At the lower end of the range a better alpha may lie below, and near the rounding
-    error of Z'Z the coefficients depend on rounding. With a mean leverage near 1 the
-    rows are interpolated. Coefficients that cancel one another at the rows, see
-    `how_cancelling`, need not do so elsewhere. There is no warning if folds found the
-    smallest alpha best for few features of many rows: those need no penalty.
-
-    With `classes` targets of −1 and +1 stand for classes. That another alpha may lower
-    their squared error is then no reason to warn, since it says little about predicted
-    classes and probabilities.
-    """
-    if solved.chosen_by == "given":
-        return
-    floor = solved.solution.floor
-    alpha = _smallest_alpha(solved)
-    leverage = _mean_leverage(solved, alpha)
-    uncertainty = _uncertainty(solved)
-    is_at_floor = alpha < 3 * floor
-    has_folds = solved.cross_validation is not None
-    if is_at_floor and has_folds and leverage < SMALL_LEVERAGE:
-        return
-    reasons = {
-        "it is the smallest value tried, and the best may be smaller": (
-            _end_of_grid(solved) == "lower"
-        ),
-        f"it is near {floor:.2g}, the rounding error of Z'Z, below which coefficients"
-        " are chance": is_at_floor,
-        f"with {leverage:.0%} as many degrees of freedom as rows the model follows"
-        " each of them": leverage > MAX_LEVERAGE,
-        f"the cross-validated error is known to {uncertainty:.0%} only, so much do"
-        " folds differ": uncertainty > MAX_UNCERTAINTY,
-        **_doubts(solved, classes=classes),
-        "large coefficients cancel one another at the rows, so that predictions away"
-        " from them may be far off": (
-            has_folds and leverage > SMALL_LEVERAGE and cancelling > MAX_CANCELLING
-        ),
-    }
-    doubts = [reason for reason, holds in reasons.items() if holds]
-    if doubts:
-        warn(
-            f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but"
-            f" {', and '.join(doubts)}. Ignore this if y has no noise. Otherwise check"
-            f" errors on test rows, and give another `alpha` or other"
-            " values to choose from, another length scale or number of components, or"
-            " more rows",
-        )
-
-
-def _doubts(solved: SelectedSolution, *, classes: bool) -> dict[str, bool]:
-    """Return possible doubts about an alpha chosen by leaving rows out: which hold."""
-    doubts = solved.doubts
-    table = solved.cross_validation
-    choice = solved.choice
-    if doubts is None or table is None or choice is None:
-        return {}
-    return {
-        "leave-one-out errors do not distinguish it from"
-        f" {table.alphas[doubts.other]:.3g}, whose error is {doubts.saved:.0%} ±"
-        f" {doubts.saved_at_most - doubts.saved:.0%} lower": (
-            not classes
-            and doubts.saved > 0.0
-            and doubts.saved_at_most > MAX_SAVING
-            and choice.score > NEGLIGIBLE
-        ),
-        f"row {doubts.heaviest_row:,} alone makes {doubts.share:.0%} of the error": (
-            doubts.share > MAX_SHARE and choice.score > MATERIAL_ERROR
-        ),
-    }
-
-
-def visible_rounding(
-    solved: SelectedSolution, spec: specs.StatisticsSpec, deviations: FloatArray
-) -> float | None:
-    """Return how far rounding to 15 bits moves predictions, in deviations of targets.
-
-    None if the error of the model hides it. A feature is a multiple of 2⁻¹⁴ times its
-    factor. Rounding moves it by up to half of that, uniformly, so with a standard
-    deviation of that over √12; predictions move by the norm of these deviations times
-    the coefficients.
-    """
-    if not spec.fixed_point:
-        return None
-    moved_by_feature = (
-        2.0**-protocol.FIXED_POINT_BITS
-        * spec.factors[:, np.newaxis]
-        * solved.solution.coefficients
-    )
-    moved = np.linalg.norm(moved_by_feature, axis=0) / math.sqrt(12.0)
-    varying = deviations > 0.0
-    shares = moved[varying] / deviations[varying]
-    tolerated = _tolerated_rounding(solved, deviations, varying)
-    visible = shares[shares > np.maximum(tolerated, NEGLIGIBLE_ROUNDING)]
-    return float(visible.max()) if len(visible) else None
-
-
-def _tolerated_rounding(
-    solved: SelectedSolution, deviations: FloatArray, varying: BoolArray
-) -> FloatArray | float:
-    """Return how far rounding may move predictions of varying targets unnoticed."""
-    if solved.choice is None and solved.selection is None:
-        return MAX_ROUNDING_OF_TRAINING * np.sqrt(solved.solution.unexplained[varying])
-    share = MAX_ROUNDING_OF_MANY_ROWS
-    if _mean_leverage(solved, _smallest_alpha(solved)) > INTERPOLATING:
-        share = MAX_ROUNDING_OF_ERROR
-    if solved.choice is not None:
-        return share * math.sqrt(solved.choice.score)
-    assert solved.selection is not None
-    errors = np.sqrt(solved.selection.score[varying]) / deviations[varying]
-    return np.asarray(share * errors)
-
-
-def warn_of_rounding(solved: SelectedSolution, moved: float) -> None:
-    """Warn that rounding moves predictions; see `visible_rounding`."""
-    warn(
-        f"alpha={_smallest_alpha(solved):.3g} is so small that rounding features to 15"
-        f" bits moves predictions by about {moved:.2g} standard deviations of y; fit"
-        " with precision='high', or give a larger alpha",
-    )
-
-
-def _uncertainty(solved: SelectedSolution) -> float:
-    """Return the standard error of the folds' error as a share of it.
-
-    0 if the error is negligible, or alpha was chosen by leaving out rows one by one.
-    """
-    choice = solved.choice
-    if choice is None or choice.score < NEGLIGIBLE or solved.doubts is not None:
-        return 0.0
-    return float(np.nan_to_num(choice.standard_error)) / choice.score
-
-
-def how_cancelling(solved: SelectedSolution, statistics: RidgeStatistics) -> float:
-    """Return the norm of the coefficients per row, in deviations of the targets.
-
-    Features of a shift-invariant kernel have norm 1, so that no prediction is further
-    from the mean than the norm of the coefficients. If that norm is much more than the
-    deviations times the number of rows, terms of opposite signs cancel in the
-    predictions.
-    """
-    norms = np.linalg.norm(solved.solution.coefficients, axis=0)
-    deviations = statistics.target_deviations()
-    varying = deviations > 0.0
-    largest = float((norms[varying] / deviations[varying]).max(initial=0.0))
-    return largest / statistics.n_observations
-
-
-def _smallest_alpha(solved: SelectedSolution) -> float:
-    """Return the smallest alpha, but of a constant target, for which any will do."""
-    table = solved.cross_validation
-    alphas = solved.solution.alpha
-    if table is not None and (table.target_variance > 0.0).any():
-        alphas = alphas[table.target_variance > 0.0]
-    return float(alphas.min())
-
-
-def gcv_share(solved: SelectedSolution) -> FloatArray:
-    """Return the error of new rows over the variance, if all rows are independent.
-
-    Generalised cross-validation of the solution: Golub, Heath & Wahba (1979), eq. 1.4.
-    """
-    leverage = _mean_leverage(solved, _smallest_alpha(solved))
-    return solved.solution.unexplained / max(1.0 - leverage, 1e-3) ** 2
-
-
-def _mean_leverage(solved: SelectedSolution, alpha: float) -> float:
-    """Return degrees of freedom over rows; 0 if alpha was given."""
-    table = solved.cross_validation
-    choice = solved.choice
-    selection = solved.selection
-    if table is not None and choice is not None:
-        return table.mean_leverage(choice.n_components, alpha)
-    if selection is not None:
-        degrees = selection.degrees_of_freedom[selection.best_index]
-        return float(degrees) / selection.n_samples
-    return 0.0
-
-
-def _end_of_grid(solved: SelectedSolution) -> str | None:
-    """Return the end of the alphas tried that the chosen one is at, if any."""
-    table = solved.cross_validation
-    if table is not None and solved.choice is not None:
-        return solved.choice.at_end if len(table.alphas) > 1 else None
-    return None if solved.selection is None else solved.selection.at_end

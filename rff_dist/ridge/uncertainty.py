@@ -1,8 +1,8 @@
 """Predictive standard deviations: ridge regression read as Bayesian linear regression.
 
 A solved model and its exact sums go in; a standard deviation of each prediction comes
-out, and figures of how well these fit the errors on test rows. No pass over the
-training rows is needed.
+out; `calibration` measures how well these fit the errors on test rows. No pass over
+the training rows is needed.
 
 With the prior w ~ N(0, σ²/alpha·I), a flat prior for the intercept, and noise of
 variance σ² over the row's weight, the ridge solution is the posterior mean. In centred
@@ -31,16 +31,17 @@ Bishop (2006), Pattern Recognition and Machine Learning, section 3.3.2.
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Executor
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from rff_dist.data import blocks
-from rff_dist.errors import DataError, SolveError, StatisticsError
+from rff_dist.errors import DataError, SolveError
 from rff_dist.features import levels as levels_of
 from rff_dist.features import maps
-from rff_dist.fitting import evaluation, predicting
+from rff_dist.fitting import predicting
 from rff_dist.numerics import cholesky, exact_sums, machine, solution, triangular
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
@@ -51,9 +52,6 @@ _MOST_LEVELS = 32  # that tell how far levels of a category are apart
 
 # of 1 − h: a row that alone decides its prediction tells nothing of new rows
 SMALLEST_REMAINDER = 1e-6
-
-# nominal coverage of the central intervals that are counted
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 @frozen(eq=False)
@@ -116,20 +114,11 @@ def predictive_model(
             # the last one is factored in the Gram's own memory
             is_last = i == len(different) - 1
             factor = equations.gram if is_last else equations.gram.copy()
+            _factor_in_place(factor, value, floor, pool)
             targets = factor_of_target == i
-            factor.flat[:: len(factor) + 1] += value
-            is_singular = triangular.cholesky_in_place(factor, pool) is not None
-            if not is_singular and value < floor:
-                is_singular = cholesky.smallest_eigenvalue(factor, pool) < floor
-            if is_singular:
-                raise SolveError(
-                    f"the variance is not determined: alpha={value:.3g} and an"
-                    f" eigenvalue of Z'Z are both below {floor:.3g}, the rounding error"
-                    " of the eigenvalues; fit with an alpha above it"
-                )
-            explained[targets] = triangular.solve_factored(
+            _, explained[targets] = triangular.solve_factored(
                 factor, equations.moments[:, targets], pool
-            )[1]
+            )
             if whitener is not None:
                 # z = T⁻ᵀv, so that U⁻ᵀz = (UT)⁻ᵀv: workers need one triangle, not T
                 triangular.multiply_upper_in_place(factor, whitener, pool)
@@ -162,6 +151,22 @@ def predictive_model(
         mean_weight=mean_weight,
         target_scale=statistics.target_deviations(),
     )
+
+
+def _factor_in_place(
+    gram: FloatArray, alpha: float, floor: float, pool: Executor
+) -> None:
+    """Overwrite A by the Cholesky factor U of A + alpha·I."""
+    gram.flat[:: len(gram) + 1] += alpha
+    is_singular = triangular.cholesky_in_place(gram, pool) is not None
+    if not is_singular and alpha < floor:
+        is_singular = cholesky.smallest_eigenvalue(gram, pool) < floor
+    if is_singular:
+        raise SolveError(
+            f"the variance is not determined: alpha={alpha:.3g} and an eigenvalue of"
+            f" Z'Z are both below {floor:.3g}, the rounding error of the eigenvalues;"
+            " fit with an alpha above it"
+        )
 
 
 def predict_rows_with_std(
@@ -301,110 +306,6 @@ def variance_of_unseen_levels(
     among_levels = np.var(predictions, axis=0) * (n_draws + 1) / max(1, n_draws - 1)
     variances[unseen] = among_levels
     return variances
-
-
-@frozen(eq=False)
-class Calibration:
-    """Exact sums of how well standard deviations s fit errors; `+` joins two sets.
-
-    Each row is judged as one new observation of the training rows' mean weight, N(f,
-    s²), and counts by its own weight. A target without noise (s = 0) has no density:
-    its scores and densities are NaN.
-    """
-
-    #: Errors of the means f.
-    errors: evaluation.Errors
-    #: Weighted sums of −log N(y; f, s²) per target, in nats.
-    log_losses: exact_sums.ExactSum
-    #: Weighted sums of ((y − f)/s)² per target.
-    squared_scores: exact_sums.ExactSum
-    #: Weight of the rows inside the central interval of each of `LEVELS`, ends
-    #: included, shape (n_levels, n_targets).
-    covered: exact_sums.ExactSum
-    #: Weighted sums of s per target.
-    deviations: exact_sums.ExactSum
-    #: Standard deviation of each training target, shape (n_targets,).
-    target_scale: FloatArray
-
-    def __add__(self, other: Calibration) -> Calibration:
-        if not np.array_equal(self.target_scale, other.target_scale):
-            raise StatisticsError(
-                "these are sums of different models, whose targets vary by"
-                f" {self.target_scale} and {other.target_scale}; measure all blocks"
-                " with one model"
-            )
-        return exact_sums.add_fields(self, other, target_scale=self.target_scale)
-
-    @property
-    def nlpd(self) -> FloatArray:
-        """Negative log predictive density per target, the mean of −log N(y; f, s²)."""
-        return self._of_noisy(self.log_losses)
-
-    @property
-    def standardized_nlpd(self) -> FloatArray:
-        """NLPD of targets divided by their standard deviations, as papers report it."""
-        with np.errstate(divide="ignore"):
-            return np.where(
-                self.target_scale > 0, self.nlpd - np.log(self.target_scale), np.nan
-            )
-
-    @property
-    def mean_squared_score(self) -> FloatArray:
-        """Mean of ((y − f)/s)² per target: above 1 if s is too small on average."""
-        return self._of_noisy(self.squared_scores)
-
-    @property
-    def coverage(self) -> FloatArray:
-        """Share of rows inside the intervals of `LEVELS`, (n_levels, n_targets)."""
-        return self.covered.value() / self.errors.weight.value()
-
-    @property
-    def mean_standard_deviation(self) -> FloatArray:
-        """Mean of s per target, in the target's units."""
-        return self.deviations.value() / self.errors.weight.value()
-
-    @property
-    def mean_widths(self) -> FloatArray:
-        """Mean width of the intervals of `LEVELS`, shape (n_levels, n_targets)."""
-        return np.outer(2.0 * _quantiles(), self.mean_standard_deviation)
-
-    def _of_noisy(self, sums: exact_sums.ExactSum) -> FloatArray:
-        means = sums.value() / self.errors.weight.value()
-        return np.where(self.deviations.value() > 0, means, np.nan)
-
-
-def _quantiles() -> FloatArray:
-    """Return half widths of the central intervals in units of s, shape (n_levels,)."""
-    return np.asarray(scipy.special.ndtri((1.0 + np.array(LEVELS)) / 2.0))
-
-
-def calibrate_rows(rows: blocks.Rows, model: PredictiveModel) -> Calibration:
-    """Return the errors and the calibration of a model on a block.
-
-    Raises DataError if the block has no targets, or as `predict_rows_with_std`. Source:
-    Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 4.1 (the
-    logarithmic score).
-    """
-    y, weights = evaluation.evaluated_targets(rows)
-    predictions, deviations = predict_rows_with_std(rows, model)
-    residual = np.abs(y - predictions)
-    has_no_noise = deviations == 0.0
-    divisor = np.where(has_no_noise, 1.0, deviations)
-    with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
-        squared = np.where(has_no_noise, 0.0, (residual / divisor) ** 2)
-        densities = 0.5 * (np.log(2.0 * np.pi) + squared) + np.log(divisor)
-        losses = np.where(has_no_noise, 0.0, densities)
-        # |y − f| ≤ q·s rather than a quotient, so that a target without noise counts if
-        # it is met exactly
-        inside = np.stack(
-            [weights @ (residual <= width * deviations) for width in _quantiles()]
-        )
-        sums = (weights @ losses, weights @ squared, inside, weights @ deviations)
-    errors = evaluation.errors_of(y, weights, predictions, model.linear.intercept)
-    log_losses, squared_scores, covered, spread = map(exact_sums.ExactSum.of, sums)
-    return Calibration(
-        errors, log_losses, squared_scores, covered, spread, model.target_scale
-    )
 
 
 def _centred_features(

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.data import folding, samples
 from rff_dist.numerics import machine, tridiagonal
-from rff_dist.selection import cross_validation, rule
+from rff_dist.selection import cross_validation, error_table, rule
 from rff_dist.selection.grids import PerTarget, alpha_grid, check_grid
 from rff_dist.typing import EPS, BoolArray, FloatArray, IndexArray, frozen
 
@@ -30,7 +30,7 @@ def cross_validate_rows(
     alphas: ArrayLike | None = None,
     fit_intercept: bool = True,
     frequency_weights: bool = False,
-) -> cross_validation.CrossValidation | None:
+) -> error_table.CrossValidation | None:
     """Return the table that `cross_validate` makes of sums, from features of rows.
 
     O(n_samples · n_components · k) for each split, where k is the smaller of the two.
@@ -74,7 +74,7 @@ def cross_validate_rows(
     variance = np.square(rows.targets).sum(axis=0) / rows.total
     if fit_intercept:  # rounding gives a constant target a variance
         variance[np.ptp(y, axis=0) == 0.0] = 0.0
-    return cross_validation.CrossValidation(
+    return error_table.CrossValidation(
         folds=folds,
         n_components=np.array([Z.shape[1]], np.int64),
         alphas=grid,
@@ -110,11 +110,13 @@ def leave_out_each(
     # threads of decompositions of up to 512 components wait for each other: next to
     # other work 0.4 s for 0.03
     with machine.single_threaded_blas():
-        U, eigenvalues, rest, outside = centred.orthogonal()
-        shares = alphas[:, np.newaxis] / (eigenvalues + alphas[:, np.newaxis])
+        hat = centred.hat_matrix()
+        U = hat.vectors
+        shares = alphas[:, np.newaxis] / (hat.eigenvalues + alphas[:, np.newaxis])
         # 1 − h of each alpha and row, the diagonal of I − H; shape (n_alphas, n_rows)
-        complement = rest + shares @ np.square(U).T
-        missed = outside + U @ (shares[:, :, np.newaxis] * (U.T @ centred.targets))
+        complement = hat.rest + shares @ np.square(U).T
+        within = U @ (shares[:, :, np.newaxis] * (U.T @ centred.targets))
+        missed = hat.outside + within
     if frequency_weights:
         # the copies of a row share its h, and one of them is left out
         complement = 1.0 - (1.0 - complement) / weights
@@ -125,6 +127,34 @@ def leave_out_each(
     squares = np.zeros((len(alphas), y.shape[1], len(Z)))
     squares[:, :, counted] = of_counted.swapaxes(1, 2)
     return squares
+
+
+@frozen(eq=False)
+class _HatMatrix:
+    """H of rows times the roots of their weights: I − H = U·diag(α/(λ + α))·U' + C.
+
+    C projects on the space that neither features nor an intercept reach; it is 0 with
+    as many components as rows.
+    """
+
+    #: U, shape (n_samples, rank).
+    vectors: FloatArray
+    #: λ
+    eigenvalues: FloatArray
+    #: The diagonal of C, shape (n_samples,).
+    rest: FloatArray
+    #: C·y, shape (n_samples, n_targets).
+    outside: FloatArray
+
+
+@frozen(eq=False)
+class _System:
+    """Ridge on some rows, and features of the rows to predict with its solution."""
+
+    #: Products of the rows trained on, or of their columns.
+    gram: FloatArray
+    moments: FloatArray
+    held_out: FloatArray
 
 
 @frozen(eq=False)
@@ -180,53 +210,66 @@ class _CentredRows:
         (n_alphas, n_targets), and degrees of freedom, shape (n_alphas,).
         """
         # masks rather than copies of all features of these rows
-        is_trained_on = train[:, np.newaxis]
-        roots = self.roots * is_trained_on
+        roots = self.roots * train[:, np.newaxis]
         weight = float(np.square(roots).sum())
         shares = roots / weight if self.fit_intercept else np.zeros(roots.shape)
-        target_means = shares.T @ self.targets
-        targets = self.targets - self.roots * target_means
-        # A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, so that products of rows are enough
+        targets = self.targets - self.roots * (shares.T @ self.targets)
         if self._is_wide:
-            products = gram[:, train]
-            moments = targets[train]
-            # about the means of the rows trained on, on both sides
-            if self.fit_intercept:
-                means = shares.T @ products
-                centres = products @ shares[train] - self.roots * (
-                    means @ shares[train]
-                )
-                products -= np.hstack([self.roots, centres]) @ np.vstack(
-                    [means, roots[train].T]
-                )
-            system = products[train]
-            held_out = products[test]
-        else:  # sums over all rows, less those of the rows that are not trained on
-            left_out = self.features[~train]
-            means = shares.T @ self.features
-            system = gram - left_out.T @ left_out - weight * (means.T @ means)
-            moments = self.features.T @ (targets * is_trained_on)
-            held_out = self.features[test] - self.roots[test] * means
-        form = tridiagonal.Tridiagonal.of(system)
+            system = self._system_of_rows(train, test, gram, targets, shares)
+        else:
+            system = self._system_of_columns(train, test, gram, targets, shares, weight)
+        form = tridiagonal.Tridiagonal.of(system.gram)
         eigenvalues = form.eigenvalues()
         # also for an eigenvalue that rounding made negative
         penalties = np.maximum(alphas, floor + max(0.0, -float(eigenvalues[0])))
-        solved = form.solve_path(form.rotate(moments, transposed=True), penalties)
+        moments = form.rotate(system.moments, transposed=True)
+        solved = form.solve_path(moments, penalties)
         # alphas are fewer than the rows of most folds
         solutions = form.rotate(solved.reshape(len(solved), -1), transposed=False)
-        predicted = (held_out @ solutions).reshape(-1, *solved.shape[1:])
+        predicted = (system.held_out @ solutions).reshape(-1, *solved.shape[1:])
         missed = predicted - targets[test][:, np.newaxis]
         above = eigenvalues[eigenvalues > floor]
         degrees = (above / (above + penalties[:, np.newaxis])).sum(axis=1)
         return np.square(missed).sum(axis=0), float(self.fit_intercept) + degrees
 
-    def orthogonal(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return U and λ of I − H = U·diag(α/(λ + α))·U' + C, C's diagonal, and C·y.
+    def _system_of_rows(
+        self,
+        train: BoolArray,
+        test: BoolArray,
+        gram: FloatArray,
+        targets: FloatArray,
+        shares: FloatArray,
+    ) -> _System:
+        """Return A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, for which products of rows do."""
+        products = gram[:, train]
+        if self.fit_intercept:
+            # about the means of the rows trained on, on both sides
+            means = shares.T @ products
+            centres = products @ shares[train] - self.roots * (means @ shares[train])
+            products -= np.hstack([self.roots, centres]) @ np.vstack(
+                [means, self.roots[train].T]
+            )
+        return _System(products[train], targets[train], products[test])
 
-        H is the hat matrix of rows times the roots of their weights. C projects on the
-        space that neither features nor an intercept reach; it is 0 with as many
-        components as rows.
-        """
+    def _system_of_columns(
+        self,
+        train: BoolArray,
+        test: BoolArray,
+        gram: FloatArray,
+        targets: FloatArray,
+        shares: FloatArray,
+        weight: float,
+    ) -> _System:
+        """Return sums over all rows, less those of the rows not trained on."""
+        left_out = self.features[~train]
+        means = shares.T @ self.features
+        return _System(
+            gram - left_out.T @ left_out - weight * (means.T @ means),
+            self.features.T @ (targets * train[:, np.newaxis]),
+            self.features[test] - self.roots[test] * means,
+        )
+
+    def hat_matrix(self) -> _HatMatrix:
         n_samples = len(self.features)
         constant = np.zeros((n_samples, 1))
         if self.fit_intercept:
@@ -240,7 +283,7 @@ class _CentredRows:
             if self.fit_intercept:
                 eigenvalues = eigenvalues[:-1]
                 U = U[:, :-1]
-            return (
+            return _HatMatrix(
                 U,
                 np.maximum(eigenvalues, 0.0),
                 np.zeros(n_samples),
@@ -252,7 +295,7 @@ class _CentredRows:
         eigenvalues = eigenvalues[is_above]
         U = self.features @ (Q[:, is_above] / np.sqrt(eigenvalues))
         rest = 1.0 - np.square(U).sum(axis=1) - np.square(constant[:, 0])
-        return U, eigenvalues, rest, self.targets - U @ (U.T @ self.targets)
+        return _HatMatrix(U, eigenvalues, rest, self.targets - U @ (U.T @ self.targets))
 
 
 # -- few rows

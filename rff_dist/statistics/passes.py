@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 
+from rff_dist.checks import check_name
 from rff_dist.data import blocks, folding
 from rff_dist.engines import events, protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError, warn
@@ -53,11 +54,7 @@ def fraction_bits_for(n_samples: int) -> int:
 
 def check_weight_kind(sample_weight_kind: object) -> None:
     """Check that the option is "precision" or "frequency"."""
-    if sample_weight_kind not in WEIGHT_KINDS:
-        raise InvalidParameterError(
-            f"`sample_weight_kind` is {sample_weight_kind!r}; expected one of"
-            f" {list(WEIGHT_KINDS)}"
-        )
+    check_name(sample_weight_kind, WEIGHT_KINDS, "sample_weight_kind")
 
 
 @frozen
@@ -268,39 +265,35 @@ def accumulate_shared(
     Raises StatisticsError if the rows changed between passes.
     """
     state = shared.state
-    members = state.members
     folds = state.folds
     specs_of = [member.spec for member in state.members]
     n_parts = specs_of[0].part.n_parts
-    n_workers = max(1, engine.n_workers)  # some may still be on their way
-    n_threads = engine.n_threads
-    for spec in specs_of:
-        work = events.Work(
-            "accumulate",
-            operations=float(dataset.n_samples) * spec.n_components**2,
-            n_components=spec.n_components,
-            fixed_point=spec.fixed_point,
-            n_workers=n_workers,
-            n_threads=n_threads,
-        )
-        engine.tell(work)
+    _tell_work(specs_of, dataset.n_samples, engine)
     if n_parts > 1:
         engine.tell(events.Rounds("accumulate", n_parts))
+
     task = blocks.BlockTask(dataset, block_sums.accumulate_fold_rows, adds=True)
-    # a block's sums must fit in one limb
-    most = min(spec.limb_rows for spec in specs_of)
-    n_folds = 1 if folds is None else folds.n_folds
-    parts = row_passes.blocks_of(dataset, max_rows=most, n_folds=n_folds)
+    row_blocks = row_passes.blocks_of(
+        dataset,
+        # a block's sums must fit in one limb
+        max_rows=min(spec.limb_rows for spec in specs_of),
+        n_folds=1 if folds is None else folds.n_folds,
+    )
     sums: fold_statistics.MapSums = ()
     for index in range(n_parts):
         if index:
             shared = engine.broadcast(state.of_part(index, n_parts))
-        sums_of_part = engine.map_reduce(
-            task, parts, shared, combine=block_sums.add_fold_rows, label="accumulate"
+        part = engine.map_reduce(
+            task,
+            row_blocks,
+            shared,
+            combine=block_sums.add_fold_rows,
+            label="accumulate",
         )
-        sums = sums_of_part if n_parts == 1 else _joined(sums, sums_of_part)
+        sums = part if n_parts == 1 else _joined(sums, part)
+
     whole: list[Sums] = []
-    for member, of_folds in zip(members, sums, strict=True):
+    for member, of_folds in zip(state.members, sums, strict=True):
         statistics: Sums | None = of_folds[0]
         if folds is not None:
             statistics = fold_statistics.FoldStatistics(folds, of_folds)
@@ -308,6 +301,23 @@ def accumulate_shared(
         statistics.check_complete(dataset.n_samples, member.feature_map)
         whole.append(statistics.with_whitener(member.feature_map.whitener))
     return tuple(whole)
+
+
+def _tell_work(
+    specs_of: Sequence[specs.StatisticsSpec], n_samples: int, engine: protocol.Engine
+) -> None:
+    """Tell observers how many operations the sums of each feature map take."""
+    for spec in specs_of:
+        work = events.Work(
+            "accumulate",
+            operations=float(n_samples) * spec.n_components**2,
+            n_components=spec.n_components,
+            fixed_point=spec.fixed_point,
+            # some may still be on their way
+            n_workers=max(1, engine.n_workers),
+            n_threads=engine.n_threads,
+        )
+        engine.tell(work)
 
 
 def _joined(

@@ -11,7 +11,8 @@ from rff_dist.data import blocks as cut
 from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.held_out import fold_models, score_sample
+from rff_dist.ridge.fold_models import solve_fold_models
+from rff_dist.ridge.held_out import score_sample
 from rff_dist.statistics import passes, row_passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from tests.bits import bits_of
@@ -124,7 +125,7 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
         [folds] = passes.accumulate_folds(
             data, members, folds=HashFolds(3), engine=engine
         )
-        models = fold_models(folds, model.feature_map, alpha=0.01)
+        models = solve_fold_models(folds, model.feature_map, alpha=0.01)
         return bits_of(
             [
                 prediction.calibrate(data, model, engine=engine),

@@ -18,7 +18,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.predicting import LinearModel, predict_rows
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.uncertainty import LEVELS
+from rff_dist.ridge.calibration import LEVELS
 from tests.plain import plain_ridge
 
 

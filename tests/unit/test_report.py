@@ -8,7 +8,7 @@ from matplotlib.image import imread
 
 from rff_dist.data.folding import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
-from rff_dist.selection.cross_validation import CrossValidation
+from rff_dist.selection.error_table import CrossValidation
 from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import figures
 from tests.refusals import refuses

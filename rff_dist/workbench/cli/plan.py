@@ -22,7 +22,8 @@ from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
-    from rff_dist.fitting.plan import Machines, Plan
+    from rff_dist.fitting.plan import Plan
+    from rff_dist.fitting.sizes import Machines
 
 #: What the estimate depends on, of the options of a fit.
 _OF_FIT = (
@@ -57,7 +58,8 @@ def plan(
     """
     from rff_dist.engines.connecting import open_engine
     from rff_dist.features.feature_options import find_features
-    from rff_dist.fitting.plan import Machines, measure_gflops
+    from rff_dist.fitting.sizes import Machines
+    from rff_dist.numerics.machine import measure_gflops
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
     from rff_dist.ridge import costs
     from rff_dist.ridge.choices import choices_of

@@ -23,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 
 from rff_dist.data import blocks
-from rff_dist.ridge import held_out
+from rff_dist.ridge.fold_models import FoldModels
 from rff_dist.typing import AnyArray, FloatArray, IntArray, Summary, frozen
 from rff_dist.workbench.jobs import confidence
 
@@ -91,7 +91,7 @@ class ComparisonRows:
     #: shape (n_rows,): rows of one group are not independent
     groups: AnyArray | None = None
     #: a model without each fold, for rows by cross-validation
-    fold_models: held_out.FoldModels | None = None
+    fold_models: FoldModels | None = None
     #: shape (n_rows,): the number of the fold model that was not trained on the row
     split: IntArray | None = None
     #: shape (n_rows,): the rows' ids

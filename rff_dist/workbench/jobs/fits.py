@@ -20,15 +20,16 @@ from rff_dist.data import blocks, columns, folding, labelled, memory, samples
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features import feature_options
-from rff_dist.fitting import plan
+from rff_dist.fitting import sizes
 from rff_dist.fitting.options import RidgeOptions, is_one_alpha, read_n_components
 from rff_dist.kernels import base
 from rff_dist.products import choice
 from rff_dist.recipes import model_rows
+from rff_dist.ridge import candidate_choices, describe, fold_choices, models
 from rff_dist.ridge import candidates as ridge_candidates
 from rff_dist.ridge import choices as ridge_choices
-from rff_dist.ridge import describe, models
 from rff_dist.ridge import fit as ridge
+from rff_dist.ridge.fit_result import FitResult
 from rff_dist.typing import (
     AnyArray,
     Do,
@@ -140,9 +141,9 @@ class Fit:
                 )
         with_folds = options
         if self.candidates is not None:
-            with_folds = ridge_choices.with_folds(options)
+            with_folds = fold_choices.with_folds(options)
         # checks that folds can choose what they are to
-        ridge_choices.folds_for(with_folds)
+        fold_choices.folds_for(with_folds)
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
@@ -170,7 +171,7 @@ class Fit:
         """Return the given candidates, else those that the options leave open."""
         if self.candidates:
             return list(self.candidates)
-        return list(ridge_choices.candidates_of(self.options, dataset))
+        return list(candidate_choices.candidates_of(self.options, dataset))
 
     def begin(self, data: JobData, *, engine: Engine) -> ridge_choices.Choices:
         """Count the labels of a classifier, and plan the fit; see
@@ -186,7 +187,7 @@ class Fit:
             dataset, options = label_rows(
                 dataset, data.labels, options, self.loss_options, engine=engine
             )
-        machines = plan.Machines.of(engine)
+        machines = sizes.Machines.of(engine)
         return ridge_choices.choices_of(
             dataset, options, machines=machines, candidates=self.candidates
         )
@@ -222,7 +223,7 @@ class Fit:
 # -------------------------------------------------------------------
 
 
-def describe_fit(fit_result: ridge.FitResult) -> Summary:
+def describe_fit(fit_result: FitResult) -> Summary:
     """Return JSON-able facts about a trained model: what was chosen, and how good it
     is.
     """

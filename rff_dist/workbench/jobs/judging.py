@@ -29,8 +29,9 @@ from rff_dist.kernels import explicit
 from rff_dist.living import new_rows
 from rff_dist.numerics import machine
 from rff_dist.recipes import recipes
-from rff_dist.ridge import held_out, models, uncertainty
+from rff_dist.ridge import models, uncertainty
 from rff_dist.ridge import predict as ridge_prediction
+from rff_dist.ridge.fold_models import FoldModels, predict_by_splits, split_of_folds
 from rff_dist.storage import columns as stored_columns
 from rff_dist.text import redact
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, Summary
@@ -221,7 +222,7 @@ def _test_rows(
 
 
 def _fold_rows(
-    data: fits.JobData, model: models.RidgeModel, fold_models: held_out.FoldModels
+    data: fits.JobData, model: models.RidgeModel, fold_models: FoldModels
 ) -> comparison.ComparisonRows:
     dataset = data.with_targets(model)
     folds = fold_models.folds
@@ -230,7 +231,7 @@ def _fold_rows(
     # The split of a row is the number of the fold model that was not trained on it. It
     # is −1 if each was: length scales were tuned on the row, or it is among the
     # earliest, which every split by time trains on.
-    split = held_out.split_of_folds(sample.fold_of_row, fold_models)
+    split = split_of_folds(sample.fold_of_row, fold_models)
     counted = np.flatnonzero(split >= 0)
     if isinstance(folds, folding.TuningFolds):
         folds = folds.base  # the folds before some rows were held in for tuning
@@ -295,7 +296,7 @@ def _predict(
         # each row by the model that was trained without the row's fold
         assert rows.split is not None
         assert fitted_model.folds is not None
-        scores = held_out.predict_by_splits(rows.block, rows.split, fitted_model.folds)
+        scores = predict_by_splits(rows.block, rows.split, fitted_model.folds)
         return _predictions_of(scores, fitted_model.model, fitted_model.calibration)
     return _predict_left_out(rows, fitted_model.model)
 
@@ -314,17 +315,13 @@ def _predict_left_out(
 
     Raises SolveError if a row decides its own prediction.
     """
-    predictive = uncertainty.predictive_model(
-        model.linear,
-        model.summed,
-        alpha=model.alpha,
-        fit_intercept=model.card["fit_intercept"],
-    )
     weights = rows.weights
     # a weight that repeats a row counts copies of it, of which one is left out
     if weights is None or model.summed.spec.frequency_weights:
         weights = np.ones(len(rows.X))
-    fitted_values, remainder = uncertainty.remainders(rows.block, predictive, weights)
+    fitted_values, remainder = uncertainty.remainders(
+        rows.block, model.with_variances(), weights
+    )
     if (remainder < uncertainty.SMALLEST_REMAINDER).any():
         raise SolveError(
             "a row alone decides its own prediction, so that it cannot be left out"

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rff_dist.data import blocks
     from rff_dist.engines.cluster import Cluster
     from rff_dist.fitting.options import RidgeOptions
-    from rff_dist.fitting.plan import Machines, Plan
+    from rff_dist.fitting.plan import Plan
+    from rff_dist.fitting.sizes import Machines
 
 #: Seconds before the first retry, for a lost connection, and before each later one: a
 #: minute, in which workers or a store may start again.
@@ -115,7 +116,7 @@ class JobLimits:
         widths = options.n_components
         if machines is None or isinstance(widths, str):
             return  # "auto" takes as many features as memory holds
-        from rff_dist.fitting.plan import plan_regression
+        from rff_dist.fitting.solver_plan import plan_regression
 
         largest = max([widths] if isinstance(widths, int) else widths)
         self.check(plan_regression(rows, largest, options, machines=machines))
@@ -145,7 +146,7 @@ def machines_of(cluster: Cluster) -> Machines | None:
     """
     if cluster.scheduler is not None or cluster.cluster is not None:
         return None
-    from rff_dist.fitting.plan import Machines
+    from rff_dist.fitting.sizes import Machines
     from rff_dist.numerics import machine
 
     here = machine.available_memory()

@@ -26,7 +26,7 @@ from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.models import kinds, versions
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge import uncertainty
+from rff_dist.ridge.calibration import Calibration
 from rff_dist.ridge.models import INTERVAL_ROWS
 from rff_dist.storage import datasets, grids, locations, output_places
 from rff_dist.storage.columns import ID, ids_of, open_labelled
@@ -38,7 +38,7 @@ from rff_dist.workbench.tables.roles import Roles
 #: what `evaluate` returns, by the kind of the model
 type Evaluation = (
     evaluation.Errors
-    | uncertainty.Calibration
+    | Calibration
     | class_prediction.Confusion
     | kmeans_labels.Contingency
 )

@@ -32,7 +32,8 @@ from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError, StatisticsError
 from rff_dist.features import nystrom
-from rff_dist.fitting.plan import Sums, plan_on_engine
+from rff_dist.fitting.plan import plan_on_engine
+from rff_dist.fitting.sizes import Sums
 from rff_dist.living import drift as drifts
 from rff_dist.living import gate as gates
 from rff_dist.living import interval_updates, new_rows, ranges, windows

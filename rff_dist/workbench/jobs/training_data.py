@@ -10,7 +10,7 @@ import logging
 from rff_dist.data import blocks, labelled
 from rff_dist.data.grids import GridDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.ridge import choices as ridge_choices
+from rff_dist.ridge import fold_choices
 from rff_dist.storage import datasets, grids
 from rff_dist.storage.columns import column_of, fold_by_time, open_labelled
 from rff_dist.text import redact
@@ -85,7 +85,7 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
 
 
 def _is_cross_validated(fit: fits.Fit) -> bool:
-    return bool(fit.candidates) or ridge_choices.needs_folds(fit.options)
+    return bool(fit.candidates) or fold_choices.needs_folds(fit.options)
 
 
 def _grouped(

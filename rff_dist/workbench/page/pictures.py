@@ -25,7 +25,7 @@ from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.numerics import machine
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
-from rff_dist.selection import cross_validation
+from rff_dist.selection import error_table
 from rff_dist.storage import documents
 from rff_dist.text import number
 from rff_dist.typing import AnyArray, AnyIntArray, FloatArray, PathLike, frozen
@@ -71,7 +71,7 @@ def draw_comparison(panels: Sequence[tuple[AnyArray, str, str]], title: str) -> 
 
 
 def draw_cross_validation(
-    table: cross_validation.CrossValidation,
+    table: error_table.CrossValidation,
     *,
     title: str = "",
     subtitle: str = "",
@@ -127,7 +127,7 @@ def draw_cross_validation(
 
 def _draw_alphas(
     axes: Any,
-    table: cross_validation.CrossValidation,
+    table: error_table.CrossValidation,
     colours: Sequence[tuple[float, ...]],
 ) -> None:
     """Draw a curve of errors against alpha for each number of components."""
@@ -152,7 +152,7 @@ def _draw_alphas(
 
 def _draw_widths(
     axes: Any,
-    table: cross_validation.CrossValidation,
+    table: error_table.CrossValidation,
     colours: Sequence[tuple[float, ...]],
 ) -> None:
     """Draw the error at the best alpha of each number of components."""
@@ -177,9 +177,7 @@ def _draw_widths(
     _subtitle(axes, "at the best alpha of each D")
 
 
-def _mark_choices(
-    panels: Sequence[Any], table: cross_validation.CrossValidation
-) -> None:
+def _mark_choices(panels: Sequence[Any], table: error_table.CrossValidation) -> None:
     """Mark the best error, and the simplest choice within one standard error of it."""
     best = table.best
     _mark(best, panels, marker="o", label="best")
@@ -328,7 +326,7 @@ def _look(cluster: int) -> tuple[str, str]:
 
 
 def _mark(
-    choice: cross_validation.Choice, panels: Sequence[Any], *, marker: str, label: str
+    choice: error_table.Choice, panels: Sequence[Any], *, marker: str, label: str
 ) -> None:
     """Mark a choice by its alpha in the first panel, and by its D in the second."""
     words = f"{label}: D = {choice.n_components:,}, alpha = {choice.alpha:.2g}"

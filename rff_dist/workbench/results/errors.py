@@ -11,7 +11,7 @@ import numpy as np
 from rff_dist.classify.predict import Confusion, class_names, read_classes
 from rff_dist.fitting import evaluation
 from rff_dist.kmeans import labels
-from rff_dist.ridge import uncertainty
+from rff_dist.ridge.calibration import LEVELS, Calibration
 from rff_dist.text import number, plus_minus, share
 from rff_dist.typing import FloatArray, Summary
 from rff_dist.workbench.jobs import cluster, predict, specs
@@ -37,7 +37,7 @@ def errors_document(
 ) -> Document:
     """Return what the job `evaluate` found; `run` is for `words.run_facts`."""
     calibration = None
-    if isinstance(errors, uncertainty.Calibration):
+    if isinstance(errors, Calibration):
         calibration = errors
         errors = calibration.errors
     if isinstance(errors, labels.Contingency):
@@ -94,7 +94,7 @@ def _classes(confusion: Confusion, model: Any) -> tuple[Summary, list[Part]]:
 
 
 def _targets(
-    errors: evaluation.Errors, calibration: uncertainty.Calibration | None, model: Any
+    errors: evaluation.Errors, calibration: Calibration | None, model: Any
 ) -> tuple[Summary, list[Part]]:
     rmse = np.sqrt(errors.mean_squared_error)
     deviation = np.sqrt(errors.target_variance)
@@ -127,9 +127,9 @@ def _targets(
     return {"targets": targets}, parts
 
 
-def _calibration(calibration: uncertainty.Calibration, target: int) -> Summary:
+def _calibration(calibration: Calibration, target: int) -> Summary:
     def by_level(values: FloatArray) -> dict[str, float]:
-        levels = map(str, uncertainty.LEVELS)
+        levels = map(str, LEVELS)
         return dict(zip(levels, values[:, target].tolist(), strict=True))
 
     return {

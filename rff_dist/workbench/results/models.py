@@ -16,7 +16,7 @@ from rff_dist import fields
 from rff_dist.data import folding
 from rff_dist.features import kinds, maps, nystrom
 from rff_dist.ridge import describe, models
-from rff_dist.selection import cross_validation
+from rff_dist.selection import error_table
 from rff_dist.storage import records
 from rff_dist.text import errors_words, number, plus_minus, redact, some
 from rff_dist.typing import Facts, Summary
@@ -25,7 +25,7 @@ from rff_dist.workbench.results.document import Document, Paragraph, Part
 from rff_dist.workbench.results.words import Alert, Lines, Table
 
 if TYPE_CHECKING:
-    from rff_dist.ridge import fit, solve
+    from rff_dist.ridge import fit_result, solve
     from rff_dist.workbench.jobs import specs, train
 
 #: Errors of groups that are this many times those of random folds are worth a warning.
@@ -203,7 +203,7 @@ def _describe_choice(training: train.TrainingResult) -> Summary:
     }
 
 
-def _search_facts(trained: fit.FitResult) -> Lines:
+def _search_facts(trained: fit_result.FitResult) -> Lines:
     """Return in words how given candidates were compared.
 
     A length scale or an alpha at the end of those tried is worth a warning.
@@ -368,7 +368,7 @@ def target_names(model: models.RidgeModel) -> list[str]:
 
 
 def describe_cross_validation(
-    table: cross_validation.CrossValidation, n_components: int, alpha: ArrayLike
+    table: error_table.CrossValidation, n_components: int, alpha: ArrayLike
 ) -> Summary:
     """Return the k-fold errors at one D and alpha, and the best alpha of each D.
 
@@ -406,7 +406,7 @@ def describe_stored(record: records.Record) -> Summary:
             for name, array in record.arrays.items()
         }
         folds = folding.folds_from_dict(card["folds"])
-        table = cross_validation.CrossValidation.from_arrays(folds, arrays)
+        table = error_table.CrossValidation.from_arrays(folds, arrays)
         chosen_alpha = card.get("classifier", {}).get(
             "ridge_alpha", record.metadata["alpha"]
         )

@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import label_binarize
 
 from rff_dist import Gaussian, SerialEngine
-from rff_dist.classify.fit import calibrate
+from rff_dist.classify.calibration import calibrate
 from rff_dist.classify.platt_scaling import (
     SMALLEST_SLOPE,
     ScoreCalibration,

@@ -4,7 +4,8 @@ import pytest
 
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.solver_plan import choose_solver
 from rff_dist.storage.datasets import open_dataset
 from tests.command_line import PLAIN, document, run, shown
 

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from rff_dist import errors
-from rff_dist.fitting import plan as plan_module
+from rff_dist.numerics import machine
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.cli import help as texts
 from rff_dist.workbench.cli import messages, shell
@@ -204,7 +204,7 @@ def fail(*_, **__):
 def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(
     folder, monkeypatch
 ):
-    monkeypatch.setattr("rff_dist.fitting.plan.choose_solver", fail)
+    monkeypatch.setattr("rff_dist.fitting.solver_plan.choose_solver", fail)
     message = refusal(1, "plan", folder / "data.zarr")
     assert "ZeroDivisionError: a fault" in message
     assert "--debug" in message
@@ -256,13 +256,13 @@ def test_an_error_with_json_is_one_document_with_its_kind_and_code(
 
 
 def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
-    measure = plan_module.measure_gflops
+    measure = machine.measure_gflops
 
     def chatty():
         sys.stdout.write("hello\n")
         return measure()
 
-    monkeypatch.setattr("rff_dist.fitting.plan.measure_gflops", chatty)
+    monkeypatch.setattr("rff_dist.numerics.machine.measure_gflops", chatty)
     assert document("plan", folder / "data.zarr")["n_samples"] == 300
 
 

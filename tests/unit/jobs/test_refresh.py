@@ -12,7 +12,8 @@ from rff_dist import Gaussian, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError
 from rff_dist.fields import build
-from rff_dist.fitting.plan import Sums, plan_on_engine
+from rff_dist.fitting.plan import plan_on_engine
+from rff_dist.fitting.sizes import Sums
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes

@@ -27,7 +27,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, OutputBusyError
 from rff_dist.fields import build
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.fitting.plan import Machines
+from rff_dist.fitting.sizes import Machines
 from rff_dist.kernels.names import kernel_text
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.candidates import make_candidates

@@ -22,16 +22,18 @@ from rff_dist.features import for_dataset
 from rff_dist.features.kinds import kernel_of
 from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.fitting.plan import Sums, plan_on_engine
+from rff_dist.fitting.plan import plan_on_engine
+from rff_dist.fitting.sizes import Sums
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import first_round
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.budget import EFFORTS, EffortLevel
-from rff_dist.ridge.choices import automatic_components, default_folds
+from rff_dist.ridge.choices import automatic_components
 from rff_dist.ridge.describe import chosen_candidate
 from rff_dist.ridge.fit import fit
+from rff_dist.ridge.fold_choices import default_folds
 from rff_dist.storage.columns import as_column
 from tests.plain import plain_ridge
 from tests.refusals import refuses

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from rff_dist import RFFClassifier, RFFRidge, SerialEngine
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.fitting.plan import Machines
-from rff_dist.ridge.budget import MIN_COMPONENTS, Budget, SpeedEstimate
+from rff_dist.fitting.sizes import Machines
+from rff_dist.ridge.budget import MIN_COMPONENTS, Budget, Pace
 from rff_dist.ridge.choices import choices_of
 
-PACE = SpeedEstimate(sums=1e-9, tables=1e-9)
+PACE = Pace(sums=1e-9, tables=1e-9)
 
 
 def problem(n_samples, seed=0):
@@ -67,7 +67,7 @@ def test_a_final_is_the_largest_that_ends_in_time_or_the_smallest(
     limit, n_samples, width
 ):
     budget = Budget(limit)
-    n_components = budget.fitting_components(PACE, n_samples, width)
+    n_components = budget.components_in_time(PACE, n_samples, width)
     assert MIN_COMPONENTS <= n_components <= width
     assert bool(budget.untried) == (n_components != width)
     if n_components > MIN_COMPONENTS:

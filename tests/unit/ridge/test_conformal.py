@@ -26,14 +26,13 @@ from rff_dist.living.update import solve_as_before
 from rff_dist.numerics.cholesky import solve_cholesky
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import fit
+from rff_dist.ridge.fold_models import FoldModels, solve_fold_models
 from rff_dist.ridge.held_out import (
     MOST_ROWS,
     REACH,
-    FoldModels,
     HeldOutScores,
     ScoringModels,
     SpreadModel,
-    fold_models,
     score_rows,
     score_sample,
 )
@@ -98,7 +97,7 @@ def test_scores_are_those_of_refits_without_the_rows_fold(
     dataset = problem(weighted=weighted)
     feature_map = features_of(dataset, kind)
     statistics = statistics_of(dataset, feature_map, folds)
-    models = fold_models(
+    models = solve_fold_models(
         statistics, feature_map, alpha=ALPHA, fit_intercept=fit_intercept
     )
     scores = score_sample(dataset, statistics, models, engine=ENGINE)
@@ -136,7 +135,7 @@ def test_scores_of_few_rows_are_those_of_refits_without_the_row(weighted):
     solved = solve_cholesky(total.normal_equations(), ALPHA)
     linear = LinearModel(feature_map, solved.coefficients, solved.intercept)
     models = replace(
-        fold_models(statistics, feature_map, alpha=ALPHA),
+        solve_fold_models(statistics, feature_map, alpha=ALPHA),
         without_row=predictive_model(linear, total, alpha=ALPHA, fit_intercept=True),
     )
     scores = score_sample(dataset, statistics, models, engine=ENGINE)
@@ -330,7 +329,7 @@ def test_many_rows_are_scored_by_a_sample_of_them():
 
 def scores_of(dataset, feature_map, folds):
     statistics = statistics_of(dataset, feature_map, folds)
-    models = fold_models(statistics, feature_map, alpha=ALPHA)
+    models = solve_fold_models(statistics, feature_map, alpha=ALPHA)
     return score_sample(dataset, statistics, models, engine=ENGINE)
 
 
@@ -345,7 +344,7 @@ def test_what_cannot_be_used_is_refused():
     dataset = problem()
     feature_map = features_of(dataset)
     statistics = statistics_of(dataset, feature_map, HashFolds(3))
-    models = fold_models(statistics, feature_map, alpha=ALPHA)
+    models = solve_fold_models(statistics, feature_map, alpha=ALPHA)
     with refuses(StatisticsError, "300 rows", "299"):
         score_sample(problem(299), statistics, models, engine=ENGINE)
     [block] = row_passes.blocks_of(dataset)

@@ -32,7 +32,8 @@ from rff_dist.errors import (
 from rff_dist.features import for_dataset, median_distances
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.options import Penalty
-from rff_dist.fitting.plan import Sums, plan_on_engine
+from rff_dist.fitting.plan import plan_on_engine
+from rff_dist.fitting.sizes import Sums
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.refit import refit
 from rff_dist.ridge.solve import solve

@@ -24,8 +24,9 @@ from rff_dist.errors import PlanError, SolveError, StatisticsError
 from rff_dist.features.feature_options import KernelFeatures
 from rff_dist.fitting import plan
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, choose_solver
 from rff_dist.fitting.prepare import prepare
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.solver_plan import choose_solver
 from rff_dist.living.new_rows import check_updatable
 from rff_dist.numerics.conjugate_gradients import Stop, nystrom_preconditioner
 from rff_dist.numerics.solution import SolveStatus

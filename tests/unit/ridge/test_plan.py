@@ -11,8 +11,9 @@ from rff_dist import SerialEngine
 from rff_dist.data.blocks import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, block_rows, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError
+from rff_dist.fitting import matrix_pass, solver_plan
 from rff_dist.fitting import plan as planning
-from rff_dist.fitting.plan import PROCESS_BYTES, Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import PROCESS_BYTES, Machines, PlannedFit, Sizes, Sums
 from rff_dist.numerics.machine import available_memory
 from rff_dist.ridge import predict as prediction
 from rff_dist.text import human_bytes
@@ -120,7 +121,7 @@ def with_nouns(function, **given):
 
 
 plan_fit = functools.partial(with_nouns, planning.plan_fit)
-plan_matrix_pass = functools.partial(with_nouns, planning.plan_matrix_pass)
+plan_matrix_pass = functools.partial(with_nouns, matrix_pass.plan_matrix_pass)
 
 
 def test_figures_of_a_job_by_hand():
@@ -265,7 +266,7 @@ def test_the_solver_is_refused_by_its_own_limit():
         plan_fit(**job, **{**limits, "memory_limit": plan.worker_bytes - 1})
 
 
-@pytest.mark.parametrize("plan", [planning.plan_fit, planning.plan_pcg])
+@pytest.mark.parametrize("plan", [planning.plan_fit, solver_plan.plan_pcg])
 def test_a_refusal_takes_no_work_of_the_jobs_size(plan, monkeypatch):
     """A trillion rows and ten million components: all is counted and nothing is
     listed.

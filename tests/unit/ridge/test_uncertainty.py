@@ -15,7 +15,8 @@ from rff_dist import Gaussian, Matern, SerialEngine, load_model, save_model
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.ridge import predict as prediction
-from rff_dist.ridge.uncertainty import LEVELS, deviations_of_sums
+from rff_dist.ridge.calibration import LEVELS
+from rff_dist.ridge.uncertainty import deviations_of_sums
 from tests.plain import plain_ridge
 from tests.refusals import refuses
 

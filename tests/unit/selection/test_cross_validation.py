@@ -19,10 +19,8 @@ from rff_dist.features.draw import draw_feature_map, shortened
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.kernels.stationary import Gaussian
 from rff_dist.numerics.eigen import decompose
-from rff_dist.selection.cross_validation import (
-    CrossValidation,
-    cross_validate,
-)
+from rff_dist.selection.cross_validation import cross_validate
+from rff_dist.selection.error_table import CrossValidation
 from rff_dist.selection.grids import default_alphas
 from rff_dist.selection.row_folds import cross_validate_rows
 from rff_dist.statistics.accumulate import (

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rff_dist import Gaussian, HashFolds, SerialEngine, accumulate, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
-from rff_dist.fitting.plan import Machines, PlannedFit, Sizes, Sums, plan_fit
+from rff_dist.fitting.plan import plan_fit
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.layouts import Part, TileLayout
 from rff_dist.statistics.passes import accumulate_folds, statistics_spec

@@ -1,0 +1,160 @@
+"""Plan a regression with the solver that suits it: direct, or conjugate gradients.
+
+A fit to plan and the options go in; the plan of one solver comes out, with the reason
+for it. Direct solutions need the sums of Z'Z, which memory may not hold. Conjugate
+gradients do without them, but then a model has no statistics, which standard deviations
+and updates need.
+"""
+
+from dataclasses import replace
+
+from rff_dist.data import blocks
+from rff_dist.errors import PlanError
+from rff_dist.fitting.options import RidgeOptions, is_one_alpha
+from rff_dist.fitting.plan import Plan, plan_direct, plan_fit, within_memory
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.numerics import conjugate_gradients
+from rff_dist.statistics import gram_products
+
+# The rank of the sketch that preconditions conjugate gradients, and their steps; both
+# depend on the data.
+ASSUMED_RANK = 512
+ASSUMED_STEPS = 40
+# Share of the planned cost of Z'Z and its factorisation, below which "auto" iterates
+# and goes without statistics. It is far below 1 because at D = 4,096 iterating took 9
+# to 20 times as long as products of bytes were planned to.
+WORTH_ITERATING = 0.25
+# of an operation on bytes, in which fixed-point features are multiplied; one in float64
+# costs 1
+BYTES_COST = 0.2
+
+
+def plan_pcg(fit: PlannedFit) -> Plan:
+    """Plan a fit by conjugate gradients: O(n_samples · n_components) a step.
+
+    The steps are not known beforehand: 40 are assumed, after a sketch of rank 512.
+    Raises PlanError as `plan_fit`.
+    """
+    return within_memory(_plan_pcg, fit)
+
+
+def _plan_pcg(fit: PlannedFit) -> Plan:
+    sizes = fit.sizes
+    n_components = fit.n_components
+    n_targets = sizes.n_targets
+    # Blocks are cut and read as for sums of Z'Z, which one component makes negligible.
+    # Everything else in memory grows with the real number: the angles of levels here,
+    # tiles and columns below.
+    one_component = replace(fit, n_components=1, sums=Sums(alpha=1.0))
+    plan_without_sums = plan_direct(one_component)
+    angle_bytes = fit.process_bytes - one_component.process_bytes
+
+    # Passes: first those of a sketch, some of its columns in each, then one per step.
+    rank = min(ASSUMED_RANK, n_components)
+    sketch_columns = conjugate_gradients.SKETCH_COLUMNS
+    n_sketches = -(-rank // sketch_columns)
+    # features are computed once per pass, and multiplied by every column
+    operations = gram_products.COLUMN_OPERATIONS * rank
+    operations += gram_products.FEATURE_OPERATIONS * n_sketches
+    operations += ASSUMED_STEPS * gram_products.pass_operations(n_targets)
+    # 2 more: the moments of the columns, and features times targets
+    n_passes = 2 + n_sketches + ASSUMED_STEPS
+    columns_bytes = 8 * n_components * min(sketch_columns, rank)
+    bytes_of_steps = ASSUMED_STEPS * 8 * n_components * n_targets
+    # how many sums a pass keeps is the same for sums of any size
+    n_kept = plan_without_sums.ledger_bytes // plan_without_sums.statistics_bytes
+
+    # Memory of a pass: tiles of a sketch and of a step differ in height, and the taller
+    # one counts.
+    height = max(
+        gram_products.tile_height(n_components, n_targets),
+        gram_products.tile_height(n_components, sketch_columns),
+    )
+    tile_bytes = 8 * n_components * height * fit.machines.n_threads
+    # of the sums: a worker's total, a run's total and their sum; next to the columns
+    # that are multiplied
+    n_copies = 3 if fit.machines.separate_client else 1
+    pass_bytes = plan_without_sums.worker_bytes + angle_bytes + tile_bytes
+    pass_bytes += columns_bytes * (n_copies + 1)
+
+    # Memory of the solver: 5 arrays of the sketch (the test matrix, its products, their
+    # copy, a root of the approximation and its eigenvectors) and 2 of a pass (columns
+    # and their products).
+    factor_bytes = 8 * n_components**2 if fit.sums.whitened else 0
+    sketch_bytes = 8 * n_components * conjugate_gradients.largest_rank(n_components)
+    client_bytes = fit.process_bytes + 5 * sketch_bytes + 2 * columns_bytes
+    client_bytes += factor_bytes
+    if not fit.machines.separate_client:
+        # a pass runs next to the test matrix and its products
+        bytes_of_both = pass_bytes + 2 * sketch_bytes + factor_bytes
+        client_bytes = max(bytes_of_both, client_bytes)
+    return replace(
+        plan_without_sums,
+        n_components=n_components,
+        tile_rows=gram_products.tile_height(n_components, n_targets),
+        bytes_read=n_passes * sizes.n_samples * sizes.row_bytes,
+        flops=sizes.n_samples * n_components * operations,
+        statistics_bytes=columns_bytes,
+        ledger_bytes=(n_sketches * columns_bytes + bytes_of_steps) * n_kept,
+        worker_bytes=pass_bytes,
+        client_bytes=client_bytes,
+        solver="pcg",
+    )
+
+
+def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
+    """Return the plan of a fit by the solver that the options ask for.
+
+    "auto" is "direct" with folds. For one given alpha it is "pcg" if memory does not
+    hold Z'Z, or if iterating is planned to take less than a quarter of the time of Z'Z
+    and its factorisation. Sizes and memory alone decide.
+
+    Raises PlanError if memory is too small for every solver that may be taken.
+    """
+    if options.solver == "pcg":
+        return plan_pcg(fit)
+    if options.solver == "direct":
+        return plan_fit(fit)
+    reason_for_sums = options.reason_for_sums
+    if reason_for_sums is None and fit.sums.n_folds > 1:
+        reason_for_sums = "folds choose alpha"
+    if reason_for_sums is None and not is_one_alpha(options.alpha):
+        reason_for_sums = f"`alpha` is {options.alpha!r}"
+    if reason_for_sums is not None:
+        reason = f"{reason_for_sums}, which takes the sums of Z'Z"
+        return replace(plan_fit(fit), reason=reason)
+
+    iterating = _plan_pcg(fit)
+    try:
+        summing = plan_fit(fit)
+    except PlanError as error:
+        if iterating.shortages:
+            raise
+        return replace(iterating, reason=f"memory does not hold Z'Z: {error}")
+    is_fixed_point = not fit.sums.whitened and options.precision == "standard"
+    cost = BYTES_COST if is_fixed_point else 1.0
+    factoring = fit.n_components**3 / 3  # operations of a Cholesky factorisation
+    ratio = iterating.flops / (summing.flops * cost + factoring)
+    is_worth_it = ratio < WORTH_ITERATING and not iterating.shortages
+    return replace(
+        iterating if is_worth_it else summing,
+        reason=(
+            f"by plan iterating takes {ratio:.2g} times as long as Z'Z and its"
+            " factorisation"
+        ),
+    )
+
+
+def plan_regression(
+    dataset: blocks.Dataset,
+    n_components: int,
+    options: RidgeOptions,
+    n_folds: int = 1,
+    *,
+    machines: Machines,
+) -> Plan:
+    """Plan a fit with the solver that the options ask for; see `choose_solver`."""
+    sums = Sums.of(options, n_folds)
+    return choose_solver(
+        PlannedFit(Sizes.of(dataset), n_components, machines, sums), options
+    )

@@ -1,0 +1,79 @@
+"""The models without each fold, and prediction intervals by their errors.
+
+The result of a fit goes in, with the sums of each fold; the same result comes out, with
+models that were not trained on a fold, and intervals that their errors there give.
+Errors of the model itself on its own rows would be too small.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from rff_dist.data import folding, labelled
+from rff_dist.errors import SolveError
+from rff_dist.fitting.prepare import PreparedDataset
+from rff_dist.ridge import held_out
+from rff_dist.ridge.budget import EXACT_ROWS
+from rff_dist.ridge.fit_result import FitResult
+from rff_dist.ridge.fold_models import FoldModels, solve_fold_models
+
+logger = logging.getLogger(__name__)
+
+
+def with_fold_models(result: FitResult, prepared: PreparedDataset) -> FitResult:
+    """Solve the model without each fold, at the alpha of all rows.
+
+    Of a regression, measure how far off held-out rows are, for intervals. They stay
+    normal, with a warning, where the rows that are left cannot be solved.
+    """
+    if isinstance(prepared.dataset, labelled.LabelledDataset):
+        # classes have no intervals
+        return replace(result, fold_models=_fold_models(result))
+    try:
+        return _with_scores(result, prepared)
+    except SolveError as error:
+        logger.warning(
+            "intervals are normal ones: without some fold the model has no solution"
+            " (%s)",
+            error,
+        )
+        return result
+
+
+def _fold_models(result: FitResult) -> FoldModels:
+    parts = result.parts
+    assert parts is not None
+    feature_map, solved = result.compared[result.best_index]
+    return solve_fold_models(
+        parts,
+        feature_map,
+        alpha=solved.solution.alpha,
+        fit_intercept=result.model.fit_intercept,
+    )
+
+
+def _with_scores(result: FitResult, prepared: PreparedDataset) -> FitResult:
+    parts = result.parts
+    assert parts is not None
+    dataset = prepared.dataset
+    fold_models = _fold_models(result)
+    scored = fold_models
+    if _leaves_single_rows_out(parts.folds, prepared):
+        scored = replace(fold_models, without_row=result.model.with_variances())
+    scores = held_out.score_sample(dataset, parts, scored, engine=prepared.engine)
+    rows = f"of {dataset.n_samples:,} rows of the fit"
+    model = result.model.with_intervals(scores, rows)
+    return replace(result, fold_models=fold_models, model=model)
+
+
+def _leaves_single_rows_out(folds: folding.Folds, prepared: PreparedDataset) -> bool:
+    """Return whether intervals take each row's error by the model without that row.
+
+    A model without a fold has larger errors than one of all rows, the more so the fewer
+    rows there are. Folds that are no random rows stay together.
+    """
+    base = folds.base if isinstance(folds, folding.TuningFolds) else folds
+    has_few_rows = prepared.dataset.n_samples <= EXACT_ROWS
+    has_single_rows = isinstance(base, folding.HashFolds)
+    return has_few_rows and has_single_rows and not prepared.frequency_weights
