@@ -10,6 +10,7 @@ that the model was trained on, which a fingerprint shows; the rows behind are ne
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from rff_dist.data import blocks
@@ -69,21 +70,22 @@ class NewRows:
     n_before: int
     n_after: int
     #: Rows to add, without corrected ones.
-    ranges: tuple[Range, ...]
-    #: Rows behind the window's first that stay out of the model.
+    added: tuple[Range, ...]
+    #: Rows in the window that stay out of the model.
     left_out: tuple[Range, ...]
     #: Corrected and deleted rows, of versioned data.
     differences: Differences = Differences()
-    #: The text of `Window.parse`, whether the model has another window, and the first
-    #: row of this one.
+    #: A text for `Window.parse`.
     window: str = ALL_ROWS
+    #: Whether the model has another window so far.
     has_other_window: bool = False
+    #: The first row of the window.
     first_row: int = 0
     #: Rows that the model has and that the window has passed.
     expired: tuple[Range, ...] = ()
 
     @property
-    def absent(self) -> list[Range]:
+    def missing(self) -> list[Range]:
         """All rows of the data that the updated model is to lack."""
         return merge_ranges([(0, self.first_row), *self.left_out])
 
@@ -92,7 +94,7 @@ class NewRows:
         """How many rows there are to add, also those that replace others."""
         replacements = self.differences.replacements
         n_replacements = 0 if replacements is None else replacements.n_samples
-        return count_rows(self.ranges) + n_replacements
+        return count_rows(self.added) + n_replacements
 
     @property
     def n_gone(self) -> int:
@@ -144,19 +146,22 @@ def find_new_rows(
     differences = _compare(model, dataset, first)
     changed = differences.changed
 
-    kept_out = _kept_out(model, dataset, refusals, changed)
-    retried = [] if backfill is None else without_rows(kept_out, [(0, backfill)])
-    left_out = without_rows(kept_out, [*retried, (0, first)])
-    # before the start of a window that was shorter; changed rows are among the
-    # differences already
+    passed = (0, first)
+    out_so_far = _rows_left_out(model, dataset, refusals, changed)
+    retried = []
+    if backfill is not None:
+        retried = without_rows(out_so_far, [(0, backfill)])
+    left_out = without_rows(out_so_far, [*retried, passed])
+    # If the window was shorter, rows before its first one enter again. Changed rows are
+    # among the differences already.
     reentering = without_rows([(first, old_first)], changed)
-    candidates = [*retried, *reentering, (n_before, n_after)]
-    added = merge_ranges(without_rows(candidates, [*left_out, (0, first)]))
+    appended = (n_before, n_after)
+    added = without_rows([*retried, *reentering, appended], [*left_out, passed])
     expired = without_rows(rows_in(model), [*changed, (first, n_before)])
     return NewRows(
         n_before=n_before,
         n_after=n_after,
-        ranges=tuple(added),
+        added=tuple(merge_ranges(added)),
         left_out=tuple(left_out),
         differences=differences,
         window=window,
@@ -166,15 +171,13 @@ def find_new_rows(
     )
 
 
-def _kept_out(
+def _rows_left_out(
     model: RidgeModel,
     dataset: blocks.Dataset,
     refusals: Sequence[Refusal],
     changed: Sequence[Range],
 ) -> list[Range]:
-    """Return the rows that the model lacked and that did not change, and those that
-    were refused since and are still the same.
-    """
+    """Return unchanged rows that the model left out, or that were refused since."""
     n_before = n_seen(model)
     refused = []
     for refusal in refusals:
@@ -201,9 +204,14 @@ def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differen
     )
     if differences is not None:
         return differences
-    if not _begins_with(dataset, n_before, fingerprint):
-        raise FingerprintMismatchError(_why_not(model, dataset))
-    return Differences()
+    if _begins_with(dataset, n_before, fingerprint):
+        return Differences()
+    version = model.card.get("data_version")
+    are_versions = version is not None and dataset.version is not None
+    data_id = manifests.name_of(dataset.attributes)
+    if are_versions and model.card.get("data_id") == data_id:
+        raise FingerprintMismatchError(_version_is_removed(model, dataset))
+    raise FingerprintMismatchError(_rows_are_others(model, dataset))
 
 
 def _is_unchanged(
@@ -215,47 +223,43 @@ def _is_unchanged(
     return _begins_with(dataset, refusal.n_samples, refusal.fingerprint)
 
 
-def _why_not(model: RidgeModel, dataset: blocks.Dataset) -> str:
-    """Say why a model cannot follow data that do not begin with its rows."""
+def _rows_are_others(model: RidgeModel, dataset: blocks.Dataset) -> str:
+    """Return the message for data that do not begin with a model's rows."""
     n_before = n_seen(model)
     n_samples = dataset.n_samples
-    name = _name(dataset)
-    version = model.card.get("data_version")
-    data_id = manifests.name_of(dataset.attributes)
-    are_versions = version is not None and dataset.version is not None
-    if not are_versions or model.card.get("data_id") != data_id:
-        has = (
-            f"has only {n_samples:_}" if n_samples < n_before else "begins with others"
-        )
-        fingerprint = _prefix(dataset, min(n_before, n_samples))
-        expected = str(model.card["prefix_fingerprint"])
-        return (
-            f"the model was trained on {n_before:_} rows, and {name} {has} (fingerprint"
-            f" {fingerprint[:16]}…, expected {expected[:16]}…); expected the data that"
-            " it was trained on, with the same arrays of X, y and weights: any version"
-            " of that dataset or, without versions, the same rows with new ones at"
-            " their end. Give those, or fit again"
-        )
+    has = f"has only {n_samples:_}" if n_samples < n_before else "begins with others"
+    fingerprint = _prefix(dataset, min(n_before, n_samples))
+    expected = str(model.card["prefix_fingerprint"])
+    return (
+        f"the model was trained on {n_before:_} rows, and {_name(dataset)} {has}"
+        f" (fingerprint {fingerprint[:16]}…, expected {expected[:16]}…); expected the"
+        " data that it was trained on, with the same arrays of X, y and weights: any"
+        " version of that dataset or, without versions, the same rows with new ones at"
+        " their end. Give those, or fit again"
+    )
+
+
+def _version_is_removed(model: RidgeModel, dataset: blocks.Dataset) -> str:
+    """Return the message for data without the version that a model was trained on."""
     created = datetime.fromisoformat(str(model.card["created"]))
     history = repositories.read_history(
         locations.parse_location(dataset.url or ""), dataset.version
     )
-    n_forgotten = sum(
-        int(entry.facts["n_rows"])
-        for entry in history
-        if entry.facts.get("change") == "forget" and entry.written >= created
-    )
-    changed = "rows were corrected or deleted since"
+    n_forgotten = 0
+    for entry in history:
+        if entry.facts.get("change") == "forget" and entry.written >= created:
+            n_forgotten += int(entry.facts["n_rows"])
+    change = "rows were corrected or deleted since"
     if n_forgotten:
         rows = "1 row was" if n_forgotten == 1 else f"{n_forgotten:,} rows were"
-        changed = (
+        change = (
             f"{rows} forgotten since; the model still contains those that were in that"
             " version"
         )
     return (
-        f"the model was trained on version {version} of {name}, which has been removed,"
-        f" and {changed}. Without that version nothing can be subtracted; fit again on"
-        " the rows that are left"
+        f"the model was trained on version {model.card['data_version']} of"
+        f" {_name(dataset)}, which has been removed, and {change}. Without that version"
+        " nothing can be subtracted; fit again on the rows that are left"
     )
 
 
@@ -276,15 +280,22 @@ def _loads_of(dataset: blocks.Dataset, window: str) -> list[Load]:
 def refuse(dataset: blocks.Dataset, rows: NewRows, reason: str) -> list[Refusal]:
     """Return a refusal of each range of new rows, and one of all changes together."""
     n_rows = rows.n_after
-    fingerprint = dataset.recorded_prefix(n_rows) or _prefix(dataset, n_rows)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    facts = (n_rows, fingerprint, reason, now, dataset.version)
-    refusals = [Refusal(start, stop, *facts) for start, stop in rows.ranges]
+    refusal = Refusal(
+        start=0,
+        stop=n_rows,
+        n_samples=n_rows,
+        fingerprint=dataset.recorded_prefix(n_rows) or _prefix(dataset, n_rows),
+        reason=reason,
+        refused=datetime.now(UTC).isoformat(timespec="seconds"),
+        data_version=dataset.version,
+    )
+    refusals = [replace(refusal, start=start, stop=stop) for start, stop in rows.added]
     changed = rows.differences.changed
     if changed:
-        start = changed[0][0]
-        stop = changed[-1][1]
-        refusals.append(Refusal(start, stop, *facts, count_rows(changed)))
+        start, _ = changed[0]
+        _, stop = changed[-1]
+        n_changed = count_rows(changed)
+        refusals.append(replace(refusal, start=start, stop=stop, n_changed=n_changed))
     return refusals
 
 

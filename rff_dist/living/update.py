@@ -43,7 +43,7 @@ from rff_dist.ridge import describe
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.ridge.refit import refit
 from rff_dist.statistics import accumulate, moments, ridge_statistics, row_passes, specs
-from rff_dist.typing import Facts, FloatArray
+from rff_dist.typing import Facts, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def score_new_rows(
     state = drift.ScoringState(model.linear, sums, _pivot(model), codes)
     parts: list[drift.NewRowSums] = []
     replacements = rows.differences.replacements
-    for source, blocks in _sources(dataset, rows.ranges, replacements, spec.limb_rows):
+    for source, blocks in _sources(dataset, rows.added, replacements, spec.limb_rows):
         task = BlockTask(source, drift.score_rows)
         parts.append(engine.map_reduce(task, blocks, state, label="score"))
     scored = functools.reduce(operator.add, parts)
@@ -94,17 +94,18 @@ def measure_gone_rows(
     before = rows.differences.before or dataset
     removals = rows.differences.removals
     levels = model_rows.features_for(model.feature_map, before).levels
-    parts = [
-        row_passes.sum_rows(
+    measure = functools.partial(moments.measure_moments, levels=levels)
+    parts: list[moments.Moments] = []
+    for source, blocks in _sources(before, rows.expired, removals, MIN_BLOCK_ROWS):
+        measured = row_passes.sum_rows(
             source,
-            functools.partial(moments.measure_moments, levels=levels),
+            measure,
             _pivot(model),
             blocks=blocks,
             engine=engine,
             label="measure",
         )
-        for source, blocks in _sources(before, rows.expired, removals, MIN_BLOCK_ROWS)
-    ]
+        parts.append(measured)
     return functools.reduce(operator.add, parts) if parts else None
 
 
@@ -117,14 +118,14 @@ def _pivot(model: RidgeModel) -> FloatArray:
 
 
 def _sources(
-    dataset: Dataset, ranges: Sequence[Range], others: Dataset | None, max_rows: int
+    dataset: Dataset, ranges: Sequence[Range], single: Dataset | None, max_rows: int
 ) -> Iterator[tuple[Dataset, list[Block]]]:
-    """Yield a dataset with blocks of some ranges, and all of another, unless empty."""
+    """Yield a dataset with blocks of some ranges, then single rows with all blocks."""
     if ranges:
         pieces = cut_ranges(ranges, rows_at_once(dataset, max_rows))
         yield dataset, as_blocks(pieces)
-    if others is not None:
-        yield others, row_passes.blocks_of(others, max_rows=max_rows)
+    if single is not None:
+        yield single, row_passes.blocks_of(single, max_rows=max_rows)
 
 
 def rows_at_once(dataset: Dataset, max_rows: int) -> int:
@@ -133,6 +134,16 @@ def rows_at_once(dataset: Dataset, max_rows: int) -> int:
 
 
 # -- sums
+
+
+@frozen
+class Pieces:
+    """Ranges of rows, each of which is summed as a block."""
+
+    #: To subtract, as they were when the model was trained.
+    old: set[Range]
+    #: To add, as they are now.
+    new: set[Range]
 
 
 def accumulate_new_rows(
@@ -151,65 +162,78 @@ def accumulate_new_rows(
     spec = model.summed.spec
     folds = _lasting_folds(model)
     blocks = describe.summed_blocks(dataset, spec, folds)
-    wanted = without_rows([(block.start, block.stop) for block in blocks], rows.absent)
+    wanted = without_rows([(block.start, block.stop) for block in blocks], rows.missing)
     n_wanted = count_rows(wanted)
 
     statistics = model.summed
-    changes = _changed_pieces(model, rows, set(wanted))
-    if changes is None:
+    pieces = _changed_pieces(model, rows, set(wanted))
+    if pieces is None:
         logger.info("summing all %s rows again", f"{n_wanted:_}")
         statistics = ridge_statistics.RidgeStatistics.empty(spec)
-        changes = (set(), set(wanted))
-    gone, new = changes
+        pieces = Pieces(set(), set(wanted))
 
     feature_map = model_rows.features_for(model.feature_map, dataset)
     state = engine.broadcast(accumulate.Accumulation(feature_map, spec, folds))
-    if gone:
+    if pieces.old:
         before = rows.differences.before or dataset
-        known = state
+        old_state = state
         # an earlier version may list levels whose texts were erased since
-        earlier = model_rows.features_for(model.feature_map, before)
-        if model_rows.codes_between(earlier.levels, feature_map.levels):
-            known = engine.broadcast(accumulate.Accumulation(earlier, spec, folds))
-        statistics = statistics - sum_ranges(before, gone, known, engine=engine)
-    if new:
-        statistics = statistics + sum_ranges(dataset, new, state, engine=engine)
+        old_map = model_rows.features_for(model.feature_map, before)
+        if model_rows.codes_between(old_map.levels, feature_map.levels):
+            old_state = engine.broadcast(accumulate.Accumulation(old_map, spec, folds))
+        subtrahend = sum_ranges(before, pieces.old, old_state, engine=engine)
+        statistics = statistics - subtrahend
+    if pieces.new:
+        statistics = statistics + sum_ranges(dataset, pieces.new, state, engine=engine)
     statistics.check_complete(n_wanted, model.feature_map)
     return statistics.with_whitener(model.feature_map.whitener)
 
 
 def _changed_pieces(
     model: RidgeModel, rows: new_rows.NewRows, wanted: set[Range]
-) -> tuple[set[Range], set[Range]] | None:
-    """Return the pieces to subtract, as they were, and those to add.
+) -> Pieces | None:
+    """Return the pieces to subtract and to add; `wanted` has the updated model's.
 
-    `wanted` are the blocks of the updated model. None if it is unknown how the model's
-    rows were cut, or if summing all of them again reads no more rows.
+    None if it is unknown how the model's rows were cut, or if summing all rows again
+    reads no more of them.
     """
+    summed = _summed_pieces(model)
+    if summed is None:
+        return None
+    corrected = _corrected_pieces(model, summed & wanted, rows.differences.changed)
+    old = (summed - wanted) | corrected
+    new = (wanted - summed) | corrected
+    if count_rows([*old, *new]) >= count_rows(wanted):
+        return None
+    return Pieces(old, new)
+
+
+def _summed_pieces(model: RidgeModel) -> set[Range] | None:
+    """Return the pieces that a model was summed by; None if that is unknown."""
     rows_per_block = model.card.get("rows_per_block")
     has_folds = model.card.get("summed_by_folds", False)
     if rows_per_block is None or (has_folds and _lasting_folds(model) is None):
         return None
     blocks = cut_ranges([(0, new_rows.n_seen(model))], int(rows_per_block))
-    summed = set(without_rows(blocks, new_rows.missing_rows(model)))
+    return set(without_rows(blocks, new_rows.missing_rows(model)))
 
-    # Of blocks that stay, only tiles with changed rows are summed again. With folds, a
-    # block's rows are sorted by fold before they are cut into tiles: then the block is.
+
+def _corrected_pieces(
+    model: RidgeModel, blocks: set[Range], changed: Sequence[Range]
+) -> set[Range]:
+    """Return the tiles with changed rows, of blocks that stay.
+
+    With folds they are whole blocks, whose rows are sorted by fold before they are cut
+    into tiles.
+    """
+    has_folds = model.card.get("summed_by_folds", False)
+    height = specs.tile_rows(model.feature_map.n_components)
     corrected: set[Range] = set()
-    changed = rows.differences.changed
-    for block in overlapping(sorted(summed & wanted), changed):
-        tiles = [block]
-        if not has_folds:
-            height = specs.tile_rows(model.feature_map.n_components)
-            tiles = cut_ranges([block], height)
+    for block in overlapping(sorted(blocks), changed):
+        tiles = [block] if has_folds else cut_ranges([block], height)
         # adjacent tiles are read together
         corrected.update(merge_ranges(overlapping(tiles, changed)))
-
-    gone = (summed - wanted) | corrected
-    new = (wanted - summed) | corrected
-    if count_rows([*gone, *new]) >= count_rows(wanted):
-        return None
-    return gone, new
+    return corrected
 
 
 def _lasting_folds(model: RidgeModel) -> folding.Folds | None:
@@ -311,6 +335,6 @@ def solve_as_before(
         statistics,
         alpha=alpha,
         alphas=alphas,
-        fit_intercept=card["fit_intercept"],
+        fit_intercept=model.fit_intercept,
     )
     return again.with_intervals(None, "")

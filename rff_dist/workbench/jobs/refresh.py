@@ -176,7 +176,7 @@ def update_from(
                     challenger,
                     champion,
                     dataset,
-                    ranges.without_rows([(0, rows.n_after)], rows.absent),
+                    ranges.without_rows([(0, rows.n_after)], rows.missing),
                     engine=engine,
                 )
                 current = challenger.with_card(update=facts)
@@ -353,7 +353,7 @@ def publish_update(
         models.write_model(challenger, location.url, overwrite=True)
     else:
         lineage: Summary = {
-            "added": [list(ends) for ends in rows.ranges],
+            "added": [list(ends) for ends in rows.added],
             "n_seen": rows.n_after,
             "drifted": has_drifted,
             "errors": {"rmse": list(rmse)},
@@ -382,7 +382,7 @@ def _describe_rows(
         "n_new": rows.n_new,
         "n_replaced": 0 if replacements is None else replacements.n_samples,
         "n_gone": rows.n_gone,
-        "new": [list(ends) for ends in rows.ranges],
+        "new": [list(ends) for ends in rows.added],
         "left_out": [list(ends) for ends in rows.left_out],
         "left_out_because": [
             refusals.why_left_out(known_refusals, *ends) for ends in rows.left_out

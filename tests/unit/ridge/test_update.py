@@ -306,12 +306,12 @@ def test_refused_rows_are_passed_over_unless_they_are_others_now():
         500, 600, (), ((500, 600),)
     )
     later = find_new_rows(model, first_rows(700), refusals=refusals)
-    assert (later.ranges, later.left_out) == (((600, 700),), ((500, 600),))
+    assert (later.added, later.left_out) == (((600, 700),), ((500, 600),))
     X, y, *_ = arrays()
     corrected = y[:600].copy()
     corrected[550] += 1.0
     rows = find_new_rows(model, ArrayDataset(X[:600], corrected), refusals=refusals)
-    assert rows.ranges == ((500, 600),)
+    assert rows.added == ((500, 600),)
 
 
 def test_a_backfill_takes_what_was_left_out_from_a_row_on():
@@ -330,7 +330,7 @@ def test_a_backfill_takes_what_was_left_out_from_a_row_on():
         rows = find_new_rows(
             model, first_rows(950), refusals=[refusal], backfill=backfill
         )
-        assert rows.ranges == expected
+        assert rows.added == expected
         assert rows.n_new + sum(b - a for a, b in rows.left_out) == 350
 
 
