@@ -12,7 +12,7 @@ from scipy.linalg import LinAlgWarning
 
 from rff_dist.errors import SolveError
 from rff_dist.features import draw
-from rff_dist.ridge import fit
+from rff_dist.ridge import fit_result
 from rff_dist.selection import learning_curves
 from rff_dist.text import share
 from rff_dist.typing import FloatArray
@@ -26,7 +26,7 @@ CLEAR = 2.0  # standard errors of a difference
 HELP = {0.05: "would help", 0.01: "would help a little", 0.0: "would barely help"}
 
 
-def show_learning(page: document.Document, trained: fit.FitResult) -> None:
+def show_learning(page: document.Document, trained: fit_result.FitResult) -> None:
     """Say whether more rows and features would help; nothing without sums of folds."""
     table = trained.solved.cross_validation
     curves = curves_of(trained)
@@ -63,7 +63,9 @@ def show_learning(page: document.Document, trained: fit.FitResult) -> None:
     )
 
 
-def curves_of(trained: fit.FitResult) -> dict[str, learning_curves.LearningCurve]:
+def curves_of(
+    trained: fit_result.FitResult,
+) -> dict[str, learning_curves.LearningCurve]:
     """Return the curves by what is on their axis; none if the sums do not give them."""
     parts = trained.parts
     feature_map = trained.model.feature_map

@@ -21,7 +21,7 @@ from rff_dist.engines import clock, protocol
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
 from rff_dist.recipes import recipes
-from rff_dist.ridge import fit, models
+from rff_dist.ridge import fit_result, models
 from rff_dist.text import redact
 from rff_dist.typing import Facts, PathLike
 from rff_dist.workbench.jobs import (
@@ -245,7 +245,7 @@ def model_page(
     metrics: Facts | None = None,
     update: Facts | None = None,
     are_new: bool = False,
-    trained: fit.FitResult | None = None,
+    trained: fit_result.FitResult | None = None,
     origin: Facts = MappingProxyType({}),
 ) -> document.Document:
     """Return the page about a regression or a classifier.
