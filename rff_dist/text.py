@@ -67,7 +67,8 @@ def score(value: float, digits: int = 2, best: float = 1.0) -> str:
     """
     while value < best and round(value, digits) >= best and digits < 16:
         digits += 1
-    return f"{value:.{digits}f}"
+    # -0 becomes 0
+    return f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def share(value: float) -> str:
@@ -79,20 +80,40 @@ def share(value: float) -> str:
     return f"{score(100 * value, 1, 100.0)}%"
 
 
-def plus_minus(value: float, deviation: float | None) -> str:
-    """Return "value ± deviation", to two digits of the deviation.
+def score_words(
+    name: str, value: float | None, deviation: float | None = None, *, like: Any = None
+) -> str:
+    """Return an error or a score by its name, "value ± deviation" if there is one.
 
-    A single split has None or NaN for it.
+    This is the table of formats: RMSE in four digits, or with the decimals of the RMSE
+    `like`; shares in percent; R² and log loss with three decimals, with more if it
+    would round to the best. A single split has a deviation of None or NaN.
+
+    >>> score_words("r2", 0.9978), score_words("rmse", 4.29, 0.1801)
+    ('0.998', '4.290 ± 0.180')
+    >>> score_words("accuracy", 0.99, 0.004), score_words("rmse", 11893.2, like=5.0)
+    ('99.0% ± 0.4%', '11,893.200')
     """
-    if deviation is None or not (math.isfinite(deviation) and deviation > 0):
-        return number(value)
-    digits = max(0, 1 - math.floor(math.log10(deviation)))
-    if digits > 8:
-        return f"{value:.4g} ± {deviation:.2g}"
-    if value < 1 <= round(value, digits):
-        return f"{number(value)} ± {deviation:.{digits}f}"
-    comma = "," if abs(value) >= 9999.5 else ""  # as `number` has it
-    return f"{value:{comma}.{digits}f} ± {deviation:.{digits}f}"
+    if value is None or not math.isfinite(value):
+        return "–"
+    values = [value]
+    if deviation is not None and math.isfinite(deviation) and deviation > 0:
+        values.append(deviation)
+    if name == "rmse":
+        size = abs(like or value)
+        if not 1e-5 < size < 1e7:
+            return " ± ".join(map(number, values))
+        decimals = max(0, 3 - math.floor(math.log10(size)))
+        comma = "," if abs(value) >= 9999.5 else ""  # as `number` has it
+        return " ± ".join(f"{one:{comma}.{decimals}f}" for one in values)
+    if name in ("r2", "log_loss"):
+        best = 1.0 if name == "r2" else math.inf
+        words = [
+            score(value, 3, best),
+            *(score(one, 3, math.inf) for one in values[1:]),
+        ]
+        return " ± ".join(words)
+    return " ± ".join(map(share, values))
 
 
 def clipped(text: str, most: int = 50) -> str:
@@ -119,19 +140,14 @@ def some(values: Sequence[Any]) -> str:
     return shown + (f" … ({len(values)})" if len(values) > 8 else "")
 
 
-def errors_words(values: Any, deviations: Any) -> str:
-    """Return an error with its standard error, or those of several targets."""
+def scores_words(name: str, values: Any, deviations: Any = None) -> str:
+    """Return `score_words` of an error, or of those of several targets."""
     if not isinstance(values, list):
         values = [values]
         deviations = [deviations]
-    deviations = [None] * len(values) if deviations is None else deviations
+    deviations = deviations or [None] * len(values)
     pairs = zip(values, deviations, strict=True)
-    return some(
-        [
-            "–" if value is None else plus_minus(value, deviation)
-            for value, deviation in pairs
-        ]
-    )
+    return some([score_words(name, *pair) for pair in pairs])
 
 
 class _OneLine(reprlib.Repr):

@@ -39,7 +39,7 @@ from rff_dist.flows import names
 from rff_dist.living.gate import change_words
 from rff_dist.ridge import describe
 from rff_dist.storage import locations
-from rff_dist.text import number, redact
+from rff_dist.text import redact, score_words
 from rff_dist.typing import Facts, Summary
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
@@ -93,7 +93,7 @@ def _state_name(result: Facts, verdict: str) -> str:
     rmse = gate["challenger"] if gate else errors.get("rmse", ())
     if not verdict or len(rmse) != 1:
         return name
-    name += f": RMSE {number(rmse[0])}"
+    name += f": RMSE {score_words('rmse', rmse[0])}"
     return f"{name}, {change_words(*gate['champion'], *rmse)}" if gate else name
 
 

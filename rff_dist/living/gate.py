@@ -31,7 +31,7 @@ from rff_dist.numerics import cholesky, eigen, exact_sums
 from rff_dist.recipes import model_rows
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import accumulate, ridge_statistics, row_passes
-from rff_dist.text import number
+from rff_dist.text import number, score_words
 from rff_dist.typing import FloatArray, frozen
 
 TOLERANCE = 0.05
@@ -328,7 +328,9 @@ def judge(
 
 def _error_words(before: float, now: float) -> str:
     change = change_words(before, now)
-    return f"{number(now)} ({change}; before {number(before)})"
+    now_words = score_words("rmse", now)
+    before_words = score_words("rmse", before, like=now)
+    return f"{now_words} ({change}; before {before_words})"
 
 
 def change_words(before: float, now: float) -> str:

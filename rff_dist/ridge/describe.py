@@ -18,7 +18,7 @@ from rff_dist.kernels import names, stationary
 from rff_dist.ridge import solve
 from rff_dist.selection.grids import RESOLUTION
 from rff_dist.statistics import ridge_statistics, row_passes, specs
-from rff_dist.text import errors_words, number, plus_minus, some
+from rff_dist.text import number, score_words, scores_words, some
 from rff_dist.typing import Facts, Summary
 
 #: A candidate, its errors and its round: a row of the table of candidates.
@@ -207,7 +207,7 @@ def candidate_cells(row: Facts) -> list[Any]:
         row["features"],
         row["n_components"],
         some(alpha if isinstance(alpha, list) else [alpha]),
-        plus_minus(1 - row["score"], row["standard_error"]),
+        score_words("r2", 1 - row["score"], row["standard_error"]),
     ]
 
 
@@ -222,7 +222,7 @@ def candidate_name(row: Facts) -> str:
 
 def candidate_words(row: Facts) -> str:
     """Return a candidate and its R² by cross-validation in words."""
-    r2 = plus_minus(1 - row["score"], row["standard_error"])
+    r2 = score_words("r2", 1 - row["score"], row["standard_error"])
     return f"{candidate_name(row)}, R² {r2}"
 
 
@@ -310,8 +310,9 @@ def errors_text(errors: Facts, targets: Sequence[str] | None = None) -> str:
             each.append(f"{name}: {errors_text(of_target)}")
         more = f" … ({n_targets} targets)" if n_targets > len(named) else ""
         return "; ".join(each) + more
-    return ", ".join(
-        f"{title} {errors_words(errors[name], errors.get(f'{name}_standard_error'))}"
-        for name, title in TITLES.items()
-        if errors.get(name) is not None
-    )
+    words = []
+    for name, title in TITLES.items():
+        if errors.get(name) is not None:
+            deviation = errors.get(f"{name}_standard_error")
+            words.append(f"{title} {scores_words(name, errors[name], deviation)}")
+    return ", ".join(words)

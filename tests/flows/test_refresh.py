@@ -23,7 +23,7 @@ from rff_dist.flows.refresh import refresh
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
 from rff_dist.storage.output_places import hold
-from rff_dist.text import number
+from rff_dist.text import score_words
 from rff_dist.workbench.jobs.publishing import publish
 from tests.flows.test_train import task_runs
 from tests.lake_tables import IcebergTable
@@ -77,7 +77,7 @@ def at_once(parameters):
 def assert_says_what_it_came_to(state, parameters):
     """By its message, its tags and events."""
     gate = state.result()["gate"]
-    rmse = number(gate["challenger"][0])
+    rmse = score_words("rmse", gate["challenger"][0])
     assert state.name.startswith(f"Published: RMSE {rmse}, ")
     shown = Artifact.get("rff-result-main").data
     assert shown.startswith(f"# {state.name}\n\n{state.message}\n\nTo go back: ")

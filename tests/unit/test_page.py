@@ -161,7 +161,7 @@ def test_test_rows_that_list_other_levels_are_judged_by_their_names(tmp_path, ta
     _, _, words = report_of(tmp_path, "fit", tmp_path / "t", model, *how)
     errors = document("evaluate", model, tmp_path / "u")
     found = re.search(r"Compared on .*? this model ([\d.]+)", words)[1]
-    expected = errors["accuracy"] if task else errors["targets"][0]["rmse"]
+    expected = 100 * errors["accuracy"] if task else errors["targets"][0]["rmse"]
     assert float(found) == pytest.approx(expected, rel=1e-3)
 
 
@@ -309,6 +309,12 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
         assert_allclose(found.ours.values[row], expected, rtol=1e-8)
 
 
+def show_columns(page, data, model):
+    sample = sample_data(JobData(data), model)
+    importance = columns.measure_importance(sample, model)
+    columns.columns_section(page, sample, model, importance)
+
+
 class _Linear(RegressorMixin, BaseEstimator):
     """A function of rows with scikit-learn's face."""
 
@@ -350,7 +356,7 @@ def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_d
         data = ArrayDataset(X, y)
         model = ridge.fit(data, options, engine=SerialEngine()).model
         page = Document("")
-        columns.columns_section(page, sample_data(JobData(data), model), model)
+        show_columns(page, data, model)
         (shown[kernel.order_2],) = [
             part for part in page.parts if "predicted" in getattr(part, "caption", "")
         ]
@@ -426,7 +432,7 @@ def test_a_page_predicts_a_bounded_number_of_rows(monkeypatch, n_columns):
 
     monkeypatch.setattr("rff_dist.fitting.predicting.predict_rows", counted)
     page = Document("")
-    columns.columns_section(page, sample_data(JobData(data), model), model)
+    show_columns(page, data, model)
     shuffled = asked[: -columns.CURVE_POINTS * min(n_columns, columns.CURVES)]
     # before anything is shuffled rows are predicted twice
     assert sum(shuffled) <= columns.SHUFFLED_ROWS + 2 * columns.SAMPLE_ROWS
@@ -478,12 +484,40 @@ def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
     assert "kind category, 2 levels: " in words.replace("  ", " ")
     assert "15 missing values become" in words
     worst = words.partition("Rows with the largest errors id ")[2]
-    assert worst.partition("size ")[2].startswith("r60 100 ")
+    assert worst.partition("size kind ")[2].startswith("r60 100.")
     spread = words.partition(
         "Columns of numbers and dates column mean std min median max "
     )[2]
     assert spread.startswith("size ")  # no level is a column there
     assert "histograms, and the rows of each level" in words
+
+
+def test_the_worst_rows_have_the_most_important_columns_in_the_unit_of_the_error(
+    tmp_path,
+):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((300, 8))
+    y = 50 + 9 * X[:, 7] + 4 * X[:, 6] + rng.standard_normal(300)
+    write_dataset(tmp_path / "data", X[:200], y[:200])
+    write_dataset(tmp_path / "test", X[200:], y[200:])
+    how = [*PLAIN, "--kernel linear --alpha 1", f"--test={tmp_path / 'test'}"]
+    shown, _, words = report_of(
+        tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how
+    )
+    worst = words.partition("Rows with the largest errors ")[2].partition(" An `id`")[0]
+    _, _, rows = worst.partition("predicted error ")
+    assert rows.startswith("x7 x6 ")
+    n_columns = len(re.findall(r"x\d ", rows))
+    assert n_columns == 5
+    # one format of the RMSE in verdict, table and test, and of what is in its unit
+    [rmse] = re.findall(r"typical error \(RMSE\).*? is (\S+) \(R² 0\.\d{3}\)", words)
+    assert re.fullmatch(r"\d\.\d{3}|0\.\d{4}", rmse)
+    assert f"this model {rmse} 0." in words
+    assert f"RMSE {rmse} ± 0." in shown
+    decimals = len(rmse.partition(".")[2])
+    cells = rows.split("x")[-1].split()[1:]
+    for value in cells[1:4]:
+        assert len(value.partition(".")[2]) == decimals
 
 
 def test_rows_are_counted_in_stretches_or_by_value():

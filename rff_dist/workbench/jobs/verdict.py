@@ -12,7 +12,7 @@ import numpy as np
 
 from rff_dist.fields import values_of
 from rff_dist.ridge.describe import TITLES
-from rff_dist.text import number, score, share
+from rff_dist.text import score_words, share, some
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import confidence
 from rff_dist.workbench.jobs.comparison import LINEAR, MEAN, OURS, ModelComparison
@@ -87,8 +87,8 @@ def table_of(comparison: ModelComparison) -> tuple[list[str], list[list[Any]]]:
     what = _SAVED.get(comparison.measure, "squared error saved")
     header.append(f"{what} ({confidence.LEVEL:.0%} interval)")
     rows = [
-        [name, *map(_cell, scores.values()), _saved(comparison, name)]
-        for name, scores in comparison.scores.items()
+        [name, *_cells(comparison, name), _saved(comparison, name)]
+        for name in comparison.scores
     ]
     return header, rows
 
@@ -122,14 +122,16 @@ def _named(comparison: ModelComparison, name: str) -> str:
 
 
 def _figure(comparison: ModelComparison, name: str) -> str:
-    value = comparison.scores[name][comparison.measure]
-    if comparison.measure == "rmse":
-        return number(value[0])
-    if comparison.measure == "r2":
-        values = [r2 for r2 in value if r2 is not None]
-        return number(sum(values) / len(values) if values else None)
-    if comparison.measure == "log_loss":
-        return number(value)
+    measure = comparison.measure
+    value = comparison.scores[name][measure]
+    if measure == "rmse":
+        ours = comparison.scores[OURS]["rmse"][0]
+        return score_words("rmse", value[0], like=ours)
+    if measure == "r2":
+        known = [r2 for r2 in value if r2 is not None]
+        return score_words("r2", sum(known) / len(known) if known else None)
+    if measure == "log_loss":
+        return score_words("log_loss", value)
     # a count of few rows says more than a share; with weights there is none
     is_share = comparison.rows.weights is not None or comparison.n_rows > 1_000
     return share(value) if is_share else f"{value * comparison.n_rows:.0f}"
@@ -145,7 +147,7 @@ def _own_figure(comparison: ModelComparison) -> str:
     if comparison.measure == "r2":
         return f"the mean R² is {figure}"
     r2 = comparison.scores[OURS]["r2"][0]
-    r2_words = "" if r2 is None else f" (R² {score(r2)})"
+    r2_words = "" if r2 is None else f" (R² {score_words('r2', r2)})"
     of_target = "" if comparison.target is None else f" of {comparison.target}"
     return f"the typical error (RMSE){of_target} is {figure}{r2_words}"
 
@@ -177,7 +179,12 @@ def _and(words: list[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(number, value[:8]))
-    return number(value)
+def _cells(comparison: ModelComparison, name: str) -> Iterator[str]:
+    """Yield a model's scores, with the decimals of ours."""
+    for measure, value in comparison.scores[name].items():
+        if not isinstance(value, list):
+            yield score_words(measure, value)
+            continue
+        likes = comparison.scores[OURS][measure]
+        pairs = zip(value, likes, strict=True)
+        yield some([score_words(measure, one, like=like) for one, like in pairs])

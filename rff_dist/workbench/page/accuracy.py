@@ -20,14 +20,14 @@ from rff_dist.engines import serial
 from rff_dist.errors import RFFDistError
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
-from rff_dist.text import errors_words
+from rff_dist.text import score_words, scores_words
 from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray
 from rff_dist.workbench.jobs import confidence, judging, predict, verdict
-from rff_dist.workbench.jobs.comparison import LINEAR, ModelComparison
+from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
 from rff_dist.workbench.page import columns, distributions, pictures
 from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import models as results_models
-from rff_dist.workbench.results.words import Alert, value_words
+from rff_dist.workbench.results.words import Alert
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 SAID_COVERAGE = 0.9  # in a sentence
@@ -68,8 +68,8 @@ def score_section(
         _errors_table(page, f"Test: on all {rows}", metrics)
     if gate is not None:
         errors = [
-            ("this model", gate["challenger"]),
-            ("the model before", gate["champion"]),
+            ("this model", scores_words("rmse", list(gate["challenger"]))),
+            ("the model before", scores_words("rmse", list(gate["champion"]))),
         ]
         caption = f"Test: on {gate['held_out']}"
         page.table(caption, ("model", describe.TITLES["rmse"]), errors)
@@ -100,8 +100,10 @@ def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
     figure = pictures.bars_of(
         bars, f"{title}, with its {confidence.LEVEL:.0%} interval"
     )
+    like = bars[OURS][0]
     errors = "; ".join(
-        f"{name} {value_words(value)}" for name, (value, _, _) in bars.items()
+        f"{name} {score_words(comparison.measure, value, like=like)}"
+        for name, (value, _, _) in bars.items()
     )
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     page.picture(
@@ -120,7 +122,7 @@ def _errors_table(page: document.Document, caption: str, errors: Facts) -> None:
         if name in errors:
             deviation = errors.get(f"{name}_standard_error")
             header.append(title)
-            cells.append(errors_words(errors[name], deviation))
+            cells.append(scores_words(name, errors[name], deviation))
     page.table(caption, header, [cells])
 
 
@@ -128,8 +130,12 @@ def residual_section(
     page: document.Document,
     comparison: ModelComparison,
     sample: columns.PageSample,
+    ranked: Sequence[columns.TableColumn],
 ) -> None:
-    """Show predictions of each target against observations."""
+    """Show predictions of each target against observations.
+
+    `ranked` are the columns by their importance.
+    """
     page.section("Predicted and observed", f"{verdict.rows_words(comparison)}.")
     shown = columns.evenly(comparison.n_rows, columns.SAMPLE_ROWS)
     for target, name in enumerate(sample.targets[: columns.CURVES]):
@@ -139,7 +145,7 @@ def residual_section(
         _draw_residuals_by_column(
             page, observed - predicted, comparison.rows.X[shown], sample
         )
-        _worst_rows(page, comparison, sample, target)
+        _worst_rows(page, comparison, name, target, ranked[:5])
 
 
 def _draw_residuals(
@@ -215,8 +221,9 @@ def _draw_residuals_by_column(
 def _worst_rows(
     page: document.Document,
     comparison: ModelComparison,
-    sample: columns.PageSample,
+    name: str,
     target: int,
+    shown: Sequence[columns.TableColumn],
 ) -> None:
     observed = comparison.observed[:, target]
     predicted = comparison.ours.values[:, target]
@@ -227,15 +234,15 @@ def _worst_rows(
         names = comparison.rows.numbers
         data = "test" if comparison.rows.by == "test" else "training"
         title = f"row of the {data} data, from 0"
-    shown = sample.columns[:6]
+    rmse = comparison.scores[OURS]["rmse"][target]
     rows = []
     for row in np.argsort(-np.abs(residuals), kind="stable")[:5]:
         cells = [column.cell(comparison.rows.X[row]) for column in shown]
-        error = (float(predicted[row]), float(residuals[row]))
-        rows.append(
-            (str(names[row]), value_words(float(observed[row])), *error, *cells)
-        )
-    header = (title, f"observed {sample.targets[target]}", "predicted", "error")
+        values = (observed[row], predicted[row], residuals[row])
+        # in the target's unit, and so with the decimals of the RMSE
+        in_unit = [score_words("rmse", float(value), like=rmse) for value in values]
+        rows.append((str(names[row]), *in_unit, *cells))
+    header = (title, f"observed {name}", "predicted", "error")
     if residuals.any():
         page.say(_half_words(residuals))
     page.table(
@@ -317,7 +324,9 @@ def interval_table(
                     f" contain {n_inside} test rows ({text.share(share)})."
                 )
             interval = f"{text.share(low)} to {text.share(high)}"
-            cells.append((wanted, text.share(share), interval, float(widths[target])))
+            rmse = comparison.scores[OURS]["rmse"][target]
+            width = score_words("rmse", float(widths[target]), like=rmse)
+            cells.append((wanted, text.share(share), interval, width))
     caption = (
         f"Prediction intervals, from {predict.intervals_by(model)}, on"
         f" {len(observed):,} test rows"

@@ -54,17 +54,23 @@ _ALONE = "effect of the column alone"
 type _Predict = Callable[[AnyArray], FloatArray]
 
 
-def columns_section(
-    page: document.Document, sample: PageSample, model: models.RidgeModel
-) -> None:
-    """Show which columns matter, and how predictions change along the first six."""
-    predict, losses = _measures(model, sample)
-    about = (
-        f"Permutation importance: how much {losses.what} rises when the column is"
-        " shuffled, ± its standard error over rows."
-    )
-    page.section("Which columns matter", about)
+@frozen(eq=False)
+class Importance:
+    """How much the error rises when a column is shuffled, the largest rise first."""
 
+    columns: list[TableColumn]
+    rises: FloatArray
+    #: Standard errors of the rises.
+    errors: FloatArray
+    #: The rows that were shuffled.
+    X: AnyArray
+    #: The mean prediction of the first target or class.
+    mean: float
+
+
+def measure_importance(sample: PageSample, model: models.RidgeModel) -> Importance:
+    """Shuffle the columns that predictions correlate with most."""
+    predict, losses = _measures(model, sample)
     predictions = predict(sample.X)
     shuffled = _worth_shuffling(predictions, sample)
     rows = evenly(len(sample.X), SHUFFLED_ROWS // len(shuffled))
@@ -74,22 +80,46 @@ def columns_section(
         predict, X, losses, rows, columns=members, seed=SEED
     )
     order = np.argsort(-rises, kind="stable")
-    _draw_importance(page, [shuffled[i] for i in order], rises[order], errors[order])
+    mean = float(predictions[:, 0].mean())
+    ranked = [shuffled[i] for i in order]
+    return Importance(ranked, rises[order], errors[order], X, mean)
+
+
+def columns_section(
+    page: document.Document,
+    sample: PageSample,
+    model: models.RidgeModel,
+    importance: Importance,
+) -> None:
+    """Show which columns matter, and how predictions change along the first six."""
+    predict, losses = _measures(model, sample)
+    about = (
+        f"Permutation importance: how much {losses.what} rises when the column is"
+        " shuffled, ± its standard error over rows."
+    )
+    page.section("Which columns matter", about)
+    ranked = importance.columns
+    _draw_importance(page, importance)
     # three decimals: shuffling once tells no more
-    cells = [(shuffled[i].name, f"{rises[i]:.3f} ± {errors[i]:.3f}") for i in order]
+    measured = zip(ranked, importance.rises, importance.errors, strict=True)
+    cells = [
+        (column.name, f"{rise:.3f} ± {error:.3f}") for column, rise, error in measured
+    ]
     page.table("Columns by importance", ("column", "importance"), cells)
-    if len(shuffled) < len(sample.columns):
+    if len(ranked) < len(sample.columns):
+        n_rows = f"{len(importance.X):,} rows"
         page.say(
-            f"Only the {len(shuffled)} of {len(sample.columns):,} columns that"
-            f" predictions correlate with most were shuffled, on {len(rows):,} rows.",
+            f"Only the {len(ranked)} of {len(sample.columns):,} columns that"
+            f" predictions correlate with most were shuffled, on {n_rows}.",
             is_note=True,
         )
-    mean = float(predictions[:, 0].mean())
-    drawn = [shuffled[i] for i in order[:CURVES]]
-    curves = [curves_of(model, sample, predict, mean, column) for column in drawn]
+    curves = [
+        curves_of(model, sample, predict, importance.mean, column)
+        for column in ranked[:CURVES]
+    ]
     _draw_curves(page, sample, model, curves)
     if has_effects(model):
-        _tabulate_shares(page, model, X, [shuffled[i] for i in order], sample)
+        _tabulate_shares(page, model, importance.X, ranked, sample)
 
 
 def has_effects(model: models.RidgeModel) -> bool:
@@ -132,14 +162,11 @@ def evenly(n_rows: int, most: int) -> IndexArray:
     return np.arange(n_rows)[:: -(-n_rows // most)]
 
 
-def _draw_importance(
-    page: document.Document,
-    columns: Sequence[TableColumn],
-    rises: FloatArray,
-    errors: FloatArray,
-) -> None:
+def _draw_importance(page: document.Document, importance: Importance) -> None:
     bars = {}
-    for column, rise, error in zip(columns[:BARS], rises, errors, strict=False):
+    columns = importance.columns[:BARS]
+    measured = zip(columns, importance.rises, importance.errors, strict=False)
+    for column, rise, error in measured:
         bars[column.name] = (rise, rise - error, rise + error)
     largest = "; ".join(f"{name} {rise:.3f}" for name, (rise, *_) in bars.items())
     figure = pictures.bars_of(bars, "importance, ± one standard error", ours=len(bars))

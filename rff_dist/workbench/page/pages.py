@@ -285,13 +285,14 @@ def model_page(
         page.parts.append(facts)
 
     accuracy.score_section(page, model, comparison, metrics, gate)
+    importance = columns.measure_importance(sample, model)
     if comparison is not None and comparison.classes is not None:
         accuracy.confusion_section(page, comparison, comparison.classes)
     elif comparison is not None:
-        accuracy.residual_section(page, comparison, sample)
+        accuracy.residual_section(page, comparison, sample, importance.columns)
         if comparison.rows.by == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
-    columns.columns_section(page, sample, model)
+    columns.columns_section(page, sample, model, importance)
     if comparison is not None:
         page.section("What to do")
         for advice in accuracy.advice_on(comparison):

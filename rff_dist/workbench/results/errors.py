@@ -12,7 +12,7 @@ from rff_dist.classify.predict import Confusion, class_names, read_classes
 from rff_dist.fitting import evaluation
 from rff_dist.kmeans import labels
 from rff_dist.ridge.calibration import LEVELS, Calibration
-from rff_dist.text import number, plus_minus, share
+from rff_dist.text import score_words, share
 from rff_dist.typing import FloatArray, Summary
 from rff_dist.workbench.jobs import cluster, predict, specs
 from rff_dist.workbench.results import clusters, models, words
@@ -75,12 +75,14 @@ def _classes(confusion: Confusion, model: Any) -> tuple[Summary, list[Part]]:
         of_class = {"n_samples": n_samples, "n_predicted": n_predicted, **rates}
         classes.append({"label": label, **of_class})
         rows.append([names[i], *of_class.values()])
-    balanced = number(confusion.balanced_accuracy)
+    balanced = score_words("balanced_accuracy", confusion.balanced_accuracy)
     log_loss = "none: the model has no probabilities"
     if confusion.log_loss is not None:
-        log_loss = f"{number(confusion.log_loss)} nats"
+        log_loss = f"{score_words('log_loss', confusion.log_loss)} nats"
     facts = {
-        "accuracy": plus_minus(confusion.accuracy, confusion.accuracy_standard_error),
+        "accuracy": score_words(
+            "accuracy", confusion.accuracy, confusion.accuracy_standard_error
+        ),
         "balanced accuracy": f"{balanced}, the mean recall of classes",
         "log loss": log_loss,
     }
@@ -114,7 +116,10 @@ def _targets(
     for i, name in enumerate(models.target_names(model)):
         of_target = {key: float(values[i]) for key, values in figures.items()}
         targets.append({"name": name, **of_target})
-    rows = [[target["name"], *map(target.get, _TITLES)] for target in targets]
+    rows = []
+    for target in targets:
+        cells = [words.score_cell(name, target[name]) for name in _TITLES]
+        rows.append([target["name"], *cells])
     note = "z-RMSE: in units of the target's standard deviation here"
     parts: list[Part] = [
         words.Table("", ("target", *_TITLES.values()), rows),

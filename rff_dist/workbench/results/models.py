@@ -18,7 +18,7 @@ from rff_dist.features import kinds, maps, nystrom
 from rff_dist.ridge import describe, models
 from rff_dist.selection import error_table
 from rff_dist.storage import records
-from rff_dist.text import errors_words, number, plus_minus, redact, some
+from rff_dist.text import number, redact, score_words, scores_words, some
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
@@ -305,7 +305,7 @@ def _flattering_words(estimate: Facts) -> str:
     random = np.asarray(estimate["random_rmse"], float)
     errors = np.asarray(estimate["rmse"], float)
     ratio = np.max(errors / np.where(random > 0, random, np.nan))
-    would = f"would give RMSE {errors_words(estimate['random_rmse'], None)}"
+    would = f"would give RMSE {scores_words('rmse', estimate['random_rmse'])}"
     if ratio > FLATTERED:
         return (
             f"{would}, which flatters: rows like none of those trained on have"
@@ -483,7 +483,7 @@ def widths_table(table: Facts, n_components: int) -> Table:
     chosen_row = None
     rows = []
     for i, best in enumerate(table["widths"]):
-        r2 = plus_minus(1 - best["score"], best["standard_error"])
+        r2 = score_words("r2", 1 - best["score"], best["standard_error"])
         rows.append((best["n_components"], best["alpha"], r2))
         if best["n_components"] == n_components:
             chosen_row = i

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.text import some
+from rff_dist.text import score_words, some
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.results import models, words
@@ -121,8 +121,14 @@ def _drift_words(drift: Facts) -> str:
 
 def errors_table(record: Facts, champion: RidgeModel) -> words.Table:
     """Return the errors on new rows, and those of both models on held-out rows."""
-    columns = [record["progressive"].get(name) for name in _ERRORS]
-    columns += [record["gate"].get(model) for model in _MODELS]
+    columns = []
+    for name in _ERRORS:
+        values = record["progressive"].get(name)
+        columns.append([words.score_cell(name, value) for value in values])
+    for model in _MODELS:
+        columns.append(
+            [score_words("rmse", rmse) for rmse in record["gate"].get(model)]
+        )
     rows = list(zip(models.target_names(champion), *columns, strict=True))
     caption = (
         "errors on the new rows before they were added, and RMSE on"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.checks import is_number
-from rff_dist.text import number, some
+from rff_dist.text import number, score_words, some
 from rff_dist.typing import Facts, frozen
 
 #: How far features are from the kernel that they approximate.
@@ -65,6 +65,11 @@ def value_words(value: Any) -> str:
     if value is None or is_number(value):
         return number(value)
     return value if isinstance(value, str) else str(value)
+
+
+def score_cell(name: str, value: Any) -> Any:
+    """Return an error in its own format, if it has one; others as they are."""
+    return score_words(name, value) if name in ("rmse", "r2") else value
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:

@@ -30,7 +30,7 @@ def test_a_classifier_is_judged_as_scikit_learn_judges_its_labels(labelled, loss
     assert found["accuracy"] == pytest.approx(matrix.trace() / 400, rel=1e-12)
     assert (found["log_loss"] is None) == (loss == "squared_hinge")
     told = shown("evaluate", labelled / loss, labelled / "data", "--serial")
-    assert f"accuracy {found['accuracy']:.3f} ± " in told
+    assert f"accuracy {100 * found['accuracy']:.1f}% ± " in told
 
 
 def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled):
@@ -50,7 +50,9 @@ def test_of_a_classifier_only_accuracy_and_log_loss_are_estimated(labelled):
         assert document("info", "m")["estimate"] == (
             {"by": "cv", **told} if told else None
         )
-    assert "accuracy 0.900 ± 0.010, log loss 0.3; 5 folds by a hash of the row" in about
+    assert (
+        "accuracy 90.0% ± 1.0%, log loss 0.300; 5 folds by a hash of the row" in about
+    )
 
 
 def test_a_label_that_is_no_class_is_refused(labelled):

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from rff_dist import load_model, write_dataset
-from rff_dist.text import plus_minus
+from rff_dist.text import score_words
 from tests.command_line import PLAIN, document, refusal
 
 TEXTS = """
@@ -56,10 +56,10 @@ def test_an_exported_model_has_a_card_with_its_texts_and_its_errors(folder):
     sections = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:])
     assert sections["Intended use"].strip() == r"Sums of \*two\* numbers"
     assert sections["Training data"].strip() == "Drawn\nby NumPy"
-    made = sections["Evaluation and making"]
+    made = sections["Evaluation and making"] + sections["Details"]
     assert found["digest"][:16] in made
     errors = (found["metrics"][name][0] for name in ("rmse", "rmse_standard_error"))
-    assert plus_minus(*errors) in made
+    assert score_words("rmse", *errors) in made
 
 
 def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
@@ -98,7 +98,9 @@ def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
         assert found["rmse_standard_error"] == pytest.approx([expected])
     _, text = card_of("m")
     for one in (metrics, *metrics["groups"].values()):
-        assert plus_minus(one["rmse"][0], one["rmse_standard_error"][0]) in text
+        assert (
+            score_words("rmse", one["rmse"][0], one["rmse_standard_error"][0]) in text
+        )
 
 
 def test_classifiers_have_a_task_and_models_without_texts_say_so(folder):
