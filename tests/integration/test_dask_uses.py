@@ -334,7 +334,7 @@ def test_threads_that_share_an_engine_look_at_its_workers_together(
 
 
 @pytest.fixture
-def is_elsewhere():
+def elsewhere():
     """Return a client of another cluster, in this process; it is not the default."""
     options = {
         "n_workers": 1,

@@ -360,7 +360,10 @@ def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(
     server.fail(0, status=0)
     stored = [server.read(key) for key in server.names()]
     travels = pickle.dumps(
-        (open_dataset(server.url("plain")), parse_location(server.url("plain")))
+        (
+            open_dataset(server.url("cli/data.zarr")),
+            parse_location(server.url("cli/data.zarr")),
+        )
     )
     assert not any(SECRET_KEY in text for text in [*shown, caplog.text])
     assert not any(SECRET_KEY.encode() in content for content in [*stored, travels])

@@ -1,8 +1,9 @@
 """`rff-dist fit`: its options, and what it stores and tells."""
 
-from dataclasses import replace
+from dataclasses import os
 
 import numpy as np
+import replace
 
 from rff_dist import SerialEngine, open_dataset, write_dataset
 from rff_dist.fitting.options import RidgeOptions
@@ -59,7 +60,7 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
 
 
 def test_a_result_takes_12_lines_and_the_rest_comes_by_details(folder):
-    data = folder / "data.zarr"
+    data = os.path.relpath(folder / "data.zarr")
     words = ["fit", data, "m", *PLAIN, "--serial --n-components 64"]
     words += ["--n-folds", "3", "--test", data]
     result = run(*words)

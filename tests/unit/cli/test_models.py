@@ -66,7 +66,7 @@ def test_the_lineage_is_that_of_the_model_and_of_its_data(folder):
     dataset = open_dataset(folder / "data.zarr")
     version = document("models", "show", folder / "models/prices")["versions"][-1]
     lineage = version["lineage"]
-    estimate = model.card.get("estimate", {})
+    estimate = model.card.get("estimate") or {}
     assert lineage["errors"].get("rmse") == estimate.get("rmse")
     assert (version["parent"], version["kind"], version["reason"]) == (
         2,

@@ -110,7 +110,7 @@ OTHERS = [
     (1, "predict {hinge} {labels} new --probabilities", "the squared hinge has none"),
     (2, "predict {clusters} {blobs} new --coverage 0.9", "no intervals"),
     (2, "predict {clusters} {blobs} new --probabilities", "no probabilities"),
-    (65, "evaluate pickled.pkl {data} --serial", "is a pickle"),
+    (65, "evaluate pickled.pkl {data} --serial", "it is a file"),
     (2, "evaluate {classifier} {labels} --std --serial", "no standard deviations"),
     (65, "evaluate {classifier} {labels} --y label --serial", "no array 'label'"),
     (

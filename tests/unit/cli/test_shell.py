@@ -309,8 +309,11 @@ def test_numbers_that_json_does_not_have_become_null(value, capsys):
         ("info model", None),
         ("ingest table.csv {out} --targets=price", None),
         ("generate {out} --rows=300 --n-components=8", None),
-        ("fit data.zarr {out} --n-components=8 --kernel=gaussian --serial", "inspect"),
-        ("evaluate model data.zarr --serial", "evaluate"),
+        (
+            "fit data.zarr {out} --n-components=8 --kernel=gaussian --serial",
+            "check rows",
+        ),
+        ("evaluate model data.zarr --serial", "measure errors"),
         ("predict model data.zarr {out} --serial", "predict"),
     ],
 )

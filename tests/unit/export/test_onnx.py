@@ -41,7 +41,7 @@ def test_the_graph_predicts_what_the_model_does(fitted, tmp_path, kind):
 
 
 # these labels have no noise
-@pytest.mark.filterwarnings("ignore:.*do not tell it from")
+@pytest.mark.filterwarnings("ignore:.*do not distinguish it from")
 @pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"], [3, 7]])
 def test_the_graph_names_classes_with_their_probabilities(tmp_path, labels):
     X, place = fit_classes(tmp_path, labels)

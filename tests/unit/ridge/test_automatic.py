@@ -135,7 +135,7 @@ def test_targets_of_rows_that_are_validated_on_do_not_tune_length_scales(cv):
 
 @pytest.mark.filterwarnings(
     # sometimes the noise is fitted
-    "ignore:.*(as many degrees of freedom as rows|do not tell it from)"
+    "ignore:.*(as many degrees of freedom as rows|do not distinguish it from)"
 )
 def test_errors_and_intervals_are_honest_where_there_is_nothing_to_learn():
     """Length scales tuned on rows that are validated on too promised an R² 0.35 too
@@ -212,7 +212,7 @@ def test_the_card_tells_of_every_candidate(found):
 
 
 @pytest.mark.parametrize(("n_samples", "n_multiples"), [(39, 4), (200, 1)])
-@pytest.mark.filterwarnings("ignore:.*(do not tell it from|was chosen by)")
+@pytest.mark.filterwarnings("ignore:.*(do not distinguish it from|was chosen by)")
 def test_multiples_of_the_median_are_tried_if_rows_are_too_few_to_tune(
     n_samples, n_multiples
 ):
@@ -340,7 +340,7 @@ def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
         ({"length_scale": 1.5}, lambda row: row["length_scale"] in (1.5, None)),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*(do not tell it from|was chosen by)")
+@pytest.mark.filterwarnings("ignore:.*(do not distinguish it from|was chosen by)")
 def test_what_is_given_is_kept_in_every_candidate(given, kept):
     dataset = ArrayDataset(*additive(100, 3))  # too few rows to tune length scales by
     model = fit(dataset, RidgeOptions(n_components=32, **given), engine=ENGINE).model
@@ -477,7 +477,7 @@ def left_out_one_by_one(Z, y, alphas):
     return squares
 
 
-@pytest.mark.filterwarnings("ignore:.*do not tell it from")
+@pytest.mark.filterwarnings("ignore:.*do not distinguish it from")
 def test_few_rows_take_the_largest_alpha_within_a_standard_error_when_each_is_left_out():
     X, y = additive(80, 2, noise=0.5)
     options = {
@@ -508,7 +508,7 @@ def test_few_rows_take_the_largest_alpha_within_a_standard_error_when_each_is_le
 
 def test_few_rows_choose_no_alpha_below_what_their_sums_resolve():
     X, y = additive(100, 2, noise=0.0)
-    with pytest.warns(UserWarning, match="Without noise in y"):
+    with pytest.warns(UserWarning, match="if y has no noise"):
         model = (
             RFFRidge(kernel="gaussian", features="nystrom", random_state=0)
             .fit(X, y)
@@ -570,7 +570,7 @@ def test_coefficients_that_cancel_at_the_rows_are_warned_of_since_predictions_be
             200,
             0.0,
             [0.1, 10.0],
-            "alpha=0.1 was chosen by cv, but it is the smallest that was tried",
+            "alpha=0.1 was chosen by cv, but it is the smallest value tried",
         ),
         (600, 3000.0, "auto", "so much do folds differ"),
         (200, 300.0, "auto", r"row 7 alone makes 9\d% of the error"),

@@ -22,7 +22,7 @@ from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError, SolveError, StatisticsError
 from rff_dist.features.feature_options import KernelFeatures
-from rff_dist.fitting import plan
+from rff_dist.fitting import solver_plan
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.prepare import prepare
 from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
@@ -333,7 +333,7 @@ def test_auto_iterates_where_the_sums_are_far_dearer_or_memory_does_not_hold_the
 
 def test_auto_fits_by_what_the_plan_says(monkeypatch):
     rows = draw_rows(300, 2)
-    monkeypatch.setattr(plan, "WORTH_ITERATING", 1e9)
+    monkeypatch.setattr(solver_plan, "WORTH_ITERATING", 1e9)
     model = RFFRidge(alpha=0.1, **FITTED).fit(rows.X, rows.y).model_
     assert model.statistics is None
     chosen = RFFRidge(alpha=[0.1, 1.0], **FITTED).fit(rows.X, rows.y).model_

@@ -250,7 +250,7 @@ def test_intervals_of_a_model_with_as_many_degrees_of_freedom_as_rows_warn_that_
         "n_components": 120,
         "random_state": 0,
     }
-    with pytest.warns(UserWarning, match="the smallest that was tried"):
+    with pytest.warns(UserWarning, match="the smallest value tried"):
         followed = plain_ridge(Matern(2.0), **given).fit(X, y)
     table = followed.selection_
     share = table["cv_leverages"][:, 0, table["cv_alphas"] == followed.alpha_].mean()
