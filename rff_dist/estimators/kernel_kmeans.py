@@ -171,13 +171,13 @@ class KernelKMeans(
         self.objectives_ = best.objectives
         self.n_iter_ = len(best.objectives)
         self._n_features_out = self.n_clusters
-        still_moving = (
-            f"rows still changed clusters after max_iter={self.max_iter} iterations;"
-            " raise `max_iter`"
-        )
-        warn_of_clusters(
-            best.n_filled, self.n_clusters, "" if best.converged else still_moving
-        )
+        second_warning = ""
+        if not best.converged:
+            second_warning = (
+                f"rows still changed clusters after max_iter={self.max_iter}"
+                " iterations; raise `max_iter`"
+            )
+        warn_of_clusters(best.n_filled, self.n_clusters, second_warning)
         return self
 
     def _choices(self) -> dict[str, str]:
@@ -196,7 +196,10 @@ class KernelKMeans(
     def _read_rows(
         self, X: Any, sample_weight: Any, seed: int, engine: protocol.Engine
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the rows to cluster and their weights, and set the kernel for them."""
+        """Return the rows to cluster and their weights.
+
+        Sets what later rows need too: the kernel, the standardizer and the recipe.
+        """
         feature_options.check_without_targets(self.length_scale)
         kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(
@@ -320,17 +323,19 @@ def n_starts_of(n_init: Any, *, auto: int) -> Any:
     return auto
 
 
-def warn_of_clusters(n_filled: int, n_clusters: int, still_moving: str) -> None:
+def warn_of_clusters(n_filled: int, n_clusters: int, second_warning: str) -> None:
     """Warn if fewer than `n_clusters` have rows, in scikit-learn's words.
 
-    `still_moving` is a second warning, for a fit that did not converge, or "".
+    `second_warning` is for a fit that did not converge; "" for none.
     """
     few = (
         f"Number of distinct clusters ({n_filled}) found smaller than n_clusters"
         f" ({n_clusters}). Possibly due to duplicate points in X."
     )
-    for problem in filter(None, [few if n_filled < n_clusters else "", still_moving]):
-        warn(problem, ConvergenceWarning)
+    if n_filled < n_clusters:
+        warn(few, ConvergenceWarning)
+    if second_warning:
+        warn(second_warning, ConvergenceWarning)
 
 
 def _read(

@@ -218,14 +218,14 @@ class RFFKMeans(
                     dataset, clusters, engine=engine
                 )
         self._keep(self._with_names(clusters))
-        still_moving = (
-            f"the centres still moved after max_iter={self.max_iter} passes; raise"
-            " `max_iter` or `tol`"
-        )
+        second_warning = ""
+        if not clusters.converged:
+            second_warning = (
+                f"the centres still moved after max_iter={self.max_iter} passes; raise"
+                " `max_iter` or `tol`"
+            )
         kernel_kmeans.warn_of_clusters(
-            clusters.n_filled,
-            clusters.n_clusters,
-            "" if clusters.converged else still_moving,
+            clusters.n_filled, clusters.n_clusters, second_warning
         )
         return self
 

@@ -107,13 +107,13 @@ class Header:
 
 
 def read_header(
-    store: Store, path: str, *, label: str, text: bool = False
+    store: Store, path: str, *, label: str, allows_text: bool = False
 ) -> Header | None:
     """Read and check an array's metadata; return None if there is no array.
 
     Errors call the array `label`. Raises StorageError for metadata that cannot be read,
-    and for what this package does not read: other values than numbers (and `text`),
-    more than 2^40 rows, chunks above 4 GiB, codecs that run code.
+    and for what this package does not read: other values than numbers (and text, if
+    allowed), more than 2^40 rows, chunks above 4 GiB, codecs that run code.
     """
     prefix = f"{path}/" if path else ""
     # Format 3 first, which this package writes: each name is a request to an object
@@ -128,7 +128,7 @@ def read_header(
         metadata = load_json(content, label)
         if metadata.get("node_type") == "group":
             return None
-        header = _parse_header(metadata, text=text)
+        header = _parse_header(metadata, allows_text=allows_text)
     except IntegrityError:
         raise
     except StorageError as error:
@@ -142,7 +142,7 @@ def read_header(
     return header
 
 
-def _parse_header(document: Facts, *, text: bool) -> Header:
+def _parse_header(document: Facts, *, allows_text: bool) -> Header:
     refused = _UNSAFE_CODECS | _OBJECT_CODECS
     if document.get("data_type", document.get("dtype")) in ("string", "|O"):
         refused -= {"vlen-utf8"}
@@ -165,7 +165,7 @@ def _parse_header(document: Facts, *, text: bool) -> Header:
     else:
         raise StorageError(f"Zarr format {document['zarr_format']!r}; expected 2 or 3")
     dtype = stored.dtype.to_native_dtype()
-    is_readable = dtype.kind in ("biufUT" if text else "biuf")
+    is_readable = dtype.kind in ("biufUT" if allows_text else "biuf")
     if not is_readable or dtype.itemsize > _WIDEST[dtype.kind]:
         raise StorageError(
             f"dtype {str(dtype)[:100]}; expected integers or floats of at most 64 bits."

@@ -181,9 +181,8 @@ class Place:
         there meanwhile. After an error what is there stays.
         """
         if self.is_first:
-            output_places.note_published(
-                self.location, FILE
-            )  # `complete` has published it.
+            # `complete` has published it.
+            output_places.note_published(self.location, FILE)
         elif self.location.is_remote:
             self._lead_here()
         else:
@@ -223,7 +222,11 @@ class Place:
             _remove(self.location, previous)
 
     def discard(self) -> None:
-        """Remove what this run wrote; anything else at `location` stays."""
+        """Remove the arrays that this run wrote; anything else at `location` stays.
+
+        The `zarr.json` of a place's first group stays too, and says that the group is
+        unfinished: another run may have replaced that file by now.
+        """
         if self.is_first:
             _remove(self.location, "")
         elif not self.location.is_remote or not self._may_be_published():
@@ -245,12 +248,15 @@ class Place:
 
 
 def _remove(location: Location, name: str) -> None:
-    """Remove a generation; "" is the group that was written in its place."""
+    """Remove a generation; "" is the group that was written in its place.
+
+    Of that the files .json stay: `zarr.json`, which another run or the next generation
+    may have replaced, and a model's list of rows that updates refused.
+    """
     if name:
         output_places.discard(location.child(name))
         return
     for member in locations.list_names(location):
-        # such as the list of rows that updates of a model refused
         is_file = member.endswith(".json")
         if not is_file and not manifests.is_generation(member):
             output_places.discard(location.child(member))
@@ -277,13 +283,15 @@ def _swap(staged: Location, location: Location, *, overwrite: bool) -> None:
         locations.fsync_path(folder)
     target = location.path
     aside = f"{staged.path}.old"
+    is_exchanged = False
     try:
         if overwrite and os.path.lexists(target):
-            if _exchange(staged.path, target):
-                aside = staged.path
+            is_exchanged = _exchange(staged.path, target)
+            if is_exchanged:
+                aside = staged.path  # which has the old output now
             else:
                 os.rename(target, aside)
-        if aside != staged.path:
+        if not is_exchanged:
             os.rename(staged.path, target)
     except OSError as error:
         # The second rename failed, on a full disk for example: the old output goes
@@ -371,7 +379,7 @@ def _describe(
     store: Store, name: str, known: Facts | None, changed: Iterable[int]
 ) -> Summary:
     """Return an array's entry in the manifest; old chunks' checksums are known."""
-    header = arrays.read_header(store, name, label=f"array {name!r}", text=True)
+    header = arrays.read_header(store, name, label=f"array {name!r}", allows_text=True)
     assert header is not None
     n_chunks = -(-header.shape[0] // header.chunks[0]) if all(header.shape) else 0
     # 4 bytes for each chunk of up to 16 MiB, 5.4 as base64 in the manifest.

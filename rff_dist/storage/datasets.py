@@ -235,7 +235,7 @@ def _open(
         if name is None:
             continue
         # Text is accepted for y only to tell the user what to do with labels.
-        array = group.find_array(name, text=role == "y", missing_chunks=missing)
+        array = group.find_array(name, allows_text=role == "y", missing_chunks=missing)
         if array is not None:
             _refuse_text(array)
             arrays[role] = array
@@ -268,7 +268,7 @@ def _warn(
 ) -> None:
     """Log what is stored in the group and not used."""
     asks_no_weights = "y" in arrays and names[2] is None
-    if asks_no_weights and group.read_header("sample_weight", text=True):
+    if asks_no_weights and group.read_header("sample_weight", allows_text=True):
         _log.warning(
             "%s holds sample weights, which are not used; give"
             ' sample_weight="sample_weight" to use them',
@@ -317,17 +317,22 @@ def compare_versions(
         )
         for snapshot, store in zip(snapshots, stores, strict=True)
     )
-    changed = repositories.changed_chunks(location, *snapshots)
-    # None for an array that was made or deleted, so that all of its chunks differ
-    chunks = [changed.get(name, set()) for name in names if name is not None]
-    if None in chunks or other.chunk_rows != dataset.chunk_rows:
-        raise NoSuchVersionError(
-            f"all rows of {location} were written again since version {before}"
-        )
     rows = dataset.chunk_rows
     # Chunks that only `other` has are in no list of changes.
     numbers = {*range(dataset.n_samples // rows, -(-other.n_samples // rows))}
-    numbers.update(place[0] for places in chunks for place in places or ())
+    is_rewritten = other.chunk_rows != rows
+    changed = repositories.changed_chunks(location, *snapshots)
+    for name, chunks in changed.items():
+        if name not in names:
+            continue
+        if chunks is None:  # the array was made or deleted, so all of them differ
+            is_rewritten = True
+        else:
+            numbers.update(chunk[0] for chunk in chunks)
+    if is_rewritten:
+        raise NoSuchVersionError(
+            f"all rows of {location} were written again since version {before}"
+        )
     spans = []
     for start in (number * rows for number in sorted(numbers)):
         if start < other.n_samples:  # it may be shorter
@@ -372,9 +377,9 @@ def list_arrays(
     group = find_group(url, version, may_be_unfinished=True)
     # First what the manifest binds: an array that is gone raises here, before the
     # listing hides it.
-    headers = {name: group.read_header(name, text=True) for name in group.parts}
+    headers = {name: group.read_header(name, allows_text=True) for name in group.parts}
     for name in group.list_arrays():
-        headers[name] = group.read_header(name, text=True)
+        headers[name] = group.read_header(name, allows_text=True)
     return group.attributes, {
         name: header for name, header in sorted(headers.items()) if header
     }

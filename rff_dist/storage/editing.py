@@ -191,7 +191,7 @@ def read_headers(group: StoredGroup) -> dict[str, Header]:
     """Return the checked headers of a dataset's arrays by name."""
     headers = {}
     for name in ROLES:
-        header = group.read_header(name, text=name in ("y", "groups", ID))
+        header = group.read_header(name, allows_text=name in ("y", "groups", ID))
         if header is not None:
             headers[name] = header
     return headers

@@ -90,7 +90,7 @@ def open_variable(
     cells; otherwise `missing_chunks` decides, as in `open_dataset`. Raises DataError if
     times have a calendar that NumPy lacks.
     """
-    stored = group.open_array(name, missing_chunks, text=False)
+    stored = group.open_array(name, missing_chunks, allows_text=False)
     shape = stored.header.shape
     dims = _dims(stored.array)
     if dims is None or None in dims or len(set(dims)) != len(shape):

@@ -45,8 +45,8 @@ class StoredGroup:
 
     store: Store
     url: str
-    #: In an object store: the URL of the folder that a dataset is in since it was
-    #: overwritten.
+    #: In an object store: the URL of the folder with the group's arrays, which is its
+    #: place, or below that the generation which replaced the first group.
     generation: str | None = None
     version: str | None = None  # the snapshot of a versioned dataset
     files: str | None = None  # of plain Zarr in a folder, see `describe_files`
@@ -143,15 +143,18 @@ class StoredGroup:
         """Return an array's name in errors."""
         return f"array {name!r} of {self.url}"
 
-    def read_header(self, name: str, *, text: bool = False) -> Header | None:
-        """Read the header of an array of numbers, or of `text`, and check it against
-        the manifest; None if there is no array.
+    def read_header(self, name: str, *, allows_text: bool = False) -> Header | None:
+        """Read the header of an array and check it against the manifest; None if there
+        is no array.
         """
         expected, _ = self.parts.get(name, (None, None))
         label = self.label(name)
-        header = arrays.read_header(self._bound_store, name, label=label, text=text)
+        header = arrays.read_header(
+            self._bound_store, name, label=label, allows_text=allows_text
+        )
         digest = None
-        # Without mark and entry it is an array of another program, which nothing binds.
+        # This package marks its arrays (`arrays.MARK`) and enters them in the manifest.
+        # An array without mark and entry is another program's, which nothing binds.
         if header is not None and (expected is not None or header.is_marked):
             digest = header.digest
         # A newer generation may have replaced the manifest of the one that was opened.
@@ -163,10 +166,10 @@ class StoredGroup:
         return header
 
     def find_array(
-        self, name: str, *, text: bool = False, missing_chunks: str = "error"
+        self, name: str, *, allows_text: bool = False, missing_chunks: str = "error"
     ) -> StoredArray | None:
-        """Open an array of numbers, or of `text`; None if there is none."""
-        header = self.read_header(name, text=text)
+        """Open an array; None if there is none."""
+        header = self.read_header(name, allows_text=allows_text)
         if header is None:
             return None
         label = self.label(name)
@@ -180,10 +183,12 @@ class StoredGroup:
         return StoredArray(array, header, label, self, (name, missing_chunks))
 
     def open_array(
-        self, name: str, missing_chunks: str = "error", *, text: bool = True
+        self, name: str, missing_chunks: str = "error", *, allows_text: bool = True
     ) -> StoredArray:
-        """Open an array that must exist, of numbers or `text`."""
-        array = self.find_array(name, text=text, missing_chunks=missing_chunks)
+        """Open an array that must exist."""
+        array = self.find_array(
+            name, allows_text=allows_text, missing_chunks=missing_chunks
+        )
         if array is None:
             raise StorageError(
                 f"{self.url} has no array {name!r}; it holds {self.array_names()}"
@@ -318,7 +323,7 @@ def find_group(
     if location.is_local:
         files = locations.describe_files(location.path)
         return group_in(open_store(location), files=files)
-    # An overwritten dataset's metadata only lead to the generation's folder.
+    # The metadata of an overwritten group only lead to its generation.
     content = locations.read_file(location, manifests.FILE) or b""
     current, _ = manifests.generations_of(content)
     folder = location.child(current) if current else location

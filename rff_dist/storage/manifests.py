@@ -67,7 +67,7 @@ def generations_of(content: bytes) -> tuple[str, str | None]:
     """Return the names of the generation that a group's metadata lead to, and of the
     one before.
 
-    The name "" means a group that was written in its place; see `output_places`.
+    The name "" means a group that was written in its place; see `commit`.
     """
     manifest = manifest_in(content)
     current = manifest.get("generation")

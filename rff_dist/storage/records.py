@@ -276,7 +276,7 @@ def _read_array(group: StoredGroup, name: str) -> AnyArray:
     """Read an array that may be hostile, and check every byte."""
     if not _NAME.fullmatch(name):  # else it could lead out of the folder
         raise UnsafeModelError(f"{group.url} names the array {name[:80]!r}")
-    array = group.open_array(name, text=False)
+    array = group.open_array(name, allows_text=False)
     header = array.header
     if header.zarr_format != 3 or not {*header.codecs} <= _SAFE_CODECS:
         raise UnsafeModelError(

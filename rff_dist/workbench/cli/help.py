@@ -161,7 +161,8 @@ def _names(entry: Any) -> str:
     if entry.positional_label:  # an argument has the name that the usage line shows
         names = (entry.metavar, *entry.all_options)
     if not entry.default:
-        # --no-overwrite is only for taking back a setting of a file, so it is not shown
+        # A flag that is on by default is turned off by its --no-…, which is shown. That
+        # of any other flag, such as --no-overwrite, only takes back a file's setting.
         names = [name for name in names if name not in entry.negative_names]
     return ", ".join(names)
 

@@ -213,6 +213,8 @@ def _test_rows(
         n_samples, most, _most_rows(max(test.rows.n_features, model.n_targets))
     )
     numbers, X, y, weights = test.sample(model, n_rows, SEED)
+    # `sample` leaves out rows of weight 0. How many others there are is known only if
+    # it had all rows.
     n_available = len(X) if n_rows == n_samples else n_samples
     groups = _groups_of(test.rows, numbers)
     ids = _ids_of(test.rows, numbers)
@@ -226,7 +228,9 @@ def _fold_rows(
 ) -> comparison.ComparisonRows:
     dataset = data.with_targets(model)
     folds = fold_models.folds
-    n_rows = _most_rows(max(dataset.n_features, len(fold_models.linear.intercept)))
+    # the intercept has an entry for each target of each fold, as a row's predictions do
+    n_predictions = len(fold_models.linear.intercept)
+    n_rows = _most_rows(max(dataset.n_features, n_predictions))
     sample = samples.sample_folds(dataset, folds, n_rows=n_rows)
     # The split of a row is the number of the fold model that was not trained on it. It
     # is −1 if each was: length scales were tuned on the row, or it is among the
@@ -235,6 +239,7 @@ def _fold_rows(
     counted = np.flatnonzero(split >= 0)
     if isinstance(folds, folding.TuningFolds):
         folds = folds.base  # the folds before some rows were held in for tuning
+    # known only if all rows are in the sample, as in `_test_rows`
     n_available = len(counted) if dataset.n_samples <= n_rows else dataset.n_samples
     numbers = sample.indices[counted]
     X = sample.X[counted]

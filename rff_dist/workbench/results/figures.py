@@ -35,13 +35,15 @@ def svg_of(figure: Any) -> str:
     import matplotlib as mpl
 
     content = io.StringIO()
-    # Texts stay texts, in the reader's font; the salt names shared parts by content.
+    # Texts stay texts, in the reader's font. The salt makes the ids of shared parts,
+    # such as clip paths, a hash of their content.
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": documents.MADE_BY}
     with mpl.rc_context(settings):
         figure.savefig(content, format="svg", dpi=FILE_DPI, transparent=True)
     svg = content.getvalue()
     svg = svg[svg.index("<svg") :]
-    # Several pictures of a page would have parts of the same number.
+    # Only ids with a number go, such as "text_3": several pictures of a page would have
+    # the same. Shared parts keep theirs, which are referred to.
     svg = re.sub(r' id="[a-zA-Z]+_\d+"|(?s:<metadata>.*?</metadata>)', "", svg)
     # What is black has no colour of its own, and takes that of the whole.
     svg = svg.replace("<svg", f'<svg style="fill: {INK}"', 1).replace("#000000", INK)
