@@ -1,9 +1,9 @@
 """`rff-dist fit`: its options, and what it stores and tells."""
 
-from dataclasses import os
+import os
+from dataclasses import replace
 
 import numpy as np
-import replace
 
 from rff_dist import SerialEngine, open_dataset, write_dataset
 from rff_dist.fitting.options import RidgeOptions
