@@ -42,6 +42,9 @@ def ingest(options: specs.Ingest, run: FlowRun) -> Summary:
     Returns JSON values: rows before and after, files ingested (names of the first 50)
     and skipped, rows dropped. If a source cannot be read, the dataset is unchanged.
     """
+    # None without a query or a block: the environment's database then. The URL has a
+    # password, so it goes by the context and not with the job's options, which are
+    # recorded.
     url = run.options[tables.Connection].url(options.sql)
     with contexts.setting(queries.connection, url):
         return tables.append(replace(options, append=True), run.runner())

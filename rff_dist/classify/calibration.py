@@ -21,8 +21,8 @@ from rff_dist.typing import AnyArray, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
-# The seeded sample whose leave-one-out scores are calibrated: its most rows, and values
-# of scores (128 MiB).
+# Limits of the sample whose leave-one-out scores are calibrated: rows, and scores, one
+# for each row and target (128 MiB).
 CALIBRATION_ROWS = 10_000
 CALIBRATION_SCORES = 2**24
 
@@ -48,12 +48,13 @@ class CalibrationRows:
         """Return a sample of up to 10,000 rows of a dataset and the rows before it."""
         n_before = 0 if before is None else before.n_seen
         n_seen = n_before + dataset.n_samples
-        keys = uniforms.row_uniforms(0, 0, n_before, n_seen)
+        # Not by `sample_rows`, which needs all rows at once: a key depends on the row's
+        # place alone, so rows may come in any number of calls.
+        keys = uniforms.row_uniforms(seed=0, stream=0, start=n_before, stop=n_seen)
         n_old = 0
         if before is not None:
             n_old = len(before.keys)
             keys = np.concatenate([before.keys, keys])
-        # the rows with the smallest keys, in however many calls they come
         smallest = np.argsort(keys, kind="stable")[: _max_calibrated(dataset)]
         sampled = np.sort(smallest)
         old = sampled[sampled < n_old]

@@ -36,11 +36,12 @@ NO_LEVELS: Levels = {}
 
 @dataclass(frozen=True, eq=False)
 class LevelTable:
-    """The angles that levels of one column add, in the order of their codes."""
+    """The angles that the levels of one column add: a line for each code."""
 
     column: int
+    #: The level of each code.
     texts: tuple[str, ...]
-    #: With the column and a text it decides a line.
+    #: With the column and a level's text it decides the level's line.
     seed: int
     #: Of shape (n_levels + 1, n_frequencies); the last line is that of levels that were
     #: never seen.
@@ -51,12 +52,14 @@ class LevelTable:
     @cached_property
     def unseen_factors(self) -> Float32Array:
         """The factors of cosines and sines of a level that was never seen."""
-        return np.abs(_mean_turn(self.texts, self.angles[:-1])).astype(np.float32)
+        return np.abs(_mean_phasor(self.texts, self.angles[:-1])).astype(np.float32)
 
     def places(self, inputs: AnyArray) -> IndexArray:
-        """Return the line of each row; any code that is no place is never seen."""
+        """Return which line of `angles` each row of inputs has: its code, or the last
+        line for a level that was never seen.
+        """
         codes = inputs[:, self.column]
-        is_known = (codes >= 0) & (codes < len(self.texts))
+        is_known = _is_known(codes, self.texts)
         return np.where(is_known, codes, len(self.texts)).astype(np.intp)
 
 
@@ -78,7 +81,7 @@ def _draw_table(
     angles = np.zeros((len(texts) + 1, len(parts[0].scales)), np.float32)
     for line, text in zip(angles, texts, strict=False):
         line[:] = sum(part.angles(text) for part in parts)
-    angles[-1] = np.angle(_mean_turn(texts, angles[:-1]))
+    angles[-1] = np.angle(_mean_phasor(texts, angles[:-1]))
     factors = [part.characteristic() for part in parts]
     characteristic = np.prod(factors, axis=0).astype(np.float32)
     # the cache of feature maps shares them
@@ -87,7 +90,7 @@ def _draw_table(
     return LevelTable(column, texts, seed, angles, characteristic)
 
 
-def _mean_turn(texts: Sequence[str], angles: Float32Array) -> AnyArray:
+def _mean_phasor(texts: Sequence[str], angles: Float32Array) -> AnyArray:
     """Return the mean of exp(i·angle) over levels, shape (n_frequencies,)."""
     # of at most 1,024 levels, to bound time; sorted, so that the list's order decides
     # nothing
@@ -111,31 +114,39 @@ def never_seen(inputs: AnyArray, levels: Levels) -> BoolArray:
     """Return which rows have a level that is not in the lists, shape (n_samples,)."""
     is_unseen = np.zeros(len(inputs), bool)
     for column, texts in levels.items():
-        is_unseen |= _is_no_place(inputs[:, column], texts)
+        is_unseen |= ~_is_known(inputs[:, column], texts)
     return is_unseen
 
 
-def _is_no_place(codes: AnyArray, texts: Sequence[str]) -> BoolArray:
-    return (codes < 0) | (codes >= len(texts))
+def _is_known(codes: AnyArray, texts: Sequence[str]) -> BoolArray:
+    """Return which codes are those of levels; NaN is none."""
+    return (codes >= 0) & (codes < len(texts))
 
 
 def gram_of(
     kernel: base.Kernel, points: FloatArray, rows: FloatArray, levels: Levels
 ) -> FloatArray:
-    """Return k(points, rows), of an unseen level its mean over the list of levels."""
+    """Return k(points, rows), of a row's unseen level the mean over the list of levels.
+
+    The levels of points are known.
+    """
     if not levels:
         return kernel.gram(points, rows)
     (column, texts), *others = levels.items()
     values = gram_of(kernel, points, rows, dict(others))
-    is_unseen = _is_no_place(rows[:, column], texts)
+    is_unseen = ~_is_known(rows[:, column], texts)
     if is_unseen.any():
-        # An unseen level equals the point's level with probability 1/n_levels.
+        # A share s = 1/n_levels of the levels is the point's own, and all others differ
+        # from it as the unseen code does: (1 − s)·k(different) + s·k(same), where s is
+        # 0 for rows whose level is known. The same code in both makes levels the same.
         share = is_unseen / len(texts)
         points = points.copy()
         rows = rows.copy()
-        points[:, column] = rows[:, column] = 0.0
+        points[:, column] = 0.0
+        rows[:, column] = 0.0
+        values_of_same = gram_of(kernel, points, rows, dict(others))
         values = (1.0 - share) * values
-        values += share * gram_of(kernel, points, rows, dict(others))
+        values += share * values_of_same
     return values
 
 

@@ -7,6 +7,7 @@ pickle would run code.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,11 @@ PARAMETERS = "parameters"
 
 
 def to_card(parameters: Facts) -> Summary:
-    """Return parameters as JSON values, without engines, generators and splitters."""
+    """Return parameters as JSON values, without engines, generators and splitters.
+
+    A list or mapping may hold any kind of value, nested too. It is left out as a whole
+    if a value in it has no JSON.
+    """
     values = {name: _to_json(value) for name, value in parameters.items()}
     return {
         name: value for name, value in values.items() if value is not NotImplemented
@@ -61,27 +66,33 @@ _KINDS: dict[str, tuple[Any, Callable[..., Any], Callable[..., Any]]] = {
     "array": (np.ndarray, np.ndarray.tolist, np.array),
     "items": (
         Mapping,
-        lambda items: [list(map(_to_json, item)) for item in items.items()],
-        dict,
+        lambda items: _to_json([*items.items()]),
+        lambda items: dict(_from_json(items)),
     ),
 }
 
 
 def _to_json(value: Any) -> Any:
+    """Return a value as JSON; NotImplemented if it, or a value in it, has none."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, str | bool | int | float):
         return value
+    if isinstance(value, Real):  # such as a Fraction
+        return float(value)
     if isinstance(value, list | tuple):
         parts = [_to_json(part) for part in value]
         return NotImplemented if NotImplemented in parts else parts
     for name, (kind, write, _) in _KINDS.items():
         if isinstance(value, kind):
-            return {name: write(value)}
+            content = write(value)
+            return NotImplemented if content is NotImplemented else {name: content}
     return NotImplemented
 
 
 def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(part) for part in value]
     if not isinstance(value, dict):
         return value
     ((name, content),) = value.items()

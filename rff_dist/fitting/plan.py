@@ -141,8 +141,8 @@ def plan_direct(fit: PlannedFit) -> Plan:
     one_set = _bytes_of_one_set(fit)
     statistics_bytes = one_set * sums.n_folds * sums.n_maps
 
-    # A pass: blocks are added in place, but a worker's total, a run's total and their
-    # sum exist at the same time.
+    # A pass: blocks are added in place to the sums of a run of blocks. Then a worker
+    # has three arrays at once: these, its total so far, and the sum of both.
     pass_bytes = fit.process_bytes + _block_bytes(sizes, rows) + _tile_bytes(fit, rows)
     n_copies = 3 if machines.separate_client and n_blocks > 1 else 1
     limit = machines.memory_limit
@@ -156,10 +156,10 @@ def plan_direct(fit: PlannedFit) -> Plan:
     pass_bytes += part_bytes * n_copies
 
     # the process that solves, which without workers runs the pass too
-    factor_bytes = 8 * n_components**2 if sums.whitened else 0
-    client_bytes = _bytes_to_solve(fit, one_set) + factor_bytes
+    whitener_bytes = 8 * n_components**2 if sums.whitened else 0
+    client_bytes = _bytes_to_solve(fit, one_set) + whitener_bytes
     if not machines.separate_client:
-        client_bytes = max(pass_bytes + factor_bytes, client_bytes)
+        client_bytes = max(pass_bytes + whitener_bytes, client_bytes)
     client_limit = machines.client_memory_limit
     if client_limit is None:
         client_limit = limit
@@ -198,7 +198,8 @@ def _bytes_of_one_set(fit: PlannedFit) -> int:
     """Return the bytes of the statistics of one fold and one feature map."""
     n_components = fit.n_components
     gram_numbers = layouts.TileLayout(n_components).size
-    # of Z'[Y, 1], each an exact sum of about six digits
+    # Z'Z is summed as whole numbers of one or two limbs; Z'[Y, 1] as `ExactSum`, which
+    # takes about six digits for each number. Limbs and digits have 8 bytes.
     n_moments = n_components * (fit.sizes.n_targets + 1)
     return 8 * n_limbs(fit.sizes.n_samples) * gram_numbers + 8 * 6 * n_moments
 
@@ -242,7 +243,7 @@ def _tile_bytes(fit: PlannedFit, rows: int) -> int:
 
 
 def _bytes_to_solve(fit: PlannedFit, one_set: int) -> int:
-    """Return the peak bytes of solving, without a factor of centres.
+    """Return the peak bytes of solving, without the whitener of Nyström features.
 
     `one_set` are the bytes of the statistics of one fold and one feature map.
     """
@@ -281,7 +282,7 @@ def _parts_for(n_bytes: int, room: int, cell_bytes: int) -> int:
 
 
 def n_limbs(n_samples: int) -> int:
-    """Return how many 64-bit integers the sum of so many products needs."""
+    """Return how many limbs, 64-bit integers, the sum of so many products needs."""
     # a product of features is at most 1, which is 2**FRACTION_BITS on the grid of the
     # sums
     return 1 if n_samples <= 1 << (specs.LIMB_BITS - specs.FRACTION_BITS) else 2

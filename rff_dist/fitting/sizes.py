@@ -43,7 +43,7 @@ class Sizes:
 
         Raises DataError if the dataset has no rows.
         """
-        row_passes.blocks_of(dataset)
+        row_passes.blocks_of(dataset)  # for its DataError alone
         return cls(
             n_samples=dataset.n_samples,
             n_features=dataset.n_features,
@@ -106,7 +106,7 @@ class Sums:
 
     #: One number takes a Cholesky factorisation, anything else eigenvectors.
     alpha: Alpha = "auto"
-    #: With Nyström features the solver's process also needs a factor of the centres.
+    #: Nyström features also need their whitener, of n_components² numbers.
     features: str | nystrom.Nystrom = "fourier"
     #: Folds that are summed separately, for cross-validation; 1 for none.
     n_folds: int = 1
@@ -127,6 +127,7 @@ class Sums:
 
     @property
     def whitened(self) -> bool:
+        """Whether features are Nyström's."""
         return feature_options.find_features(self.features) is not None
 
 
@@ -142,7 +143,8 @@ class PlannedFit:
     @property
     def process_bytes(self) -> int:
         """Bytes of a process before it has rows, with the angles of levels."""
-        # half as many frequencies as components, of four bytes; Nyström has no angles
-        has_angles = not self.sums.whitened
-        angles = 2 * self.n_components * self.sizes.n_levels * has_angles
-        return PROCESS_BYTES + self.sums.n_maps * angles
+        if self.sums.whitened:  # which have no angles
+            return PROCESS_BYTES
+        # half as many frequencies as components, of four bytes
+        angle_bytes = 2 * self.n_components * self.sizes.n_levels
+        return PROCESS_BYTES + self.sums.n_maps * angle_bytes

@@ -71,8 +71,8 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
         gram_products.tile_height(n_components, sketch_columns),
     )
     tile_bytes = 8 * n_components * height * fit.machines.n_threads
-    # of the sums: a worker's total, a run's total and their sum; next to the columns
-    # that are multiplied
+    # of the sums: a run's, a worker's total so far, and the sum of both; next to the
+    # columns that are multiplied
     n_copies = 3 if fit.machines.separate_client else 1
     pass_bytes = plan_without_sums.worker_bytes + angle_bytes + tile_bytes
     pass_bytes += columns_bytes * (n_copies + 1)
@@ -80,13 +80,13 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     # Memory of the solver: 5 arrays of the sketch (the test matrix, its products, their
     # copy, a root of the approximation and its eigenvectors) and 2 of a pass (columns
     # and their products).
-    factor_bytes = 8 * n_components**2 if fit.sums.whitened else 0
+    whitener_bytes = 8 * n_components**2 if fit.sums.whitened else 0
     sketch_bytes = 8 * n_components * conjugate_gradients.largest_rank(n_components)
     client_bytes = fit.process_bytes + 5 * sketch_bytes + 2 * columns_bytes
-    client_bytes += factor_bytes
+    client_bytes += whitener_bytes
     if not fit.machines.separate_client:
         # a pass runs next to the test matrix and its products
-        bytes_of_both = pass_bytes + 2 * sketch_bytes + factor_bytes
+        bytes_of_both = pass_bytes + 2 * sketch_bytes + whitener_bytes
         client_bytes = max(bytes_of_both, client_bytes)
     return replace(
         plan_without_sums,

@@ -6,6 +6,8 @@ would do, but leave behind the rows of a table from which nothing can be learned
 the user would have to say whether the target holds classes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -97,17 +99,14 @@ def prepare_table(
         **fields.values_of(job, *_SHARED_OPTIONS),
     )
 
-    # what a failure removes: nothing that was there before this run
-    to_discard = [] if locations.exists(locations.parse_location(folder)) else [folder]
-    try:
+    # A failure removes nothing that was there before this run: the folder if it is new,
+    # and the two datasets from when they are ingested, unless they replaced others.
+    new_folder = [] if locations.exists(locations.parse_location(folder)) else [folder]
+    new_datasets = [] if job.overwrite else [train_url, test_url]
+    with _discarding_on_error(new_folder):
         parts: Any = ingest.ingest(to_ingest, observer=observer)
-        if not job.overwrite:
-            to_discard += [train_url, test_url]
-        classify, why = choose_task(train_url, job)
-    except RFFDistError:
-        for url in to_discard:
-            output_places.discard(locations.parse_location(url))
-        raise
+        with _discarding_on_error(new_datasets):
+            classify, why = choose_task(train_url, job)
 
     train, test = parts
     held_out = "at random"
@@ -128,6 +127,16 @@ def prepare_table(
         why=why,
         held_out=held_out,
     )
+
+
+@contextmanager
+def _discarding_on_error(urls: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except RFFDistError:
+        for url in urls:
+            output_places.discard(locations.parse_location(url))
+        raise
 
 
 def choose_task(url: str, job: specs.Auto) -> tuple[bool, str]:
@@ -160,6 +169,7 @@ def choose_task(url: str, job: specs.Auto) -> tuple[bool, str]:
         return job.task == "classification", "as given"
     if is_text:
         return True, f"the target is text, {n_values} classes"
+    # codes of classes are whole numbers, such as 0 and 1; others are measurements
     if n_values == 2 and np.all(values == np.rint(values)):
         return True, "the target has two values"
     return False, "the target is a number"

@@ -13,7 +13,6 @@ after that.
 import dataclasses
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
 from rff_dist import fields
 from rff_dist.data import blocks, columns
@@ -21,7 +20,6 @@ from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
-from rff_dist.kmeans import shapes
 from rff_dist.kmeans import starts as kmeans_starts
 from rff_dist.models import versions
 from rff_dist.statistics import row_passes
@@ -32,7 +30,7 @@ from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import cards, publishing, specs, steps, watching
 
 _INDICES = ("adjusted_rand_index", "normalized_mutual_information")
-# written next to labels if the options of these names are set
+# Each of these arrays is written next to the labels if the option of its name is set.
 _FURTHER_ARRAYS = ("distances", "principal")
 
 
@@ -106,12 +104,13 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
             labels.discard()
             raise
 
+        further = [name for name in _FURTHER_ARRAYS if getattr(job, name)]
         record = {
             "model": None if job.model is None else redact(job.model),
             "version": None if version is None else version.number,
             "parent": None if version is None else version.parent,
             "output": redact(job.output),
-            "arrays": ["labels", *filter(partial(getattr, job), _FURTHER_ARRAYS)],
+            "arrays": ["labels", *further],
             "n_labelled": labels.n_samples,
             "data": redact(dataset.url or ""),
             "fingerprint": dataset.fingerprint(),
@@ -136,7 +135,7 @@ def describe_fit(cluster_fit: kmeans.ClusterFit) -> Summary:
         "kernel": None if kernel is None else kernel.to_dict(),
         "length_scale": stationary.own_length_scale(kernel),
         "features": feature_map.kind,
-        shapes.SHAPE: None if choice is None else choice.to_dict(),
+        "shape": None if choice is None else choice.to_dict(),
         "n_components": cluster_fit.space.n_components,
         "n_principal": feature_map.n_components if has_components else None,
         "feature_map": feature_map.digest(),
@@ -184,7 +183,7 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
 
 def publish(
     job: specs.Clustering,
-    model: kmeans_starts.Clusters,
+    clusters: kmeans_starts.Clusters,
     dataset: blocks.Dataset,
     labels: outputs.StagedOutput,
 ) -> versions.Version | None:
@@ -197,10 +196,10 @@ def publish(
     # The centres come first: labels can be written again with them.
     if job.model is not None:
         version = publishing.store(
-            model, job, dataset.url, "clustered", dataset.n_samples
+            clusters, job, dataset.url, "clustered", dataset.n_samples
         )
     try:
-        labels.finish(kmeans_labels.attributes_of(model))
+        labels.finish(kmeans_labels.attributes_of(clusters))
     except Exception as error:
         if job.model is not None:
             place, data, output = (

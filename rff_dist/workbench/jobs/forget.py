@@ -58,6 +58,12 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
     them. Raises StorageError if there is no dataset that keeps versions;
     StatisticsError or NoSuchVersionError if a model cannot be updated;
     InvalidParameterError or DataError if the file does not name rows.
+
+    If an update fails, the rows are deleted, and other rows may have their numbers, so
+    the same file must not be used again. Earlier versions of the data still hold the
+    rows, and models that were not updated still have them in their sums. To go on,
+    update these models with `force`, remove their earlier versions, and expire those of
+    the data.
     """
     location = locations.parse_location(job.data)
     require_versions(location)
@@ -108,8 +114,10 @@ def check_models(urls: Sequence[str], location: locations.Location) -> None:
 def delete(
     job: specs.Forget, location: locations.Location
 ) -> tuple[Summary, remnants.Traces]:
-    """Delete the rows that the file names, in one new version; return its record, and
-    by what the dataset's other versions and models are known.
+    """Delete the rows that the file names, in one new version.
+
+    Returns the record of the deletion, and what `remnants.find_remnants` needs to find
+    what still holds the rows.
     """
     old_version = repositories.find_snapshot(location)
     with editing.editing(location) as dataset:
@@ -171,8 +179,9 @@ def _codes_of_no_other(
 def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
     """Take the rows out of a model, and remove stored sums that include them.
 
-    The update's gate compares the errors with those of the current model. Removals are
-    forced past it; only if the update also adds new rows may it keep the old model.
+    The update also adds rows that are new since the model's last one. If there are any,
+    it keeps the old model, with the forgotten rows, if the new one's errors are larger
+    than the gate allows. If there are none, the new model is published in any case.
     """
     job = fields.build(specs.Update, {"model": url, "data": data.url})
     with output_places.hold(url, holder=do.holder):

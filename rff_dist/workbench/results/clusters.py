@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rff_dist.kmeans import shapes
 from rff_dist.storage import records
 from rff_dist.text import number, redact, some
 from rff_dist.typing import Facts, Summary
@@ -80,7 +79,7 @@ def clusters_facts(figures: Facts) -> Lines:
     if len(starts) > 1:
         worst = number(max(starts))
         inertia += f", the smallest of {len(starts)} starts (the largest: {worst})"
-    shape = figures.get(shapes.SHAPE)
+    shape = figures.get("shape")
     n_passes = words.plural(figures["n_iter"], "pass", "passes")
     if figures["converged"]:
         lloyd = f"converged after {n_passes}"
@@ -139,7 +138,7 @@ def sizes_table(weights: Any, most: int) -> Table:
 
 def numbers_tables(figures: Facts) -> list[Table]:
     """Return how many links clusters cut by their number, if several were tried."""
-    shape = figures.get(shapes.SHAPE)
+    shape = figures.get("shape")
     if shape is None or len(shape["cuts"]) < 2:
         return []
     caption = "links between neighbouring rows that are cut, by number of clusters"

@@ -24,7 +24,7 @@ def to_rich(
     parts.
 
     `next`: whether to suggest the commands that come next.
-    `details`: whether to show these too.
+    `details`: whether to show the parts of details too.
     """
     heads = filter(None, (shown.lead, shown.title))
     views: list[RenderableType] = [

@@ -1,4 +1,6 @@
+import json
 import logging
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from rff_dist import (
     save_model,
 )
 from rff_dist.errors import IntegrityError, InvalidParameterError
+from rff_dist.fitting import parameters
 from rff_dist.frequencies.designs import Orthogonal
 from rff_dist.storage.records import read_record, write_record
 from tests.plain import plain_ridge
@@ -181,3 +184,17 @@ def test_a_spec_that_draws_other_frequencies_gives_way_to_the_stored_ones(
     assert_array_equal(loaded.predict(rows[0]), fitted.predict(rows[0]))
     with refuses(InvalidParameterError, "knows no length scale"):
         _ = loaded.length_scale_
+
+
+def test_parameters_in_lists_and_mappings_come_back_from_a_card():
+    values = {
+        "kernels": [Gaussian(2.0), [Laplacian(1.0), None]],
+        "weights": {"a": Fraction(1, 2), "b": Matern()},
+        "left_out": {"a": 1, "b": [object()]},
+    }
+    card = json.loads(json.dumps({"parameters": parameters.to_card(values)}))
+    known = parameters.from_card(card, values)
+    assert known == {
+        "kernels": [Gaussian(2.0), [Laplacian(1.0), None]],
+        "weights": {"a": 0.5, "b": Matern()},
+    }
