@@ -22,7 +22,7 @@ from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster, refresh, specs, train
 from rff_dist.workbench.results import clusters, markdown, models, updates, words
-from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.document import Document, Part, Picture
 from rff_dist.workbench.results.versions import versions_table
 
 if TYPE_CHECKING:
@@ -144,10 +144,23 @@ def show_page(result: pages.Result, job: Any, run: FlowRun) -> None:
 
 
 def show_versions(model: str) -> None:
-    """Show a registered model's newest versions."""
-    table = versions_table(RegisteredModel(model), last=_N_VERSIONS)
+    """Show a registered model's newest versions, and their errors as a line."""
+    registered = RegisteredModel(model)
+    listed = registered.versions(last=_N_VERSIONS)
+    parts: list[Part] = [versions_table(registered, last=_N_VERSIONS)]
+    if len(listed) > 1:
+        # matplotlib takes a second, for which a first version need not wait
+        from rff_dist.workbench.page import pictures
+
+        figure = pictures.draw_versions(listed, title="Errors of versions")
+        if figure is not None:
+            caption = (
+                "Each version's error on the rows that it was judged by: those of its"
+                " test, of cross-validation, or the newest rows of an update."
+            )
+            parts.append(Picture(figure, "Errors of versions, as a line", caption))
     title = f"The newest versions of {redact(model)}"
-    _show("model-versions", Document(title, [table]))
+    _show("model-versions", Document(title, parts))
 
 
 def _show(what: str, document: Document) -> None:

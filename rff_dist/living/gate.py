@@ -336,10 +336,11 @@ def _error_words(before: float, now: float) -> str:
 def change_words(before: float, now: float) -> str:
     """Say how much higher or lower an error is than the one before.
 
-    >>> change_words(62.0, 59.52), change_words(62.0, 62.0)
+    >>> change_words(62.0, 59.52), change_words(62.0, 62.02)
     ('4% lower', 'the same')
     """
-    if now == before:
+    # within 0.05 %, which no table of errors shows
+    if abs(now - before) <= 5e-4 * before:
         return "the same"
     direction = "lower" if now < before else "higher"
     if before == 0:

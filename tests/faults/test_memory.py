@@ -169,7 +169,7 @@ print(peak())
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="the peak is read from /proc"
 )
-@pytest.mark.parametrize("kind", ["csv", "parquet", "npy", "npz"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_an_ingest_takes_no_more_memory_for_a_longer_file(tmp_path, kind):
     peaks = []
     sizes = []
@@ -177,17 +177,11 @@ def test_an_ingest_takes_no_more_memory_for_a_longer_file(tmp_path, kind):
     for n_samples in (400_000, 2_400_000):
         values = np.random.default_rng(0).standard_normal((n_samples, 8)).round(3)
         source = tmp_path / f"{n_samples}.{kind}"
-        match kind:
-            case "csv":
-                table = pa.table({f"c{i}": values[:, i] for i in range(8)})
-                csv.write_csv(table, source)
-            case "parquet":
-                table = pa.table({f"c{i}": values[:, i] for i in range(8)})
-                parquet.write_table(table, source, row_group_size=50_000)
-            case "npy":
-                np.save(source, values)
-            case "npz":
-                np.savez(source, X=values)
+        table = pa.table({f"c{i}": values[:, i] for i in range(8)})
+        if kind == "csv":
+            csv.write_csv(table, source)
+        else:
+            parquet.write_table(table, source, row_group_size=50_000)
         peaks.append(run_script(INGEST, source, tmp_path / f"{n_samples}.zarr"))
         sizes.append(values.nbytes)
     # Held whole, the slope is 1 or more.

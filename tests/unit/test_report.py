@@ -8,6 +8,7 @@ from matplotlib.image import imread
 
 from rff_dist.data.folding import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
+from rff_dist.models.versions import Version
 from rff_dist.selection.error_table import CrossValidation
 from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import figures
@@ -136,3 +137,18 @@ def test_clusters_differ_in_colour_or_shape_and_neighbours_in_colour():
     looks = [pictures._look(i) for i in range(42)]
     assert len(set(looks)) == 42
     assert all(one[0] != other[0] for one, other in itertools.pairwise(looks))
+
+
+def test_errors_of_versions_are_a_line_from_two_that_are_alike_on():
+    def version(number, **errors):
+        return Version(number, "", "ridge model", "", "", None, "", {"errors": errors})
+
+    listed = [version(1, rmse=3.0), version(2), version(3, rmse=2.0)]
+    figure = pictures.draw_versions(listed, title="of versions")
+    (line,) = figure.axes[0].lines
+    assert line.get_xydata().tolist() == [[1, 3.0], [3, 2.0]]
+    assert figure.axes[0].get_ylabel() == "RMSE"
+    assert pictures.draw_versions(listed[:2], title="") is None
+    assert (
+        pictures.draw_versions([listed[0], version(2, rmse=[1, 2])], title="") is None
+    )

@@ -22,9 +22,10 @@ from numpy.typing import ArrayLike
 from rff_dist.data import blocks, folding, samples
 from rff_dist.errors import DataError
 from rff_dist.kmeans import lloyd_pass, starts
+from rff_dist.models import versions
 from rff_dist.numerics import machine
 from rff_dist.recipes import model_rows
-from rff_dist.ridge import models
+from rff_dist.ridge import describe, models
 from rff_dist.selection import error_table
 from rff_dist.storage import documents
 from rff_dist.text import number
@@ -226,6 +227,31 @@ def draw_alpha_path(
     if n_lines < len(labels):
         names[n_lines - 1] += f" (of {len(labels):,} targets)"
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9)
+    return figure
+
+
+def draw_versions(listed: Sequence[versions.Version], *, title: str) -> Figure | None:
+    """Draw the error that each version was judged by, a line per target.
+
+    None if fewer than two versions have errors of the same measure. Only the first nine
+    targets are drawn.
+    """
+    measure = next(iter(listed[-1].lineage.get("errors", {})), "rmse")
+    points = []
+    for version in listed:
+        errors = version.lineage.get("errors", {}).get(measure)
+        if errors is not None:
+            points.append((version.number, np.atleast_1d(errors)[:MAX_LINES]))
+    if len(points) < 2 or len({errors.shape for _, errors in points}) > 1:
+        return None
+    numbers, heights = zip(*points, strict=True)
+    figure = figure_of(7.6, 2.6, title=title)
+    axes = figure.subplots()
+    lines = np.transpose(heights)
+    for errors, colour in zip(lines, _shades(len(lines)), strict=True):
+        axes.plot(numbers, errors, color=colour, lw=1.8, marker=".", ms=7)
+    plain_axes(axes, "version", describe.TITLES[measure])
+    axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     return figure
 
 
