@@ -19,6 +19,7 @@ from rff_dist.estimators import inputs
 from rff_dist.estimators.values import CHECKS, validated
 from rff_dist.recipes import frames
 from rff_dist.storage.columns import StoredColumn, as_column, open_column
+from rff_dist.typing import AnyArray
 
 
 def as_labelled(
@@ -33,8 +34,9 @@ def as_labelled(
     """Return a classifier's rows without targets, and the label of each row.
 
     Labels are integers, booleans, text or whole floats. For a dataset, path or URL, `y`
-    is the name of an array in its group, by default "y". DataError if a label is
-    missing, a fraction or of another type.
+    is the name of an array in its group, by default "y". `reset` is True in a first
+    fit; `adds_levels` if new levels of categories may join the recipe's lists. Raises
+    DataError if a label is missing, a fraction or of another type.
     """
     if y is None and not inputs.is_stored(X):
         raise DataError(
@@ -42,30 +44,53 @@ def as_labelled(
             " None"
         )
     if inputs.is_in_memory(X):
-        y = as_labels(y)
-        X = frames.as_table(X)
-        encoded = inputs.encoded_rows(
-            estimator, X, reset=reset, adds_levels=adds_levels
+        return _from_memory(
+            estimator, X, as_labels(y), sample_weight, reset, adds_levels
         )
-        if encoded is None:
-            X, y = validated(estimator, X, y, reset=reset, **CHECKS)
-        else:
-            y = column_or_1d(y, warn=True)
-        if y.dtype.kind == "O":
-            # says which label is missing, where scikit-learn says that their type is
-            # unknown
-            as_column(y)
-        check_classification_targets(y)
-        labels = as_column(y)
-        if encoded is not None:
-            array_checks.require_rows({"X": encoded.n_samples, "y": labels.n_samples})
-            return inputs.completed(encoded, None, sample_weight), labels
-        return inputs.memory_dataset(X, None, sample_weight), labels
     if xarrays.is_xarray(X):
         expected = () if reset else getattr(estimator, "feature_names_in_", ())
-        X = xarrays.open_xarray(X, y, sample_weight, expected=expected)
-        y = None
-        sample_weight = None
+        grid = xarrays.open_xarray(X, y, sample_weight, expected=expected)
+        # a grid has its own labels and weights, as a stored dataset
+        return _from_outside(estimator, grid, None, None, reset)
+    return _from_outside(estimator, X, y, sample_weight, reset)
+
+
+def _from_memory(
+    estimator: BaseEstimator,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    reset: bool,
+    adds_levels: bool,
+) -> tuple[Dataset, columns.Column]:
+    """Return the rows and labels of arrays, frames and lists."""
+    table = frames.as_table(X)
+    encoded = inputs.encoded_rows(
+        estimator, table, reset=reset, adds_levels=adds_levels
+    )
+    if encoded is None:
+        X, y = validated(estimator, table, y, reset=reset, **CHECKS)
+        return inputs.memory_dataset(X, None, sample_weight), _checked_labels(y)
+
+    # the recipe's checks replace scikit-learn's, which refuse text in X
+    labels = _checked_labels(column_or_1d(y, warn=True))
+    array_checks.require_rows({"X": encoded.n_samples, "y": labels.n_samples})
+    return inputs.completed(encoded, None, sample_weight), labels
+
+
+def _checked_labels(y: AnyArray) -> columns.Column:
+    """Return labels in memory as a column; DataError names a row without a label."""
+    if y.dtype.kind == "O":
+        # scikit-learn would say only that the type of the labels is unknown
+        as_column(y)
+    check_classification_targets(y)
+    return as_column(y)
+
+
+def _from_outside(
+    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, reset: bool
+) -> tuple[Dataset, columns.Column]:
+    """Return the rows and labels of a stored dataset, of an open grid or of Dask's."""
     dataset = inputs.as_dataset(
         estimator, X, None, sample_weight, reset=reset, supervised=False
     )

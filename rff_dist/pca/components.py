@@ -8,9 +8,9 @@ Then the rows z·√V/d with weights w·d/V have the mean s/√V and the covaria
 
     Σ w zz'/d − ss'/V,
 
-whose eigenvalues are those of D^(−1/2) K D^(−1/2) without the largest, 1, which depends
-on degrees only. The scores are the random walk's eigenfunctions, nearly constant on
-clusters.
+whose eigenvalues are those of D^(−1/2) K D^(−1/2), where D is the diagonal matrix of
+degrees, without the largest, 1, which depends on degrees only. The scores are the
+random walk's eigenfunctions, nearly constant on clusters.
 
 Schölkopf, Smola & Müller (1998), Nonlinear component analysis as a kernel eigenvalue
 problem; von Luxburg (2007), A tutorial on spectral clustering, section 4; Alzate &
@@ -63,7 +63,9 @@ class PrincipalComponents:
 def principal_components(
     statistics: RidgeStatistics, n_components: int
 ) -> PrincipalComponents:
-    """Like `sklearn.decomposition.PCA(n_components)` of Z, from sums, O(D³).
+    """Like `sklearn.decomposition.PCA(n_components)` of Z, from sums.
+
+    The time grows with the cube of the number of features.
 
     n is the number of observations: if weights repeat rows, these count as repetitions.
     Otherwise the covariance is that of the weighted rows times n/(n − 1). Warns and
@@ -73,14 +75,24 @@ def principal_components(
     """
     equations = statistics.normal_equations(fit_intercept=True)
     n = equations.n_samples
+    # what centring subtracts is Σw·z̄z̄'
+    subtracted = equations.sum_of_weights * float(
+        np.square(equations.feature_means).sum()
+    )
     return _decomposed(
-        equations, n_components, divisor=statistics.sum_of_weights * (n - 1) / max(n, 1)
+        equations,
+        n_components,
+        divisor=statistics.sum_of_weights * (n - 1) / max(n, 1),
+        subtracted=subtracted,
     )
 
 
 def _decomposed(
-    equations: NormalEquations, n_components: int, *, divisor: float
+    equations: NormalEquations, n_components: int, *, divisor: float, subtracted: float
 ) -> PrincipalComponents:
+    """Return the leading eigenvectors of a Gram from which a rank-one matrix with the
+    trace `subtracted` was subtracted; a variance is an eigenvalue over `divisor`.
+    """
     width = len(equations.gram)
     n_samples = equations.n_samples
     if n_samples < 2:
@@ -93,10 +105,7 @@ def _decomposed(
             f"`n_components` is {n_components}; expected a number from 1 to {width},"
             " the number of features that principal components are made of"
         )
-    # centring subtracted Σw·z̄z̄', so rounding has the scale of the uncentred Gram
-    subtracted = equations.sum_of_weights * float(
-        np.square(equations.feature_means).sum()
-    )
+    # rounding has the scale of the Gram before the subtraction
     resolution = width * EPS
     total = float(np.trace(equations.gram))
     if total <= resolution * (subtracted + total) + equations.gram_error:
@@ -274,27 +283,28 @@ def spectral_components(
     # s/√volume
     mean = degrees.sums / np.sqrt(volume)
     gram = equations.gram
-    # in strips: the outer product would be a second matrix of D²
+    # in strips: the whole outer product would be a second matrix of the Gram's size
     for start in range(0, len(gram), 512):
         gram[start : start + 512] -= np.outer(mean[start : start + 512], mean)
-    # `_decomposed` measures rounding by what centring subtracted, Σw·z̄z̄': this z̄
-    # makes it the product
-    #   above
-    shift = mean / np.sqrt(equations.sum_of_weights)
     principal = _decomposed(
-        replace(equations, feature_means=shift), n_components, divisor=1.0
+        equations,
+        n_components,
+        divisor=1.0,
+        subtracted=float(np.square(mean).sum()),
     )
     return replace(principal, means=mean), volume
 
 
 def leading_directions(gram: FloatArray, n_leading: int) -> FloatArray:
-    """Return v/√λ of the leading eigenvectors of Σ w zz'/d, shape (D, n_leading).
+    """Return v/√λ of the leading eigenvectors of Σ w zz'/d.
 
-    Rows times these are √d times eigenvectors of D^(−1/2) K D^(−1/2), the first of them
-    constant on each connected cluster.
+    The shape is (n_features, n_leading), with no more columns than features. Rows times
+    these are √d times eigenvectors of D^(−1/2) K D^(−1/2), the first of them constant
+    on each connected cluster.
     """
     width = len(gram)
     n_leading = min(n_leading, width)
+    # the bits of eigenvectors depend on the number of threads
     with machine.using_threads(1):
         eigenvalues, vectors = scipy.linalg.eigh(
             gram, subset_by_index=[width - n_leading, width - 1]

@@ -160,7 +160,7 @@ class _Numbers:
             values[:, first : first + len(parts)] = np.column_stack(parts)
         rows = blocks.Rows(blocks.Block(0, first_row, first_row + len(values)), values)
         all_columns = np.arange(values.shape[1])
-        self.sample = self.sample + row_samples.sample_columns(rows, all_columns)
+        self.sample = self.sample + row_samples.sample_block(rows, all_columns)
         is_finite = np.isfinite(values)
         self.sums = self.sums + np.where(is_finite, values, 0.0).sum(axis=0)
         self.counts = self.counts + is_finite.sum(axis=0)

@@ -24,8 +24,9 @@ from rff_dist.data.blocks import Rows
 from rff_dist.frequencies import uniforms
 from rff_dist.typing import FloatArray, IntArray, frozen
 
-# A sample's rows, at most and at least: the latter with many columns. Bins by a float's
-# bits, in place of a sample, would lose the bulk of a column that lies far from 0.
+# A sample has MAX_ROWS rows; of many columns fewer, but at least MIN_ROWS. A histogram
+# by the leading bits of floats would need no sample, but would put most values of a
+# column that lies far from 0 into one bin.
 MAX_ROWS = 4096
 MIN_ROWS = 512
 # numbers in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
@@ -63,8 +64,11 @@ def sample_size(n_columns: int) -> int:
     return max(MIN_ROWS, min(MAX_ROWS, MAX_VALUES // n_columns))
 
 
-def sample_columns(rows: Rows, columns: IntArray) -> RowSample:
-    """Return the sample of some columns of a block's rows, without rows of weight 0."""
+def sample_block(rows: Rows, columns: IntArray) -> RowSample:
+    """Return the sample of a block's rows, with these columns only.
+
+    Rows of weight 0 are never in it.
+    """
     size = sample_size(len(columns))
     keys = uniforms.row_words(
         _KEY_SEED, 0, rows.block.start, rows.block.start + len(rows.X)

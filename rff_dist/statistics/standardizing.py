@@ -151,7 +151,7 @@ def _rank_columns(
     if not len(columns):
         return
     sample = row_passes.sum_rows(
-        dataset, row_samples.sample_columns, columns, engine=engine, label="ranks"
+        dataset, row_samples.sample_block, columns, engine=engine, label="ranks"
     )
     for column, values in zip(columns.tolist(), sample.values.T, strict=True):
         rank = column_maps.rank_map(column, values, sample.weights)

@@ -79,10 +79,10 @@ def check_output(
     cannot be written.
 
     With `overwrite`, a folder is replaced only if it is empty or has one of the files
-    in `marker`, a model by a model only; a registered model or a version of one is
-    never replaced. To learn
-    whether a local folder can be written, an empty folder is made there and removed:
-    permissions do not tell whether a file system is full or read-only.
+    in `marker`, and only by the same kind of content: a model by a model. A registered
+    model or a version of one is never replaced. To learn whether a local folder can be
+    written, an empty folder is made there and removed: permissions do not tell whether
+    a file system is full or read-only.
     """
     for source in inputs:
         if _overlap(location, source):
@@ -123,8 +123,9 @@ def _check_replacing(
         )
     if not overwrite and not is_unfinished(location):
         raise _exists_already(location)
-    is_same = (RECORD in manifest) == is_model
-    if is_same and any(has_file(location, name) for name in marker):
+    holds_model_there = RECORD in manifest
+    has_marker = any(has_file(location, name) for name in marker)
+    if holds_model_there == is_model and has_marker:
         return
     is_folder = location.is_local and os.path.isdir(location.path)
     if not is_folder or os.listdir(location.path):
@@ -353,7 +354,7 @@ class _Hold:
         )
 
     def note(self, file: str) -> None:
-        """Take the run's own publication for what was there."""
+        """Remember a file that this run itself published, so `check` accepts it."""
         if self._lock is not None:
             return
         try:
@@ -411,10 +412,13 @@ def check_held(location: Location) -> None:
 def publish_bytes(
     location: Location, key: str, content: bytes, *, expected: TaggedBytes | None
 ) -> None:
-    """Replace the file that leads to an output, if it and the place are as this run
-    read them; else raise ConflictError or OutputBusyError.
+    """Replace the file that leads to an output.
+
+    Raises OutputBusyError if another run has published at the place since this one
+    began, ConflictError if the file is not `expected`, which this run has read.
     """
-    # In this order: who publishes after the look is noticed by the condition.
+    # The check comes first: if another run publishes after it, the file is no longer
+    # the expected one, and `replace_bytes` refuses.
     check_held(location)
     store = open_store(location, read_only=False)
     if not replace_bytes(store, key, content, expected=expected, where=location):
@@ -423,7 +427,7 @@ def publish_bytes(
 
 
 def note_published(location: Location, key: str) -> None:
-    """Take this run's own publication for what was there when it began."""
+    """Remember what this run itself published, so `check_held` accepts it."""
     held = _held.get().get(location.url)
     if held is not None:
         held.note(key)

@@ -8,14 +8,13 @@ job ended, or keep half-written predictions out of sight.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rff_dist import fields
 from rff_dist.classify import predict as class_prediction
 from rff_dist.data.blocks import Dataset
 from rff_dist.data.grids import GridDataset
@@ -68,12 +67,6 @@ _HAVE = {
     "classifier": "a classifier has",
     "clusters": "clusters have",
 }
-#: What each kind of model writes first, and the pass that writes it.
-_WRITERS: dict[str, tuple[str, Callable[..., int]]] = {
-    "regression": ("predictions", prediction.predict),
-    "classifier": ("labels", class_prediction.predict),
-    "clusters": ("labels", kmeans_labels.write_labels),
-}
 
 
 @frozen
@@ -106,38 +99,37 @@ def open_model(url: PathLike) -> ScoringModel:
 
 
 def open_rows(
-    url: str, scoring: ScoringModel, names: Facts
+    url: str, scoring: ScoringModel, arguments: Facts
 ) -> datasets.ZarrDataset | GridDataset:
     """Open the rows that a model is to score.
 
-    `names` are arguments of `open_dataset`; by default no `y` is read. Raises DataError
+    `arguments` are those of `open_dataset`; by default no `y` is read. Raises DataError
     if the columns are not those that the model was trained on; StorageError if there
     are no rows.
     """
-    arguments = _on_grid(url, scoring, {"y": None, **names})
-    dataset: datasets.ZarrDataset | GridDataset = datasets.open_dataset(
-        url, **arguments
-    )
+    complete = _on_grid(url, scoring, {"y": None, **arguments})
+    dataset: datasets.ZarrDataset | GridDataset = datasets.open_dataset(url, **complete)
     check_rows(url, dataset, scoring)
     return dataset
 
 
-def _on_grid(url: str, scoring: ScoringModel, names: Facts) -> Summary:
-    """Return the arguments of `open_dataset`.
+def _on_grid(url: str, scoring: ScoringModel, arguments: Facts) -> Summary:
+    """Return the arguments of `open_dataset`, completed for a grid.
 
-    If the data are a grid with the model's variables, these are its inputs and target.
+    If the data are a grid with the model's variables, these are its inputs and target,
+    unless the arguments name others.
     """
-    arguments = dict(names)
-    if names.get("x", "X") != "X":
-        return arguments
+    complete = dict(arguments)
+    if arguments.get("x", "X") != "X":
+        return complete
     card = scoring.model.card
-    inputs = grids.find_inputs(url, names.get("version"), card)
+    inputs = grids.find_inputs(url, arguments.get("version"), card)
     if inputs is not None:
-        arguments["x"] = inputs
+        complete["x"] = inputs
         targets = card.get("target_names") or ["y"]
-        if names["y"] == "y" and len(targets) == 1:
-            arguments["y"] = targets[0]
-    return arguments
+        if arguments["y"] == "y" and len(targets) == 1:
+            complete["y"] = targets[0]
+    return complete
 
 
 def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
@@ -211,7 +203,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
     with ExitStack() as stack:
         stack.enter_context(output_places.hold(job.output, holder=do.holder))
         url = job.source.data
-        names = job.source.names()
+        arguments = job.source.names()
         reads_table = tables.is_table(url)
         if reads_table:
             staged = locations.new_hidden_folder(output, "rows")
@@ -221,8 +213,8 @@ def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
                 job, scoring.model.card, staged, observer=do.observer
             )
             url = stack.enter_context(rows)
-            names = {}
-        dataset = open_rows(url, scoring, names)
+            arguments = {}
+        dataset = open_rows(url, scoring, arguments)
         if writes_table and isinstance(dataset, GridDataset):
             raise InvalidParameterError(
                 f"`output` is {redact(job.output)}, a table, and the data are a grid;"
@@ -318,15 +310,38 @@ def write_group(
 ) -> Summary:
     """Write a new Zarr group, and return the names of its `arrays`, and `n_samples`."""
     model: Any = scoring.model
-    first, write = _WRITERS[scoring.kind]
-    names = [name for name, extra in _EXTRAS.items() if extra.kind == scoring.kind]
-    how = fields.values_of(job, *names)
+    arrays = ["labels"]
     if scoring.kind == "regression":
-        how["column_names"] = model.card.get("target_names")
-    n_samples = write(
-        dataset, model, url, engine=engine, overwrite=job.overwrite, **how
-    )
-    arrays = [first]
+        arrays = ["predictions"]
+        n_samples = prediction.predict(
+            dataset,
+            model,
+            url,
+            engine=engine,
+            std=job.std,
+            coverage=job.coverage,
+            column_names=model.card.get("target_names"),
+            overwrite=job.overwrite,
+        )
+    elif scoring.kind == "classifier":
+        n_samples = class_prediction.predict(
+            dataset,
+            model,
+            url,
+            engine=engine,
+            probabilities=job.probabilities,
+            overwrite=job.overwrite,
+        )
+    else:
+        n_samples = kmeans_labels.write_labels(
+            dataset,
+            model,
+            url,
+            engine=engine,
+            distances=job.distances,
+            principal=job.principal,
+            overwrite=job.overwrite,
+        )
     for name in wanted_of(job):
         arrays += _EXTRAS[name].arrays
     if isinstance(dataset, GridDataset):
@@ -339,8 +354,8 @@ def _columns_of(scoring: ScoringModel) -> list[str] | None:
     model: Any = scoring.model
     if scoring.kind == "classifier":
         return [str(label) for label in class_prediction.read_classes(model).tolist()]
-    names: list[str] | None = model.card.get("target_names")
-    return names
+    target_names: list[str] | None = model.card.get("target_names")
+    return target_names
 
 
 @watching.watched
@@ -361,14 +376,13 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
     model: Any = scoring.model
     with ExitStack() as stack:
         url = job.source.data
-        names = job.source.names()
+        arguments = job.source.names()
         if tables.is_table(url):
             table = _rows_of_table(job, model.card, do)
-            url, names = stack.enter_context(table)
-        names = _on_grid(url, scoring, names)
+            url, arguments = stack.enter_context(table)
         measure: Any
         if scoring.kind == "regression":
-            dataset = open_rows(url, scoring, names)
+            dataset = open_rows(url, scoring, arguments)
             if dataset.n_targets < 1:
                 raise DataError(
                     f"{redact(job.source.data)} has no targets to compare with; name"
@@ -379,7 +393,8 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
                 evaluate_rows = prediction.calibrate
             measure = partial(evaluate_rows, dataset)
         else:
-            dataset, labels = open_labelled(url, names["y"], names)
+            complete = _on_grid(url, scoring, arguments)
+            dataset, labels = open_labelled(url, complete["y"], complete)
             check_rows(url, dataset, scoring)
             if scoring.kind == "clusters":
                 measure = partial(kmeans_labels.evaluate, dataset, labels)
@@ -396,7 +411,8 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
 def _rows_of_table(
     job: specs.Evaluate, card: Facts, do: steps.Runner
 ) -> Iterator[tuple[str, Summary]]:
-    """Yield the URL of a table's rows as a temporary dataset, and its array names.
+    """Yield the URL of a table's rows as a temporary dataset, and the arguments of
+    `open_dataset` for it.
 
     Raises InvalidParameterError if workers on other machines are to read the rows.
     """

@@ -103,11 +103,17 @@ def ingest_more(
         )
         if not opened:
             n_rows = dataset.n_before
-            return IngestResult(n_rows, n_rows, (), tuple(skipped), 0)
+            return IngestResult(
+                n_before=n_rows,
+                n_after=n_rows,
+                ingested=(),
+                skipped=tuple(skipped),
+                dropped_rows=0,
+            )
 
         table = opened[0].table
-        # Rows are then read twice: for their ids, and as a whole. Only a query's cannot
-        # be, and it is the only input.
+        # Rows with ids are read twice: first only their ids, then all columns. A query
+        # can be read only once, so its rows are kept; it is always the only input.
         if has_ids:
             types = dict(zip(table.schema.names, table.schema.types, strict=True))
             table = arrow_files.rereadable(stack, table, types)
@@ -147,13 +153,14 @@ def _create(
     write_options = replace(write_options, overwrite=False)
     dataset = ingest(sources, location.url, roles, write_options, options)
     remembered = dataset.attributes
+    sources_read = row_sources.known_sources(remembered)
     return IngestResult(
-        0,
-        dataset.n_samples,
-        tuple(str(entry["name"]) for entry in row_sources.known_sources(remembered)),
-        (),
-        int(remembered.get(attributes.DROPPED, 0)),
-        dataset.version,
+        n_before=0,
+        n_after=dataset.n_samples,
+        ingested=tuple(str(entry["name"]) for entry in sources_read),
+        skipped=(),
+        dropped_rows=int(remembered.get(attributes.DROPPED, 0)),
+        version=dataset.version,
         table=row_sources.followed_table(remembered),
     )
 
@@ -169,8 +176,8 @@ def _append(
 ) -> IngestResult:
     """Append all rows in one commit.
 
-    A query without `:n_ingested` that was ingested before repeats rows, of which the
-    result warns.
+    `repeats_query`: whether the query was ingested before and lacks `:n_ingested`, so
+    that it repeats rows; the result then warns of them.
     """
     journal = Journal()
     monitor = existing.monitor_of(dataset)
@@ -180,12 +187,10 @@ def _append(
     if ID in dataset.headers:
         known_rows = _known_rows(dataset, opened, replaces=replace_ids)
 
-    # called after the last batch, whose reading fills the journal and the monitor
+    # `batches` fill the journal and the monitor while `append_batches` reads them; it
+    # calls `change` after the last one, when these are complete.
     def change(remembered: Facts) -> Facts | None:
-        digests = {str(entry["sha256"]) for entry in journal.entries}
-        is_known = bool(digests & row_sources.known_digests(remembered))
-        # A query may find no row, or those of the last time: nothing is appended then.
-        if is_query and (is_known or not journal.n_read):
+        if is_query and _has_nothing_new(journal, remembered):
             return None
         changed = attributes.attributes_after(roles, journal, remembered)
         return changed | {SEEN: monitor.summary()}
@@ -200,7 +205,12 @@ def _append(
     )
     names = tuple(source.provenance.name for source in opened)
     result = IngestResult(
-        added.n_before, added.n_after, names, (), journal.n_dropped, added.version
+        n_before=added.n_before,
+        n_after=added.n_after,
+        ingested=names,
+        skipped=(),
+        dropped_rows=journal.n_dropped,
+        version=added.version,
     )
     if is_query and added.version is None:
         return replace(result, ingested=(), skipped=names)
@@ -212,6 +222,13 @@ def _append(
             result, n_replaced=known_rows.n_replaced, n_known=known_rows.n_same
         )
     return replace(result, unlike=tuple(monitor.findings()))
+
+
+def _has_nothing_new(journal: Journal, remembered: Facts) -> bool:
+    """Return whether a query found no row, or the rows of an earlier time."""
+    digests = {str(entry["sha256"]) for entry in journal.entries}
+    is_known = bool(digests & row_sources.known_digests(remembered))
+    return is_known or not journal.n_read
 
 
 def _refuse_other_options(

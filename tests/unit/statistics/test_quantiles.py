@@ -18,7 +18,7 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.features.column_maps import N_CELLS, rank_map
 from rff_dist.statistics import inspection, standardizing
-from rff_dist.statistics.row_samples import RowSample, sample_columns
+from rff_dist.statistics.row_samples import RowSample, sample_block
 from tests.refusals import refuses
 
 ENGINE = SerialEngine(1)
@@ -96,10 +96,10 @@ def test_samples_add_up_to_the_same_in_any_order(order, seed):
     edges = [0, 1, 700, 701, 5_003, 8_000, 9_001]
     columns = np.array([1])
     parts = [
-        sample_columns(Rows(Block(i, a, b), X[a:b], None, weights[a:b]), columns)
+        sample_block(Rows(Block(i, a, b), X[a:b], None, weights[a:b]), columns)
         for i, (a, b) in enumerate(itertools.pairwise(edges))
     ]
-    whole = sample_columns(Rows(Block(0, 0, len(X)), X, None, weights), columns)
+    whole = sample_block(Rows(Block(0, 0, len(X)), X, None, weights), columns)
     total = parts[order[0]]
     for i in order[1:]:
         total = total + parts[i]
@@ -117,7 +117,7 @@ def test_the_sample_is_as_good_as_random():
     rows = Rows(
         Block(0, 0, n_samples), np.arange(n_samples, dtype=np.float64)[:, np.newaxis]
     )
-    chosen = np.sort(sample_columns(rows, np.array([0])).values[:, 0])
+    chosen = np.sort(sample_block(rows, np.array([0])).values[:, 0])
     uniform = (np.arange(4_096) + 0.5) / 4_096
     assert np.abs(chosen / n_samples - uniform).max() < 2 / 64  # Kolmogorov, as above
     for modulus in (2, 3, 4, 8):
