@@ -19,14 +19,13 @@ type AnyArray = NDArray[Any]
 type AnyDType = np.dtype[Any]
 type BitArray = NDArray[np.uint64]
 type PathLike = str | os.PathLike[str]
-# JSON values by name, for functions that add to them
+# JSON values by name in a dict of its own, which whoever gets it may change
 type Summary = dict[str, Any]
-
-EPS = float(np.finfo(np.float64).eps)  # the distance from 1 to the next float64
-
-# JSON values by name, for functions that only read them, such as a group's attributes
+# JSON values by name, to read only: others may share them, as a group's attributes
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, AnyArray]
+
+EPS = float(np.finfo(np.float64).eps)  # the distance from 1 to the next float64
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -54,9 +54,10 @@ class Engine(ABC):
     """Run passes over blocks. Every implementation returns the same bits.
 
     Three rules for functions make any retry harmless: they are pure, they do not change
-    their arguments, and they pickle (closures and lambdas do, by cloudpickle). The one
-    argument that may change is the total of earlier blocks, to which a `BlockTask` that
-    `adds` adds its result. A retry begins from a total that the failure did not touch.
+    their arguments, and they pickle (closures and lambdas do, by cloudpickle). One
+    exception: a `BlockTask` of `rff_dist.data.blocks` with `adds=True` is also called
+    with the total of earlier blocks, and adds its result to that total in place. A
+    retry begins from a total that the failure did not touch.
     """
 
     #: Called with every event of `rff_dist.engines.events`, from the thread that runs
@@ -163,7 +164,7 @@ class Engine(ABC):
         but in any order and grouping. A worker gets blocks in runs of consecutive
         ones. It has at most three results in memory: its total so far, the total of its
         present run, and the sum of both; and the result of one block, unless `function`
-        is a `BlockTask` that `adds`.
+        adds to the total in place, as the class describes.
 
         Parameters
         ----------
@@ -290,7 +291,11 @@ def _with_digests(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 def begin_block[S, T](
     function: Callable[[Block, S], T], block: Block, state: S
 ) -> Callable[..., T]:
-    """Read a block's rows, and return the call that does the rest."""
+    """Begin with a block: return the call that gives the function's result.
+
+    A `BlockFunction` reads the block's rows now; of a plain function nothing runs
+    before that call.
+    """
     if isinstance(function, BlockFunction):
         return function.begin(block, state)
     return partial(function, block, state)

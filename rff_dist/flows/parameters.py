@@ -42,6 +42,8 @@ class Parameters:
         checked = {
             name: self.options[name].check(value) for name, value in values.items()
         }
+        # A place that cannot be written, or that two options name and one replaces,
+        # is a StorageError; in a flow's form it is a wrong parameter like any other.
         try:
             places.check(
                 (name, option.declared, checked.get(name))

@@ -1,8 +1,9 @@
 """Ridge for one alpha, or one per target, by a Cholesky factorisation.
 
 Normal equations and alpha go in; coefficients come out, with the rank and a status that
-says how far to trust them. `scipy.linalg.solve` would say nothing where alpha is below
-the rounding error of the Gram matrix, and would crash where that is large.
+says how far to trust them. `scipy.linalg.solve` would say nothing if alpha is below the
+rounding error of the Gram matrix, and would crash with more than some 14,000 components
+(see `triangular`). In formulas A is the Gram.
 """
 
 from collections.abc import Sequence
@@ -36,12 +37,13 @@ def solve_cholesky(
     """Like `scipy.linalg.solve(gram + alpha·I, moments, assume_a="pos")`.
 
     Takes n_components³/3 floating-point operations per different alpha, and one float64
-    array of the Gram's size. With `overwrite_gram` it is factored in its own memory,
-    but for a Gram that is not C-ordered float64, targets with different alphas, and an
-    alpha below the floor, since the eigenvalues may then be needed. For more than some
-    20 values of alpha `eigen.decompose` is cheaper. Only the upper triangle of the Gram
-    is read. All cores of the process are used; the bits of a Cholesky solution do not
-    depend on their number, those of the fallback to eigenvalues do.
+    array of the Gram's size. With `overwrite_gram` it is factored in its own memory. It
+    is copied all the same if it is not C-ordered float64, if targets have different
+    alphas, or if alpha is below the floor, since the eigenvalues may then be needed.
+    For more than some 20 values of alpha `eigen.decompose` is cheaper. Only the upper
+    triangle of the Gram is read. All cores of the process are used; the bits of a
+    Cholesky solution do not depend on their number, those of the fallback to
+    eigenvalues do.
 
     The status is ILL_CONDITIONED, with a LinAlgWarning, if alpha and the smallest
     eigenvalue are both below the floor. If alpha = 0 and the Gram is singular, or if
@@ -64,6 +66,7 @@ def solve_cholesky(
     different = np.unique(penalty)
     parts = []
     with machine.tile_pool() as pool:
+        # eigenvalues, and alphas, below it are rounding error
         floor = prepared.floor()
         for value in different.tolist():
             targets = np.flatnonzero(penalty == value)
@@ -79,7 +82,7 @@ def solve_cholesky(
             solved = _solve_shared(part, value, floor, pool, overwrite_gram=in_place)
             parts.append((targets, solved))
     if len(parts) == 1:
-        return solved
+        return parts[0][1]
     return _join(parts)
 
 

@@ -71,13 +71,10 @@ class RawTable:
     notes: Sequence[str] = ()
     #: whether rows behind the first batch can be read only once
     is_read_once: bool = False
-    #: of a file of text: the decimal point of numbers that could have either
+    #: whether types are guesses by the first texts of each column
+    is_text_file: bool = False
+    #: the decimal point of a text file's numbers that could have either
     decimal: str | None = None
-
-    @property
-    def is_text_file(self) -> bool:
-        """Whether types are guesses by the first texts of each column."""
-        return self.decimal is not None
 
     def first_rows(self, wanted_types: Types) -> pyarrow.RecordBatch | None:
         """Return the first rows of some columns; None if the table is empty.
@@ -178,7 +175,7 @@ def _floats(column: pyarrow.Array) -> np.ndarray:
 def column_of(values: Sequence[Any]) -> pyarrow.Array:
     """Return Python's values as a column of one type, which is text if they differ.
 
-    Text that stands for a missing value is missing among others.
+    Text that stands for a missing value is missing among values that are not text.
     """
     kinds = {type(value) for value in values if not _is_missing(value)}
     if kinds <= {str}:
@@ -362,7 +359,10 @@ def expecting_types(path: Path) -> Iterator[None]:
 
 
 def types_to_read(wanted_types: Types, schema: pyarrow.Schema) -> Types:
-    """Return the types to read by, where a reader does not make texts of numbers."""
+    """Return the types to read by, for readers that cannot turn numbers into text.
+
+    They read such columns as numbers, and `cast_columns` makes texts of these.
+    """
     read_types = {}
     for name, wanted_type in wanted_types.items():
         stored_type = schema.field(name).type

@@ -55,14 +55,16 @@ DEFAULT_LENGTH_SCALES: tuple[ScaleChoice, ...] = tuple(
 )
 
 
-# A part with less of the variance of the kernel's functions is left out. Its weight
-# alone does not tell: a wide length scale has a large weight, and varies little.
+# A tuned kernel loses the parts whose functions have less than this share of the
+# variance. Their weights would not tell: a part with a wide length scale has a large
+# weight, but hardly varies.
 SMALLEST_PART = 0.003
-# But next to one with nearly all of the weight, which is almost constant, the rounding
-# of Z'Z hides others: of 600 rows cross-validated squared errors were 0.007 with the
-# exact kernel, and 0.133 with features, where a part had a weight of 8e-5.
+# It also loses parts with less than this share of the weight. If an almost constant
+# part has nearly all of it, the rounding of Z'Z hides small ones: on 600 rows, with a
+# part of weight 8e-5, cross-validated squared errors were 0.007 with the exact kernel
+# but 0.133 with features.
 SMALLEST_WEIGHT = 0.001
-ROWS_OF_PARTS = 256  # that variances are of
+ROWS_OF_PARTS = 256  # rows from which these variances are estimated
 
 
 @frozen
@@ -76,12 +78,18 @@ class Candidate:
     length_scale: ScaleChoice = TimesMedian(1.0)
     #: None takes the kind of the options.
     features: str | nystrom.Nystrom | None = None
-    #: Whether columns are transformed first, by maps that the evidence tunes; see
-    #: `features.column_maps`.
+    #: Whether columns are transformed first, by maps that the evidence tunes together
+    #: with the length scales, so only with "evidence"; see `features.column_maps`.
     mapped: bool = False
 
     def __post_init__(self) -> None:
+        if self.mapped and self.length_scale != "evidence":
+            raise InvalidParameterError(
+                f"`length_scale` is {self.length_scale!r} with `mapped`; expected"
+                " 'evidence', which tunes the maps too"
+            )
         if isinstance(self.length_scale, TimesMedian):
+            # raises if the kernel takes no length scale
             stationary.with_length_scale(self.kernel, 1.0)
         elif isinstance(self.length_scale, str):
             if self.length_scale != "evidence":
@@ -209,12 +217,12 @@ class Draws:
         self._median = median_distances.MedianDistances(
             prepared.dataset, prepared.standardizer, seed=options.seed
         )
-        self._tuned: dict[tuple[base.Kernel, bool], base.Kernel] = {}
-        # with a standardizer whose maps of columns were tuned with a kernel
-        self._mapped: dict[base.Kernel, prepare.PreparedDataset] = {}
+        self._tuned: dict[
+            tuple[base.Kernel, bool], tuple[base.Kernel, prepare.PreparedDataset]
+        ] = {}
 
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
-        kernel = self.kernel(candidate)
+        kernel, prepared = self._kernel_and_dataset(candidate)
         options = self._options
         described = feature_options.KernelFeatures(
             kernel=kernel,
@@ -225,17 +233,23 @@ class Draws:
             map=options.map,
             precision="standard" if options.precision == "auto" else options.precision,
         )
-        return self._prepared_for(candidate).draw(described, seed=options.seed)
+        return prepared.draw(described, seed=options.seed)
 
-    def _prepared_for(self, candidate: Candidate) -> prepare.PreparedDataset:
-        """Return the dataset with columns mapped if the candidate has them mapped."""
-        if not candidate.mapped:
-            return self._prepared
-        self.kernel(candidate)
-        return self._mapped[candidate.kernel]
+    def _kernel_and_dataset(
+        self, candidate: Candidate
+    ) -> tuple[base.Kernel, prepare.PreparedDataset]:
+        """Return a candidate's kernel with numbers as length scales, and the dataset
+        that it is for: with mapped columns if the candidate has `mapped`.
+        """
+        if candidate.length_scale == "evidence":
+            key = candidate.kernel, candidate.mapped
+            if key not in self._tuned:
+                self._tuned[key] = self._tune(candidate)
+            return self._tuned[key]
+        return self._kernel(candidate), self._prepared
 
-    def kernel(self, candidate: Candidate) -> base.Kernel:
-        """Return a candidate's kernel with numbers as length scales."""
+    def _kernel(self, candidate: Candidate) -> base.Kernel:
+        """Return the kernel of a candidate that is not tuned."""
         kernel = candidate.kernel
         if self._prepared.levels:
             kernel = kernel.with_categories(sorted(self._prepared.levels))
@@ -248,41 +262,42 @@ class Draws:
             )
         if length_scale is None:
             return kernel
-        if not isinstance(length_scale, str):
-            return stationary.with_length_scale(kernel, length_scale)
-        # "evidence"
-        key = candidate.kernel, candidate.mapped
-        if key not in self._tuned:
-            self._tuned[key] = self._tune(candidate)
-        return self._tuned[key]
+        assert not isinstance(length_scale, str)
+        return stationary.with_length_scale(kernel, length_scale)
 
-    def _tune(self, candidate: Candidate) -> base.Kernel:
-        """Tune length scales by the evidence, with maps of columns if it has them."""
+    def _tune(
+        self, candidate: Candidate
+    ) -> tuple[base.Kernel, prepare.PreparedDataset]:
+        """Tune length scales by the evidence, and the maps of columns if `mapped`;
+        return as `_kernel_and_dataset`.
+        """
         kernel = candidate.kernel
         kernel_text = names.kernel_text(kernel)
         self._prepared.say("tune", f"{kernel_text.partition(':')[0]} kernel")
         folds = self._folds if isinstance(self._folds, folding.TuningFolds) else None
         report = partial(self._prepared.count, "tune")
         seed = self._options.seed
-        inputs = self._prepared.inputs(seed)
+        prepared = self._prepared
+        inputs = prepared.inputs(seed)
+        # The kernel gets no categories here: both functions take them from `inputs`.
         tuned: base.Kernel
         if candidate.mapped:
             assert isinstance(kernel, stationary.Stationary)
             tuned, standardizer = for_dataset.tune_maps(
                 inputs, kernel, self._tuning, folds=folds, report=report
             )
-            self._mapped[kernel] = replace(self._prepared, standardizer=standardizer)
+            prepared = replace(prepared, standardizer=standardizer)
         else:
             tuned = for_dataset.tune(
                 inputs, kernel, self._tuning, folds=folds, report=report
             ).kernel
         if isinstance(tuned, Additive):
             # parts that matter little take time, and columns alone have exact effects
-            inputs = self._mapped.get(kernel, self._prepared).inputs(seed)
+            inputs = prepared.inputs(seed)
             X, _, _ = samples.sample_rows(inputs.dataset, seed, n_rows=ROWS_OF_PARTS)
             rows = np.asarray(inputs.prepare(X), np.float64)
-            return tuned.without_parts_below(SMALLEST_PART, SMALLEST_WEIGHT, rows)
-        return tuned
+            tuned = tuned.without_parts_below(SMALLEST_PART, SMALLEST_WEIGHT, rows)
+        return tuned, prepared
 
 
 def draw_candidates(

@@ -4,12 +4,14 @@ In go a number for each row, out come their mean and the ends of its interval. T
 standard deviation over the root of n would do for independent rows of equal weight; it
 is 0 if all rows are right, and too small if rows are in groups.
 
-With n rows, or n groups of rows, the interval is Student's with n − 1 degrees of
-freedom. For right and wrong it also holds the exact interval of McNemar's test, since
-few rows differ.
+With n rows, or n groups of rows, the interval of `paired_interval` is Student's with
+n − 1 degrees of freedom. Few rows may be wrong, or differ between two models, so shares
+get exact intervals too: `exact_interval` agrees with McNemar's test of two models, and
+`share_interval` is Clopper & Pearson's of one share.
 
-McNemar (1947), Psychometrika 12; Cameron & Miller (2015), A practitioner's guide to
-cluster-robust inference, Journal of Human Resources 50.
+McNemar (1947), Psychometrika 12; Clopper & Pearson (1934), Biometrika 26; Cameron &
+Miller (2015), A practitioner's guide to cluster-robust inference, Journal of Human
+Resources 50.
 """
 
 import numpy as np
@@ -47,8 +49,8 @@ def paired_interval(
     n = len(parts)
     if n < 2:
         return mean, -np.inf, np.inf
-    # Of single rows that weigh the same it is s/√n; of groups, the cluster-robust error
-    # of Cameron & Miller.
+    # For single rows of equal weight this is s/√n; for groups, it is the cluster-robust
+    # error of Cameron & Miller.
     squares = np.square(parts).sum()
     error = np.sqrt(inflation * n / (n - 1) * squares) / weights.sum()
     half = float(scipy.special.stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
@@ -67,8 +69,8 @@ def exact_interval(differences: FloatArray) -> tuple[float, float]:
     more = int((differences > 0).sum())
     less = int((differences < 0).sum())
     n = more + less
-    # `more` of the n rows that differ is binomial. With a share p of them the mean
-    # difference is p·n − (1 − p)·n over all rows.
+    # Given that n rows differ, `more` is binomial with a share p. Over all rows the
+    # mean difference is (p·n − (1 − p)·n) / n_rows.
     low, high = share_interval(more, n)
     n_rows = len(differences)
     return (2 * low - 1) * n / n_rows, (2 * high - 1) * n / n_rows
@@ -82,8 +84,8 @@ def share_with_interval(
 ) -> tuple[float, float, float]:
     """Return the mean of zeros and ones with its interval, as `paired_interval`.
 
-    Without weights the interval is at least the exact one: if all are ones, their
-    standard deviation is 0.
+    Without weights it is widened to contain `share_interval`: if all are ones, their
+    standard deviation is 0, and Student's interval has no width.
 
     `hits`: float64 array of shape (n_rows,).
     """
@@ -96,10 +98,7 @@ def share_with_interval(
 
 
 def share_interval(k: int, n: int) -> tuple[float, float]:
-    """Like `scipy.stats.binomtest(k, n).proportion_ci(LEVEL)`.
-
-    Clopper & Pearson (1934), Biometrika 26.
-    """
+    """Like `scipy.stats.binomtest(k, n).proportion_ci(LEVEL)`."""
     tail = (1 - LEVEL) / 2
     low = 0.0
     if k > 0:

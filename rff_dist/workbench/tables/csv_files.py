@@ -160,7 +160,7 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
         with expecting_types(path), dialect.open(path, types) as reader:
             yield from _ahead(reader)
 
-    # a semicolon is there since commas are decimal points
+    # files that separate by semicolons do so because their decimal points are commas
     decimal = "," if dialect.delimiter == ";" else "."
     return RawTable(
         path.name,
@@ -168,6 +168,7 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
         batches,
         n_samples=None,
         notes=dialect.notes,
+        is_text_file=True,
         decimal=decimal,
     )
 

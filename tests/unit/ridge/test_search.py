@@ -242,6 +242,11 @@ def test_the_same_candidate_is_taken_once():
     )
 
 
+def test_columns_are_mapped_only_where_the_evidence_tunes_the_maps():
+    with refuses(InvalidParameterError, "length_scale", "evidence"):
+        Candidate(Gaussian(), TimesMedian(1.0), mapped=True)
+
+
 @pytest.mark.parametrize(
     ("candidates", "options", "error", "said", "read"),
     [
