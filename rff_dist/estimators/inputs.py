@@ -155,7 +155,7 @@ def encoded_rows(
     names = frames.columns_of(X)
     if not hasattr(estimator, "feature_names_in_"):
         X = categories.table_of_array(estimator, X, reset=False)
-    elif _are_inputs(X, names, recipe):
+    elif _are_encoded(X, names, recipe):
         return None
     if adds_levels:
         recipe = frames.with_levels_of(recipe, X)
@@ -177,7 +177,7 @@ def _encode_lazily(estimator: BaseEstimator, X: Any) -> Any:
             model_rows.check_encoding(X, recipe)
         return X
     names = frames.columns_of(X)
-    if _are_inputs(X, names, recipe):
+    if _are_encoded(X, names, recipe):
         return X
     width = len(recipe.names)
     if names is None:
@@ -189,10 +189,10 @@ def _encode_lazily(estimator: BaseEstimator, X: Any) -> Any:
     )
 
 
-def _are_inputs(X: Any, names: list[str] | None, recipe: recipes.Recipe) -> bool:
-    """Return whether rows are inputs already; DataError if that cannot be known."""
+def _are_encoded(X: Any, names: list[str] | None, recipe: recipes.Recipe) -> bool:
+    """Return whether rows are encoded already; DataError if that cannot be known."""
     if names is not None:
-        return recipe.are_inputs(names)
+        return recipe.are_encoded(names)
     if recipe.transformer is not None and not _is_zarr(X):
         return False
     if recipe.transformer is None:

@@ -24,10 +24,12 @@ def check_flag(value: object, name: str) -> bool:
 def choose_kernel(
     kernel: str | base.Kernel, length_scale: Any
 ) -> tuple[base.Kernel, str | base.LengthScale]:
-    """Return the kernel and the length scale to draw with, checked.
+    """Return the kernel as an object, and the length scale as it is, to draw with.
 
-    "evidence" and "median" replace the length scale of a kernel object; a number does
-    not.
+    "evidence" and "median" replace the length scale of a kernel object. Raises
+    InvalidParameterError for numbers if the object has a length scale, for None and
+    for a kernel that the length scale does not suit. Unknown texts pass: those that
+    take the texts, `for_dataset.resolve_kernel` or the options of a fit, refuse them.
     """
     kernel_object = find_kernel(kernel)
     if length_scale is None:
@@ -54,7 +56,7 @@ def choose_kernel(
 def map_for(n_components: Any) -> str:
     """Return "pairs", or "phases" if some number of components is odd."""
     if isinstance(n_components, str):
-        return "pairs"  # they have less variance
+        return "pairs"  # which have less variance than phases
     # all widths are prefixes of one draw, so one odd number makes all of them phases
     is_odd = any(width % 2 for width in np.atleast_1d(n_components))
     return "phases" if is_odd else "pairs"

@@ -35,14 +35,15 @@ _MOST_LOOKED_AT = 2_000
 
 
 def rows_for(dataset: Dataset, model: Any) -> Dataset:
-    """Return the rows of a dataset with the codes of a model's levels; warns of levels
-    of a grid that the model does not have, and of rows that are too late for it.
+    """Return the rows of a dataset with the codes of a model's levels.
 
-    Raises DataError if it does not have the columns of the model, see `check_columns`.
+    Warns of a grid's levels that the model does not have, and of rows that are much
+    later than its training rows. Raises DataError if the dataset does not have the
+    model's columns, see `check_columns`.
     """
     check_dataset(dataset, model)
     levels_of_model = model.feature_map.levels
-    # a table's were told of when it was read
+    # for a table this warning came when the table was read
     is_grid = isinstance(source_of(dataset), GridDataset)
     lists = levels_of(dataset.attributes) if is_grid else {}
     for column, texts in levels_of_model.items():
@@ -100,8 +101,9 @@ def with_codes_of(levels: Levels, dataset: Dataset) -> Dataset:
 
 
 def features_for(feature_map: FeatureMap, dataset: Dataset) -> FeatureMap:
-    """Return a model's features for the codes of a dataset, whose levels all have
-    features of their own: rows that are trained on.
+    """Return a model's features for training on a dataset, by the dataset's codes.
+
+    Each of its levels gets features of its own, also levels that the model lacks.
     """
     lists = {**feature_map.levels, **levels_of(dataset.attributes)}
     return feature_map.with_levels({j: lists[j] for j in feature_map.levels})
@@ -133,7 +135,8 @@ def recipe_with(levels: Levels, facts: Facts) -> Facts:
 def codes_between(levels: Levels, wanted: Levels) -> Mapping[int, FloatArray]:
     """Return what the codes of one list are in another, by column, where they differ.
 
-    They do not if one list begins with the other: codes that it lacks are never seen.
+    They do not differ if one list begins with the other: the common levels then have
+    the same codes.
     """
     differing = {}
     for column in levels.keys() & wanted.keys():
@@ -168,6 +171,7 @@ class RecodedDataset(TargetsOfSource):
 
     @property
     def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
+        """What is done to the source's rows when a block is read."""
         return partial(recode, self.codes)
 
     def take(self, indices: IndexArray, /) -> blocks.Sample:
@@ -233,9 +237,10 @@ def check_encoding(dataset: Dataset, recipe: Recipe) -> None:
         )
     if recipe_of_rows is not None or recipe.is_plain:
         return
-    # A plain Zarr of encoded columns has no recipe, but their names tell, if these are
-    # not the table's too.
-    if not recipe.are_inputs(dataset.feature_names):
+    # A plain Zarr of X has no recipe. If its names are only those of encoded columns,
+    # its rows are encoded. Other names, or names that the table's columns have too,
+    # leave open whether they are.
+    if not recipe.are_encoded(dataset.feature_names):
         raise DataError(f"{place} holds rows that {refusal_of(recipe)}")
 
 

@@ -136,8 +136,10 @@ class Recipe:
             for encoder in self.columns
         )
 
-    def are_inputs(self, names: Sequence[str] | None) -> bool:
-        """Return whether names match X, but not the table that X was made of."""
+    def are_encoded(self, names: Sequence[str] | None) -> bool:
+        """Return whether names are those of the encoded columns, and not also those of
+        the table's.
+        """
         if names is None or list(names) != self.names:
             return False
         return not set(self.inputs) <= set(self.names)

@@ -18,6 +18,7 @@ from rff_dist.workbench.jobs import places, publishing, specs, steps, watching
 def refit_model(job: specs.Refit, do: steps.Runner) -> Summary:
     """Train on other rows with the features of `job.like`, and publish the result.
 
+    Returns JSON values: the model, its version, alpha and rows.
     Raises StatisticsError if that model has no sums; DataError if the rows do not suit
     it.
     """
@@ -38,7 +39,8 @@ def refit_model(job: specs.Refit, do: steps.Runner) -> Summary:
 def merge_models(job: specs.Merge) -> Summary:
     """Add up the sums of models, solve, and publish the result.
 
-    Raises StatisticsError, with the reason, if the sums do not belong together.
+    Returns as `refit_model`. Raises StatisticsError, with the reason, if the sums do
+    not belong together.
     """
     output = publishing.check_place(job.destination, job.models)
     with output_places.hold(output, holder="a merge"):
@@ -51,11 +53,15 @@ def merge_models(job: specs.Merge) -> Summary:
 
 
 def _publish(
-    model: models.RidgeModel, place: places.Destination, data: str | None, reason: str
+    model: models.RidgeModel,
+    destination: places.Destination,
+    data: str | None,
+    reason: str,
 ) -> Summary:
-    version = publishing.store(model, place, data, reason)
+    """Publish a model made from `data`, and return what the job did as JSON values."""
+    version = publishing.store(model, destination, data, reason)
     return {
-        **publishing.describe_model(place.model, model, version),
+        **publishing.describe_model(destination.model, model, version),
         "alpha": model.plain_alpha,
         "rows": [dict(facts) for facts in rows_of(model)],
     }

@@ -341,7 +341,7 @@ def interval_table(
     page.table(caption, header, cells)
     if narrow:
         alert = Alert(f"the intervals of {' and '.join(narrow)}")
-        page.parts.append({"too narrow": alert})
+        page.parts.append({"too narrow": alert})  # facts by name, as any mapping
 
 
 def _judgement(level: float, low: float, high: float) -> str:
@@ -429,26 +429,27 @@ def _draw_roc(
     page.picture(figure, words, words, shrinks=True)
 
 
-#: A share of rows that makes half of the squared error by so little is worth a look;
-#: of normal errors it is an eighth.
+#: The rows with half of the squared error are worth a look if their share of all rows
+#: is at most this; for normal errors it is an eighth.
 _FEW = 0.03
 
 
 def advice_on(comparison: ModelComparison) -> list[str]:
     """Return what to do after a comparison: which model to use, which rows to check."""
-    relations = {
+    # what our model is next to each other one: "better", "worse" or "same"
+    ours_is = {
         name: difference.relation for name, difference in comparison.differences.items()
     }
     advice = []
-    if relations[comparison.naive] != "better":
+    if ours_is[comparison.naive] != "better":
         advice.append(
             "Do not use it yet: it predicts no better than a constant. Look for"
             " columns that the target depends on, or for more rows."
         )
-    elif "worse" in relations.values():
-        better = [name for name, relation in relations.items() if relation == "worse"]
+    elif "worse" in ours_is.values():
+        better = [name for name, relation in ours_is.items() if relation == "worse"]
         advice.append(f"Better on these rows, so prefer it: {' or '.join(better)}.")
-    elif relations.get(LINEAR) == "same":
+    elif ours_is.get(LINEAR) == "same":
         advice.append(
             "A linear model is as good as far as these rows show: take it if you need"
             " to explain each prediction, or test on more rows."
