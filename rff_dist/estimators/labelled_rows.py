@@ -50,9 +50,16 @@ def as_labelled(
     if xarrays.is_xarray(X):
         expected = () if reset else getattr(estimator, "feature_names_in_", ())
         grid = xarrays.open_xarray(X, y, sample_weight, expected=expected)
-        # a grid has its own labels and weights, as a stored dataset
-        return _from_outside(estimator, grid, None, None, reset)
-    return _from_outside(estimator, X, y, sample_weight, reset)
+        # now a dataset, with labels and weights of its own
+        return as_labelled(estimator, grid, reset=reset)
+
+    dataset = inputs.as_dataset(
+        estimator, X, None, sample_weight, reset=reset, supervised=False
+    )
+    # Dask's collections and open arrays are not stored
+    labels = _labels_of(estimator, dataset, y) if inputs.is_stored(X) else as_column(y)
+    array_checks.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
+    return dataset.without_targets(), labels
 
 
 def _from_memory(
@@ -85,18 +92,6 @@ def _checked_labels(y: AnyArray) -> columns.Column:
         as_column(y)
     check_classification_targets(y)
     return as_column(y)
-
-
-def _from_outside(
-    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any, reset: bool
-) -> tuple[Dataset, columns.Column]:
-    """Return the rows and labels of a stored dataset, of an open grid or of Dask's."""
-    dataset = inputs.as_dataset(
-        estimator, X, None, sample_weight, reset=reset, supervised=False
-    )
-    labels = _labels_of(estimator, dataset, y) if inputs.is_stored(X) else as_column(y)
-    array_checks.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
-    return dataset.without_targets(), labels
 
 
 def as_labels(y: Any) -> Any:

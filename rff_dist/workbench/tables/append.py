@@ -190,7 +190,10 @@ def _append(
     # `batches` fill the journal and the monitor while `append_batches` reads them; it
     # calls `change` after the last one, when these are complete.
     def change(remembered: Facts) -> Facts | None:
-        if is_query and _has_nothing_new(journal, remembered):
+        digests = {str(entry["sha256"]) for entry in journal.entries}
+        is_known = bool(digests & row_sources.known_digests(remembered))
+        # A query that finds no row, or those of an earlier time, appends nothing.
+        if is_query and (is_known or not journal.n_read):
             return None
         changed = attributes.attributes_after(roles, journal, remembered)
         return changed | {SEEN: monitor.summary()}
@@ -222,13 +225,6 @@ def _append(
             result, n_replaced=known_rows.n_replaced, n_known=known_rows.n_same
         )
     return replace(result, unlike=tuple(monitor.findings()))
-
-
-def _has_nothing_new(journal: Journal, remembered: Facts) -> bool:
-    """Return whether a query found no row, or the rows of an earlier time."""
-    digests = {str(entry["sha256"]) for entry in journal.entries}
-    is_known = bool(digests & row_sources.known_digests(remembered))
-    return is_known or not journal.n_read
 
 
 def _refuse_other_options(
