@@ -57,7 +57,7 @@ DEFAULT_LENGTH_SCALES: tuple[ScaleChoice, ...] = tuple(
 
 # A tuned kernel loses the parts whose functions have less than this share of the
 # variance. Their weights would not tell: a part with a wide length scale has a large
-# weight, but hardly varies.
+# weight, but barely varies.
 SMALLEST_PART = 0.003
 # It also loses parts with less than this share of the weight. If an almost constant
 # part has nearly all of it, the rounding of Z'Z hides small ones: on 600 rows, with a
