@@ -219,7 +219,9 @@ def _bounds(annotation: Any) -> str:
     words: dict[str, str] = {}
     for part in _parts(annotation):
         if part is list and words:
-            break  # a list's element bounds nearly repeat those of one
+            # what follows are the bounds of a list's elements, nearly the same as those
+            # of a single value, which are enough for a message
+            break
         for name, word in _BOUNDS.items():
             if hasattr(part, name) and not isinstance(part, type):
                 words[name] = f"{word} {getattr(part, name)}"
@@ -335,7 +337,7 @@ def like(
     Its help is followed by `more`.
     """
     [field] = [field for field in dataclasses.fields(group) if field.name == name]
-    declaration = _declaration(field)
+    declaration = _declaration_of(field)
     changed["help"] = declaration.help + more
     if default is ...:
         default = _default_of(field)
@@ -351,7 +353,7 @@ def _field(default: Any, declaration: OptionDeclaration) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def _declaration(field: dataclasses.Field[Any]) -> Any:
+def _declaration_of(field: dataclasses.Field[Any]) -> Any:
     """Return the declaration of an option; None for a field that is no option."""
     return field.metadata.get(_METADATA)
 
@@ -375,7 +377,7 @@ def group[T](cls: type[T]) -> type[T]:
     lines = ["", "", "Attributes", "----------"]
     for field in dataclasses.fields(grouped):  # type: ignore[arg-type]  # it is a dataclass now
         line = f"{field.name} : {field.type}"
-        declaration = _declaration(field)
+        declaration = _declaration_of(field)
         if declaration is None:
             lines.append(line)
             continue
@@ -386,11 +388,11 @@ def group[T](cls: type[T]) -> type[T]:
     return grouped
 
 
-def declared(
+def option_of(
     name: str, annotation: Any, field: dataclasses.Field[Any], panel: str | None = None
 ) -> Option:
     """Return the option that a field declares."""
-    declaration = _declaration(field)
+    declaration = _declaration_of(field)
     kind = declaration.takes or annotation
     return Option(name, kind, _default_of(field), declaration, panel)
 
@@ -405,8 +407,8 @@ def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
         for name in vars(base).get("__annotations__", ())
     }
     for field in dataclasses.fields(spec):
-        if _declaration(field) is not None:
-            yield declared(field.name, hints[field.name], field, panels[field.name])
+        if _declaration_of(field) is not None:
+            yield option_of(field.name, hints[field.name], field, panels[field.name])
         elif dataclasses.is_dataclass(hints[field.name]):
             yield from options_of(hints[field.name], getattr(spec, "panel", panel))
 
@@ -432,7 +434,7 @@ def fill[T](spec: type[T], values: Facts) -> T:
     members = {}
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]  # specs are dataclasses
         name = field.name
-        if _declaration(field) is None and dataclasses.is_dataclass(hints[name]):
+        if _declaration_of(field) is None and dataclasses.is_dataclass(hints[name]):
             members[name] = fill(hints[name], values)
         elif name in values:
             members[name] = values[name]
@@ -443,7 +445,7 @@ def values(spec: Any) -> Iterator[tuple[str, OptionDeclaration, Any]]:
     """Yield the name of each option of a spec, what it declares, and its value."""
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
-        declaration = _declaration(field)
+        declaration = _declaration_of(field)
         if declaration is not None:
             yield field.name, declaration, value
         elif dataclasses.is_dataclass(value):

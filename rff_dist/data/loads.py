@@ -1,10 +1,10 @@
 """Loads of a versioned dataset: which rows came together, and when.
 
-A load is the rows of one append. The manifest lists the row at which each load ends, in
-the order of the rows; it goes in here, and comes out as it is after an append or a
-deletion. A deletion that keeps the order makes these numbers smaller. Any other one
-moves the newest rows to the places of deleted ones, and from then on they belong to the
-loads of those places.
+A load is the rows of one append. The manifest has a list of loads, with the row at
+which each ends, in the order of the rows. Functions here take that list, and return it
+as an append or a deletion changes it. A deletion that keeps the order makes the numbers
+of these rows smaller. Any other one moves the newest rows to the places of deleted
+ones, and from then on they belong to the loads of those places.
 """
 
 import bisect
@@ -70,9 +70,10 @@ def without_deleted(
     n_after = loads[-1].stop - len(deleted)
     start = 0
     for load in loads:
-        stop = min(load.stop, n_after)
         if keep_order:
             stop = load.stop - bisect.bisect_left(deleted, load.stop)
+        else:
+            stop = min(load.stop, n_after)
         if stop > start:
             remaining.append(Load(stop, load.written))
             start = stop

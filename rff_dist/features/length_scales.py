@@ -44,37 +44,48 @@ type _Objective = Callable[[FloatArray], tuple[float, FloatArray]]
 
 logger = logging.getLogger(__name__)
 
-TUNING_ROWS = 4000  # rows of the seeded sample whose evidence gives the length scales
-# of each short climb, of at most `CLIMBED_ROWS`
+# Length scales come from the evidence of a seeded sample of at most so many rows.
+TUNING_ROWS = 4000
+# A short climb takes at most START_STEPS steps, on START_ROWS rows. With many columns
+# it has ROWS_PER_COLUMN for each, but never more than CLIMBED_ROWS.
 START_ROWS = 250
 START_STEPS = 8
-ROWS_PER_COLUMN = 10  # that a short climb has at least
-# On 250 rows additive kernels take 0.88 of the time, and err 1.2 times as much on
-# concrete.
+ROWS_PER_COLUMN = 10
+# After short climbs, a longer one of the kernel itself begins on so many rows. On 250
+# rows additive kernels take 0.88 times as long, and err 1.2 times as much on concrete.
 CLIMBED_ROWS = 400
-# Rows of classes in each part whose left-out log loss is averaged. With fewer rows the
-# evidence overfits less: titanic, with 334, would err by 0.413 for 0.405. Two parts of
-# 1,000 in place of four took 3 times as long, for 0.96 times the loss on letter.
+# Rows of classes are cut into parts of so many, whose left-out log losses are averaged.
+# Fewer rows use the evidence, which overfits less: by the log loss titanic, 334 rows,
+# would err by 0.413, not 0.405. Two parts of 1,000 in place of four took 3 times as
+# long, for 0.96 times the loss on letter.
 ROWS_OF_PART = 500
-# of the climb for the weights of an additive kernel
+# The weights of an additive kernel take climbs on so many rows, from the median
+# distance and from SHORT_START times it. The evidence of ROWS_OF_JUDGE rows chooses
+# between their ends.
 ROWS_OF_WEIGHTS = 600
-# whose evidence tells which of these climbs ended best
-ROWS_OF_JUDGE = 1200
-# of the median distance, where one of these climbs starts
 SHORT_START = 0.3
+ROWS_OF_JUDGE = 1200
+# There are FEW_STARTS short climbs, or MANY_STARTS from MANY_COLUMNS on.
 FEW_STARTS = 2
 MANY_STARTS = 12
 MANY_COLUMNS = 16
-# the bounds are the median heuristic divided and multiplied by this
+# Length scales stay between the median distance divided and multiplied by this.
 LENGTH_SCALE_RANGE = 1e3
-LOGIT_RANGE = 8.0  # about the logit of equal weights
+# Logits of weights stay within this distance of the logit of equal weights.
+LOGIT_RANGE = 8.0
+# Climbs that do not go on from another one start with this α.
 FIRST_ALPHA = 0.1
-PERTURBATION = 0.5  # standard deviation of a random start's log length scales
-# the evidence that is returned has this many times the components of the polish
+# Log length scales of random starts have this standard deviation.
+PERTURBATION = 0.5
+# The evidence that is returned has this many times the components of the polish.
 COMPARED_COMPONENTS = 2
+# Climbs that are not short end after so many steps.
 MAX_ITERATIONS = 200
-_TOLERANCE = 1e-4  # in -2·log evidence per row and target: 0.1 nats for 2,000 rows
-# in shares of the log loss without inputs, which 2,000 rows tell to 1e-2 at best
+# A climb ends when a step improves -2·log evidence per row and target by less than
+# this: 0.1 nats for 2,000 rows.
+_TOLERANCE = 1e-4
+# With classes it ends when a step lowers the log loss by less than this share of the
+# log loss without inputs, which 2,000 rows tell to 1e-2 at best.
 _TOLERANCE_OF_CLASSES = 3e-4
 
 
@@ -369,10 +380,11 @@ class _Climbs:
     def _with_weights(self, pool: Executor) -> Any:
         """Climb with the kernel itself, since features do not determine its weights.
 
-        From the median distance, and from less: the evidence of few rows has several
-        maxima, and that of more rows tells which is best. For houses in California that
-        of 600 rows is as good where new rows err by 0.53 as where they err by 0.49,
-        which a climb on 400 rows comes near first.
+        The evidence of few rows has several maxima, so one climb starts at the median
+        distance and one below it, and the evidence of more rows chooses between their
+        ends. Each climbs on 400 rows first. For houses in California the evidence of
+        600 rows has two maxima of equal height: new rows err by 0.53 at one, and by
+        0.49 at the other, to which the climb on 400 rows leads.
         """
         median = self.starts[0]
         points = [
@@ -443,12 +455,16 @@ class _Climbs:
         return KernelObjective(rows, self._unit.dense_part)
 
     def _of_features(self, index: int, n_components: int) -> FeatureObjective:
-        """Return the objective of the draw of features with this index."""
+        """Return the objective of the draw of features with this index.
+
+        A level of a category has random angles, which are drawn by a text. Here it is
+        the number of the first row with that level: a level's code would not do, since
+        the order in which the column's texts are listed must change nothing.
+        """
         seed = uniforms.derived_seed(self._seed, 1 + index)
         draw = designs.Draw(self._design, self._n_features, n_components // 2, seed)
         levels = {}
         for column in self._unit.categories:
-            # levels by their first row: the order of a list of texts changes nothing
             codes = self._rows.inputs[:, column]
             _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
             parts = self._unit.level_angles(column, draw)

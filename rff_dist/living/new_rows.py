@@ -5,6 +5,9 @@ the data as they are now. The result, `NewRows`, has ranges of row numbers. Coun
 rows would not be enough: rows may have been corrected or deleted since, earlier updates
 may have refused some, and a window passes old ones.
 
+Rows are *left out* of a model if the gate refused them. Those before the window and
+those left out are *missing* from it.
+
 Versioned data record which of their chunks differ. Other data must begin with the rows
 that the model was trained on, which a fingerprint shows; the rows behind are new.
 """
@@ -33,7 +36,7 @@ from rff_dist.typing import frozen
 
 @frozen
 class Refusal:
-    """Rows that the gate kept out of a model, or a correction that it refused.
+    """New rows, or a correction of older ones, that the gate refused.
 
     Refusals are stored next to the model, so their fields' names are part of a format.
     """
@@ -66,12 +69,13 @@ class NewRows:
     Ranges are of row numbers in the data as they are now.
     """
 
-    #: Rows of the data when the model was made, also those that it lacks; and now.
+    #: How many rows the data had when the model was made, and have now; with missing
+    #: ones.
     n_before: int
     n_after: int
     #: Rows to add, without corrected ones.
     added: tuple[Range, ...]
-    #: Rows in the window that stay out of the model.
+    #: Rows in the window that are left out of the updated model.
     left_out: tuple[Range, ...]
     #: Corrected and deleted rows, of versioned data.
     differences: Differences = Differences()
@@ -86,7 +90,7 @@ class NewRows:
 
     @property
     def missing(self) -> list[Range]:
-        """All rows of the data that the updated model is to lack."""
+        """Rows that are missing from the updated model."""
         return merge_ranges([(0, self.first_row), *self.left_out])
 
     @property
@@ -128,8 +132,8 @@ def find_new_rows(
 ) -> NewRows:
     """Find the rows that came and went since a model was trained on a dataset.
 
-    Rows of `refusals` stay out as long as they are the refused ones; from row
-    `backfill` on, all rows that were kept out count as new. `window` is a text for
+    Rows of `refusals` are left out as long as they are the refused ones; from row
+    `backfill` on, all rows that were left out count as new. `window` is a text for
     `Window.parse`, by default the model's. Raises FingerprintMismatchError if the data
     do not begin with the rows that the model was trained on; StatisticsError if the
     model cannot be updated exactly; DataError if columns or targets differ;
@@ -147,17 +151,20 @@ def find_new_rows(
     changed = differences.changed
 
     passed = (0, first)
-    out_so_far = _rows_left_out(model, dataset, refusals, changed)
+    left_out_so_far = _rows_left_out(model, dataset, refusals, changed)
     retried = []
     if backfill is not None:
-        retried = without_rows(out_so_far, [(0, backfill)])
-    left_out = without_rows(out_so_far, [*retried, passed])
-    # If the window was shorter, rows before its first one enter again. Changed rows are
-    # among the differences already.
+        retried = without_rows(left_out_so_far, [(0, backfill)])
+    left_out = without_rows(left_out_so_far, [*retried, passed])
+    # A longer window begins earlier, and the rows up to its old beginning enter again;
+    # a shorter one makes a range that runs backwards, which `without_rows` drops.
+    # Changed rows are among the differences already.
     reentering = without_rows([(first, old_first)], changed)
     appended = (n_before, n_after)
     added = without_rows([*retried, *reentering, appended], [*left_out, passed])
-    expired = without_rows(rows_in(model), [*changed, (first, n_before)])
+    # runs backwards, and excludes nothing, if the window begins at a new row
+    in_window = (first, n_before)
+    expired = without_rows(rows_in(model), [*changed, in_window])
     return NewRows(
         n_before=n_before,
         n_after=n_after,
@@ -177,7 +184,7 @@ def _rows_left_out(
     refusals: Sequence[Refusal],
     changed: Sequence[Range],
 ) -> list[Range]:
-    """Return unchanged rows that the model left out, or that were refused since."""
+    """Return unchanged rows that are left out of a model, or were refused since."""
     n_before = n_seen(model)
     refused = []
     for refusal in refusals:
@@ -188,8 +195,7 @@ def _rows_left_out(
 
 
 def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differences:
-    """Return what changed among the rows of a model's data, of which `first` is the
-    first that counts.
+    """Return what changed among the rows of a model's data from row `first` on.
 
     Data without versions must begin with these rows, so that nothing changed.
     """
@@ -341,7 +347,7 @@ def n_seen(model: RidgeModel) -> int:
 
 
 def missing_rows(model: RidgeModel) -> list[Range]:
-    """Return the rows of its data that a model lacks, also those before its window."""
+    """Return the rows of its data that are missing from a model."""
     _, first_row = _window_of(model)
     return merge_ranges([(0, first_row), *_left_out(model)])
 
@@ -352,6 +358,7 @@ def rows_in(model: RidgeModel) -> list[Range]:
 
 
 def _left_out(model: RidgeModel) -> list[Range]:
+    """Return the rows in its window that are left out of a model."""
     return [(int(start), int(stop)) for start, stop in model.card.get("left_out", ())]
 
 

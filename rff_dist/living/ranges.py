@@ -26,7 +26,10 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without_rows(ranges: Iterable[Range], excluded: Iterable[Range]) -> list[Range]:
-    """Return the ranges without the rows of `excluded`; empty ranges are dropped."""
+    """Return the ranges without the rows of `excluded`.
+
+    Ranges of either that are empty or run backwards count as no rows, and are dropped.
+    """
     holes = merge_ranges(excluded)
     starts = [start for start, _ in holes]
     stops = [stop for _, stop in holes]

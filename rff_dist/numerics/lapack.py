@@ -12,9 +12,10 @@ from rff_dist.typing import FloatArray
 
 
 def call(name: str, *arguments: bytes | int | FloatArray) -> None:
-    """Call a routine, or raise SolveError by its status.
+    """Call a routine, which writes its results into the given arrays.
 
-    All arguments are pointers, and the status is the last.
+    LAPACK takes all arguments as pointers, and returns a status in the last one, which
+    is added here. Raises SolveError if the status is not 0.
 
     SciPy's own wrappers hold the interpreter's lock, so that threads could not solve
     side by side.

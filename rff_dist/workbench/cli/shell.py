@@ -181,7 +181,7 @@ def _options_of_parameter(
     """
     spec = parameter.annotation
     if isinstance(parameter.default, dataclasses.Field):
-        return None, [fields.declared(parameter.name, spec, parameter.default)]
+        return None, [fields.option_of(parameter.name, spec, parameter.default)]
     if get_origin(spec) is not Annotated:
         return spec, list(fields.options_of(spec))
     spec, *names = get_args(spec)
