@@ -50,8 +50,8 @@ def tune_length_scales(
     Parameters
     ----------
     kernel : name or Kernel
-        Set it to a kernel with one length scale, such as Gaussian or Matern, which is
-        replaced.
+        Set it to a kernel with one length scale, such as Gaussian or Matern. That
+        length scale is replaced.
     X : array-like of shape (n_samples, n_features), dataset, path or URL
         Inputs.
     y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
@@ -116,6 +116,7 @@ def tune_length_scales(
     standardizing.check_standardize(standardize)
     passes.check_weight_kind(sample_weight_kind)
     kernel_object = names.find_kernel(kernel)
+    # `as_dataset` records the columns on an estimator; this one has no other use
     dataset = inputs.as_dataset(ridge.RFFRidge(), X, y, sample_weight, reset=True)
     standardizer = None
     if standardize:

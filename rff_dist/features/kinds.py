@@ -14,9 +14,10 @@ from rff_dist.typing import AnyArray, Arrays, Facts
 
 logger = logging.getLogger(__name__)
 
-_KINDS: dict[str, type[maps.FeatureMap]] = {
-    kind.kind: kind
-    for kind in (
+#: The classes of maps, by their kind as it is stored.
+_CLASSES: dict[str, type[maps.FeatureMap]] = {
+    map_class.kind: map_class
+    for map_class in (
         fourier.FourierFeatureMap,
         explicit.LinearFeatureMap,
         explicit.ThresholdFeatureMap,
@@ -38,9 +39,10 @@ def read_map(
     """
     kind = facts["kind"]
     inner = dict(facts)
-    if kind not in _KINDS:
+    if kind not in _CLASSES:
         raise IntegrityError(
-            f"the stored feature map is of the kind {kind!r}; expected {sorted(_KINDS)}"
+            f"the stored feature map is of the kind {kind!r}; expected"
+            f" {sorted(_CLASSES)}"
         )
     if kind == composed.ConcatenatedFeatureMap.kind:
         inner["parts"] = [
@@ -48,9 +50,11 @@ def read_map(
             for i, part in enumerate(facts["parts"])
         ]
     elif kind == composed.PrincipalFeatureMap.kind:
+        # Whoever reads the outermost map draws it again from its spec. A principal map
+        # has none, but its base may have one.
         base = read_map(facts["base"], with_prefix(arrays, "base_"))
         inner["base"] = drawn_again(base, facts["base"].get("spec"), base.digest())
-    return _KINDS[kind].from_record(inner, arrays, standardizer)
+    return _CLASSES[kind].from_record(inner, arrays, standardizer)
 
 
 def with_prefix(arrays: Arrays, prefix: str) -> dict[str, AnyArray]:
@@ -65,10 +69,11 @@ def with_prefix(arrays: Arrays, prefix: str) -> dict[str, AnyArray]:
 def drawn_again(
     stored: maps.FeatureMap, spec: Facts | None, digest: str
 ) -> maps.FeatureMap:
-    """Return the map that a stored spec draws; the stored one if that is another.
+    """Return the map that a stored spec draws here.
 
-    The drawn one pickles as the spec, a stored one as all of its frequencies. `digest`
-    is that of the map that was stored.
+    It is the stored map itself if there is no spec, or if this machine draws another
+    one. The drawn one pickles as the spec, a stored one as all of its frequencies.
+    `digest` is that of the map that was stored.
     """
     if spec is None:
         return stored
@@ -120,7 +125,10 @@ def marked_levels(feature_map: maps.FeatureMap) -> dict[int, list[str]]:
 
 
 def kind_of(feature_map: maps.FeatureMap) -> str:
-    """Return the kind of features as parameters name it: "nystrom" or "fourier"."""
+    """Return what the parameter `features` calls a map: "nystrom" or "fourier".
+
+    This is coarser than `FeatureMap.kind`, the class by which it is stored.
+    """
     if isinstance(feature_map, composed.PrincipalFeatureMap):
         return kind_of(feature_map.base)
     if isinstance(feature_map, nystrom.NystromFeatureMap):

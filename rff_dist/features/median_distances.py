@@ -87,9 +87,8 @@ def median_distance(points: FloatArray, kernel: stationary.Stationary) -> float 
     """
     # repeated rows say nothing about the scale, so they must not change it
     distinct = np.unique(points, axis=0)
-    as_points = stationary.as_points(
-        distinct, np.ones(points.shape[1]), kernel.categories
-    )
+    unit_scales = np.ones(points.shape[1])
+    as_points = stationary.as_points(distinct, unit_scales, kernel.categories)
     distances = as_points.distances_between(kernel.metric)
     if not len(distances):
         return None

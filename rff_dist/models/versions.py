@@ -237,7 +237,7 @@ class RegisteredModel:
                 previous = (*previous, now.number)
             return now.moved(number, previous, reason)
 
-        self._swap(change, Pointer(number, (), "", ""))
+        self._swap(change, Pointer(number=number, previous=(), promoted="", reason=""))
         return version
 
     def rollback(self, *, reason: str = "") -> Version:
@@ -248,7 +248,7 @@ class RegisteredModel:
         another version became current at the same moment, since the caller meant the
         version that was current.
         """
-        pointer, tagged = records.read_pointer(self.location)
+        pointer, stored_pointer = records.read_pointer(self.location)
         if pointer is not None:
             # `previous` is cut at the version gone back to: a second rollback goes
             # further, not to and fro.
@@ -264,7 +264,7 @@ class RegisteredModel:
                     after, rolled_back=(*pointer.rolled_back, pointer.number)
                 )
                 with _writing(self.location):
-                    records.swap_pointer(self.location, after, expected=tagged)
+                    records.swap_pointer(self.location, after, expected=stored_pointer)
                 return version
         raise NoSuchVersionError(
             f"nothing to roll back to: no version of {self.location} was current"
@@ -319,7 +319,7 @@ class RegisteredModel:
         meanwhile.
         """
         for _ in range(_ATTEMPTS):
-            pointer, tagged = records.read_pointer(self.location)
+            pointer, stored_pointer = records.read_pointer(self.location)
             before = pointer or first
             if before is None:
                 raise NoSuchVersionError(
@@ -328,7 +328,7 @@ class RegisteredModel:
             after = change(before)
             with suppress(ConflictError), _writing(self.location):
                 if after != before:
-                    records.swap_pointer(self.location, after, expected=tagged)
+                    records.swap_pointer(self.location, after, expected=stored_pointer)
                 return after
         raise ConflictError(
             f"others keep changing {self.location}; stop them and try again"

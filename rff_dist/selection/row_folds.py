@@ -54,11 +54,6 @@ def cross_validate_rows(
         return None
     rows = _CentredRows.of(Z, y, weights, fit_intercept=fit_intercept)
 
-    def validate(train: BoolArray, test: BoolArray) -> tuple[FloatArray, FloatArray]:
-        squares, degrees = rows.hold_out(train, test, gram, grid, floor=floor)
-        n_trained_on = weights[train].sum() if frequency_weights else train.sum()
-        return squares, degrees / n_trained_on
-
     is_small = min(Z.shape) <= cross_validation.SMALL
     n_threads = 1 if is_small else machine.available_cores()
     with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
@@ -66,6 +61,14 @@ def cross_validate_rows(
         largest = cross_validation.largest_eigenvalue(gram)
         floor = max(Z.shape) * EPS * largest
         grid = alpha_grid(largest, floor) if alphas is None else check_grid(alphas)
+
+        def validate(
+            train: BoolArray, test: BoolArray
+        ) -> tuple[FloatArray, FloatArray]:
+            squares, degrees = rows.hold_out(train, test, gram, grid, floor=floor)
+            n_trained_on = weights[train].sum() if frequency_weights else train.sum()
+            return squares, degrees / n_trained_on
+
         errors, leverages = zip(
             *pool.map(validate, *zip(*splits, strict=True)), strict=True
         )
@@ -112,10 +115,10 @@ def leave_out_each(
     with machine.single_threaded_blas():
         hat = centred.hat_matrix()
         U = hat.vectors
-        shares = alphas[:, np.newaxis] / (hat.eigenvalues + alphas[:, np.newaxis])
+        unfitted = alphas[:, np.newaxis] / (hat.eigenvalues + alphas[:, np.newaxis])
         # 1 − h of each alpha and row, the diagonal of I − H; shape (n_alphas, n_rows)
-        complement = hat.rest + shares @ np.square(U).T
-        within = U @ (shares[:, :, np.newaxis] * (U.T @ centred.targets))
+        complement = hat.rest + unfitted @ np.square(U).T
+        within = U @ (unfitted[:, :, np.newaxis] * (U.T @ centred.targets))
         missed = hat.outside + within
     if frequency_weights:
         # the copies of a row share its h, and one of them is left out
@@ -149,11 +152,12 @@ class _HatMatrix:
 
 @frozen(eq=False)
 class _System:
-    """Ridge on some rows, and features of the rows to predict with its solution."""
+    """Ridge on some rows: (gram + α)·x = moments predicts held-out rows, held_out·x."""
 
-    #: Products of the rows trained on, or of their columns.
+    #: Products of the rows trained on with each other, or of their columns.
     gram: FloatArray
     moments: FloatArray
+    #: Products of held-out rows with the rows trained on, or the held-out rows.
     held_out: FloatArray
 
 
@@ -175,10 +179,10 @@ class _CentredRows:
     ) -> Self:
         total = float(weights.sum())
         roots = np.sqrt(weights)[:, np.newaxis]
-        shares = weights / total if fit_intercept else np.zeros(len(weights))
+        mean_weights = weights / total if fit_intercept else np.zeros(len(weights))
         return cls(
-            roots * (Z - shares @ Z),
-            roots * (y - shares @ y),
+            roots * (Z - mean_weights @ Z),
+            roots * (y - mean_weights @ y),
             roots,
             total,
             fit_intercept,
@@ -212,12 +216,15 @@ class _CentredRows:
         # masks rather than copies of all features of these rows
         roots = self.roots * train[:, np.newaxis]
         weight = float(np.square(roots).sum())
-        shares = roots / weight if self.fit_intercept else np.zeros(roots.shape)
-        targets = self.targets - self.roots * (shares.T @ self.targets)
+        # products with these are means of the rows trained on
+        mean_factors = roots / weight if self.fit_intercept else np.zeros(roots.shape)
+        targets = self.targets - self.roots * (mean_factors.T @ self.targets)
         if self._is_wide:
-            system = self._system_of_rows(train, test, gram, targets, shares)
+            system = self._system_of_rows(train, test, gram, targets, mean_factors)
         else:
-            system = self._system_of_columns(train, test, gram, targets, shares, weight)
+            system = self._system_of_columns(
+                train, test, gram, targets, mean_factors, weight
+            )
         form = tridiagonal.Tridiagonal.of(system.gram)
         eigenvalues = form.eigenvalues()
         # also for an eigenvalue that rounding made negative
@@ -238,14 +245,21 @@ class _CentredRows:
         test: BoolArray,
         gram: FloatArray,
         targets: FloatArray,
-        shares: FloatArray,
+        mean_factors: FloatArray,
     ) -> _System:
-        """Return A'(AA' + α)⁻¹b = (A'A + α)⁻¹A'b, for which products of rows do."""
+        """Return the system of products of rows, AA', which are fewer than columns.
+
+        It suffices since (A'A + α)⁻¹A'b = A'(AA' + α)⁻¹b.
+        """
         products = gram[:, train]
         if self.fit_intercept:
-            # about the means of the rows trained on, on both sides
-            means = shares.T @ products
-            centres = products @ shares[train] - self.roots * (means @ shares[train])
+            # Rows less the means of the rows trained on are B = A - r·s'A, where r are
+            # roots and s is `mean_factors`, which is 0 but for these rows, T. So
+            #   BB_T' = AA_T' - r·(s'AA_T') - (AA's - r·(s'AA's))·r_T'
+            #         = products - r·means - centres·r_T'.
+            s = mean_factors[train]
+            means = mean_factors.T @ products
+            centres = products @ s - self.roots * (means @ s)
             products -= np.hstack([self.roots, centres]) @ np.vstack(
                 [means, self.roots[train].T]
             )
@@ -257,12 +271,15 @@ class _CentredRows:
         test: BoolArray,
         gram: FloatArray,
         targets: FloatArray,
-        shares: FloatArray,
+        mean_factors: FloatArray,
         weight: float,
     ) -> _System:
-        """Return sums over all rows, less those of the rows not trained on."""
+        """Return the system of products of columns, A'A, which are fewer than rows.
+
+        They are sums over all rows, less those of the rows not trained on.
+        """
         left_out = self.features[~train]
-        means = shares.T @ self.features
+        means = mean_factors.T @ self.features
         return _System(
             gram - left_out.T @ left_out - weight * (means.T @ means),
             self.features.T @ (targets * train[:, np.newaxis]),

@@ -41,9 +41,9 @@ def count_labels(
     if source is not None:
         array_checks.require_rows({"X": source.n_samples, "y": labels.n_samples})
     is_weighted = source is not None and source.weighted
-    count = labelled.LabelReader(labels, source if is_weighted else None)
+    reader = labelled.LabelReader(labels, source if is_weighted else None)
     counts: labelled.LabelCounts = _count(
-        count, labels, source, operator.add, label="labels", engine=engine
+        reader, labels, source, operator.add, label="labels", engine=engine
     )
     return counts
 
@@ -58,7 +58,7 @@ def count_groups(
     """
     grouped = dataset
     while not isinstance(grouped, labelled.GroupedDataset):
-        # folds were checked to find groups
+        # checks of the folds have made sure that some source has groups
         assert isinstance(grouped, labelled.ExtendedDataset)
         grouped = grouped.source
     reader = labelled.LabelReader(grouped.groups, dataset if dataset.weighted else None)
@@ -73,9 +73,9 @@ def count_groups(
 
 
 def _count_up_to(
-    at_most: int, count: labelled.LabelReader, block: Block, _: None
+    at_most: int, reader: labelled.LabelReader, block: Block, _: None
 ) -> _Counts:
-    counts = count(block, None)
+    counts = reader(block, None)
     return counts if len(counts.labels) <= at_most else None
 
 
@@ -98,7 +98,8 @@ def _count[T](
     blocks = cut_blocks(
         values.n_samples, values.chunk_rows, rows_per_block=ROWS_PER_BLOCK
     )
-    # its weights are computed once, as the values were
+    # Each read of a lazy source computes its weights again, so one block reads them
+    # all. Its labels are in memory already.
     if source is not None and source.is_lazy:
         return count(Block(0, 0, values.n_samples), None)
     if values.in_memory:

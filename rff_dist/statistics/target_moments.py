@@ -1,8 +1,8 @@
 """Means and variances of the targets, from sums that every pass makes of its tiles.
 
-[Y - offset, 1] of some rows goes in; sums and squares come out, and from their exact
-totals the targets' moments. Squares about 0 would lose the digits of targets with a
-large mean, so offsets near the means are subtracted first.
+[Y, 1] of some rows goes in, where Y are targets minus offsets near their means; sums
+and squares come out, and from their exact totals the targets' moments. Without offsets
+the squares would lose the digits of targets with a large mean.
 """
 
 from typing import Self
@@ -67,7 +67,8 @@ class TargetMoments:
 def target_products(right: FloatArray, weights: FloatArray | None) -> FloatArray:
     """Return the sums 1'W[Y, 1] and the squares 1'W[Y², 1] of a tile.
 
-    `right` is [Y, 1]; the result has the shape (2, n_targets + 1).
+    `right` is [Y, 1], with Y minus offsets; the result has the shape
+    (2, n_targets + 1).
     """
     last = right.shape[1] - 1
     sums = np.empty((2, last + 1))
