@@ -30,11 +30,11 @@ from dask.base import annotate
 from distributed.scheduler import KilledWorker
 
 from rff_dist.data.blocks import Block
-from rff_dist.engines import dask_workers, events, serial, totals, tracing
+from rff_dist.engines import dask_workers, events, fetching_totals, serial, tracing
+from rff_dist.engines.fetching_totals import TotalLostError
 from rff_dist.engines.partitions import PartitionTasks
 from rff_dist.engines.resuming import Run
 from rff_dist.engines.runs import RunQueue
-from rff_dist.engines.totals import TotalLostError
 from rff_dist.engines.worker import (
     BlockRun,
     PassDefinition,
@@ -220,7 +220,8 @@ class Pass:
         assert chain.total is not None
         loop: Any = self._client.loop
         fetching = asyncio.run_coroutine_threadsafe(
-            totals.fetch_for_client(self._client, chain.total), loop.asyncio_loop
+            fetching_totals.fetch_for_client(self._client, chain.total),
+            loop.asyncio_loop,
         )
         try:
             # A worker may die meanwhile, so this is watched like the pass.

@@ -26,7 +26,7 @@ import distributed
 
 from rff_dist import errors
 from rff_dist.data.blocks import Block, BlockTask, Rows
-from rff_dist.engines import protocol, resuming, serial, totals, tracing
+from rff_dist.engines import fetching_totals, protocol, resuming, serial, tracing
 from rff_dist.engines.partitions import Partitions
 from rff_dist.numerics import machine
 from rff_dist.typing import frozen
@@ -212,7 +212,7 @@ def run_blocks(
     sums = list(total_before)
     for number in total_numbers:
         key = report.key[0], number
-        sums.append(totals.fetch_for_task(worker, report.key, key))
+        sums.append(fetching_totals.fetch_for_task(worker, report.key, key))
 
     with _one_run_at_a_time, _in_trace(definition, report, run):
         state.check()  # a worker that came after the broadcast has not checked yet
@@ -280,7 +280,7 @@ class _Report:
     ) -> None:
         self._definition = definition
         self._worker = worker
-        self.key = cast("totals.TaskKey", worker.get_current_task())
+        self.key = cast("fetching_totals.TaskKey", worker.get_current_task())
         self._positions = itertools.count(first)
         self._timings: list[Timing] = []
         self._sent_at = time.monotonic()
@@ -290,7 +290,7 @@ class _Report:
         self._timings.append((next(self._positions), seconds, waited))
         if time.monotonic() - self._sent_at > REPORT_S:
             self.send()
-        if totals.is_unwanted(self._worker, self.key):
+        if fetching_totals.is_unwanted(self._worker, self.key):
             raise _UnwantedError(f"no one waits for {self.key} any more")
 
     def send(self) -> None:

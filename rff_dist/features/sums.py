@@ -24,9 +24,9 @@ from rff_dist.typing import FloatArray, IntArray
 
 type _Weighted[T] = list[tuple[float, T]]  # terms of a sum, with their weights
 
-# A linear kernel has a component for each level of a column with so few; more levels
-# share random features.
-MOST_MARKS = 64
+# A linear kernel marks each level by a component of its own, in columns with at most so
+# many; more levels share random features.
+MOST_MARKED = 64
 # length scale at which two levels, which are √2 apart, have k = exp(-25)
 _SCALE_APART = 0.2
 
@@ -45,26 +45,27 @@ def draw_parts(
         )
     paired: _Weighted[maps.FeatureMap] = []
     single: _Weighted[maps.FeatureMap] = []
-    sizes = _shares(shared, spec.n_features, rest)
-    for i, ((weight, kernel), size) in enumerate(zip(shared, sizes, strict=True)):
+    counts = _divide(shared, spec.n_features, rest)
+    for i, ((weight, kernel), count) in enumerate(zip(shared, counts, strict=True)):
         seed = uniforms.derived_seed(spec.seed, i)
         if not isinstance(kernel, base.ShiftInvariant):
-            single.append((weight, _draw_explicit(kernel, spec.n_features, size, seed)))
+            explicit_map = _draw_explicit(kernel, spec.n_features, count, seed)
+            single.append((weight, explicit_map))
             continue
-        # An odd share is pairs and one cosine with a phase. The weight is divided so
-        # that all components have the scale √(2/size).
-        n_alone = size % 2 if spec.map == "pairs" else 0
-        n_paired = size - n_alone
+        # An odd count is pairs and one cosine with a phase. The weight is divided so
+        # that all components have the scale √(2/count).
+        n_alone = count % 2 if spec.map == "pairs" else 0
+        n_paired = count - n_alone
         even = replace(spec, kernel=kernel, seed=seed, n_components=n_paired)
         pairs = fourier.draw_fourier(even, levels=levels)
-        paired.append((weight * n_paired / size, pairs))
+        paired.append((weight * n_paired / count, pairs))
         if n_alone:
             # another seed than those of all terms: this cosine must be independent of
             # the pairs
             own_seed = uniforms.derived_seed(seed, 2**20)
             alone = replace(even, n_components=1, map="phases", seed=own_seed)
             cosine = fourier.draw_fourier(alone, levels=levels)
-            single.append((weight / size, cosine))
+            single.append((weight / count, cosine))
     return paired + single + fixed
 
 
@@ -97,7 +98,7 @@ def _split_terms(
                 continue
             # the kernel numbers the categories among its own columns
             categories = columns[list(kernel.categories)].tolist()
-            marked = {j: levels[j] for j in categories if _has_marks(levels[j])}
+            marked = {j: levels[j] for j in categories if _is_marked(levels[j])}
             unmarked = [j for j in categories if j not in marked]
             linear_map = explicit.linear_map(
                 [j for j in columns.tolist() if j not in unmarked],
@@ -120,30 +121,30 @@ def linear_components(n_features: int, levels: Levels) -> int:
     """
     n_components = n_features - len(levels)
     for texts in levels.values():
-        n_components += len(texts) if _has_marks(texts) else 4 * MOST_MARKS
+        n_components += len(texts) if _is_marked(texts) else 4 * MOST_MARKED
     return n_components
 
 
-def _has_marks(texts: Sequence[str]) -> bool:
-    return len(texts) <= MOST_MARKS
+def _is_marked(texts: Sequence[str]) -> bool:
+    """Return whether each of a column's levels has a component in linear kernels."""
+    return len(texts) <= MOST_MARKED
 
 
-def _shares(shared: _Weighted[base.Kernel], n_features: int, total: int) -> list[int]:
-    """Share out components, such that the errors of all terms fall alike.
+def _divide(shared: _Weighted[base.Kernel], n_features: int, total: int) -> list[int]:
+    """Return how many components each term gets, such that all errors fall alike.
 
     Polynomials get as many as they have monomials, and are exact. The others share the
-    rest in proportion to weight · typical k(x, x); each gets an even number, at least
-    two.
+    rest in proportion to weight · typical k(x, x), as `_proportional` does.
     """
-    shares: dict[int, int] = {}
+    counts: dict[int, int] = {}
     others = []
     for i, (_, kernel) in enumerate(shared):
         inner, columns = _columns_of(kernel, n_features)
         if isinstance(inner, Polynomial):
-            shares[i] = explicit.n_monomials(inner, len(columns))
+            counts[i] = explicit.n_monomials(inner, len(columns))
         else:
             others.append(i)
-    taken = sum(shares.values())
+    taken = sum(counts.values())
     if taken + 2 * len(others) > total:
         raise InvalidParameterError(
             f"polynomial terms have {taken:_} features, their monomials, and"
@@ -157,12 +158,15 @@ def _shares(shared: _Weighted[base.Kernel], n_features: int, total: int) -> list
                 for weight, kernel in (shared[i] for i in others)
             ]
         )
-        shares |= zip(others, _proportional(sizes, total - taken), strict=True)
-    return [shares[i] for i in range(len(shared))]
+        counts |= zip(others, _proportional(sizes, total - taken), strict=True)
+    return [counts[i] for i in range(len(shared))]
 
 
 def _proportional(sizes: FloatArray, total: int) -> list[int]:
-    """Share out `total` components in proportion to sizes, two at a time."""
+    """Divide `total` components in proportion to sizes.
+
+    Each count is even and at least two, but the last is odd if the total is.
+    """
     # in units of two components, with one unit per term set aside
     n_units = total // 2 - len(sizes)
     wanted = n_units * sizes / sizes.sum()
@@ -170,9 +174,9 @@ def _proportional(sizes: FloatArray, total: int) -> list[int]:
     # the units that rounding down left over go to the largest remainders
     by_remainder = np.argsort(units - wanted, kind="stable")
     units[by_remainder[: n_units - units.sum()]] += 1
-    shares = 2 * (units + 1)
-    shares[-1] += total % 2
-    return [int(share) for share in shares]
+    counts = 2 * (units + 1)
+    counts[-1] += total % 2
+    return [int(count) for count in counts]
 
 
 def _typical_size(kernel: base.Kernel, n_features: int) -> float:
@@ -192,7 +196,7 @@ def _columns_of(kernel: base.Kernel, n_features: int) -> tuple[base.Kernel, IntA
 
 
 def _draw_explicit(
-    kernel: base.Kernel, n_features: int, size: int, seed: int
+    kernel: base.Kernel, n_features: int, n_components: int, seed: int
 ) -> maps.FeatureMap:
     inner, columns = _columns_of(kernel, n_features)
     if isinstance(inner, Min):
@@ -201,7 +205,9 @@ def _draw_explicit(
                 "the features of the min kernel need its interval; give Min(lower,"
                 " upper), or fit an estimator, which takes it from the data"
             )
-        return explicit.draw_thresholds(inner, columns, size, seed, width=n_features)
+        return explicit.draw_thresholds(
+            inner, columns, n_components, seed, width=n_features
+        )
     if isinstance(inner, Polynomial):
         return explicit.make_monomials(inner, columns, width=n_features)
     raise InvalidParameterError(

@@ -106,9 +106,10 @@ def show_update(
     return record
 
 
-def show_summary(what: str, document: Document) -> None:
+def show_summary(key: str, document: Document) -> None:
     """Show a document, and log its facts; those that ask for attention as warnings.
 
+    `key` is the part of the artifact's key that says what it is about; see `names.key`.
     Its first sentence becomes the message of the run's last state, unless another is
     set later.
     """
@@ -126,7 +127,7 @@ def show_summary(what: str, document: Document) -> None:
                 log.log(
                     logging.WARNING if is_alert else logging.INFO, "%s: %s", name, fact
                 )
-    _show(what, document)
+    _show(key, document)
 
 
 def show_page(result: pages.Result, job: Any, run: FlowRun) -> None:
@@ -163,11 +164,11 @@ def show_versions(model: str) -> None:
     _show("model-versions", Document(title, parts))
 
 
-def _show(what: str, document: Document) -> None:
-    key = names.key(what)
-    outcomes.keys_shown.get().append(key)
+def _show(key: str, document: Document) -> None:
+    full_key = names.key(key)
+    outcomes.keys_shown.get().append(full_key)
     create_markdown_artifact(
         markdown.to_markdown(document),
-        key=key,
+        key=full_key,
         description=document.lead or document.title,
     )

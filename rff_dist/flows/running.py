@@ -30,7 +30,7 @@ from rff_dist.engines import connecting, events, logs, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fields import RowNumber, build, group, like, values_of
-from rff_dist.flows import names, outcomes, passes, stops
+from rff_dist.flows import names, outcomes, passes, stop_reports
 from rff_dist.flows.parameters import Parameters
 from rff_dist.text import redact
 from rff_dist.typing import Summary, frozen
@@ -229,7 +229,7 @@ def job_flow[R](
         shaped.parameters = parameters
         # Prefect makes the parameters of a deployment from this signature.
         shaped.__signature__ = parameters.signature()
-        hooks: Any = [stops.hook(resume)]
+        hooks: Any = [stop_reports.hook(resume)]
         return Flow(
             run,
             name=name,

@@ -14,7 +14,7 @@ from rff_dist.errors import InvalidParameterError, RFFDistError
 from rff_dist.flows import running, server
 from rff_dist.flows.parameters import Parameters
 from rff_dist.typing import Summary
-from rff_dist.workbench.results import exits, updates
+from rff_dist.workbench.results import exits
 
 
 def run_script(flow: Flow[..., Any]) -> None:
@@ -41,7 +41,7 @@ def run_script(flow: Flow[..., Any]) -> None:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(exits.exit_code(error, outputs=outputs))
     if isinstance(result, dict) and result.get("decision") == "kept":
-        sys.exit(updates.REFUSED)
+        sys.exit(exits.REFUSED)
 
 
 def _values_of(words: list[str], parameters: Parameters) -> Summary:

@@ -36,7 +36,7 @@ from rff_dist.flows.running import (
     _timed,
     make_task,
 )
-from rff_dist.flows.stops import describe_stop
+from rff_dist.flows.stop_reports import describe_stop
 from rff_dist.flows.train import train
 from rff_dist.storage.output_places import hold
 from rff_dist.workbench.jobs.limits import is_transient

@@ -15,10 +15,10 @@ import pytest
 
 from benchmarks.measure import PassTimings
 from rff_dist import DaskEngine
-from rff_dist.engines import dask_pass, dask_workers, runs, totals
+from rff_dist.engines import dask_pass, dask_workers, fetching_totals, runs
 from rff_dist.engines.events import BlockDone
+from rff_dist.engines.fetching_totals import TotalLostError
 from rff_dist.engines.protocol import state_digests
-from rff_dist.engines.totals import TotalLostError
 from rff_dist.errors import (
     BlockError,
     BroadcastError,
@@ -268,8 +268,8 @@ def test_a_result_of_a_worker_out_of_reach_comes_in_pieces(
         raise TotalLostError("out of reach")
 
     scaled(embedded, 2)
-    monkeypatch.setattr(totals, "fetch_total", out_of_reach)
-    monkeypatch.setattr(totals, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(fetching_totals, "fetch_total", out_of_reach)
+    monkeypatch.setattr(fetching_totals, "PIECE_BYTES", piece_bytes)
     with DaskEngine(client=embedded.client) as engine:
         total = engine.map_reduce(lambda b, _: np.arange(1_000), unit_blocks(7), None)
     np.testing.assert_array_equal(total, 7 * np.arange(1_000))
@@ -314,7 +314,7 @@ def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(
     embedded, monkeypatch
 ):
     engine = scaled(embedded, 1)
-    real = totals.fetch_for_client
+    real = fetching_totals.fetch_for_client
     n_asked = 0
 
     async def lose_first(*arguments):
@@ -324,7 +324,7 @@ def test_a_lost_total_does_not_keep_the_state_until_garbage_is_collected(
             raise TotalLostError("killed")
         return await real(*arguments)
 
-    monkeypatch.setattr(totals, "fetch_for_client", lose_first)
+    monkeypatch.setattr(fetching_totals, "fetch_for_client", lose_first)
     state = engine.broadcast("state")
     gc.collect()
     gc.disable()

@@ -1,8 +1,8 @@
 """The commands that run a job.
 
-In go a spec and the cluster, read from options; each command calls its job and returns
-a document of what the job found. A script that calls the job would do the same, without
-progress, page and picture.
+A spec and where to run it, here or on a Dask cluster, are read from options; each
+command calls its job and returns a document of what the job found. A script that calls
+the job would do the same, without progress, page and picture.
 """
 
 import time
@@ -162,6 +162,8 @@ def update(
     job: specs.Update,
     context: display.CommandContext,
     page: Page,
+    # An update replaces its model without being told, so its spec has no `overwrite`;
+    # the check of output files needs one for the page.
     overwrite: bool = fields.flag("Replace an existing page."),
 ) -> Document:
     """Add the rows that were appended since a model was trained, unless the new model

@@ -54,6 +54,67 @@ _ALONE = "effect of the column alone"
 type _Predict = Callable[[AnyArray], FloatArray]
 
 
+@frozen
+class TableColumn:
+    """A column of the table that X was made of."""
+
+    name: str
+    #: the columns of X that it became
+    members: tuple[int, ...]
+    #: of text: the first member holds their places in this list
+    levels: tuple[str, ...] = ()
+    #: whether the first member is in days since 1970
+    is_date: bool = False
+
+    def cell(self, row: AnyArray) -> str:
+        """Return what a row of X had in this column."""
+        value = float(row[self.members[0]])
+        if self.levels:
+            is_known = 0 <= value < len(self.levels)
+            return self.levels[int(value)] if is_known else "(new)"
+        return date_words(value) if self.is_date else value_words(value)
+
+    def places(self, X: AnyArray, most: int) -> tuple[AnyArray, Sequence[str]]:
+        """Return values to set the first member to, and names of levels.
+
+        Numbers of more than two values have no levels. Of text the most frequent levels
+        are returned, with their shares of the rows.
+        """
+        values = X[:, self.members[0]]
+        places, counts = np.unique(values, return_counts=True)
+        if not self.levels and len(places) > 2:
+            # By quantiles, so that places lie where rows are; outliers at the ends
+            # would stretch the axis.
+            return np.unique(np.quantile(values, np.linspace(0.02, 0.98, most))), []
+        if self.levels:
+            order = np.argsort(-counts, kind="stable")[: min(most, MAX_LEVELS)]
+            places = places[order]
+            counts = counts[order]
+        cells = np.zeros((len(places), X.shape[1]))
+        cells[:, self.members[0]] = places
+        names = [self.cell(row) for row in cells]
+        if self.levels:
+            shares = [share_words(count / len(X)) for count in counts]
+            names = [f"{name} {of}" for name, of in zip(names, shares, strict=True)]
+        return places, names
+
+    def title(self, X: AnyArray, n_shown: int) -> str:
+        """Return the name, and how many levels are not shown."""
+        n_more = len(np.unique(X[:, self.members[0]])) - n_shown
+        return self.name + (f", … {n_more:,} more" if self.levels and n_more else "")
+
+
+@frozen(eq=False)
+class PageSample:
+    """Rows of the data to describe: X of shape (n_rows, n_features), and targets y."""
+
+    X: AnyArray
+    y: FloatArray
+    #: those of the table that X was made of; X's own without a recipe
+    columns: list[TableColumn]
+    targets: list[str]
+
+
 @frozen(eq=False)
 class Importance:
     """How much the error rises when a column is shuffled, the largest rise first."""
@@ -265,12 +326,12 @@ def variation_with(
             explained = (np.square(sums) / counts).sum(axis=1) - by_chance
             variations.append(np.sqrt(max(explained.max(), 0.0)))
             continue
-        lines = X[:, list(column.members)]
-        lines = lines - lines.mean(axis=0, dtype=np.float64)
-        squares = np.square(lines)
-        curves = np.hstack([lines, squares - squares.mean(axis=0)])
-        norms = np.linalg.norm(curves, axis=0)
-        products = np.abs(centred.T @ curves).max(axis=0)
+        linear = X[:, list(column.members)]
+        linear = linear - linear.mean(axis=0, dtype=np.float64)
+        squares = np.square(linear)
+        terms = np.hstack([linear, squares - squares.mean(axis=0)])
+        norms = np.linalg.norm(terms, axis=0)
+        products = np.abs(centred.T @ terms).max(axis=0)
         variations.append((products / np.where(norms > 0, norms, 1.0)).max())
     return np.array(variations)
 
@@ -383,7 +444,8 @@ def curves_of(
 
     X = sample.X[evenly(len(sample.X), CURVE_ROWS)]
     heights = partial_dependence(predict, X, [member], places[:, np.newaxis])
-    lines = {name: heights[:, i] for i, name in _lines(model, sample).items()}
+    drawn = _drawn_predictions(model, sample)
+    lines = {name: heights[:, i] for i, name in drawn.items()}
     if has_effects(model):
         lines[_ALONE] = mean + effects.column_effect(model, member, values)[:, 0]
     if knows_deviations:
@@ -418,9 +480,9 @@ def _draw_curves(
     model: models.RidgeModel,
     shown: Sequence[Curves],
 ) -> None:
-    n_lines = -(-len(shown) // 3)
-    figure = pictures.figure_of(9.2, 2.7 * n_lines)
-    panels = figure.subplots(n_lines, min(3, len(shown)), sharey=True)
+    n_panel_rows = -(-len(shown) // 3)
+    figure = pictures.figure_of(9.2, 2.7 * n_panel_rows)
+    panels = figure.subplots(n_panel_rows, min(3, len(shown)), sharey=True)
     panels = np.atleast_1d(panels).ravel()
     for axes, curves in zip(panels, shown, strict=False):
         _draw_panel(axes, curves, sample.X)
@@ -428,7 +490,7 @@ def _draw_curves(
         axes.set_visible(False)
     bottom, top = panels[0].get_ylim()  # which all panels share
     panels[0].set_ylim(bottom - ROOM_BELOW * (top - bottom), top)
-    if len(_lines(model, sample)) > 1:
+    if len(_drawn_predictions(model, sample)) > 1:
         for label in panels[0].legend(fontsize=7, frameon=False).get_texts():
             label.set_parse_math(False)
     kind = "Exact effect" if is_exact(model) else "Partial dependence"
@@ -449,15 +511,15 @@ def _draw_curves(
 
 def _meaning(model: models.RidgeModel, sample: PageSample) -> str:
     """Return what the heights of curves mean."""
-    lines = _lines(model, sample)
-    what = f"predicted {next(iter(lines.values()))}"
+    drawn = _drawn_predictions(model, sample)
+    what = f"predicted {next(iter(drawn.values()))}"
     if is_exact(model):
         return (
             f"how far the {what} is from its value at the column's mean (of a category:"
             " from its mean over all rows), whatever the other columns are. The"
             " model is a sum of such functions of one column each"
         )
-    if len(lines) > 1:
+    if len(drawn) > 1:
         what = "predicted probability of each class"
     meaning = (
         f"the mean {what} when one column has the value on the axis in every row; dots"
@@ -468,9 +530,9 @@ def _meaning(model: models.RidgeModel, sample: PageSample) -> str:
             ". The dashed lines and crosses are what the column alone adds to the mean"
             " of all predictions, exactly, from its mean or the mean over its levels"
         )
-    if len(lines) > 1 and len(lines) < len(read_classes(model)):
+    if len(drawn) > 1 and len(drawn) < len(read_classes(model)):
         n_classes = len(read_classes(model))
-        meaning += f". Only the {len(lines)} most frequent of {n_classes} classes are"
+        meaning += f". Only the {len(drawn)} most frequent of {n_classes} classes are"
         meaning += " drawn"
     return meaning
 
@@ -533,7 +595,7 @@ def _draw_row_counts(axes: Any, values: AnyArray, across: AnyArray) -> None:
     axes.patch.set_visible(False)
 
 
-def _lines(model: models.RidgeModel, sample: PageSample) -> dict[int, str]:
+def _drawn_predictions(model: models.RidgeModel, sample: PageSample) -> dict[int, str]:
     """Return which columns of the predictions are drawn, and their names."""
     if "classifier" not in model.card:
         return {0: sample.targets[0]}
@@ -592,70 +654,9 @@ SEED = 0  # of the sampled rows and of shuffles: a page that is made again is th
 SAMPLE_ROWS = 2_000
 
 
-@frozen
-class TableColumn:
-    """A column of the table that X was made of."""
-
-    name: str
-    #: the columns of X that it became
-    members: tuple[int, ...]
-    #: of text: the first member holds their places in this list
-    levels: tuple[str, ...] = ()
-    #: whether the first member is in days since 1970
-    is_date: bool = False
-
-    def cell(self, row: AnyArray) -> str:
-        """Return what a row of X had in this column."""
-        value = float(row[self.members[0]])
-        if self.levels:
-            is_known = 0 <= value < len(self.levels)
-            return self.levels[int(value)] if is_known else "(new)"
-        return date_words(value) if self.is_date else value_words(value)
-
-    def places(self, X: AnyArray, most: int) -> tuple[AnyArray, Sequence[str]]:
-        """Return values to set the first member to, and names of levels.
-
-        Numbers of more than two values have no levels. Of text the most frequent levels
-        are returned, with their shares of the rows.
-        """
-        values = X[:, self.members[0]]
-        places, counts = np.unique(values, return_counts=True)
-        if not self.levels and len(places) > 2:
-            # By quantiles, so that places lie where rows are; outliers at the ends
-            # would stretch the axis.
-            return np.unique(np.quantile(values, np.linspace(0.02, 0.98, most))), []
-        if self.levels:
-            order = np.argsort(-counts, kind="stable")[: min(most, MAX_LEVELS)]
-            places = places[order]
-            counts = counts[order]
-        cells = np.zeros((len(places), X.shape[1]))
-        cells[:, self.members[0]] = places
-        names = [self.cell(row) for row in cells]
-        if self.levels:
-            shares = [share_words(count / len(X)) for count in counts]
-            names = [f"{name} {of}" for name, of in zip(names, shares, strict=True)]
-        return places, names
-
-    def title(self, X: AnyArray, n_shown: int) -> str:
-        """Return the name, and how many levels are not shown."""
-        n_more = len(np.unique(X[:, self.members[0]])) - n_shown
-        return self.name + (f", … {n_more:,} more" if self.levels and n_more else "")
-
-
 def share_words(share: float) -> str:
     """Return a share of rows that are not none."""
     return f"{share:.0%}" if share >= 0.005 else "<1%"
-
-
-@frozen(eq=False)
-class PageSample:
-    """Rows of the data to describe: X of shape (n_rows, n_features), and targets y."""
-
-    X: AnyArray
-    y: FloatArray
-    #: those of the table that X was made of; X's own without a recipe
-    columns: list[TableColumn]
-    targets: list[str]
 
 
 def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:

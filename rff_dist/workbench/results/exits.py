@@ -1,4 +1,4 @@
-"""Exit codes of commands and scripts, by the error that ended them.
+"""Exit codes of commands and scripts, most of them by the error that ended them.
 
 In goes an error, out comes a code that a script can act on: try again later, correct
 the data, or choose another output. Python's own code would be 1 for all of them.
@@ -13,6 +13,8 @@ from rff_dist.typing import PathLike
 
 FAILED = 1
 USAGE = 2
+# No error ended the command: an update refused the new rows, and kept the model.
+REFUSED = 3
 # from sysexits.h: EX_DATAERR, EX_UNAVAILABLE, EX_CANTCREAT and EX_TEMPFAIL
 UNUSABLE_DATA = 65
 UNAVAILABLE = 69

@@ -12,12 +12,10 @@ from rff_dist.ridge.models import RidgeModel
 from rff_dist.text import score_words, some
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import refresh
-from rff_dist.workbench.results import models, words
+from rff_dist.workbench.results import exits, models, words
 from rff_dist.workbench.results.document import Document, Part
 
 MAX_COLUMNS = 5  # in the table; the record has all
-#: The exit code if rows were refused, so that the model is the one of before.
-REFUSED = 3
 _MODELS = ("champion", "challenger")
 #: Titles of the errors of targets, by their names in the record.
 _ERRORS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", "r2": "R²"}
@@ -41,7 +39,7 @@ def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
         parts,
         details=details,
         record=record,
-        code=REFUSED if is_refused(record) else 0,
+        code=exits.REFUSED if is_refused(record) else 0,
     )
 
 

@@ -1,6 +1,7 @@
 """Which column of a table is X, target, weight, group or id, and whether it can be.
 
-Names and types are checked here, before any row is read.
+Names and types are checked before the data are read: a wrong name must not cost a pass.
+Only `find_index` reads the first rows of a table.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Roles:
         return list(self.target or [])
 
     @property
-    def without_features(self) -> set[str | None]:
+    def not_in_x(self) -> set[str | None]:
         """The columns that are not in X unless `columns` says so."""
         return {*self.targets, self.weight, self.groups, self.id, *self.drop}
 
@@ -122,7 +123,7 @@ def find_index(table: RawTable, roles: Roles) -> str | None:
     column with a role, or the only one left, is none.
     """
     name, *others = table.schema.names
-    other_roles = roles.without_features
+    other_roles = roles.not_in_x
     has_role = roles.columns is not None or name in other_roles
     if has_role or set(others) <= other_roles:
         return None
@@ -143,7 +144,9 @@ def find_index(table: RawTable, roles: Roles) -> str | None:
 
 
 def common_schema(tables: Sequence[RawTable]) -> pyarrow.Schema:
-    """Return types that hold the columns of all tables: text if one has text."""
+    """Return types for the first table's columns that hold those of all tables: text if
+    one has text.
+    """
     types = {field.name: field.type for field in tables[0].schema}
     for table in tables[1:]:
         for field in table.schema:
@@ -219,7 +222,7 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     for name, role in [*with_role, *named_features, *dropped]:
         check_column(table, schema, name, role)
     if roles.columns is None:
-        features = [name for name in schema.names if name not in roles.without_features]
+        features = [name for name in schema.names if name not in roles.not_in_x]
     used = [*features, *(name for name, _ in with_role)]
     if twice := repeated(used):
         raise InvalidParameterError(
@@ -233,7 +236,7 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     kinds = {name: kind_of(schema.field(name).type) for name in used}
     unknown = [name for name in used if kinds[name] is None]
     _refuse_columns(table, schema, unknown, "numbers, text or dates")
-    must_be_numbers = {roles.weight, *roles.targets} - {roles.groups, roles.id}
+    must_be_numbers = {roles.weight, *roles.targets}
     if len(roles.targets) == 1:  # which may be classes
         must_be_numbers -= {*roles.targets}
     no_numbers = [
