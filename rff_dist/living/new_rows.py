@@ -201,9 +201,10 @@ def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differen
     """
     n_before = n_seen(model)
     fingerprint = model.card["prefix_fingerprint"]
+    version = model.card.get("data_version")
     differences = find_differences(
         dataset,
-        model.card.get("data_version"),
+        version,
         missing_rows(model),
         start=first,
         only_appended=fingerprint == dataset.recorded_prefix(n_before),
@@ -212,7 +213,6 @@ def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differen
         return differences
     if _begins_with(dataset, n_before, fingerprint):
         return Differences()
-    version = model.card.get("data_version")
     are_versions = version is not None and dataset.version is not None
     data_id = manifests.name_of(dataset.attributes)
     if are_versions and model.card.get("data_id") == data_id:
