@@ -218,7 +218,7 @@ def _describe(options: Iterable[fields.Option]) -> Iterator[str]:
     """Yield each option with its default and its meaning, as a list of definitions."""
     for option in options:
         words = "--" + option.name.replace("_", "-")
-        if option.declared.argument:
+        if option.declared.is_argument:
             words = option.declared.unit or words
         default = ""
         if option.required:

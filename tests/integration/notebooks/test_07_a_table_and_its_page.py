@@ -55,7 +55,7 @@ def test_the_verdicts_go_by_differences_of_the_same_rows(run):
 def test_the_page_is_about_rows_that_were_held_out(values):
     predicted, observed = values["test"]
     assert f"{root_mean_squared_error(observed, predicted):.4g}" in values["page"]
-    assert f"R² {r2_score(observed, predicted):.2f}" in values["page"]
+    assert f"R² {r2_score(observed, predicted):.3f}" in values["page"]
     assert "111 test rows" in values["page"]
     assert "Planning of studies; not treatment of a person" in values["page"]
     assert len(values["page"]) < 1_000_000
