@@ -221,7 +221,7 @@ def _describe(options: Iterable[fields.Option]) -> Iterator[str]:
         if option.declared.is_argument:
             words = option.declared.unit or words
         default = ""
-        if option.required:
+        if option.is_required:
             default = ", required"
         elif option.default:
             default = f", by default `{sources.toml(option.default).strip('"')}`"
