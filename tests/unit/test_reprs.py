@@ -17,7 +17,7 @@ from rff_dist import (
     SerialEngine,
     draw_feature_map,
 )
-from rff_dist.features.kinds import _KINDS
+from rff_dist.features.kinds import _CLASSES
 from rff_dist.features.maps import FeatureMap
 from tests.plain import plain_classifier, plain_ridge
 
@@ -87,6 +87,6 @@ def test_a_noun_prints_as_a_few_lines():
     assert {name: text for name, text in texts.items() if len(text) > 1000} == {}
 
 
-@pytest.mark.parametrize("kind", _KINDS.values())
+@pytest.mark.parametrize("kind", _CLASSES.values())
 def test_kinds_of_feature_maps_share_one_repr(kind):
     assert kind.__repr__ is FeatureMap.__repr__
