@@ -22,6 +22,7 @@ from rff_dist import RFFRidge
 
 SETS = "concrete,airfoil,elevators,pol"
 OPTIONS = [("effort", value) for value in (1, 2, 3)]
+SECONDS = (1, 3, 10, 30, 100, 300)
 OPTIONS += [("time_limit", seconds) for seconds in (3, 10, 30)]
 
 
@@ -64,13 +65,24 @@ def draw(path: Path, fits: list[list[Any]]) -> None:
                 ]
                 points.append(np.mean(of_value, axis=0))
                 label = f"effort {value}" if option == "effort" else f"{value} s"
-                axes.annotate(label, points[-1], color=colour, size=8)
+                above = 5 if option == "effort" else -11
+                axes.annotate(
+                    label,
+                    points[-1],
+                    xytext=(0, above),
+                    textcoords="offset points",
+                    color=colour,
+                    size=8,
+                )
             axes.plot(*np.transpose(points), "o-", color=colour)
         axes.set_title(name, loc="left", color=INK)
         axes.set_xlabel("seconds of a fit", color=INK)
         axes.set_ylabel("z-RMSE", color=INK)
         axes.set_xscale("log")
+        axes.set_xticks(SECONDS, map(str, SECONDS))
+        axes.minorticks_off()
         axes.margins(0.2)
+        axes.set_xlim(0.7)
         axes.tick_params(which="both", colors=INK)
     # the same results, the same bytes
     with mpl.rc_context({"svg.hashsalt": "front"}):

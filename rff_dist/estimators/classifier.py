@@ -88,7 +88,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         whole numbers as repetitions of their rows, and other weights as precisions. A
         factor on all precisions does not change probabilities either.
     alpha : "auto", "cv", "cv-1se", "gcv", "evidence", float or list, default="auto"
-        The penalty; usually leave it. The objectives are Σ w·(y − f)² + alpha‖W‖² for
+        Usually leave it. The penalty: a larger one gives smoother scores. The
+        objectives are Σ w·(y − f)² + alpha‖W‖² for
         ridge, Σ w·max(0, 1 − y·f)² + alpha‖W‖² for the squared hinge, and −Σ w·log p +
         ½·alpha‖W‖² for the logistic loss. Alpha is chosen as in `RFFRidge`, for ridge
         on the targets. The squared hinge uses this choice as it is; the logistic loss

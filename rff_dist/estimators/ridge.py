@@ -33,13 +33,13 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     """scikit-learn's `KernelRidge` for any number of rows, tuned by cross-validation.
 
     Random Fourier or Nyström features Z replace the kernel: the fit minimises ‖y − b −
-    Z w‖² + alpha·‖w‖². With all parameters left alone, the fit compares some 15
-    candidates (kernel, length scales, kind of features) on up to 10,000 rows, and the
-    best two or three on all rows, or on 65,536 if there are more; anything you set
-    yourself is left alone. If you set all of them, there are two passes over the rows:
-    a cheap one for means, and one of O(n_samples · n_components²) that accumulates Z'Z
-    and Z'y exactly. The fit has the same bits on one thread, many threads or a cluster,
-    and its memory does not grow with the rows.
+    Z w‖² + alpha·‖w‖². With all parameters left alone, the fit compares a few
+    candidates (kernel, length scales, kind of features) on up to 10,000 rows, and
+    trains the best on all rows; anything you set yourself is left alone. If you set all
+    of them, there are two passes over the rows: a cheap one for means, and one of
+    O(n_samples · n_components²) that accumulates Z'Z and Z'y exactly. The fit has the
+    same bits on one thread, many threads or a cluster, and its memory does not grow
+    with the rows.
 
     Parameters
     ----------
@@ -52,8 +52,10 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         and one for all columns together. Of more than 20 columns it compares these two
         kernels without parts of single columns.
     length_scale : "auto", "median", "evidence", float or array, default="auto"
-        Usually leave it; "median" is a fast first try. It says how far the kernel
-        reaches, in units of the (standardised) inputs. "median" is the median distance
+        Usually leave it; "median" is a fast first try. It says how far apart rows still
+        influence each other, in units of the (standardised) inputs: a small one gives
+        wiggly functions, a large one smooth ones. It is 1/√(2·gamma) of scikit-learn's
+        RBF kernel. "median" is the median distance
         between rows of a seeded sample. "evidence" tunes one length scale per column,
         on a sample of rows that no fold validates on; see
         `rff_dist.tune_length_scales`. "auto" compares the median with tuned length
@@ -70,7 +72,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         numbers, cross-validation takes the smallest whose error is within one standard
         error of the best; a single pass at the largest serves them all.
     alpha : "auto", "cv", "cv-1se", "gcv", "evidence", float or list, default="auto"
-        The penalty; usually leave it. "cv" minimises the error of exact k-fold
+        Usually leave it. The penalty: a larger one gives smoother predictions, a
+        smaller one follows the rows more closely. "cv" minimises the error of k-fold
         cross-validation (the largest alpha, if several are as good); "cv-1se" is the
         largest alpha within one standard error of that. "gcv" is generalised
         cross-validation, which can choose far too small an alpha if there are outliers.
