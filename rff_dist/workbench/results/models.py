@@ -109,6 +109,10 @@ def training_document(
     if metrics is not None:
         main = test_facts({**metrics, "test_data": redact(str(job.test))}, targets)
     main["cross-validation"] = choices.pop("cross-validation", None)
+    main["model"] = (
+        f"{choices['kernel'] or 'given frequencies'}, D = {record['n_components']:,},"
+        f" alpha {words.value_words(record['alpha'])}"
+    )
     if job.fit.candidates is not None:
         main["chosen"] = choices.pop("chosen")
     main["rows"] = f"{record['n_samples']:,} of {redact(job.source.data)}, {outputs}"

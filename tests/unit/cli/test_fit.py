@@ -1,6 +1,7 @@
 """`rff-dist fit`: its options, and what it stores and tells."""
 
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -70,8 +71,9 @@ def test_a_result_takes_12_lines_and_the_rest_comes_by_details(folder):
     assert max(map(len, short.splitlines())) <= 80
     for word in ("wrote m\n", "test ", "cross-validation ", "info m --details"):
         assert word in short
+    assert re.search(r"model +gaussian, .*D = 64, alpha", short)
     full = run(*words, "--overwrite --details").stdout
-    for word in ("kernel ", "alpha ", "solver ", "digest ", "ran on ", "by part "):
+    for word in ("kernel ", "solver ", "digest ", "ran on ", "by part "):
         assert word not in short
         assert word in full
     assert "info m --details" not in full
