@@ -16,6 +16,7 @@ from contextlib import (
     ExitStack,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from contextvars import ContextVar
 from pathlib import Path
@@ -268,7 +269,10 @@ def try_writing(location: Location) -> None:
     probe = folder / path.name
     try:
         os.mkdir(probe)
-        os.rmdir(probe)
+        # Whoever holds the lock of this place may have taken the folder for what a
+        # killed writer left, and removed it.
+        with suppress(FileNotFoundError):
+            os.rmdir(probe)
     except OSError as error:
         raise StorageError(
             f"{location} cannot be written: {folder}: {error.strerror or error}. "

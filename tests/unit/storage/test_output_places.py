@@ -98,6 +98,19 @@ def test_who_gets_a_local_lease_removes_what_killed_writers_left(tmp_path):
     assert not (tmp_path / ".data.partial-0123").exists()
 
 
+def test_who_tries_a_place_meets_another_run_that_tidies_there(tmp_path, monkeypatch):
+    place = str(tmp_path / "model")
+
+    def made_and_tidied(path):
+        monkeypatch.undo()
+        os.mkdir(path)
+        assert try_to_hold(place) == "held"
+        assert not path.exists()
+
+    monkeypatch.setattr(os, "mkdir", made_and_tidied)
+    output_places.try_writing(parse_location(place))
+
+
 def test_a_step_of_a_run_that_holds_a_lease_gets_the_same_one(place):
     with hold(place, holder="flow"):
         with hold(place, holder="task"):
