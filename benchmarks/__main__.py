@@ -43,6 +43,7 @@ LONG = (  # minutes to an hour each
     "a_flow_takes_seconds_beyond_its_passes",
     "pairs_or_phases",
     "no_absurd_models",
+    "intervals_beat_normal_ones",
     "fifteen_bits_lose_nothing",
     "lecture_kernel_svm",
     "iterating_costs_less_than_the_sums",

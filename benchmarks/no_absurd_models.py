@@ -1,5 +1,5 @@
 """Nasty data, drawn at random: alpha is near the best of a grid on the same features,
-or a warning is given.
+and a fit by default is no worse than a line and the mean, or a warning is given.
 
 The errors are those of new rows of the same law, without the outliers that some draws
 have among the targets that are trained on. The best alpha is the best on these same
@@ -18,6 +18,10 @@ from numpy.random import Generator
 from rich.console import Console
 from rich.table import Table
 from scipy.linalg import LinAlgWarning
+from sklearn.dummy import DummyRegressor
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from rff_dist import RFFRidge
 from rff_dist.data.blocks import Block, Rows
@@ -25,6 +29,7 @@ from rff_dist.fitting.predicting import LinearModel, predict_rows
 from rff_dist.numerics.eigen import RidgeSpectrum, decompose
 
 WANTED = 1.1  # times the error of the best alpha of the grid
+WANTED_OF_PLAIN = 1.15  # times that of the better of a line and the mean, by default
 CHANCE = 2.0  # standard errors by which chance may exceed that
 MOST_WARNED = 0.2  # of the draws: more would be crying wolf
 # times the mean square of a row of the weighted features
@@ -83,16 +88,32 @@ class Outcome:
     best_alpha: float
     warned: tuple[str, ...]
     raised: str = ""
+    plain_ratio: float = np.inf  # of errors, to the better of a line and the mean
+
+    @property
+    def is_by_default(self) -> bool:
+        return self.facts["D"] == "default"
 
     @property
     def failed(self) -> bool:
         return not self.ratio <= WANTED and not self.warned
 
+    @property
+    def is_worse_than_plain(self) -> bool:
+        return (
+            self.is_by_default
+            and not self.plain_ratio <= WANTED_OF_PLAIN
+            and not self.warned
+        )
+
     def __str__(self) -> str:
         facts = ", ".join(f"{name} {value}" for name, value in self.facts.items())
         alphas = f"alpha {self.alpha:.2g}, best {self.best_alpha:.2g}"
         beyond = f"{self.beyond:.1f} standard errors beyond {WANTED}"
-        what = self.raised or f"{self.ratio:.3g} × the best, {beyond}; {alphas}"
+        plain = f"{self.plain_ratio:.3g} × a line or the mean"
+        what = (
+            self.raised or f"{self.ratio:.3g} × the best, {beyond}; {plain}; {alphas}"
+        )
         return f"draw {self.seed}: {what}; {facts}"
 
 
@@ -102,7 +123,7 @@ def run(console: Console, folder: Path) -> None:
     start = time.perf_counter()
     for seed in range(n_draws):
         outcomes.append(try_draw(seed))
-        if outcomes[-1].failed:
+        if outcomes[-1].failed or outcomes[-1].is_worse_than_plain:
             console.print(
                 str(outcomes[-1]), highlight=False, markup=False, soft_wrap=True
             )
@@ -120,6 +141,8 @@ def run(console: Console, folder: Path) -> None:
     )
     failed = sum(o.failed for o in outcomes)
     sure = sum(o.failed and o.beyond > CHANCE for o in outcomes)
+    by_default = [o for o in outcomes if o.is_by_default]
+    worse = sum(o.is_worse_than_plain for o in by_default)
     # that rows are copies is told, and true
     alone = [o for o in outcomes if o.facts["copies"] != "rows"]
     warned = sum(bool(o.warned) for o in alone)
@@ -135,6 +158,11 @@ def run(console: Console, folder: Path) -> None:
         (
             sure == 0,
             f"{sure} of these by more than {CHANCE:g} standard errors of the test rows",
+        ),
+        (
+            worse == 0,
+            f"{worse} of {len(by_default)} draws by default above {WANTED_OF_PLAIN} ×"
+            " the better of a line and the mean without a warning",
         ),
         (
             warned <= MOST_WARNED * len(alone),
@@ -182,8 +210,32 @@ def try_draw(seed: int) -> Outcome:
     ratio = _error(ours) / errors[best]
     alpha = float(np.mean(model.alpha_))
     return Outcome(
-        seed, draw.facts, ratio, beyond, alpha, alphas[best], tuple(sorted(told))
+        seed,
+        draw.facts,
+        ratio,
+        beyond,
+        alpha,
+        alphas[best],
+        tuple(sorted(told)),
+        plain_ratio=_error(ours) / _plain_error(draw),
     )
+
+
+def _plain_error(draw: Draw) -> float:
+    """The lesser of the errors of a line and of the mean."""
+    models = (
+        make_pipeline(StandardScaler(), RidgeCV(np.geomspace(1e-3, 1e6, 19))),
+        make_pipeline(DummyRegressor()),
+    )
+    return min(
+        _error(_squares(_fitted(model, draw).predict(draw.X_test), draw))
+        for model in models
+    )
+
+
+def _fitted(model: Pipeline, draw: Draw) -> Pipeline:
+    weights = {f"{model.steps[-1][0]}__sample_weight": draw.sample_weight}
+    return model.fit(draw.X, draw.y, **weights)
 
 
 def _predictions(
@@ -223,8 +275,8 @@ def _error(squares: np.ndarray) -> float:
 
 def make_draw(seed: int) -> Draw:
     rng = np.random.default_rng([12, seed])
-    by_default = rng.random() < 0.1
-    most_rows = 500 if by_default else 2_000
+    by_default = rng.random() < 0.5
+    most_rows = 600 if by_default else 2_000
     n = round(np.exp(rng.uniform(np.log(40), np.log(most_rows))))
     d = int(rng.integers(1, 13))
     law = str(rng.choice(list(LAWS)))
@@ -330,7 +382,7 @@ def _by_fact(outcomes: list[Outcome]) -> Table:
             f"n {'below 200' if n < 200 else 'of 200 or more'}", []
         ).append(outcome)
         groups.setdefault(
-            f"D {'default' if outcome.facts['D'] == 'default' else 'given'}", []
+            f"D {'default' if outcome.is_by_default else 'given'}", []
         ).append(outcome)
         for name in ("law", "column", "copies", "outliers", "weights", "targets"):
             groups.setdefault(f"{name} {outcome.facts[name]}", []).append(outcome)

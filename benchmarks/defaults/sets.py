@@ -83,7 +83,7 @@ def _friedman(make: Callable[..., Arrays], noise: float, split: int) -> Split:
     return _cut(*make(n_samples=3_000, noise=noise, random_state=split), 1_000)
 
 
-def _draw(
+def draw(
     law: Callable[[Generator, int], Arrays], name: str, n_train: int, split: int
 ) -> Split:
     return _cut(
@@ -130,7 +130,7 @@ def _integers(rng: Generator, n: int) -> Arrays:
     return X, y + 0.3 * rng.standard_normal(n)
 
 
-def _smooth(X: np.ndarray) -> np.ndarray:
+def smooth(X: np.ndarray) -> np.ndarray:
     return np.sin(1.5 * X[:, 0]) + X[:, 1] * X[:, 2] / 3.0 + np.tanh(X[:, 3] + X[:, 4])
 
 
@@ -138,12 +138,12 @@ def _tails(
     rng: Generator, n: int, *, law: Callable[[Generator, tuple[int, int]], np.ndarray]
 ) -> Arrays:
     X = law(rng, (n, 5))
-    return X, _smooth(np.clip(X, -3.0, 3.0)) + 0.2 * rng.standard_normal(n)
+    return X, smooth(np.clip(X, -3.0, 3.0)) + 0.2 * rng.standard_normal(n)
 
 
-def _heteroscedastic(rng: Generator, n: int) -> Arrays:
+def heteroscedastic(rng: Generator, n: int) -> Arrays:
     X = rng.standard_normal((n, 5))
-    return X, _smooth(X) + (0.05 + 0.5 * np.abs(X[:, 0])) * rng.standard_normal(n)
+    return X, smooth(X) + (0.05 + 0.5 * np.abs(X[:, 0])) * rng.standard_normal(n)
 
 
 def _few(rng: Generator, n: int, *, d: int) -> Arrays:
@@ -187,7 +187,7 @@ GENERATED = {
         partial(_tails, law=lambda rng, shape: rng.exponential(1.0, shape)),
         5_000,
     ),
-    "heteroscedastic": (_heteroscedastic, 2_000),
+    "heteroscedastic": (heteroscedastic, 2_000),
     "n=50 d=5": (partial(_few, d=5), 50),
     "n=50 d=20": (partial(_few, d=20), 50),
 }
@@ -240,7 +240,7 @@ def regression_sets(folder: Path | None) -> dict[str, Draw]:
             for name, (make, noise) in FRIEDMAN.items()
         },
         **{
-            name: partial(_draw, law, name, n_train)
+            name: partial(draw, law, name, n_train)
             for name, (law, n_train) in GENERATED.items()
         },
     }
