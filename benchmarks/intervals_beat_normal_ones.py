@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.random import Generator
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import gmean, norm
 
 from benchmarks.defaults.sets import draw, heteroscedastic, regression_sets, smooth
-from benchmarks.defaults.tables import tables_of
+from benchmarks.defaults.tables import tables_of, typed
 from rff_dist import RFFRidge
 
 WANTED = 0.94  # times the score of normal distributions, geometric mean
@@ -79,15 +80,14 @@ def _scores(draw_split, split: int) -> tuple[float, float, float, float]:
     shares of rows inside 90 %.
     """
     data = draw_split(split)
-    model = RFFRidge(random_state=0).fit(data.X, data.y)
-    mean, std = model.predict(data.X_test, return_std=True)
+    model = RFFRidge(random_state=0).fit(_rows(data.X), data.y)
+    X_test = _rows(data.X_test)
+    mean, std = model.predict(X_test, return_std=True)
     ours = {0.5: mean}
     normal = {0.5: mean}
     for coverage in COVERAGES:
         tail = (1 - coverage) / 2
-        ours[tail], ours[1 - tail] = model.predict_interval(
-            data.X_test, coverage=coverage
-        )
+        ours[tail], ours[1 - tail] = model.predict_interval(X_test, coverage=coverage)
         width = norm.ppf(1 - tail) * std
         normal[tail] = mean - width
         normal[1 - tail] = mean + width
@@ -98,6 +98,10 @@ def _scores(draw_split, split: int) -> tuple[float, float, float, float]:
         _share_inside(ours, data.y_test),
         _share_inside(normal, data.y_test),
     )
+
+
+def _rows(X):
+    return typed(X, []) if isinstance(X, pd.DataFrame) else X
 
 
 def _crps(quantiles: dict[float, np.ndarray], y: np.ndarray) -> float:

@@ -147,7 +147,7 @@ class _Trees:
         self._fit = fit
 
     def fit(self, X: pd.DataFrame, y: np.ndarray) -> _Trees:
-        rows = _typed(X, [])
+        rows = typed(X, [])
         texts = rows.select_dtypes(["str", "object"])
         self.dates = [name for name in texts if _is_date(texts[name])]
         self.levels = {
@@ -165,7 +165,7 @@ class _Trees:
         return np.asarray(self.model.predict_proba(self._columns(X)))
 
     def _columns(self, X: pd.DataFrame) -> pd.DataFrame:
-        rows = _typed(X, [*self.levels, *self.dates])
+        rows = typed(X, [*self.levels, *self.dates])
         for name in self.dates:
             date = pd.to_datetime(rows.pop(name), format="ISO8601")
             rows[f"{name} days"] = (date - pd.Timestamp(0)) / pd.Timedelta(days=1)
@@ -176,7 +176,7 @@ class _Trees:
         return rows
 
 
-def _typed(X: pd.DataFrame, texts: list[str]) -> pd.DataFrame:
+def typed(X: pd.DataFrame, texts: list[str]) -> pd.DataFrame:
     """Return columns with the types that pandas reads them as."""
     text = io.StringIO(X.to_csv(index=False))
     return pd.read_csv(text, na_values=[*MISSING], dtype=dict.fromkeys(texts, str))
