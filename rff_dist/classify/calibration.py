@@ -1,8 +1,8 @@
 """Calibrate a classifier's probabilities on leave-one-out scores of training rows.
 
-A model and its training rows go in; what turns scores into probabilities comes out.
-Leave-one-out scores have a closed form, so no second fit is needed; scores of rows that
-were fitted are too sure.
+A model and its training rows go in; a `ScoreCalibration`, which turns scores into
+probabilities, comes out. A model's scores of its own training rows are too certain.
+Leave-one-out scores are not, and have a closed form, so no second fit is needed.
 """
 
 import logging
@@ -21,20 +21,21 @@ from rff_dist.typing import AnyArray, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
-# Limits of the sample whose leave-one-out scores are calibrated: rows, and scores, one
-# for each row and target (128 MiB).
+# Limits of the sample whose leave-one-out scores are calibrated: the number of rows,
+# and of scores, one per row and target (2**24 float64 take 128 MiB).
 CALIBRATION_ROWS = 10_000
 CALIBRATION_SCORES = 2**24
 
 
 @frozen(eq=False)
 class CalibrationRows:
-    """A sample of all rows so far, to calibrate probabilities on as more rows come."""
+    """A sample of all rows so far, kept for calibration while more rows come."""
 
     #: The number of rows so far.
     n_seen: int
-    #: Each sampled row has a number in (0, 1) that depends on its place alone. The
-    #: smallest stay, so that the sample does not depend on how rows were divided.
+    #: Each row has a random number in (0, 1) that depends on its place alone. The rows
+    #: with the smallest numbers are sampled, so the sample does not depend on how rows
+    #: were divided among calls.
     keys: FloatArray
     X: AnyArray
     #: −1 and +1, shape (n_sampled, n_targets).
@@ -48,8 +49,7 @@ class CalibrationRows:
         """Return a sample of up to 10,000 rows of a dataset and the rows before it."""
         n_before = 0 if before is None else before.n_seen
         n_seen = n_before + dataset.n_samples
-        # Not by `sample_rows`, which needs all rows at once: a key depends on the row's
-        # place alone, so rows may come in any number of calls.
+        # not by `sample_rows`, which needs all rows at once
         keys = uniforms.row_uniforms(seed=0, stream=0, start=n_before, stop=n_seen)
         n_old = 0
         if before is not None:
@@ -71,7 +71,7 @@ class CalibrationRows:
 
 
 def _max_calibrated(dataset: blocks.Dataset) -> int:
-    """Return how many rows are calibrated at most."""
+    """Return the most rows that calibration takes."""
     return min(CALIBRATION_ROWS, CALIBRATION_SCORES // dataset.n_targets)
 
 
@@ -87,8 +87,8 @@ def calibrate(
     O(n_components³ / 3), and O(n_components²) for each of up to 10,000 rows, in this
     process. Rows count by their full weights, including class weights, so that class
     weights move probabilities and the decisions based on them. If weights repeat rows,
-    one repetition is left out. `class_weight` has the factor that the weights of each
-    class's rows include.
+    one repetition is left out. `class_weight` has one factor per class; the weights of
+    the class's rows include it.
 
     Returns None, with the reason in the log, if alpha is so small that Z'Z + alpha·I is
     singular.
@@ -114,11 +114,12 @@ def calibrate_rows(
     factors = np.ones(len(targets))
     if class_weight is not None:
         factors = class_weight[predict.class_of(targets)]
-    left_out = weights
-    n_observations = None
-    if model.summed.spec.frequency_weights:
+    if not model.summed.spec.frequency_weights:
+        left_out_weights = weights
+        n_observations = None
+    else:
         # one repetition of each row; class weights do not count as repetitions
-        left_out = factors
+        left_out_weights = factors
         repetitions = np.zeros(len(targets))
         np.divide(weights, factors, out=repetitions, where=factors > 0)
         n_observations = float(repetitions.sum())
@@ -129,5 +130,5 @@ def calibrate_rows(
         return None
     rows = blocks.Rows(blocks.Block(0, 0, len(targets)), X, targets)
     with machine.using_threads(machine.available_cores()):
-        scores = uncertainty.leave_one_out(rows, predictive, left_out)
+        scores = uncertainty.leave_one_out(rows, predictive, left_out_weights)
     return platt_scaling.fit_calibration(scores, targets, weights, n_observations)

@@ -1,9 +1,10 @@
 """Train a classifier: ridge on targets of −1 and +1, then passes of another loss.
 
-Labelled rows and a loss go in; a model comes out whose card has the classes, and what
-turns scores into probabilities. Ridge always comes first: it chooses alpha, its
-solution is where the other losses start, and its Gram is their preconditioner. Each
-evaluation of a loss is one pass, which makes all features once.
+Labelled rows and a loss go in; a model comes out. Its card, the facts stored with it,
+has the classes and the calibration that turns scores into probabilities. Ridge always
+comes first: it chooses alpha, its solution is where the other losses start, and its
+Gram is their preconditioner. Each evaluation of a loss is one pass, which makes all
+features once.
 """
 
 import logging
@@ -94,13 +95,12 @@ class LossOptions:
 def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
     """Estimate the mean of p·(1 − p) from ridge on targets of −1 and +1.
 
-    Ridge estimates f = 2p − 1, about which targets have the variance 4·p·(1 − p). So
-    this is a quarter of the noise variance of largest evidence, (rss + alpha·‖w‖²) /
-    Σw, averaged over columns. The result is limited to [1/64, 1/4].
+    Ridge estimates f = 2p − 1, and targets vary about it with variance 4·p·(1 − p). So
+    the mean is a quarter of the noise variance with the largest evidence,
+    (rss + alpha·‖w‖²) / Σw, averaged over columns. It is limited to [1/64, 1/4].
     """
     squared_norms = np.square(solution.coefficients).sum(axis=0)
     residual = solution.residual_sum_of_squares + solution.alpha * squared_norms
-    # with f = 2p − 1 the mean of (y − f)² is 4·p·(1 − p)
     mean = float(residual.mean()) / (4.0 * sum_of_weights)
     return min(LARGEST_CURVATURE, max(SMALLEST_CURVATURE, mean))
 
@@ -108,7 +108,7 @@ def logistic_curvature(solution: RidgeSolution, sum_of_weights: float) -> float:
 def fit_loss(
     dataset: blocks.Dataset,
     model: models.RidgeModel,
-    options: LossOptions,
+    loss_options: LossOptions,
     *,
     alpha: float,
     curvature: float,
@@ -123,7 +123,7 @@ def fit_loss(
     Raises DataError if values are not finite, or targets are not −1 and +1.
     """
     statistics = model.summed
-    loss = LOSSES[options.loss]
+    loss = LOSSES[loss_options.loss]
     add_up = partial(sum_loss, loss=loss)
     equations = statistics.normal_equations(fit_intercept=model.fit_intercept)
 
@@ -138,7 +138,7 @@ def fit_loss(
         gradient = gram_products.sums_of_z(sums.gradient.value(), model.feature_map)
         return float(sums.loss.value()), gradient, sums.intercept_gradient.value()
 
-    engine.tell(events.Rounds(loss.name, options.max_iter))
+    engine.tell(events.Rounds(loss.name, loss_options.max_iter))
     coefficients, intercept = _start(model, loss, curvature)
     # With scores of 0 all classes have the same loss, so one row of the first class
     # stands for all rows.
@@ -153,7 +153,11 @@ def fit_loss(
         reference=statistics.sum_of_weights * float(losses_of_no_scores[0]),
     )
     return minimize.minimize_loss(
-        problem, coefficients, intercept, tol=options.tol, max_iter=options.max_iter
+        problem,
+        coefficients,
+        intercept,
+        tol=loss_options.tol,
+        max_iter=loss_options.max_iter,
     )
 
 
@@ -183,17 +187,22 @@ def _start(
 
 @frozen(eq=False)
 class FittedModel:
-    """A trained regression or classifier, and ridge's models without each fold."""
+    """A trained model, and ridge's models without each fold.
 
-    #: The result of ridge's fit. A classifier is in place of ridge's model there, and
-    #: its card has under "classifier" the classes, the loss, the calibration (None
-    #: without probabilities), how the minimum was reached (None for "squared") and
-    #: ridge's alpha.
+    The model is a classifier if `fit` here made it, and a regression if the job of a
+    regression did.
+    """
+
+    #: The result of ridge's fit. Its `model` is the classifier, if there is one, not
+    #: ridge's. A classifier's card has under "classifier" the classes, the loss, the
+    #: calibration (None without probabilities), how the minimum was reached (None for
+    #: "squared") and ridge's alpha.
     trained: FitResult
     #: None if folds were not summed separately.
     folds: FoldModels | None = None
-    #: Turns ridge's scores into probabilities of classes; None for a regression.
-    calibration: platt_scaling.ScoreCalibration | None = None
+    #: Turns ridge's scores into probabilities of classes, also if the model minimises
+    #: another loss; None for a regression, or if there are no probabilities.
+    ridge_calibration: platt_scaling.ScoreCalibration | None = None
 
     @property
     def model(self) -> models.RidgeModel:
@@ -203,8 +212,8 @@ class FittedModel:
 def label_rows(
     source: blocks.Dataset,
     labels: columns.Column,
-    options: RidgeOptions,
-    losses: LossOptions,
+    ridge_options: RidgeOptions,
+    loss_options: LossOptions,
     *,
     classes: AnyArray | None = None,
     whole_weights_repeat: bool = False,
@@ -212,10 +221,10 @@ def label_rows(
 ) -> tuple[labelled.LabelledDataset, RidgeOptions]:
     """Count labels of any type in a pass; return rows with targets of −1 and +1.
 
-    Ridge's options for them come with it. The source's own targets are ignored.
-    `classes` are all labels, sorted, if some may have no rows yet; by default those of
-    the rows. With `whole_weights_repeat`, weights that are all whole numbers repeat
-    their rows, whatever the options say; other weights are precisions.
+    The second result are ridge's options for these rows. The source's own targets are
+    ignored. `classes` are all labels, sorted, if some may have no rows yet; by default
+    the labels of the rows. With `whole_weights_repeat`, weights that are all whole
+    numbers repeat their rows, whatever the options say; other weights are precisions.
 
     Raises DataError if fewer than two classes have rows with a weight above 0.
     """
@@ -224,19 +233,21 @@ def label_rows(
         counts = counts.among(classes)
     if whole_weights_repeat:
         kind = "frequency" if counts.whole else "precision"
-        options = replace(options, sample_weight_kind=kind)
-    factors = labelled.class_weights(losses.class_weight, counts)
+        ridge_options = replace(ridge_options, sample_weight_kind=kind)
+    factors = labelled.class_weights(loss_options.class_weight, counts)
     dataset = labelled.LabelledDataset(source, labels, counts.classes, factors)
     _check_weighted(counts, factors)
-    # One alpha for all classes keeps their scores comparable: the largest decides. The
-    # direct solver leaves the Gram, which calibration and the other losses need.
-    return dataset, replace(options, alpha_per_target=False, solver="direct")
+    # One alpha for all classes keeps their scores comparable, since the class of the
+    # largest score is predicted. The direct solver leaves the Gram, which calibration
+    # and the other losses need.
+    ridge_options = replace(ridge_options, alpha_per_target=False, solver="direct")
+    return dataset, ridge_options
 
 
 def fit(
     dataset: labelled.LabelledDataset,
-    options: RidgeOptions,
-    losses: LossOptions,
+    ridge_options: RidgeOptions,
+    loss_options: LossOptions,
     *,
     choices: Choices | None = None,
     engine: protocol.Engine,
@@ -244,14 +255,16 @@ def fit(
 ) -> FittedModel:
     """Train ridge on targets of −1 and +1; then probabilities, or another loss.
 
-    A single given alpha is that of the loss. Otherwise alpha is chosen for ridge: the
-    squared hinge takes the same, and the logistic loss takes it times
+    A single given alpha is the penalty of the loss. Otherwise alpha is chosen for
+    ridge. The squared hinge takes the same alpha. The logistic loss takes it times
     `logistic_curvature`, which gives both as many degrees of freedom, or times 1/8 if
-    that is more. Dataset and options are those of `label_rows`; for `choices` and `do`
-    see `ridge.fit.fit`.
+    that is more. `label_rows` returns the dataset and ridge's options; `ridge.fit.fit`
+    explains `choices` and `do`.
     """
     # draws and broadcasts W and b, accumulates Z'Z and Z'y, and solves
-    trained = ridge_fit.fit(dataset, options, choices=choices, engine=engine, do=do)
+    trained = ridge_fit.fit(
+        dataset, ridge_options, choices=choices, engine=engine, do=do
+    )
     model = trained.model
     alpha = model.alpha
     assert isinstance(alpha, float)
@@ -261,7 +274,7 @@ def fit(
         dataset,
         model,
         class_weight=dataset.class_weight,
-        seed=options.seed,
+        seed=ridge_options.seed,
     )
     folds = trained.fold_models
     if folds is not None:
@@ -274,30 +287,31 @@ def fit(
             engine=engine,
         )
         model = model.with_card(estimate={"loss": predict.SQUARED, **estimate})
-    if losses.loss == predict.SQUARED:
-        model = _described(model, dataset, losses, ridge_calibration, None)
+    if loss_options.loss == predict.SQUARED:
+        model = _with_card(model, dataset, loss_options, ridge_calibration, None)
         return FittedModel(replace(trained, model=model), folds, ridge_calibration)
 
     curvature = HINGE_CURVATURE
     calibration = None
-    if losses.loss == Logistic.name:
+    if loss_options.loss == Logistic.name:
         curvature = logistic_curvature(
             trained.solved.solution, model.summed.sum_of_weights
         )
-        if not is_one_alpha(options.alpha):  # chosen for ridge
+        was_chosen_for_ridge = not is_one_alpha(ridge_options.alpha)
+        if was_chosen_for_ridge:
             alpha *= max(curvature, SMALLEST_ALPHA_FACTOR)
         calibration = platt_scaling.ScoreCalibration(1.0, (0.0,) * model.n_targets)
     minimum = do(
-        losses.loss,
+        loss_options.loss,
         fit_loss,
         dataset,
         model,
-        losses,
+        loss_options,
         alpha=alpha,
         curvature=curvature,
         engine=engine,
     )
-    model = _described(model, dataset, losses, calibration, minimum)
+    model = _with_card(model, dataset, loss_options, calibration, minimum)
     model = replace(
         model,
         coefficients=minimum.coefficients,
@@ -319,16 +333,16 @@ def _check_weighted(
         )
 
 
-def _described(
+def _with_card(
     model: models.RidgeModel,
     dataset: labelled.LabelledDataset,
-    losses: LossOptions,
+    loss_options: LossOptions,
     calibration: platt_scaling.ScoreCalibration | None,
     minimum: minimize.Minimum | None,
 ) -> models.RidgeModel:
-    """Return the model with labels and how the classifier was fitted on its card."""
+    """Return the model; its card says which labels it has, and how it was fitted."""
     classes = dataset.classes
-    weight = cast("Any", losses.class_weight)
+    weight = cast("Any", loss_options.class_weight)
     facts = None
     if minimum is not None:
         facts = {
@@ -341,10 +355,10 @@ def _described(
     return model.with_card(
         parameters={
             **model.card[parameters.PARAMETERS],
-            **parameters.to_card(vars(losses)),
+            **parameters.to_card(vars(loss_options)),
         },
         classifier={
-            "loss": losses.loss,
+            "loss": loss_options.loss,
             "calibration": None if calibration is None else asdict(calibration),
             "minimum": facts,
             "ridge_alpha": model.alpha,
@@ -368,9 +382,9 @@ def estimate_by_folds(
 ) -> dict[str, Any]:
     """Estimate accuracy and log loss on new rows in one pass over the training rows.
 
-    Ridge trained without a fold predicts its rows, with the calibration of the model of
-    all rows. Standard errors come from the differences between splits, and are None
-    with one split. The log loss, in nats, is None without probabilities.
+    Ridge's model without a fold predicts the fold's rows, with the calibration of the
+    model of all rows. Standard errors come from the differences between splits, and are
+    None with one split. The log loss, in nats, is None without probabilities.
     """
     judge = partial(judge_held_out, calibration=calibration)
     confusions = row_passes.sum_rows(
@@ -385,7 +399,8 @@ def estimate_by_folds(
     estimate: Summary = {"by": "cv"}
     for name in ("accuracy", "log_loss"):
         of_splits = [getattr(confusion, name) for confusion in confusions]
-        mean = error = None
+        mean = None
+        error = None
         if None not in of_splits:
             mean = float(np.average(of_splits, weights=weights))
             variance = np.average((np.array(of_splits) - mean) ** 2, weights=weights)

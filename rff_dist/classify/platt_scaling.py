@@ -1,7 +1,7 @@
 """Class probabilities from scores: Platt's sigmoid, and its softmax for more classes.
 
-Scores of rows and their classes go in; a slope and offsets come out that turn scores
-into probabilities.
+Scores of rows and their classes go in; a slope a and intercepts b_k come out that turn
+scores into probabilities.
 
 Ridge on targets of −1 and +1 ranks rows well, but its scores are not probabilities. So
 p = σ(a·f + b) for two classes, or softmax(a·f_k + b_k) for more, is fitted to
@@ -12,16 +12,16 @@ refitting:
     hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
 
 As in ridge, rows count by their full weights, including class weights, divided by the
-mean weight. Probabilities, and the classes decided by them, are those of the reweighted
-rows, and a factor on all weights changes nothing.
+mean weight. So probabilities, and the classes decided by them, describe the reweighted
+rows. A factor on all weights changes nothing.
 
 One observation added to the n of the sample keeps probabilities away from 0 and 1: a
 row of class k counts (n·[j = k] + π_j)/(n + 1) for class j, where π are the shares of
-the classes. The offsets b_k minus their mean have a normal prior of deviation 1, for
-classes with few or no rows in the sample: with 100 classes, 300 rows then give a log
-loss of 0.47 in place of 1.01 without it, and 10,000 rows give 0.46 either way. Platt's
-rule adds one observation of each class to the rows of each class, which suits two
-classes: with 100 rows in each of 100 classes it would halve all probabilities.
+the classes. The intercepts minus their mean have a normal prior of standard deviation
+1, for classes with few or no rows in the sample: with 100 classes, 300 rows then give a
+log loss of 0.47 in place of 1.01 without it, and 10,000 rows give 0.46 either way.
+Platt's rule adds one observation of each class to the rows of each class, which suits
+two classes: with 100 rows in each of 100 classes it would halve all probabilities.
 
 Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin & Weng (2007),
 A note on Platt's probabilistic outputs, Machine Learning 68; Golub & Van Loan, section
@@ -75,7 +75,7 @@ class ScoreCalibration:
 class _Posterior:
     """Negative log posterior of slope and intercepts, over n; and its gradient.
 
-    The first intercept is 0, and no parameter.
+    Parameters are the slope, then all intercepts but the first, which is 0.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class _Posterior:
         by_logit *= self._weights[:, np.newaxis]
         by_slope = (by_logit * self._scores).sum()
         gradient = np.append(by_slope, by_logit[:, 1:].sum(axis=0))
-        # the prior is on the intercepts, of which the first is 0, minus their mean
+        # the prior is on all intercepts minus their mean; the first one is 0
         mean = parameters[1:].sum() / logits.shape[1]
         pull = (parameters[1:] - mean) / self._n_observations
         gradient[1:] += pull
@@ -117,9 +117,9 @@ def fit_calibration(
 
     Scores, shape (n_samples, n_columns), are of rows that were not trained on, or
     leave-one-out scores. Targets have that shape too: +1 in the column of a row's
-    class, else −1; a single column is the second of two classes. A factor on all
-    weights changes nothing: the sample counts as `n_observations` against smoothing and
-    prior, by default as the rows with a weight above 0.
+    class, else −1; a single column is for the second of two classes. A factor on all
+    weights changes nothing. `n_observations` is the n of smoothing and prior, by
+    default the number of rows with a weight above 0.
     """
     weights = np.ones(len(scores)) if sample_weight is None else sample_weight
     n = float(np.count_nonzero(weights)) if n_observations is None else n_observations
@@ -130,10 +130,11 @@ def fit_calibration(
         n,
     )
     n_columns = scores.shape[1]
-    # softmax does not change if all logits shift, so the first intercept is fixed at 0
-    slope, *intercepts = _minimize(
-        posterior, np.append(2.0, np.zeros(max(1, n_columns - 1))), fixed=0
-    )
+    # Softmax does not change if all logits shift, so the first intercept is fixed at 0.
+    # Any slope may start, since the problem is convex; 2 turns f = 2p − 1 near 0 into
+    # the log odds of p if there are two classes.
+    start = np.append(2.0, np.zeros(max(1, n_columns - 1)))
+    slope, *intercepts = _minimize(posterior, start, fixed=0)
     if slope < SMALLEST_SLOPE:
         logger.warning(
             "the scores do not separate the classes of %d left-out rows: each row gets"
@@ -154,10 +155,10 @@ def fit_calibration(
 
 def _minimize(posterior: _Posterior, start: FloatArray, *, fixed: int) -> list[float]:
     """Return the parameters of the smallest negative log posterior; the first `fixed`
-    of them keep their start.
+    of them stay at their start.
     """
 
-    def of(rest: FloatArray) -> tuple[float, FloatArray]:
+    def objective(rest: FloatArray) -> tuple[float, FloatArray]:
         value, gradient = posterior(np.append(start[:fixed], rest))
         return value, gradient[fixed:]
 
@@ -165,7 +166,7 @@ def _minimize(posterior: _Posterior, start: FloatArray, *, fixed: int) -> list[f
     # `success` is not read, since the problem is convex and smooth: with 60 to 20,000
     # rows of 2 to 100 classes gradients fell below 1e-7 in at most 36 iterations.
     optimum = scipy.optimize.minimize(
-        of, start[fixed:], jac=True, method="L-BFGS-B", options=options
+        objective, start[fixed:], jac=True, method="L-BFGS-B", options=options
     )
     return [*start[:fixed].tolist(), *optimum.x.tolist()]
 

@@ -3,7 +3,8 @@
 Normal equations and alpha go in; coefficients come out, with the rank and a status that
 says how far to trust them. `scipy.linalg.solve` would say nothing if alpha is below the
 rounding error of the Gram matrix, and would crash with more than some 14,000 components
-(see `triangular`). In formulas A is the Gram.
+(see `triangular`). In formulas A is the Gram. The floor is the rounding error of its
+eigenvalues: no eigenvalue and no alpha below it can be told from 0.
 """
 
 from collections.abc import Sequence
@@ -38,8 +39,8 @@ def solve_cholesky(
 
     Takes n_components³/3 floating-point operations per different alpha, and one float64
     array of the Gram's size. With `overwrite_gram` it is factored in its own memory. It
-    is copied all the same if it is not C-ordered float64, if targets have different
-    alphas, or if alpha is below the floor, since the eigenvalues may then be needed.
+    is copied anyway if it is not C-ordered float64, if targets have different alphas,
+    or if alpha is below the floor, since the eigenvalues may then be needed.
     For more than some 20 values of alpha `eigen.decompose` is cheaper. Only the upper
     triangle of the Gram is read. All cores of the process are used; the bits of a
     Cholesky solution do not depend on their number, those of the fallback to
@@ -58,21 +59,21 @@ def solve_cholesky(
     Cholesky, here left-looking).
     """
     solution.check_equations(equations)
-    penalty = solution.check_alpha(alpha, equations.moments.shape[1])
+    alphas = solution.check_alpha(alpha, equations.moments.shape[1])
     prepared = replace(
         equations, gram=np.ascontiguousarray(equations.gram, dtype=np.float64)
     )
     # one factorisation, the n³/3 of the cost, serves all targets with the same alpha
-    different = np.unique(penalty)
+    distinct_alphas = np.unique(alphas)
     parts = []
     with machine.tile_pool() as pool:
-        # eigenvalues, and alphas, below it are rounding error
         floor = prepared.floor()
-        for value in different.tolist():
-            targets = np.flatnonzero(penalty == value)
-            # another alpha, or the eigenvalues below the floor, would need the Gram
-            # again
-            in_place = overwrite_gram and len(different) == 1 and value >= floor
+        for value in distinct_alphas.tolist():
+            targets = np.flatnonzero(alphas == value)
+            # another alpha needs the Gram again, and so does the fallback to
+            # eigenvalues below the floor
+            needs_gram_again = len(distinct_alphas) > 1 or value < floor
+            in_place = overwrite_gram and not needs_gram_again
             part = replace(
                 prepared,
                 moments=prepared.moments[:, targets],
@@ -106,8 +107,8 @@ def _solve_shared(
             " float64, or raise alpha"
         )
     is_nearly_singular = False
-    # no eigenvalue of A + alpha is below alpha, so only below the floor is the smallest
-    # one worth an estimate
+    # no eigenvalue of A + alpha is below alpha, so the smallest one can be below the
+    # floor only if alpha is
     if broken_at is None and alpha < floor:
         is_nearly_singular = smallest_eigenvalue(factor, pool) < floor
     if broken_at is not None or (is_nearly_singular and alpha == 0.0):
@@ -125,8 +126,8 @@ def _solve_shared(
     coefficients, quadratic_forms = triangular.solve_factored(
         factor, equations.moments, pool
     )
-    # w'Aw = ‖Uw‖² − alpha‖w‖², where U'U = A + alpha and Uw = U⁻ᵀb: A itself may be
-    # gone
+    # w'Aw = ‖Uw‖² − alpha‖w‖², where U'U = A + alpha and Uw = U⁻ᵀb: the factor may have
+    # overwritten A
     linear = 2.0 * (coefficients * equations.moments).sum(axis=0)
     # `make_solution` refuses coefficients whose squares overflow
     with np.errstate(over="ignore"):
@@ -144,7 +145,7 @@ def _solve_shared(
 
 
 def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
-    """Return the smallest eigenvalue of U'U, never too low, by inverse iterations."""
+    """Estimate the smallest eigenvalue of U'U by inverse iterations, never too low."""
 
     def solve(vector: FloatArray) -> FloatArray:
         solved, _ = triangular.solve_factored(factor, vector[:, np.newaxis], pool)
@@ -159,14 +160,14 @@ def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
 def _join(
     parts: Sequence[tuple[IndexArray, solution.RidgeSolution]],
 ) -> solution.RidgeSolution:
-    """Put the targets' solutions back in order; the worst status is that of all."""
+    """Put the targets' solutions back in order; the joint status is the worst one."""
     targets, solved = zip(*parts, strict=True)
     order = np.argsort(np.concatenate(targets))
     by_target = {}
     for name in _BY_TARGET:
         array = np.concatenate([getattr(part, name) for part in solved], axis=-1)
         by_target[name] = array[..., order]
-    # from best to worst
+    # `SolveStatus` lists them from best to worst
     statuses = list(solution.SolveStatus)
     return solution.RidgeSolution(
         **by_target,

@@ -1,10 +1,14 @@
 """Kernel principal components from exact statistics, and projections of rows on them.
 
-Principal components of the features Z are eigenvectors of the centred Z'Z. The scores
-of the rows on them are those of kernel PCA with the kernel ZZ'. With degree-normalised
-features they are those of spectral clustering. Let rows have weights w, s = Σ w z, the
-degree of a row d = z's (its summed similarity to all rows), and the volume V = Σ w d.
-Then the rows z·√V/d with weights w·d/V have the mean s/√V and the covariance
+The sums of a pass go in; directions come out, and from these the scores of rows. The
+rows' Gram matrix, of n_samples² numbers, is never made.
+
+Principal components of the features Z are eigenvectors of the centred Z'Z. The rows'
+scores on them equal the scores of kernel PCA with the kernel ZZ'. With
+degree-normalised features they equal the scores of spectral clustering. Let rows have
+weights w, s = Σ w z, the degree of a row d = z's (its summed similarity to all rows),
+and the volume V = Σ w d. Then the rows z·√V/d with weights w·d/V have the mean s/√V and
+the covariance
 
     Σ w zz'/d − ss'/V,
 
@@ -34,7 +38,8 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import short_repr
 from rff_dist.typing import EPS, FloatArray, frozen
 
-# of the mean degree; with finitely many features, far rows get degrees around 0
+# Share of the mean degree that every degree has at least: with finitely many features,
+# rows far from all others get degrees around 0, and are divided by them.
 DEGREE_FLOOR = 0.05
 
 
@@ -43,7 +48,7 @@ class PrincipalComponents:
     """Directions of largest variance of the features, the largest first."""
 
     #: Orthonormal rows; in each the coefficient of largest absolute value is positive;
-    #: shape (n_kept, n_components).
+    #: shape (n_kept, n_random_features).
     components: FloatArray
     #: Eigenvalues of the centred Z'Z; shape (n_kept,).
     eigenvalues: FloatArray
@@ -52,7 +57,7 @@ class PrincipalComponents:
     explained_variance: FloatArray
     #: Shares of the variance of all components; shape (n_kept,).
     explained_variance_ratio: FloatArray
-    #: Subtracted from the features; shape (n_components,).
+    #: Subtracted from the features; shape (n_random_features,).
     means: FloatArray
     #: A variance up to this is rounding.
     noise_floor: float
@@ -65,7 +70,7 @@ def principal_components(
 ) -> PrincipalComponents:
     """Like `sklearn.decomposition.PCA(n_components)` of Z, from sums.
 
-    The time grows with the cube of the number of features.
+    Z has n_random_features columns, and the time grows with the cube of that number.
 
     n is the number of observations: if weights repeat rows, these count as repetitions.
     Otherwise the covariance is that of the weighted rows times n/(n − 1). Warns and
@@ -75,23 +80,23 @@ def principal_components(
     """
     equations = statistics.normal_equations(fit_intercept=True)
     n = equations.n_samples
-    # what centring subtracts is Σw·z̄z̄'
-    subtracted = equations.sum_of_weights * float(
-        np.square(equations.feature_means).sum()
-    )
+    weight = equations.sum_of_weights
     return _decomposed(
         equations,
         n_components,
-        divisor=statistics.sum_of_weights * (n - 1) / max(n, 1),
-        subtracted=subtracted,
+        divisor=weight * (n - 1) / n,
+        # centring subtracted Σw·z̄z̄'
+        subtracted=weight * float(np.square(equations.feature_means).sum()),
     )
 
 
 def _decomposed(
     equations: NormalEquations, n_components: int, *, divisor: float, subtracted: float
 ) -> PrincipalComponents:
-    """Return the leading eigenvectors of a Gram from which a rank-one matrix with the
-    trace `subtracted` was subtracted; a variance is an eigenvalue over `divisor`.
+    """Return the leading eigenvectors of a Gram.
+
+    A variance is an eigenvalue over `divisor`. `subtracted` is the trace of the matrix
+    that centring took from the Gram.
     """
     width = len(equations.gram)
     n_samples = equations.n_samples
@@ -109,9 +114,9 @@ def _decomposed(
     resolution = width * EPS
     total = float(np.trace(equations.gram))
     if total <= resolution * (subtracted + total) + equations.gram_error:
-        # before eigenvalues of rounding errors, which converge slowly
+        # refused here, since eigenvalues of rounding errors would converge slowly
         _refuse_equal_rows()
-    # `decompose` is made for ridge, so give it a target of zeros
+    # `decompose` solves ridge too, so it needs a target: zeros
     zero = np.zeros(1)
     spectrum = eigen.decompose(
         replace(
@@ -186,9 +191,9 @@ def sum_features(
 
 @frozen(eq=False)
 class Degrees:
-    """What gives each row its degree z(x)'s: its summed similarity to all rows."""
+    """The vector s that gives a row its degree z(x)'s, its similarity to all rows."""
 
-    #: The vector s, weighted sums of Z's columns; shape (n_components,).
+    #: s, the weighted sums of Z's columns; shape (n_random_features,).
     sums: FloatArray
     #: Smaller degrees are replaced by this one.
     floor: float
@@ -219,7 +224,7 @@ def degrees_from(
 class DegreeAccumulation:
     """The state of a pass over degree-normalised features."""
 
-    #: The features, and a spec for weights up to the largest weight divided by `floor`.
+    #: The features, and a rounding grid for weights up to the largest one over `floor`.
     accumulation: accumulate.Accumulation
     #: The model f(x) = z(x)'s, a row's degree.
     degree: predicting.LinearModel
@@ -247,17 +252,17 @@ def accumulate_normalized_rows(
     """Sum a block's degree-normalised features; adds to `total` in place.
 
     Raises DataError if values are not finite, or a weight is negative or beyond the
-    grid of the spec.
+    rounding grid.
     """
-    degrees_seen = predicting.predict_rows(rows, state.degree)[:, 0]
+    computed_degrees = predicting.predict_rows(rows, state.degree)[:, 0]
     # checks the weights, before they are divided by degrees
     blocks.check_targets(replace(rows, y=None))
-    degrees = np.maximum(degrees_seen, state.floor)
+    degrees = np.maximum(computed_degrees, state.floor)
     weights = rows.weights
     # sums of rows z/√d are those of rows z with weights w/d
     weighted = replace(rows, y=None, sample_weight=weights / degrees)
     volume = exact_sums.ExactSum.of(np.asarray(weights @ degrees))
-    n_floored = int((degrees_seen < state.floor).sum())
+    n_floored = int((computed_degrees < state.floor).sum())
     if total is None:
         statistics = accumulate.accumulate_rows(weighted, state.accumulation)
         return DegreeStatistics(statistics, volume, n_floored)
@@ -272,10 +277,10 @@ def accumulate_normalized_rows(
 def spectral_components(
     sums: DegreeStatistics, degrees: Degrees, n_components: int
 ) -> tuple[PrincipalComponents, float]:
-    """Compute components of degree-normalised features, as this file's head says.
+    """Compute components of degree-normalised features, by the formula at the top.
 
-    Returns them, with eigenvalues in [0, 1], which are the explained variances too, and
-    the volume Σ w·d. Raises as `principal_components`.
+    Returns the components and the volume Σ w·d. Eigenvalues are in [0, 1], and are the
+    explained variances too. Raises as `principal_components`.
     """
     equations = sums.statistics.normal_equations(fit_intercept=False)
     volume = float(sums.volume.value())
@@ -283,7 +288,8 @@ def spectral_components(
     # s/√volume
     mean = degrees.sums / np.sqrt(volume)
     gram = equations.gram
-    # in strips: the whole outer product would be a second matrix of the Gram's size
+    # In place, since `normal_equations` made this array; in strips, since the whole
+    # outer product would be a second matrix of the Gram's size.
     for start in range(0, len(gram), 512):
         gram[start : start + 512] -= np.outer(mean[start : start + 512], mean)
     principal = _decomposed(
@@ -296,11 +302,12 @@ def spectral_components(
 
 
 def leading_directions(gram: FloatArray, n_leading: int) -> FloatArray:
-    """Return v/√λ of the leading eigenvectors of Σ w zz'/d.
+    """Return v/√λ of the leading eigenvectors of Σ w zz'/d, the directions that k-means
+    in spectral clustering projects rows on.
 
-    The shape is (n_features, n_leading), with no more columns than features. Rows times
-    these are √d times eigenvectors of D^(−1/2) K D^(−1/2), the first of them constant
-    on each connected cluster.
+    The shape is (n_random_features, n_leading), where n_leading is at most
+    n_random_features. The features of rows times these are √d times eigenvectors of
+    D^(−1/2) K D^(−1/2), the first of them constant on each connected cluster.
     """
     width = len(gram)
     n_leading = min(n_leading, width)
@@ -310,7 +317,7 @@ def leading_directions(gram: FloatArray, n_leading: int) -> FloatArray:
             gram, subset_by_index=[width - n_leading, width - 1]
         )
     signed = _with_fixed_signs(vectors.T[::-1])
-    # an eigenvector of rounding would grow without limit
+    # a λ near 0 is rounding, and would blow its eigenvector up
     roots = np.sqrt(np.maximum(eigenvalues[::-1], width * EPS))
     return np.asarray(signed.T / roots)
 
@@ -323,7 +330,7 @@ class Projection:
     """The state of a pass that projects rows on components."""
 
     #: Computes the scores. For degree-normalised features its last column is the
-    #: degree, by which the others are still to be divided.
+    #: degree, and the scores are the other columns divided by it.
     linear: predicting.LinearModel
     #: Subtracted after that division; shape (n_kept,).
     offset: FloatArray
@@ -338,7 +345,7 @@ class Projection:
         return len(self.offset)
 
     def digest(self) -> str:
-        """Return a digest of all that scores depend on."""
+        """Return a digest of everything that decides the scores."""
         linear = self.linear
         label = f"projection {linear.feature_map.digest()} {self.floor!r}"
         return maps.arrays_digest(

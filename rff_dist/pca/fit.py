@@ -39,8 +39,8 @@ class KernelComponents:
 
     #: With the standardizer of the inputs.
     feature_map: maps.FeatureMap
-    #: The exact sums, without targets; with weights w/degree if features were
-    #: normalised.
+    #: The exact sums, without targets; if features were normalised, rows have the
+    #: weights w/degree.
     statistics: ridge_statistics.RidgeStatistics
     principal: components.PrincipalComponents
     #: The degrees, if features were normalised.
@@ -53,7 +53,7 @@ class KernelComponents:
     __repr__ = short_repr
 
     def projection(self, *, whiten: bool = False) -> components.Projection:
-        """Return what projects rows, old or new; `whiten` gives variance 1."""
+        """Return the projection of any rows; `whiten` gives scores a variance of 1."""
         principal = self.principal
         degrees = self.degrees
         scale = np.ones(len(principal.eigenvalues))
@@ -65,8 +65,8 @@ class KernelComponents:
         if degrees is None:
             linear = predicting.LinearModel(self.feature_map, directions, -offset)
             return components.Projection(linear, np.zeros(len(offset)))
-        # normalised rows are z·√V/d: project z·√V, and let the last column give d to
-        # divide by
+        # normalised rows are z·√V/d: project z·√V; the last column gives d, by which
+        # `project_rows` divides
         both = np.column_stack([np.sqrt(self.volume) * directions, degrees.sums])
         linear = predicting.LinearModel(self.feature_map, both, np.zeros(both.shape[1]))
         return components.Projection(linear, offset, degrees.floor)
@@ -74,8 +74,8 @@ class KernelComponents:
     def features(self) -> composed.PrincipalFeatureMap:
         """Return a feature map for k-means, whose features are the scores.
 
-        Of degree-normalised features these are the leading eigenvectors, the constant
-        one included, and rows have norm 1 (Ng, Jordan & Weiss 2001).
+        For degree-normalised features the scores are the leading eigenvectors, with the
+        constant one, and rows have norm 1 (Ng, Jordan & Weiss 2001).
         """
         linear = self.projection().linear
         is_unit = self.degrees is not None
@@ -105,17 +105,18 @@ def fit_components(
 ) -> KernelComponents:
     """Compute kernel principal components; targets are ignored.
 
-    A cheap pass, a pass of O(n_samples · D²), and O(D³) after it. `normalize` "degree"
-    divides features by their rows' degrees, as in spectral clustering, which takes
-    another cheap pass; missing `moments` are measured. Raises InvalidParameterError if
-    a parameter is out of range; DataError if values are not finite, or all rows have
-    the same features; PlanError if the job needs more memory than there is.
+    With D random features this takes a cheap pass, a pass of O(n_samples · D²), and
+    O(D³) after it. `normalize` "degree" divides features by their rows' degrees, as in
+    spectral clustering, which takes another cheap pass. Missing `moments` are measured.
+    Raises InvalidParameterError if a parameter is out of range; DataError if values are
+    not finite, or all rows have the same features; PlanError if the job needs more
+    memory than there is.
     """
     if check_count(n_components, "n_components") > features.n_components:
         raise InvalidParameterError(
             f"`n_components` is {n_components}, above"
-            f" `n_random_features`={features.n_components}, of which principal"
-            " components are made; lower it, or draw more features"
+            f" `n_random_features`={features.n_components}, which principal components"
+            " combine; lower it, or draw more features"
         )
     check_normalize(normalize)
     feature_options.check_without_targets(features.length_scale)
@@ -130,7 +131,7 @@ def fit_components(
         source, standardize=features.standardize, moments=moments, engine=engine
     )
     feature_map = prepared.draw(features, seed=features.seed)
-    # Nyström maps have fewer features if there are fewer distinct rows
+    # a Nyström map has fewer features if there are fewer distinct rows
     kept = min(n_components, feature_map.n_components)
     if normalize == "degree":
         return _fit_normalized(prepared, feature_map, kept)
@@ -165,13 +166,14 @@ def _fit_normalized(
         label="degrees",
     )
     degrees = components.degrees_from(sums, feature_map)
-    divided = replace(  # rows get weights w/d, and d is at least the floor
+    # rows get weights w/d, and d is at least the floor
+    divided_moments = replace(
         moments,
         largest_weight=moments.largest_weight / degrees.floor,
         smallest_weight=moments.smallest_weight / degrees.floor,
     )
     spec = (
-        replace(prepared, moments=divided)
+        replace(prepared, moments=divided_moments)
         .accumulation(feature_map, with_targets=False)
         .spec
     )
@@ -207,7 +209,8 @@ def _fit_normalized(
         total, statistics=total.statistics.with_whitener(feature_map.whitener)
     )
     principal, volume = components.spectral_components(total, degrees, n_components)
-    if principal.eigenvalues[0] > 1.01:  # a Markov chain has none above 1
+    # a Markov chain has none above 1; up to a hundredth more passes as features' error
+    if principal.eigenvalues[0] > 1.01:
         logger.warning(
             "the largest eigenvalue of the degree-normalised kernel is %.3g, but an"
             " exact one has none above 1: there are too few features for so narrow a"

@@ -302,7 +302,9 @@ def _predict(
         assert rows.split is not None
         assert fitted_model.folds is not None
         scores = predict_by_splits(rows.block, rows.split, fitted_model.folds)
-        return _predictions_of(scores, fitted_model.model, fitted_model.calibration)
+        return _predictions_of(
+            scores, fitted_model.model, fitted_model.ridge_calibration
+        )
     return _predict_left_out(rows, fitted_model.model)
 
 
