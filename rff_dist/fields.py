@@ -1,7 +1,8 @@
 """Options of jobs: declared once, then read, checked and shown in one way everywhere.
 
-An option is a field of a frozen dataclass: `option` and its like attach help and unit,
-and `group` makes the dataclass. The spec of a job is a group of groups. `options_of`
+An option is a field of a frozen dataclass: `option`, `flag` and others attach its help
+and unit, and `group` makes the dataclass. The spec of a job is a group that has all
+options of the job, most of them in further groups. `options_of`
 lists all options of a spec, from which flags, TOML files, variables of the environment
 and Prefect's forms are made, and `build` makes the spec from values by name. Every way
 ends in the same check: `Option.check` for values of Python, TOML and Prefect,
@@ -43,30 +44,31 @@ _BOUNDS = {"ge": "of at least", "gt": "above", "le": "up to", "lt": "below"}
 
 @frozen
 class Reader:
-    """In a type's annotation: how texts are read that the type cannot explain."""
+    """Part of a type's annotation: reads texts such as 10%, which pydantic refuses."""
 
-    #: raises ValueError for other texts
+    #: raises ValueError for texts of other forms
     read: Callable[[str], Any]
-    #: such texts in words, for messages
+    #: the form in words, for messages
     expected: str = ""
 
 
 @frozen
 class OptionDeclaration:
-    """What a field declares of an option, in addition to name, type and default."""
+    """All that describes an option besides its name, type and default."""
 
-    #: other options are named in backticks
+    #: names other options in backticks
     help: str
     #: placeholder of a value in the command line's help
     unit: str | None = None
     #: whether the command line also takes it by its position, without its flag
     is_argument: bool = False
-    #: what the job does with the place that the option names: "writes" makes it,
+    #: if the option names a place, what the job does with it: "writes" makes it,
     #: "fills" makes files in it, "changes" edits what is there
     place: Literal["reads", "writes", "changes", "fills"] | None = None
-    #: that the name of a single file may have
+    #: file name suffixes, if the place may be a single file
     suffixes: tuple[str, ...] = ()
-    #: its type, if the annotation also allows objects that only Python can pass
+    #: the option's type, if the annotation also allows objects that only Python can
+    #: pass
     takes: Any = None
 
     @property
@@ -84,7 +86,7 @@ class Option:
     #: `dataclasses.MISSING` if a value is required
     default: Any
     declared: OptionDeclaration
-    #: the title above it in help: that of the group that declares it first
+    #: the title above it in help, from the group that declares it first
     panel: str | None = None
 
     @property
@@ -98,11 +100,11 @@ class Option:
 
     @property
     def kinds(self) -> set[type]:
-        """Its types without their bounds; `list` is among them if it takes several."""
+        """Its types without bounds, with `list` if it takes several values."""
         return {part for part in _parts(self.type) if isinstance(part, type)}
 
     def check(self, value: Any) -> Any:
-        """Return a value of Python, TOML or JSON as the option's type has it.
+        """Return a value of Python, TOML or JSON, converted to the option's type.
 
         Raises InvalidParameterError if it does not fit.
         """
@@ -115,7 +117,7 @@ class Option:
         return self._first_valid(candidates, value)
 
     def read(self, *texts: str) -> Any:
-        """Return the value that texts of a flag or of the environment stand for.
+        """Return the value of the texts of a flag or of an environment variable.
 
         A repeated flag has several texts. Raises InvalidParameterError if there is no
         such value.
@@ -127,12 +129,12 @@ class Option:
         for candidate in candidates:
             if type(candidate) is self.type:
                 return candidate  # without pydantic, which takes 0.1 s to import
-            with contextlib.suppress(ValueError):  # pydantic's are
+            with contextlib.suppress(ValueError):  # the base of pydantic's errors
                 return _adapter(self.type).validate_python(candidate, strict=True)
         raise self.refusal(shown)
 
     def _readings(self, texts: tuple[str, ...]) -> Iterator[Any]:
-        """Yield the values that texts may stand for, the likeliest first."""
+        """Yield the possible values of texts, the likeliest first."""
         if len(texts) == 1:
             [text] = texts
             yield from self._read_specially(text)
@@ -146,7 +148,7 @@ class Option:
             yield list(texts)
 
     def _read_specially(self, text: str) -> Iterator[Any]:
-        """Yield what the readers in the type's annotation make of a text."""
+        """Yield the values that readers in the type's annotation read in a text."""
         for reader in _readers(self.type):
             with contextlib.suppress(ValueError):
                 yield reader.read(text)
@@ -158,7 +160,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """What it takes, in words."""
+        """The values that it takes, in words."""
         kinds = self.kinds
         words = self.literals
         words += [reader.expected for reader in _readers(self.type) if reader.expected]
@@ -178,7 +180,7 @@ class Option:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield the texts, types, bounds and readers of which an annotation consists."""
+    """Yield the texts, types, bounds and readers in an annotation."""
     if isinstance(annotation, TypeAliasType):  # made by a `type` statement
         yield from _parts(annotation.__value__)
         return
@@ -219,8 +221,8 @@ def _bounds(annotation: Any) -> str:
     words: dict[str, str] = {}
     for part in _parts(annotation):
         if part is list and words:
-            # what follows are the bounds of a list's elements, nearly the same as those
-            # of a single value, which are enough for a message
+            # Next come the bounds of a list's elements, nearly the same as those of a
+            # single value, which are enough for a message.
             break
         for name, word in _BOUNDS.items():
             if hasattr(part, name) and not isinstance(part, type):
@@ -400,7 +402,8 @@ def option_of(
 def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     """Yield all options of a spec, including those of its groups."""
     hints = typing.get_type_hints(spec, include_extras=True)
-    # base classes come last here and override: the first declaration wins
+    # Later entries overwrite, and base classes come last: an option gets the panel of
+    # the class that declared it first.
     panels = {
         name: getattr(base, "panel", panel)
         for base in spec.__mro__
@@ -429,7 +432,7 @@ def build[T](spec: type[T], values: Facts) -> T:
 
 
 def fill[T](spec: type[T], values: Facts) -> T:
-    """Make a spec and its groups from values that their options have checked."""
+    """Make a spec and its groups from values that `Option.check` returned."""
     hints = typing.get_type_hints(spec)
     members = {}
     for field in dataclasses.fields(spec):  # type: ignore[arg-type]  # specs are dataclasses
@@ -442,7 +445,7 @@ def fill[T](spec: type[T], values: Facts) -> T:
 
 
 def values(spec: Any) -> Iterator[tuple[str, OptionDeclaration, Any]]:
-    """Yield the name of each option of a spec, what it declares, and its value."""
+    """Yield the name, the declaration and the value of each option of a spec."""
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
         declaration = _declaration_of(field)
@@ -453,5 +456,5 @@ def values(spec: Any) -> Iterator[tuple[str, OptionDeclaration, Any]]:
 
 
 def values_of(source: Any, *names: str) -> dict[str, Any]:
-    """Return attributes by name, for options that two objects call the same."""
+    """Return attributes by name, for options with the same names in two objects."""
     return {name: getattr(source, name) for name in names}

@@ -17,11 +17,11 @@ type BoolArray = NDArray[np.bool_]
 type AnyIntArray = NDArray[np.integer[Any]]
 type AnyArray = NDArray[Any]
 type AnyDType = np.dtype[Any]
-type BitArray = NDArray[np.uint64]
+type WordArray = NDArray[np.uint64]  # each number is a word of 64 bits
 type PathLike = str | os.PathLike[str]
-# JSON values by name in a dict of its own, which whoever gets it may change
+# JSON values by name in a new dict, which its caller may change
 type Summary = dict[str, Any]
-# JSON values by name, to read only: others may share them, as a group's attributes
+# JSON values by name, only to read: they may be shared, such as a group's attributes
 type Facts = Mapping[str, Any]
 type Arrays = Mapping[str, AnyArray]
 
@@ -58,7 +58,9 @@ class EqualByFields:
 
 
 class Do(Protocol):
-    """Calls a step of a job under a name: plainly, with a bar, or as a Prefect task."""
+    """Calls a step of a job under a name: plainly, with a progress bar in a terminal,
+    or as a Prefect task.
+    """
 
     def __call__[**P, R](
         self, name: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs

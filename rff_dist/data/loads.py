@@ -2,9 +2,9 @@
 
 A load is the rows of one append. The manifest has a list of loads, with the row at
 which each ends, in the order of the rows. Functions here take that list, and return it
-as an append or a deletion changes it. A deletion that keeps the order makes the numbers
-of these rows smaller. Any other one moves the newest rows to the places of deleted
-ones, and from then on they belong to the loads of those places.
+as an append or a deletion changes it. A deletion that keeps the order renumbers the
+rows behind. Any other one moves the newest rows to the places of deleted ones, and from
+then on they belong to the loads of those places.
 """
 
 import bisect
@@ -24,7 +24,11 @@ MOST_LOADS = 4096
 
 @frozen
 class Load:
-    """Rows that came together, from the end of the load before."""
+    """Rows that came together, from the end of the load before.
+
+    The first load in a list begins at row 0; it may contain older loads that are no
+    longer listed.
+    """
 
     #: One more than the number of its last row.
     stop: int

@@ -1,7 +1,7 @@
 """An observer that shows one bar for a whole job in a terminal, or a few plain lines.
 
-It takes the events of `events.py`. rich's own bars show one task each; here a job has
-one bar, which follows its phases: passes of one name, or steps between passes.
+The events of `events.py` go in. rich's own bars show one task each; here a job has one
+bar, which follows its phases: passes of one name, or steps between passes.
 """
 
 import math
@@ -16,7 +16,7 @@ from rich.table import Column
 
 from rff_dist.engines import events
 
-#: What changes the phase, or how far it is.
+#: Events that change the phase, or how far it is.
 _SHOWN = (
     events.Remark
     | events.Rounds
@@ -28,7 +28,7 @@ _SHOWN = (
 )
 
 
-#: What a reader calls steps and passes; others go by their labels.
+#: Titles of steps and passes by their labels; any other is shown by its label.
 TITLES = {
     "inspect": "check rows",
     "measure": "measure columns",
@@ -48,17 +48,18 @@ TITLES = {
 
 @dataclass(slots=True)
 class _Phase:
-    """What a job does now, and how far it is."""
+    """The part of a job that is at work now, and how far it is."""
 
     label: str
-    #: The last remark about it, or what its pass does after its last row.
+    #: The last remark about it, or a pass's words about merging its sums.
     text: str = ""
     #: Rows of the current or last pass, and how many of them are done.
     n_samples: int = 0
     n_done: int = 0
-    #: Rows of all passes of the phase that are done.
+    #: Finished rows of all passes of the phase.
     n_done_in_all: int = 0
-    #: Passes or steps so far, and at most; 0 if no limit is known.
+    #: Passes begun or steps done, and at most; 0 if no limit is known. `Rounds` comes
+    #: once before passes, which are then counted here, or after each step.
     n_rounds: int = 0
     max_rounds: int = 0
     unit: str = "passes"
@@ -74,8 +75,8 @@ class _Phase:
         return TITLES.get(self.label, self.label)
 
     def line(self, *, is_at_work: bool = False) -> str:
-        """Return a plain line; of a phase that was at work for a while, how far it
-        is.
+        """Return a plain line; with `is_at_work` also the percentage and the time left,
+        which a phase does not have when it has just begun.
         """
         text = f": {self.text}" if self.text else ""
         if self.max_rounds and not text:
@@ -114,11 +115,11 @@ class RichProgress:
     ...     engine = SerialEngine(observers=(progress,))
     """
 
-    #: Seconds between plain lines, and between two looks at a job without events.
+    #: Seconds between plain lines, and between updates of a job without events.
     EVERY = 10.0
     TICK = 0.5
-    #: Columns of the terminal that bar, rate and times take, with a percentage and
-    #: without; and those that are left for words at least.
+    #: Columns of the terminal for bar, rate and times, with a percentage and without;
+    #: and the minimum for words.
     WITH_PERCENTAGE = 44
     WITHOUT_PERCENTAGE = 24
     LEAST_WORDS = 16
@@ -168,14 +169,9 @@ class RichProgress:
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.PassFailed):
             self.say(str(event))
-        if isinstance(event, events.PassResumed):
-            # said once, and again of a pass in which rows are still missing; not of one
-            # that this job itself made before
-            is_own = event.n_kept == event.n_samples and event.label in self._labels
-            is_news = event.n_kept < event.n_samples or not self._is_resumed
-            if is_news and not is_own:
-                self.say(f"{TITLES.get(event.label, event.label)}: {event.words()}")
-                self._is_resumed = True
+        if isinstance(event, events.PassResumed) and self._is_news(event):
+            self.say(f"{TITLES.get(event.label, event.label)}: {event.words()}")
+            self._is_resumed = True
         if isinstance(event, events.StepStarted):
             self._step = event.label
         if isinstance(event, events.PassFinished):
@@ -183,7 +179,8 @@ class RichProgress:
         if not isinstance(event, _SHOWN):
             return
 
-        # other models are fitted in the same passes, which look like a second fit
+        # The step "compare" fits other models in passes with the labels of a fit, and
+        # would look like a second fit. `_step` is "compare" until the next step starts.
         label = "compare" if self._step == "compare" else event.label
         if label != self._phase.label:
             self._begin_phase(label)
@@ -192,6 +189,8 @@ class RichProgress:
             case events.Remark():
                 # digests and sizes are for the log
                 phase.text = "" if event.label == "broadcast" else event.text
+                # A remark comes between passes, so the rows of the last pass no longer
+                # say how far the job is. With a limit they are the size of a round.
                 if not phase.max_rounds:
                     phase.n_samples = 0
             case events.Rounds():
@@ -218,10 +217,20 @@ class RichProgress:
                 phase.text = "" if event.n_samples else event.words()
         self._show()
         is_new = label != self._label_of_last_line
-        # what is only counted may end at once, and then needs no line
+        # A count may end at once, and then needs no line.
         is_counted = isinstance(event, events.Rounds | events.RowsCounted)
         line = self._phase.line(is_at_work=not is_new)
         self._line(line, at_once=is_new and not is_counted)
+
+    def _is_news(self, event: events.PassResumed) -> bool:
+        """Return whether to say that a pass goes on from kept sums."""
+        if event.n_kept < event.n_samples:
+            return True
+        # This job itself made the sums before.
+        if event.label in self._labels:
+            return False
+        # A complete pass is mentioned once; later ones say nothing new.
+        return not self._is_resumed
 
     def _begin_phase(self, label: str) -> None:
         phase = self._phase
@@ -266,11 +275,10 @@ class RichProgress:
             done = phase.n_done_in_all or phase.n_rounds
 
         task = self._bar.tasks[0]
-        task.total = total or None  # `update` takes None for no change
+        task.total = total or None  # set here, as `update` takes None for no change
         width_of_others = self.WITH_PERCENTAGE if total else self.WITHOUT_PERCENTAGE
         width = self._console.width - width_of_others
         self._words.max_width = max(self.LEAST_WORDS, width)
         self._bar.update(self._job, description=words, completed=done, rate=rate)
-        # A phase is at its total, the job is not: rich would stop the clock, and never
-        # start it again.
+        # At the total of a phase rich stops the clock for good, but the job goes on.
         task.finished_time = None

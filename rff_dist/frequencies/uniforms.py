@@ -12,7 +12,7 @@ import hashlib
 import numpy as np
 
 from rff_dist.errors import InvalidParameterError
-from rff_dist.typing import BitArray, FloatArray, IndexArray
+from rff_dist.typing import FloatArray, IndexArray, WordArray
 
 # Philox's bits, and our own map of them to floats: NumPy promises a generator's numbers
 # for one version only.
@@ -55,7 +55,7 @@ def text_uniforms(seed: int, stream: str, text: str, n: int) -> FloatArray:
     return _uniforms(philox(seed, key | 2**63).random_raw(n))
 
 
-def row_words(seed: int, stream: int, start: int, stop: int) -> BitArray:
+def row_words(seed: int, stream: int, start: int, stop: int) -> WordArray:
     """Return 64 random bits for each row; they depend on (seed, stream, row) alone."""
     step, skipped = divmod(start, WORDS)
     return np.asarray(
@@ -63,7 +63,7 @@ def row_words(seed: int, stream: int, start: int, stop: int) -> BitArray:
     )
 
 
-def _uniforms(words: BitArray) -> FloatArray:
+def _uniforms(words: WordArray) -> FloatArray:
     # middles of intervals: never 0 or 1, where inverse distribution functions are
     # infinite
     return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52
@@ -166,7 +166,7 @@ def scrambled_sobol(
     return (scrambled.astype(np.float64) + 0.5) * 2.0**-_BITS
 
 
-def _scrambles(seed: int, first: int, n_dimensions: int) -> tuple[BitArray, BitArray]:
+def _scrambles(seed: int, first: int, n_dimensions: int) -> tuple[WordArray, WordArray]:
     """Return each dimension's matrix and its shift.
 
     A matrix is one integer per column, whose bits are its entries.

@@ -5,8 +5,10 @@ the data as they are now. The result, `NewRows`, has ranges of row numbers. Coun
 rows would not be enough: rows may have been corrected or deleted since, earlier updates
 may have refused some, and a window passes old ones.
 
-Rows are *left out* of a model if the gate refused them. Those before the window and
-those left out are *missing* from it.
+A model's *card* is the JSON record that is stored with it. A *window* is the newest
+part of the data, if a model is to have only that. The *gate* is the comparison with the
+old model that an update must pass. Rows are *left out* of a model if the gate refused
+them. Rows before the window and rows left out are *missing* from it.
 
 Versioned data record which of their chunks differ. Other data must begin with the rows
 that the model was trained on, which a fingerprint shows; the rows behind are new.
@@ -42,10 +44,10 @@ class Refusal:
     """
 
     start: int
-    #: The row after the last one; a correction lies somewhere between the two.
+    #: The row after the last one; corrected rows lie somewhere between the two.
     stop: int
-    #: The fingerprint covers so many rows, from the first one on. If it is another one
-    #: now, the rows may be others, and count as new.
+    #: The fingerprint is of the data's first `n_samples` rows. If it differs now, the
+    #: refused rows may have changed, and count as new.
     n_samples: int
     fingerprint: str
     reason: str
@@ -57,8 +59,10 @@ class Refusal:
     n_changed: int = 0
 
     @property
-    def is_change(self) -> bool:
-        """Whether the model still has the rows as they were; each update retries it."""
+    def is_correction(self) -> bool:
+        """Whether a correction was refused: the model keeps the old rows, and each
+        update tries the correction again.
+        """
         return self.n_changed > 0
 
 
@@ -69,8 +73,8 @@ class NewRows:
     Ranges are of row numbers in the data as they are now.
     """
 
-    #: How many rows the data had when the model was made, and have now; with missing
-    #: ones.
+    #: How many rows the data had when the model was made, and have now; missing rows
+    #: count.
     n_before: int
     n_after: int
     #: Rows to add, without corrected ones.
@@ -85,7 +89,7 @@ class NewRows:
     has_other_window: bool = False
     #: The first row of the window.
     first_row: int = 0
-    #: Rows that the model has and that the window has passed.
+    #: Rows in the model that are now before the window.
     expired: tuple[Range, ...] = ()
 
     @property
@@ -102,7 +106,7 @@ class NewRows:
 
     @property
     def n_gone(self) -> int:
-        """How many rows there are to take out."""
+        """How many rows there are to take out: expired, corrected or deleted ones."""
         removals = self.differences.removals
         n_removals = 0 if removals is None else removals.n_samples
         return count_rows(self.expired) + n_removals
@@ -114,7 +118,7 @@ class NewRows:
         return not has_changes and not self.has_other_window
 
     def shared(self, model: RidgeModel) -> list[Range]:
-        """Return the rows, by present number, that a model has and is to keep."""
+        """Return the rows that a model has and is to keep, by their present numbers."""
         unchanged = without_rows(
             rows_in(model), [*self.differences.changed, *self.expired]
         )
@@ -132,8 +136,8 @@ def find_new_rows(
 ) -> NewRows:
     """Find the rows that came and went since a model was trained on a dataset.
 
-    Rows of `refusals` are left out as long as they are the refused ones; from row
-    `backfill` on, all rows that were left out count as new. `window` is a text for
+    Rows of `refusals` are left out as long as they have not changed since; from row
+    `backfill` on, all left-out rows count as new. `window` is a text for
     `Window.parse`, by default the model's. Raises FingerprintMismatchError if the data
     do not begin with the rows that the model was trained on; StatisticsError if the
     model cannot be updated exactly; DataError if columns or targets differ;
@@ -156,13 +160,13 @@ def find_new_rows(
     if backfill is not None:
         retried = without_rows(left_out_so_far, [(0, backfill)])
     left_out = without_rows(left_out_so_far, [*retried, passed])
-    # A longer window begins earlier, and the rows up to its old beginning enter again;
-    # a shorter one makes a range that runs backwards, which `without_rows` drops.
+    # A longer window begins earlier, and the rows up to its old beginning enter again.
+    # A shorter one makes a range with stop < start, which `without_rows` drops.
     # Changed rows are among the differences already.
     reentering = without_rows([(first, old_first)], changed)
     appended = (n_before, n_after)
     added = without_rows([*retried, *reentering, appended], [*left_out, passed])
-    # runs backwards, and excludes nothing, if the window begins at a new row
+    # If the window begins at a new row, this range is empty: all old rows expire.
     in_window = (first, n_before)
     expired = without_rows(rows_in(model), [*changed, in_window])
     return NewRows(
@@ -188,16 +192,16 @@ def _rows_left_out(
     n_before = n_seen(model)
     refused = []
     for refusal in refusals:
-        is_new = not refusal.is_change and refusal.stop > n_before
+        is_new = not refusal.is_correction and refusal.stop > n_before
         if is_new and _is_unchanged(refusal, dataset, changed):
             refused.append((max(refusal.start, n_before), refusal.stop))
     return merge_ranges([*without_rows(_left_out(model), changed), *refused])
 
 
 def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differences:
-    """Return what changed among the rows of a model's data from row `first` on.
+    """Return the corrected and deleted rows among a model's data from row `first` on.
 
-    Data without versions must begin with these rows, so that nothing changed.
+    Without a common version the data must begin with the model's rows, unchanged.
     """
     n_before = n_seen(model)
     fingerprint = model.card["prefix_fingerprint"]
@@ -209,6 +213,7 @@ def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differen
         start=first,
         only_appended=fingerprint == dataset.recorded_prefix(n_before),
     )
+    # None: the data keep no versions, or the model's version has expired.
     if differences is not None:
         return differences
     if _begins_with(dataset, n_before, fingerprint):
@@ -224,7 +229,9 @@ def _is_unchanged(
     refusal: Refusal, dataset: blocks.Dataset, changed: Sequence[Range]
 ) -> bool:
     """Return whether the refused rows are still those of the dataset."""
-    if changed:  # then fingerprints of the first rows differ, whatever changed
+    # A change of any row changes the fingerprint of the first rows, so only the chunks
+    # of the refused rows are compared.
+    if changed:
         return has_rows_of(dataset, refusal.data_version, refusal.start, refusal.stop)
     return _begins_with(dataset, refusal.n_samples, refusal.fingerprint)
 

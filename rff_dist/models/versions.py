@@ -1,20 +1,21 @@
 """Registered models: numbered versions that stay, and a pointer to the current one.
 
-::
+A function that writes a model goes in; a new version comes out. Replacing one stored
+model would lose the old one, and a failed publisher could leave neither::
 
     models/
-    └── NAME/                        RegisteredModel; whoever reads this folder reads
-                                     the current version
-        ├── current.json             which version is current, and which ones were
-        │                            before
+    └── NAME/                        RegisteredModel; readers of this folder get the
+                                     current version
+        ├── current.json             the pointer: which version is current, and which
+        │                            ones were before
         └── versions/N/              a record, as `write_record` makes it, with the
                                      lineage of version N
 
-A publisher writes a record to the first number that is free. No two can, because a
-record appears whole, and only where none is. Then it adds the lineage, in one step: a
-record without one is no version yet. Then it replaces the pointer in one step, if no
-one else has replaced it. A publisher that dies on the way leaves a record that no one
-reads; the version before stays current.
+A publisher writes a record (a stored model) to the first free number. Two cannot write
+the same one, because a record appears whole, and only where none is. Then it adds the
+lineage in one step: a record without lineage is no version yet. Then it replaces the
+pointer in one step, if no one else has replaced it. A publisher that dies on the way
+leaves a record that no one reads; the version before stays current.
 """
 
 import logging
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 _NUMBER = re.compile(r"[1-9][0-9]*")  # the name of a version's folder
 _ATTEMPTS = 100  # to change the pointer while others change it
-# A version that was never current is safe from `prune` so long.
+# `prune` keeps a version that was never current for this time.
 _YOUNG = timedelta(hours=1)
 
 
@@ -56,13 +57,12 @@ class Version:
     number: int  # counted from 1; some may be missing
     url: str
     kind: str  # such as "ridge model"
-    digest: str | None  # of all that its predictions depend on
+    digest: str | None  # covers everything that its predictions depend on
     created: str  # when it was published, as ISO 8601 in UTC
     #: The version that it was made from, or that was current when it was published.
     parent: int | None
     reason: str
-    #: What it was made of (`data`, `data_fingerprint`, `n_samples`, `spec`) and by
-    #: which code (`code_version`).
+    #: Its provenance: `data`, `data_fingerprint`, `n_samples`, `spec`, `code_version`.
     lineage: Facts
 
     def to_dict(self) -> Summary:
@@ -93,8 +93,9 @@ class RegisteredModel:
         return self.location.name
 
     def check(self, *, inputs: Sequence[Location] = ()) -> None:
-        """Refuse a place where no version can be published, or that overlaps an input;
-        for use before hours of work.
+        """Refuse a place where no version can be published, or that overlaps an input.
+
+        Called before hours of work.
         """
         self._refuse_others()
         # Each version has its own folder below the model.
@@ -105,8 +106,7 @@ class RegisteredModel:
         """Return the published versions, or the `last` newest, in the order of their
         numbers.
         """
-        # The newest first and one by one, so that no more than the `last` ones are
-        # read.
+        # Lazily from the newest on, so that only the `last` ones are read.
         newest_first = map(self._read_version, reversed(self._numbers()))
         published = (version for version in newest_first if version is not None)
         return list(islice(published, last))[::-1]
@@ -144,8 +144,8 @@ class RegisteredModel:
         lineage, `parent` is by default the current version, and `code_version` this
         release's.
 
-        Raises OutputBusyError if this context locked the model, and another run has
-        published since; after any other error the current version stays.
+        Raises OutputBusyError if this run locked the model, and another run has
+        published since. After any error the current version stays.
         """
         values = {"code_version": __version__, **lineage}
         facts = records.plain_json(values, "the lineage is")
@@ -161,8 +161,7 @@ class RegisteredModel:
             try:
                 self.promote(number, reason=reason)
             except OutputBusyError:
-                # Another run has published since: its version is the next one, not
-                # this.
+                # Another run has published since, and its version is the current one.
                 output_places.discard(version_place(self.location, number))
                 raise
         return version
@@ -171,8 +170,7 @@ class RegisteredModel:
         """Write a record to the first free number, and return the number."""
         first = self._next_number()
         for number in range(first, first + _ATTEMPTS):
-            # Of publishers that want the same number one gets it; the others go on to
-            # the next.
+            # If several publishers want a number, one gets it; the others try the next.
             with suppress(OutputExistsError, OutputBusyError, ConflictError):
                 write(version_place(self.location, number).url)
                 return number
@@ -186,8 +184,8 @@ class RegisteredModel:
         place = version_place(self.location, number)
         try:
             record = records.peek_record(place.url)
-            # after the record is written, which may take minutes: the parent is what is
-            # current now
+            # Read only now, as writing the record may have taken minutes: the parent is
+            # the version that is current when this one is published.
             pointer = self.pointer()
             facts = {"parent": None if pointer is None else pointer.number, **facts}
             document = {
@@ -203,7 +201,7 @@ class RegisteredModel:
             with _writing(place):
                 records.add_lineage(place, document)
                 if place.is_local:
-                    # of the version, of `versions` and of the model
+                    # the version's folder, "versions" and the model's folder
                     folders = list(Path(place.path).parents)[:3]
                     locations.sync_published(*folders)
         except BaseException:
@@ -212,19 +210,19 @@ class RegisteredModel:
         return Version(url=place.url, **document)
 
     def promote(self, number: int, *, reason: str = "") -> Version:
-        """Make a version the current one: whoever reads the model from now on gets it.
+        """Make a version the current one, which readers get from now on.
 
         The version before stays, for `rollback`. Two promotions at the same moment are
         both recorded, in the order of their success, so that neither is lost.
 
         Raises NoSuchVersionError if there is no such version; OutputBusyError if this
-        context locked the model, and another run has published since.
+        run locked the model, and another run has published since.
         """
         version = self.version(number)
 
         def change(now: Pointer) -> Pointer:
-            # Look for it again after reading the pointer: whoever removes it changes
-            # the pointer first.
+            # Look for it again after the pointer was read: `prune` changes the pointer
+            # before it removes a version.
             self.version(number)
             if number in now.removed:
                 raise NoSuchVersionError(
@@ -232,7 +230,7 @@ class RegisteredModel:
                 )
             previous = now.previous
             # Promoting the current version again must not make it its own predecessor:
-            # a rollback would stay.
+            # a rollback would change nothing.
             if now.number != number:
                 previous = (*previous, now.number)
             return now.moved(number, previous, reason)
@@ -245,13 +243,13 @@ class RegisteredModel:
         go back further.
 
         Raises NoSuchVersionError if there is nothing to roll back to; ConflictError if
-        another version became current at the same moment, since the caller meant the
-        version that was current.
+        another version became current at the same moment: the caller wants to replace
+        the version before that one.
         """
         pointer, stored_pointer = records.read_pointer(self.location)
         if pointer is not None:
-            # `previous` is cut at the version gone back to: a second rollback goes
-            # further, not to and fro.
+            # `previous` loses its end: the version that becomes current, and all after
+            # it. So a second rollback goes further back, and not forth again.
             previous = list(pointer.previous)
             reason = reason or f"rolled back from version {pointer.number}"
             while previous:
@@ -272,12 +270,12 @@ class RegisteredModel:
         )
 
     def prune(self, keep: int) -> list[int]:
-        """Remove all but the `keep` newest versions, and return the numbers of what was
-        removed.
+        """Remove all but the `keep` newest versions, and return their numbers.
 
         The current version and the one that a rollback goes back to always stay.
-        Versions that were never current stay for an hour. What dead publishers left is
-        removed a day after they began.
+        Versions that were never current stay for an hour. Also removed, and not in the
+        result: versions that a dead prune had marked, and folders of dead publishers a
+        day after they began.
         """
         if keep < 1:
             raise InvalidParameterError(
@@ -287,18 +285,18 @@ class RegisteredModel:
 
         def mark(now: Pointer) -> Pointer:
             needed = {now.number, *now.previous[-1:]}
-            youngest = datetime.now(UTC) - _YOUNG
+            young_since = datetime.now(UTC) - _YOUNG
             old.clear()  # `_swap` calls this again after each conflict
             for version in self.versions()[:-keep]:
                 was_current = version.number in now.previous
                 # A young version that was never current may be about to be promoted.
-                is_old = datetime.fromisoformat(version.created) < youngest
+                is_old = datetime.fromisoformat(version.created) < young_since
                 if version.number not in needed and (was_current or is_old):
                     old.append(version.number)
             return replace(now, removed=tuple(sorted({*now.removed, *old})))
 
-        # Marked in the pointer first: a version that is promoted just before its
-        # removal would be current and gone. A prune that died may have marked some.
+        # Marked in the pointer first: otherwise another run could promote a version
+        # between this choice and its removal. A prune that died may have marked some.
         removed = self._swap(mark).removed
         for number in self._numbers():
             place = version_place(self.location, number)
@@ -315,8 +313,9 @@ class RegisteredModel:
     def _swap(
         self, change: Callable[[Pointer], Pointer], first: Pointer | None = None
     ) -> Pointer:
-        """Change the pointer, `first` if there is none; repeat that if others change it
-        meanwhile.
+        """Replace the pointer by `change` of it; again if others replace it meanwhile.
+
+        Without a pointer, `first` is changed.
         """
         for _ in range(_ATTEMPTS):
             pointer, stored_pointer = records.read_pointer(self.location)
@@ -336,8 +335,8 @@ class RegisteredModel:
 
     def _refuse_others(self) -> None:
         """Refuse a folder that is no registered model, nor the beginning of one."""
-        # one look: between two of them the first of other publishers may make its
-        # version the current one
+        # List once: between two listings another publisher may create the pointer, and
+        # its folder would look like something else.
         names = locations.list_names(self.location)
         others = [name for name in names if name[0] != "." and name != "versions"]
         if others and locations.POINTER_FILE not in others:
@@ -352,8 +351,7 @@ class RegisteredModel:
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def _next_number(self) -> int:
-        # The numbers of killed publishers count too: something may be left in their
-        # folders.
+        # The numbers of killed publishers count too, as their folders may have files.
         return max(self._numbers(), default=0) + 1
 
     def _read_version(self, number: int) -> Version | None:
@@ -379,12 +377,12 @@ def find_registered(folder: PathLike) -> list[RegisteredModel]:
     return [
         RegisteredModel(location.child(name).url)
         for name in locations.list_names(location)
-        if output_places.has_versions(location.child(name))
+        if output_places.is_registered_model(location.child(name))
     ]
 
 
 def _writing(location: Location) -> AbstractContextManager[None]:
-    """Turn errors of a store into errors that say that the current version stays."""
+    """Add to errors of a store that the current version stays."""
     return locations.store_errors(
         f"{location} could not be written", "; the current version is unchanged"
     )

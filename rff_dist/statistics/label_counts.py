@@ -1,4 +1,4 @@
-"""Counts the rows and the weight of each label or group, in a pass without X.
+"""Count the rows and the weight of each label or group, in a pass without X.
 
 A column of labels goes in; each value with its exact counts comes out. `numpy.unique`
 would need the whole column in memory, and has no weights.
@@ -17,7 +17,7 @@ from rff_dist.data.columns import Column
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError
 
-#: None if there are too many groups.
+#: None if there are more groups than a caller allows.
 type _Counts = labelled.LabelCounts | None
 
 ROWS_PER_BLOCK = 2**20
@@ -75,6 +75,7 @@ def count_groups(
 def _count_up_to(
     at_most: int, reader: labelled.LabelReader, block: Block, _: None
 ) -> _Counts:
+    """Count the groups of a block; `_` is the state of `map_reduce`, and not needed."""
     counts = reader(block, None)
     return counts if len(counts.labels) <= at_most else None
 
@@ -98,8 +99,8 @@ def _count[T](
     blocks = cut_blocks(
         values.n_samples, values.chunk_rows, rows_per_block=ROWS_PER_BLOCK
     )
-    # Each read of a lazy source computes its weights again, so one block reads them
-    # all. Its labels are in memory already.
+    # A lazy source, such as a Dask collection, computes all its weights again at each
+    # read. So one block counts everything; its labels are in memory already.
     if source is not None and source.is_lazy:
         return count(Block(0, 0, values.n_samples), None)
     if values.in_memory:

@@ -13,7 +13,8 @@ from rff_dist.numerics import exact_sums
 from rff_dist.typing import FloatArray, frozen
 
 _TARGETS = 64  # whose products are made together
-# of the squares about the offset: so much of a constant's variance may be rounding
+# A variance below this share of the mean square about the offset is rounding: the
+# target is constant.
 _CONSTANT = 1e-14
 
 
@@ -21,7 +22,7 @@ _CONSTANT = 1e-14
 class TargetMoments:
     """Means and squares of the targets, from exact sums of targets minus offsets."""
 
-    #: The sum of the rows' weights.
+    #: The sum of the rows' weights; 0 for no rows, which then have no variances.
     weight: float
     #: Means minus the offsets, of shape (n_targets,).
     shifts: FloatArray
@@ -31,7 +32,7 @@ class TargetMoments:
 
     @classmethod
     def of(cls, targets: exact_sums.ExactSum, offsets: FloatArray) -> Self:
-        """Read the sums that `target_products` makes of tiles."""
+        """Read the total of `target_products` over all tiles."""
         sums, squares = targets.value()
         weight = float(sums[-1])
         shifts = sums[:-1] / weight if weight else np.zeros_like(offsets)
@@ -45,7 +46,7 @@ class TargetMoments:
         """Return sums of squares about the means or about 0, shape (n_targets,)."""
         if centred:
             return np.maximum(self.squares - self.weight * self.shifts**2, 0.0)
-        # Σ w·(d + o)² multiplied out, for the differences d from the offsets o
+        # Σ w·(d + o)² multiplied out, where d is a target minus its offset o
         return self.squares + self.weight * self.offsets * (
             2.0 * self.shifts + self.offsets
         )
@@ -53,7 +54,7 @@ class TargetMoments:
     def variances(self, *, centred: bool = True) -> FloatArray:
         """Return population variances, or mean squares about 0.
 
-        That of a constant target is exactly 0.
+        A constant target has exactly 0.
         """
         squares = self.sums_of_squares(centred=centred)
         return np.where(squares > _CONSTANT * self.squares, squares, 0.0) / self.weight
@@ -72,8 +73,8 @@ def target_products(right: FloatArray, weights: FloatArray | None) -> FloatArray
     """
     last = right.shape[1] - 1
     sums = np.empty((2, last + 1))
-    # products of a few columns at a time, of which only the last column and the
-    # diagonal are kept
+    # Only the diagonal and the last column of Y'W[Y, 1] are needed, so it is made for a
+    # few columns at a time.
     for first in range(0, max(1, last), _TARGETS):
         columns = [*range(first, min(first + _TARGETS, last)), last]
         these = np.take(right, columns, axis=1)

@@ -1,14 +1,15 @@
 """Write an output where no one sees it, and let it appear in one step.
 
 In a folder an output is written next to its place, synced to the disk, and swapped in
-by one rename. An object store cannot rename. There an output is written once, and one
-small file leads to it: `zarr.json` of its group. That file is replaced last, on
-condition that it is what it was when the writing began.
+by one rename. An object store cannot rename. There an output is written once, and
+readers find it by its entry file, `zarr.json` of its group, which they read first. That
+file is replaced last, on condition that no one else replaced it since the writing
+began.
 
 The first group of a place in an object store is written in that place: its `zarr.json`
-is created on condition that no one else did, and says that the group is unfinished.
-What replaces a group must not touch what its readers read, so it gets a folder of its
-own, its generation, which the file then names::
+is created on condition that no one else did, and says that the group is unfinished. A
+later group must not touch the files that readers of the first one read. So it gets its
+own folder, a generation, which the entry file then names::
 
     data.zarr/
     ├── zarr.json                 {"rff_dist": {"generation": "generation-…",
@@ -79,10 +80,10 @@ class Place:
 
     location: Location  # where it is to appear
     staged: Location  # where it is written
-    overwrite: bool = False  # whether to replace what is at `location`
+    overwrite: bool = False  # whether to replace an output at `location`
     record: str | None = None  # the kind of a model
-    #: What led to the output in an object store when the writing began.
-    before: TaggedBytes | None = None
+    #: In an object store the entry file when the writing began.
+    entry_before: TaggedBytes | None = None
 
     @classmethod
     def choose(
@@ -105,16 +106,16 @@ class Place:
             return cls(location, staged, overwrite, record)
         if not locations.exists(location):
             return cls(location, location, record=record)
-        # Before the work, so that whoever publishes meanwhile is noticed at its end.
-        before = read_tagged(open_store(location), FILE, where=location)
+        # Read before the work: at its end a run that published meanwhile is noticed.
+        entry = read_tagged(open_store(location), FILE, where=location)
         if (
-            before is not None
+            entry is not None
             and not overwrite
             and not output_places.is_unfinished(location)
         ):
             raise overtaken(location)
         staged = location.child(f"generation-{uuid.uuid4().hex}")
-        return cls(location, staged, overwrite, record, before)
+        return cls(location, staged, overwrite, record, entry)
 
     @property
     def is_first(self) -> bool:
@@ -123,7 +124,7 @@ class Place:
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
-        """Publish at the end what was written, or discard it after an error."""
+        """Publish the written output at the end, or discard it after an error."""
         try:
             yield
             self.publish()
@@ -132,7 +133,7 @@ class Place:
             raise
 
     def create_group(self, attributes: Facts) -> zarr.Group:
-        """Create an unfinished group; what is written is removed if that fails.
+        """Create an unfinished group; if that fails, remove what it has written.
 
         Raises OutputExistsError if another writer began there at the same moment.
         """
@@ -149,7 +150,7 @@ class Place:
                 self._claim(store, attributes)
                 return zarr.open_group(store, mode="r+")
             except StorageError:
-                # What is there may belong to another writer, so nothing is removed.
+                # Files that are there may belong to another writer.
                 raise
             except Exception:
                 self.discard()
@@ -171,6 +172,8 @@ class Place:
                 f"{self.location} is being written by another run, or one has not"
                 " finished it; wait for it, or give overwrite=True to replace it"
             )
+        # Not complete yet, but readers find the entry file already: without this note
+        # `check_held` would take it for another run's.
         if self.is_first:
             output_places.note_published(self.location, FILE)
 
@@ -181,10 +184,10 @@ class Place:
         there meanwhile. After an error what is there stays.
         """
         if self.is_first:
-            # `complete` has published it.
+            # `complete` has published it, by a second change of the entry file.
             output_places.note_published(self.location, FILE)
         elif self.location.is_remote:
-            self._lead_here()
+            self._replace_entry_file()
         else:
             output_places.check_held(self.location)
             if self.record is not None:
@@ -193,7 +196,7 @@ class Place:
             output_places.note_published(self.location, FILE)
 
     def _copy_files(self) -> None:
-        """Copy what else the folder of a model has, such as the list of rows that
+        """Copy the other files in a model's folder, such as the list of rows that
         updates refused.
         """
         if not locations.exists(self.location):
@@ -204,20 +207,20 @@ class Place:
                 content = locations.read_file(self.location, name)
                 locations.write_bytes(store, name, content or b"")
 
-    def _lead_here(self) -> None:
-        """Replace the metadata that lead to the group in an object store."""
-        content = b"{}" if self.before is None else self.before.content
+    def _replace_entry_file(self) -> None:
+        """Let the entry file in an object store name the new generation."""
+        content = b"{}" if self.entry_before is None else self.entry_before.content
         current, previous = generations_of(content)
-        leading = {"generation": self._generation, "previous": current}
-        manifest = {**self._manifest("complete"), **leading}
+        generations = {"generation": self._generation, "previous": current}
+        manifest = {**self._manifest("complete"), **generations}
         output_places.publish_bytes(
             self.location,
             FILE,
             _group_document({MANIFEST: manifest}),
-            expected=self.before,
+            expected=self.entry_before,
         )
-        # The generation before stays, for readers that have it open; the one before
-        # that goes.
+        # Readers may have the generation `current` open, so only the one before it is
+        # removed.
         if previous is not None:
             _remove(self.location, previous)
 
@@ -229,12 +232,16 @@ class Place:
         """
         if self.is_first:
             _remove(self.location, "")
-        elif not self.location.is_remote or not self._may_be_published():
-            output_places.discard(self.staged)
+            return
+        if self.location.is_remote and self._may_be_published():
+            return
+        output_places.discard(self.staged)
 
     def _may_be_published(self) -> bool:
-        """Return whether readers in an object store may be led here: the answer to a
-        publication may be lost.
+        """Return whether the entry file in an object store may name this generation.
+
+        Its write may have succeeded although this run got an error instead of an
+        answer.
         """
         try:
             content = locations.read_file(self.location, FILE)
@@ -248,10 +255,10 @@ class Place:
 
 
 def _remove(location: Location, name: str) -> None:
-    """Remove a generation; "" is the group that was written in its place.
+    """Remove a generation; "" is the first group, which was written in its place.
 
-    Of that the files .json stay: `zarr.json`, which another run or the next generation
-    may have replaced, and a model's list of rows that updates refused.
+    The first group's files .json stay: `zarr.json`, which another run or the next
+    generation may have replaced, and a model's list of rows that updates refused.
     """
     if name:
         output_places.discard(location.child(name))
@@ -276,7 +283,8 @@ def _swap(staged: Location, location: Location, *, overwrite: bool) -> None:
     one moved in: a reader in between finds nothing, but never a mixture.
     """
     meanwhile = f"{location} was written meanwhile; choose another name"
-    # Before the rename: after a power cut a name must not lead to files without bytes.
+    # Synced before the rename: after a power cut the new name must not have files
+    # without bytes.
     for folder, _, files in os.walk(staged.path):
         for file in files:
             locations.fsync_path(os.path.join(folder, file))
@@ -301,7 +309,7 @@ def _swap(staged: Location, location: Location, *, overwrite: bool) -> None:
         if os.path.lexists(target) and not overwrite:
             raise OutputExistsError(meanwhile) from error
         raise
-    # It is published: what fails from here on must not say that it is not.
+    # It is published now, so no later failure may raise.
     locations.sync_published(Path(target).parent)
     if os.path.lexists(aside):
         try:
@@ -336,30 +344,31 @@ def complete(
     names: Iterable[str],
     attributes: Facts,
     *,
-    place: Location,
+    location: Location,
     changed: Mapping[str, Iterable[int]] | None = None,
 ) -> None:
     """Write a group's new attributes, with a manifest that binds its arrays; this is
     the last write of a dataset.
 
-    In an object store this publishes the dataset at `place`, if no one has replaced the
-    group's metadata meanwhile; else it raises ConflictError. Of the chunks, only those
-    whose numbers have changed since the manifest before are looked at; None: all.
+    In an object store this publishes the dataset at `location`, if no one has replaced
+    the group's metadata meanwhile; else it raises ConflictError. `changed` has, for
+    each array, the numbers of the chunks that changed since the last manifest; None
+    means all. Checksums are read of these chunks only.
     """
-    before = read_tagged(store, FILE, where=place)
+    before = read_tagged(store, FILE, where=location)
     if before is None:
         raise StorageError(
-            f"{FILE} is gone from {place}; another program removed it. Write the data"
-            " again"
+            f"{FILE} is gone from {location}; another program removed it. Write the"
+            " data again"
         )
-    document = load_json(before.content, str(place))
+    document = load_json(before.content, str(location))
     old_manifest = manifest_of(document["attributes"])
-    # Another writer's next generation has taken the place of this one's claim.
+    # Another writer has published a generation since this one began.
     if "generation" in old_manifest:
-        raise overtaken(place)
+        raise overtaken(location)
     known: Facts = {}
-    # Checksums of unchanged chunks are taken over, so that a commit reads 4 bytes for
-    # each changed chunk.
+    # Checksums of unchanged chunks come from the last manifest, so that a commit reads
+    # 4 bytes for each changed chunk.
     if changed is not None:
         known = old_manifest.get(PARTS, {})
     parts = {
@@ -371,14 +380,18 @@ def complete(
     if not isinstance(store, ObjectStore):
         # No one else writes to a hidden folder or a session of Icechunk.
         locations.write_bytes(store, FILE, content)
-    elif not replace_bytes(store, FILE, content, expected=before, where=place):
-        raise overtaken(place)
+    elif not replace_bytes(store, FILE, content, expected=before, where=location):
+        raise overtaken(location)
 
 
 def _describe(
     store: Store, name: str, known: Facts | None, changed: Iterable[int]
 ) -> Summary:
-    """Return an array's entry in the manifest; old chunks' checksums are known."""
+    """Return an array's entry in the manifest.
+
+    `known` is its entry in the last manifest; None if it has none. The checksums of the
+    chunks `changed` and of new ones are read, all others are known.
+    """
     header = arrays.read_header(store, name, label=f"array {name!r}", allows_text=True)
     assert header is not None
     n_chunks = -(-header.shape[0] // header.chunks[0]) if all(header.shape) else 0
@@ -391,6 +404,7 @@ def _describe(
         is_new[: len(before)] = False
         is_new[[number for number in changed if number < n_chunks]] = True
     numbers = np.flatnonzero(is_new)
+    # The arrays are chunked along the rows only.
     tail = "/0" * (len(header.shape) - 1)
     keys = [(store, f"{name}/c/{number}{tail}") for number in numbers]
     read = sync(concurrent_map(keys, _last_bytes, _AT_ONCE))

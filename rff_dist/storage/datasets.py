@@ -113,13 +113,13 @@ class ZarrDataset(memory.IndexedDataset):
         """Return the manifest's digest of the first rows, if a version ended there."""
         if self.version is None:
             return None
+        # Pairs of a number of rows and their digest, oldest first. An append that only
+        # changes attributes adds a pair with the same number: the first one counts.
         prefixes = manifest_of(self.attributes).get(manifests.PREFIXES, ())
-        # An append that only changes attributes lists the same number again: the first
-        # digest of a number counts.
-        digest = dict(map(tuple, reversed(prefixes))).get(n_samples)
-        if digest is None:
-            return None
-        return json_digest([n_samples, digest, self._array_names])
+        for n_rows, digest in prefixes:
+            if n_rows == n_samples:
+                return json_digest([n_samples, digest, self._array_names])
+        return None
 
     def check_unchanged(self) -> None:
         self._group.check_unchanged()
@@ -137,7 +137,7 @@ class ZarrDataset(memory.IndexedDataset):
         )
 
 
-class _Names(TypedDict, total=False):
+class _OpenOptions(TypedDict, total=False):
     y: str | None
     sample_weight: str | None
     missing_chunks: str
@@ -146,13 +146,13 @@ class _Names(TypedDict, total=False):
 
 @overload
 def open_dataset(
-    url: PathLike, *, x: str = "X", **names: Unpack[_Names]
+    url: PathLike, *, x: str = "X", **options: Unpack[_OpenOptions]
 ) -> ZarrDataset: ...
 
 
 @overload
 def open_dataset(
-    url: Any, *, x: Sequence[str], **names: Unpack[_Names]
+    url: Any, *, x: Sequence[str], **options: Unpack[_OpenOptions]
 ) -> GridDataset: ...
 
 
@@ -214,7 +214,7 @@ def open_dataset(
         return stored_grids.open_grid(
             group, x, target, sample_weight, missing_chunks=missing_chunks
         )
-    return _open(group, (x, y, sample_weight), missing_chunks, is_first=True)
+    return _open(group, (x, y, sample_weight), missing_chunks, warns=True)
 
 
 def _refuse_text(array: StoredArray) -> None:
@@ -227,37 +227,42 @@ def _refuse_text(array: StoredArray) -> None:
 
 
 def _open(
-    group: StoredGroup, names: ArrayNames, missing: str, is_first: bool = False
+    group: StoredGroup, names: ArrayNames, missing_chunks: str, warns: bool = False
 ) -> ZarrDataset:
-    """Open a group's arrays; only the first process logs what is not used."""
+    """Open a group's arrays; with `warns`, log stored weights and marks that are not
+    used.
+
+    Workers and later versions open them without, so that a warning comes once.
+    """
     arrays = dict[str, StoredArray]()
     for role, name in zip(_ROLES, names, strict=True):
         if name is None:
             continue
         # Text is accepted for y only to tell the user what to do with labels.
-        array = group.find_array(name, allows_text=role == "y", missing_chunks=missing)
+        array = group.find_array(name, missing_chunks, allows_text=role == "y")
         if array is not None:
             _refuse_text(array)
             arrays[role] = array
         elif (role, name) != ("y", "y"):
             raise StorageError(
-                f"{group.url} has no array {name!r}; it holds {group.array_names()}. "
-                f"Expected {role} there; name it by `{role if role != 'X' else 'x'}`"
+                f"{group.url} has no array {name!r}; it holds"
+                f" {group.describe_arrays()}. Expected {role} there; name it by"
+                f" `{role if role != 'X' else 'x'}`"
             )
-    if is_first:
+    if warns:
         _warn(group, names, arrays)
     shapes = {role: array.shape for role, array in arrays.items()}
     _check_shapes(shapes, {role: array.label for role, array in arrays.items()})
     target_names = None
     if "y" in shapes:
         n_targets = shapes["y"][1] if len(shapes["y"]) > 1 else 1
-        target_names = _names(group, "target_names", n_targets)
+        target_names = _column_names(group, "target_names", n_targets)
     return ZarrDataset(
         **arrays,
         attributes=group.attributes,
-        feature_names=_names(group, "feature_names", shapes["X"][1]),
+        feature_names=_column_names(group, "feature_names", shapes["X"][1]),
         target_names=target_names,
-        missing_chunks=missing,
+        missing_chunks=missing_chunks,
         version=group.version,
         _array_names=names,
     )
@@ -266,9 +271,11 @@ def _open(
 def _warn(
     group: StoredGroup, names: ArrayNames, arrays: Mapping[str, StoredArray]
 ) -> None:
-    """Log what is stored in the group and not used."""
-    asks_no_weights = "y" in arrays and names[2] is None
-    if asks_no_weights and group.read_header("sample_weight", allows_text=True):
+    """Log stored weights that are not read, and marks of missing values that are read
+    as numbers.
+    """
+    may_need_weights = "y" in arrays and names[2] is None
+    if may_need_weights and group.read_header("sample_weight", allows_text=True):
         _log.warning(
             "%s holds sample weights, which are not used; give"
             ' sample_weight="sample_weight" to use them',
@@ -308,7 +315,7 @@ def compare_versions(
     # once.
     snapshots = (before, dataset.version)
     stores = repositories.open_together(location, *snapshots)
-    # without the digest in `group`, which is of one version only
+    # `sha256` of `group` is the digest of one version only
     other, same = (
         _open(
             replace(group, version=snapshot, store=store, sha256=None),
@@ -318,7 +325,8 @@ def compare_versions(
         for snapshot, store in zip(snapshots, stores, strict=True)
     )
     rows = dataset.chunk_rows
-    # Chunks that only `other` has are in no list of changes.
+    # Start with the chunks of `other` from the dataset's last chunk on, if that is
+    # partial, else from the next: Icechunk lists no chunk that only `other` has.
     numbers = {*range(dataset.n_samples // rows, -(-other.n_samples // rows))}
     is_rewritten = other.chunk_rows != rows
     changed = repositories.changed_chunks(location, *snapshots)
@@ -352,15 +360,17 @@ def _check_shapes(
             )
 
 
-def _names(group: StoredGroup, key: str, width: int) -> tuple[str, ...] | None:
+def _column_names(
+    group: StoredGroup, key: str, n_columns: int
+) -> tuple[str, ...] | None:
     names = group.attributes.get(key)
     if names is None:
         return None
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not is_list or len(names) != width:
+    if not is_list or len(names) != n_columns:
         raise StorageError(
             f"attribute {key!r} of {group.url} is {str(names)[:100]}; expected a list"
-            f" of {width} names"
+            f" of {n_columns} names"
         )
     return tuple(names)
 
@@ -375,8 +385,8 @@ def list_arrays(
     name, sorted; no rows are read.
     """
     group = find_group(url, version, may_be_unfinished=True)
-    # First what the manifest binds: an array that is gone raises here, before the
-    # listing hides it.
+    # First the arrays in the manifest: one that is gone raises here, and would only be
+    # absent from the listing below.
     headers = {name: group.read_header(name, allows_text=True) for name in group.parts}
     for name in group.list_arrays():
         headers[name] = group.read_header(name, allows_text=True)

@@ -155,7 +155,7 @@ class DatasetEditor:
             self._change.store,
             self.headers,
             {**(attributes or {}), MANIFEST: {**manifest, **state}},
-            place=self.location,
+            location=self.location,
             changed=self._change.changed_chunks(),
         )
         about = {

@@ -45,29 +45,31 @@ class StoredGroup:
 
     store: Store
     url: str
-    #: In an object store: the URL of the folder with the group's arrays, which is its
-    #: place, or below that the generation which replaced the first group.
+    #: In an object store: the URL of the folder with the group's arrays. It is either
+    #: `url`, or the folder below it of a generation, which replaced the first group.
     generation: str | None = None
     version: str | None = None  # the snapshot of a versioned dataset
-    files: str | None = None  # of plain Zarr in a folder, see `describe_files`
+    #: Of plain Zarr in a folder: a text that changes when one of its files does, made
+    #: by `describe_files`.
+    files_state: str | None = None
     sha256: str | None = None  # the digest that its manifest must have, if known
     may_be_unfinished: bool = False  # whether to accept what its writer did not finish
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.url, self.generation, self.version, self.files)
+        return _reopen, (self.url, self.generation, self.version, self.files_state)
 
     def check_unchanged(self) -> None:
         """Raise ConflictError if plain Zarr in a local folder has changed since it was
         opened; versions and generations never change.
         """
-        if self.files is None:
+        if self.files_state is None:
             return
-        files = locations.describe_files(self.url)
-        if files != self.files:
+        state = locations.describe_files(self.url)
+        if state != self.files_state:
             raise ConflictError(
                 f"{self.url} was changed while it was read, or is another folder on"
-                f" another machine: now {files}, when it was opened {self.files}. A"
-                " result could mix old and new rows: nothing was published. Repeat"
+                f" another machine: now {state}, when it was opened {self.files_state}."
+                " A result could mix old and new rows: nothing was published. Repeat"
                 " this when no one writes there; versioned data may be changed"
                 " meanwhile (`rff-dist data convert`)"
             )
@@ -79,7 +81,7 @@ class StoredGroup:
         For plain Zarr in an object store it covers the objects' names, sizes and entity
         tags at this moment. See `engines.resuming`.
         """
-        state = self.version or self.files
+        state = self.version or self.files_state
         if self.generation is not None:
             state = locations.digest_objects(parse_location(self.generation))
         if state is None:
@@ -112,13 +114,13 @@ class StoredGroup:
 
     @cached_property
     def manifest(self) -> Facts:
-        """What this package wrote there; empty for plain Zarr of another writer."""
+        """The group's attribute `rff_dist`; empty for plain Zarr of another writer."""
         return manifest_of(self.attributes)
 
     @cached_property
     def parts(self) -> dict[str, tuple[str, NDArray[np.uint32]]]:
-        """What the manifest records of each array, by name: the digest of its metadata,
-        and the checksums of its chunks.
+        """The manifest's entry for each array, by name: the digest of the array's
+        metadata, and the checksums of its chunks.
         """
         try:
             return {
@@ -133,7 +135,7 @@ class StoredGroup:
 
     @cached_property
     def _bound_store(self) -> Store:
-        """A store that compares each chunk with the known checksum of its place."""
+        """A store that compares each chunk with its checksum in the manifest."""
         if not self.parts:
             return self.store
         sums = {f"{name}/c/": sums for name, (_, sums) in self.parts.items()}
@@ -147,18 +149,19 @@ class StoredGroup:
         """Read the header of an array and check it against the manifest; None if there
         is no array.
         """
-        expected, _ = self.parts.get(name, (None, None))
         label = self.label(name)
         header = arrays.read_header(
             self._bound_store, name, label=label, allows_text=allows_text
         )
-        digest = None
+        # A newer generation replaced this group's manifest after the group was found.
+        # The arrays stay where they are for now, but nothing is left to compare with.
+        if "generation" in self.manifest:
+            return header
+        expected, _ = self.parts.get(name, (None, None))
         # This package marks its arrays (`arrays.MARK`) and enters them in the manifest.
-        # An array without mark and entry is another program's, which nothing binds.
-        if header is not None and (expected is not None or header.is_marked):
-            digest = header.digest
-        # A newer generation may have replaced the manifest of the one that was opened.
-        if digest != expected and "generation" not in self.manifest:
+        # An array with neither is another program's, and is not checked.
+        is_ours = expected is not None or (header is not None and header.is_marked)
+        if is_ours and (header is None or header.digest != expected):
             raise IntegrityError(
                 f"the metadata of {label} or of its group are not as they were written;"
                 " restore them from a copy, or write the dataset again"
@@ -166,7 +169,7 @@ class StoredGroup:
         return header
 
     def find_array(
-        self, name: str, *, allows_text: bool = False, missing_chunks: str = "error"
+        self, name: str, missing_chunks: str = "error", *, allows_text: bool
     ) -> StoredArray | None:
         """Open an array; None if there is none."""
         header = self.read_header(name, allows_text=allows_text)
@@ -185,13 +188,14 @@ class StoredGroup:
     def open_array(
         self, name: str, missing_chunks: str = "error", *, allows_text: bool = True
     ) -> StoredArray:
-        """Open an array that must exist."""
-        array = self.find_array(
-            name, allows_text=allows_text, missing_chunks=missing_chunks
-        )
+        """Open an array that must exist.
+
+        Text is allowed by default: most callers copy values, labels among them.
+        """
+        array = self.find_array(name, missing_chunks, allows_text=allows_text)
         if array is None:
             raise StorageError(
-                f"{self.url} has no array {name!r}; it holds {self.array_names()}"
+                f"{self.url} has no array {name!r}; it holds {self.describe_arrays()}"
             )
         return array
 
@@ -200,7 +204,7 @@ class StoredGroup:
         with locations.reaching(f"the arrays of {self.url} cannot be listed"):
             return sorted(zarr.open_group(self.store, mode="r").array_keys())
 
-    def array_names(self) -> str:
+    def describe_arrays(self) -> str:
         """Return the arrays' names, as words for an error."""
         names = self.list_arrays()
         return f"the arrays {some([*map(repr, names)])}" if names else "no arrays"
@@ -208,7 +212,7 @@ class StoredGroup:
 
 @dataclass(frozen=True, eq=False)
 class StoredArray:
-    """An array that is open for reading; it pickles as what opens it again."""
+    """An array that is open for reading; it pickles as its group and name."""
 
     array: ZarrArray
     header: Header
@@ -232,7 +236,8 @@ class StoredArray:
         """Read rows by a slice or by their numbers, and then choose among columns."""
         rows, *columns = key if isinstance(key, tuple) else (key,)
         if isinstance(rows, slice):
-            # not clipped, unlike a list's: a block beyond the end is of other data
+            # Not clipped, unlike a list's slice. A slice beyond the end raises in
+            # `read`: its rows would be of other data.
             stop = self.shape[0] if rows.stop is None else rows.stop
             values = self.read(rows.start or 0, stop)[:: rows.step]
         else:
@@ -284,7 +289,7 @@ def _reopen(
     url: str,
     generation: str | None,
     version: str | None,
-    files: str | None,
+    files_state: str | None,
 ) -> StoredGroup:
     """Return the group in the state in which it was pickled."""
     location = parse_location(url)
@@ -292,7 +297,7 @@ def _reopen(
         store = repositories.open_pinned(location, version)
     else:
         store = open_store(parse_location(generation or location.url))
-    group = StoredGroup(store, url, generation, version, files)
+    group = StoredGroup(store, url, generation, version, files_state)
     group.check_unchanged()
     return group
 
@@ -321,9 +326,9 @@ def find_group(
             " `rff-dist data convert` makes a versioned dataset of it"
         )
     if location.is_local:
-        files = locations.describe_files(location.path)
-        return group_in(open_store(location), files=files)
-    # The metadata of an overwritten group only lead to its generation.
+        state = locations.describe_files(location.path)
+        return group_in(open_store(location), files_state=state)
+    # The metadata of an overwritten group only name its generation.
     content = locations.read_file(location, manifests.FILE) or b""
     current, _ = manifests.generations_of(content)
     folder = location.child(current) if current else location

@@ -51,18 +51,18 @@ logger = logging.getLogger(__name__)
 
 _FILE = "zarr.json"
 # What a killed writer of a generation, or of a repository, has written to an object
-# store before anything leads to it.
+# store before an entry file names it.
 _ABANDONED = re.compile("|".join([manifests.GENERATION.pattern, *repositories.FOLDERS]))
-# Ends of names that no folder has.
-_OF_FILES = (
+# Outputs are folders; a name with one of these ends was meant for a file.
+_FILE_SUFFIXES = (
     *(".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".xlsx", ".xls"),
     *(".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz", ".pkl"),
     *(".h5", ".hdf5", ".nc", ".db", ".sqlite", ".onnx"),
     *(".html", ".htm", ".md", ".pdf", ".png", ".svg", ".jpg", ".jpeg"),
     *(".gz", ".bz2", ".zst", ".zip", ".tar"),
 )
-# Files that lead to an output; "" is an output that is a single object.
-_LEADING = ("", POINTER_FILE, _FILE)
+# The entry files of outputs of any kind; "" is an output that is a single object.
+_ENTRY_FILES = ("", POINTER_FILE, _FILE)
 
 
 # -- checks before the work
@@ -73,14 +73,14 @@ def check_output(
     *,
     overwrite: bool,
     inputs: Sequence[Location] = (),
-    marker: tuple[str, ...] = NODE_FILES,
+    markers: tuple[str, ...] = NODE_FILES,
     is_model: bool = False,
 ) -> None:
     """Refuse an output that exists, is inside another dataset, overlaps an input, or
     cannot be written.
 
     With `overwrite`, a folder is replaced only if it is empty or has one of the files
-    in `marker`, and only by the same kind of content: a model by a model. A registered
+    in `markers`, and only by the same kind of content: a model by a model. A registered
     model or a version of one is never replaced. To learn whether a local folder can be
     written, an empty folder is made there and removed: permissions do not tell whether
     a file system is full or read-only.
@@ -94,9 +94,9 @@ def check_output(
     locations.refuse_read_only(location)
     refuse_inside(location)
     if locations.exists(location):
-        _check_replacing(location, overwrite, marker, is_model)
+        _check_replacing(location, overwrite, markers, is_model)
     else:
-        if location.path.lower().endswith(_OF_FILES):
+        if location.path.lower().endswith(_FILE_SUFFIXES):
             raise StorageError(
                 f"{location} has the name of a file, and a folder would be written;"
                 " expected a name such as data.zarr"
@@ -106,10 +106,10 @@ def check_output(
 
 
 def _check_replacing(
-    location: Location, overwrite: bool, marker: tuple[str, ...], is_model: bool
+    location: Location, overwrite: bool, markers: tuple[str, ...], is_model: bool
 ) -> None:
     """Refuse to replace what is at `location`, unless that is asked for and allowed."""
-    if has_versions(location):
+    if is_registered_model(location):
         raise OutputExistsError(
             f"{location} is a registered model, which keeps all of its versions;"
             " publish the next one with register=True, or choose another name"
@@ -124,15 +124,15 @@ def _check_replacing(
         )
     if not overwrite and not is_unfinished(location):
         raise _exists_already(location)
-    holds_model_there = RECORD in manifest
-    has_marker = any(has_file(location, name) for name in marker)
-    if holds_model_there == is_model and has_marker:
+    is_model_there = RECORD in manifest
+    has_marker = any(has_file(location, name) for name in markers)
+    if is_model_there == is_model and has_marker:
         return
     is_folder = location.is_local and os.path.isdir(location.path)
     if not is_folder or os.listdir(location.path):
         raise StorageError(
             f"{location} is not replaced: overwriting would remove what is there;"
-            f" expected {'a model' if is_model else ' or '.join(marker)}. Remove it"
+            f" expected {'a model' if is_model else ' or '.join(markers)}. Remove it"
             " yourself if you do not need it"
         )
 
@@ -172,7 +172,7 @@ def check_file(
 
 @contextmanager
 def writing_file(location: Location) -> Iterator[Path]:
-    """Yield a path to write to; what is there at the end appears at `location`.
+    """Yield a path to write to; the file at this path appears at `location` at the end.
 
     Raises ConflictError or OutputBusyError if another run has stored the object
     meanwhile, in an object store.
@@ -180,8 +180,7 @@ def writing_file(location: Location) -> Iterator[Path]:
     path = Path(location.path)
     with ExitStack() as stack:
         if location.is_local:
-            # Next to the output, since no rename from another file system is done in
-            # one step.
+            # Next to the output, since a rename is one step only within a file system.
             path = path.resolve()
             folder = path.parent
         else:
@@ -200,7 +199,9 @@ def writing_file(location: Location) -> Iterator[Path]:
 
 
 def refuse_inside(location: Location) -> None:
-    """Refuse an output inside Zarr data, which would take it for a part of them."""
+    """Refuse an output inside Zarr data: their readers would take it for a part of
+    them.
+    """
     for parent in Path(location.path).parents if location.is_local else ():
         above = Location("file", str(parent))
         is_group = any(has_file(above, name) for name in NODE_FILES)
@@ -211,7 +212,7 @@ def refuse_inside(location: Location) -> None:
             )
 
 
-def has_versions(location: Location) -> bool:
+def is_registered_model(location: Location) -> bool:
     """Return whether `location` is a registered model that has a current version."""
     return has_file(location, POINTER_FILE)
 
@@ -222,7 +223,7 @@ def holds_model(location: Location) -> bool:
     """
     content = locations.read_file(location, _FILE)
     if content is None:
-        return has_versions(location)
+        return is_registered_model(location)
     attributes = manifests.parse_group(content, str(location))["attributes"]
     return RECORD in manifests.manifest_of(attributes)
 
@@ -241,7 +242,8 @@ def _refuse_others_objects(location: Location) -> None:
     """Refuse a prefix with foreign objects, which a failed write would remove."""
     if not location.is_remote:
         return
-    # What killed writers wrote is ours, and no reader is led to it.
+    # Killed writers of this package wrote the abandoned objects, and no entry file
+    # names them.
     names = [
         name
         for name in locations.list_names(location)
@@ -269,8 +271,8 @@ def try_writing(location: Location) -> None:
     probe = folder / path.name
     try:
         os.mkdir(probe)
-        # Whoever holds the lock of this place may have taken the folder for what a
-        # killed writer left, and removed it.
+        # The run that holds the lock of this place removes folders of killed writers,
+        # and may have taken this one for such a folder.
         with suppress(FileNotFoundError):
             os.rmdir(probe)
     except OSError as error:
@@ -322,14 +324,15 @@ def discard(location: Location) -> None:
 # removes what killed writers wrote there.
 #
 # An object store has no locks, and a run that is silent there may be dead or slow. So
-# two runs may work for one place; the first one that publishes wins. The other notices
-# at its own publication, because what leads to the output is no longer what it was when
-# its work began.
+# two runs may work for one place; the first one that publishes wins. To publish is to
+# replace the *entry file*: the file that readers of a place read first, and which tells
+# them where the rest is. The other run notices at its own publication that the entry
+# file has changed since its work began.
 
 
 class _Hold:
-    """What tells a run that another one writes to its place: for a local output the
-    lock on the file next to it; elsewhere the files that lead to the output, as they
+    """Notices that another run writes to a run's place: a local output by the lock on
+    the file next to it; any other by its entry files, if they are no longer as they
     were when the run began.
     """
 
@@ -337,19 +340,20 @@ class _Hold:
         self._location = location
         self._lock = lock
         self._before: dict[str, TaggedBytes | None] = {}
-        # All of them, because a run may find nothing there, and another one publish any
-        # kind of output.
+        # All of them: where this run finds nothing, another one may publish any kind of
+        # output.
         if lock is None:
-            self._before = {file: self._tag(file) for file in _LEADING}
+            self._before = {file: self._tag(file) for file in _ENTRY_FILES}
 
     def check(self) -> None:
         """Raise OutputBusyError if another run has published since."""
-        # If somebody removed the lock's file, another run may have locked a new one.
-        is_locked = self._lock is None or documents.is_at(self._lock, self._lock.name)
-        is_unchanged = is_locked and all(
-            self._tag(name) == tag for name, tag in self._before.items()
-        )
-        if is_unchanged:
+        if self._lock is not None:
+            # If somebody removed the lock's file, another run may have locked a new
+            # one.
+            is_alone = documents.is_at(self._lock, self._lock.name)
+        else:
+            is_alone = all(self._tag(name) == tag for name, tag in self._before.items())
+        if is_alone:
             return
         raise OutputBusyError(
             f"this run may no longer write {self._location}: another run has begun or"
@@ -378,14 +382,14 @@ class _Hold:
         return read_tagged(open_store(place), file, where=place, has_content=False)
 
 
-# What this context has locked, by URL. A step of a run that locked a place gets it
-# again.
+# What this run has locked, by URL. A step of the run finds the lock here, since the
+# run's context is also that of its steps.
 _held: ContextVar[Mapping[str, _Hold]] = ContextVar("held places", default={})  # noqa: B039
 
 
 @contextmanager
 def hold(location: PathLike | Location, *, holder: str) -> Iterator[None]:
-    """Let this context alone publish at `location` as long as it lasts.
+    """Let this run alone publish at `location` until the `with` block ends.
 
     In a folder other runs are refused at once, with OutputBusyError that names the
     holder and its age. In an object store the run that publishes first wins, and the
@@ -395,7 +399,7 @@ def hold(location: PathLike | Location, *, holder: str) -> Iterator[None]:
     if not isinstance(place, Location):
         place = locations.parse_location(place)
     held = _held.get()
-    # A step of the run that has locked it: a second lock would refuse it.
+    # In a step of the run that has the lock, a second lock would refuse the step.
     if place.url in held:
         yield
         return
@@ -407,7 +411,9 @@ def hold(location: PathLike | Location, *, holder: str) -> Iterator[None]:
 
 
 def check_held(location: Location) -> None:
-    """Raise OutputBusyError if another run has published since this one's lock."""
+    """Raise OutputBusyError if another run has published since this run locked
+    `location`; a place that it did not lock is not checked.
+    """
     held = _held.get().get(location.url)
     if held is not None:
         held.check()
@@ -416,7 +422,7 @@ def check_held(location: Location) -> None:
 def publish_bytes(
     location: Location, key: str, content: bytes, *, expected: TaggedBytes | None
 ) -> None:
-    """Replace the file that leads to an output.
+    """Publish an output: replace its entry file `key`.
 
     Raises OutputBusyError if another run has published at the place since this one
     began, ConflictError if the file is not `expected`, which this run has read.
@@ -439,7 +445,7 @@ def note_published(location: Location, key: str) -> None:
 
 @contextmanager
 def _lock_output(location: Location, holder: str) -> Iterator[TextIO]:
-    """Lock a local output, and remove what killed writers left."""
+    """Lock a local output, and remove the folders of killed writers next to it."""
     output = Path(location.path)
     path = output.with_name(f".{output.name}.lock")
     busy = f"another run is writing {location}"

@@ -128,7 +128,7 @@ class StagedOutput(ABC):
         """Write the attributes and a manifest that binds arrays, and publish them."""
         store = open_store(self.place.staged, read_only=False)
         facts = {**(attributes or {}), MANIFEST: manifest}
-        commit.complete(store, names, facts, place=self.location)
+        commit.complete(store, names, facts, location=self.location)
         self.place.publish()
 
     def discard(self) -> None:

@@ -102,7 +102,7 @@ def write_record(
             for name, value in values.items():
                 _write_array(group, name, value)
             attributes = {"metadata": metadata, MANIFEST: manifest}
-            commit.complete(group.store, values, attributes, place=location)
+            commit.complete(group.store, values, attributes, location=location)
 
 
 def plain_json(values: Facts, what: str) -> Summary:

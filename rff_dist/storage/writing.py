@@ -199,7 +199,7 @@ def write_batches(
         location,
         overwrite=write_options.overwrite,
         inputs=inputs,
-        marker=locations.DATASET_FILES,
+        markers=locations.DATASET_FILES,
     )
     with (
         locations.store_errors(
@@ -222,7 +222,7 @@ def write_batches(
             manifest[LOADS] = describe_loads(with_load([], n_after))
         stored = _with_names(buffer, names, attributes)
         stored[MANIFEST] = manifest
-        complete(group.store, buffer.arrays, stored, place=location)
+        complete(group.store, buffer.arrays, stored, location=location)
         if change is not None:
             facts = {
                 "change": "write",

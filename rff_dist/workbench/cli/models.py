@@ -142,7 +142,7 @@ def _open(model: str) -> versions.RegisteredModel:
 
 def _refusal_words(refusal: new_rows.Refusal) -> str:
     rows = words.ranges_words([(refusal.start, refusal.stop)])
-    if refusal.is_change:
+    if refusal.is_correction:
         rows = f"{words.plural(refusal.n_changed, 'changed row')} among {rows}"
     return f"{rows}, since {words.time_words(refusal.refused)}: {refusal.reason}"
 

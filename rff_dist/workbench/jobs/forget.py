@@ -189,7 +189,7 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
             job, datasets.open_dataset(data.url), do, forces_removal=True
         ).record
         if record["decision"] != "kept":
-            if output_places.has_versions(locations.parse_location(url)):
+            if output_places.is_registered_model(locations.parse_location(url)):
                 # earlier versions have sums of the rows
                 versions.RegisteredModel(url).prune(1)
             else:

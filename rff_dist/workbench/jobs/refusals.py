@@ -104,7 +104,7 @@ def _rolled_back(
 
 
 def _overlap(refusal: Refusal, start: int, stop: int) -> bool:
-    return not refusal.is_change and refusal.start < stop and start < refusal.stop
+    return not refusal.is_correction and refusal.start < stop and start < refusal.stop
 
 
 def why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:

@@ -111,7 +111,7 @@ def _folders_of_killed_runs(output: locations.Location) -> list[locations.Locati
 
 def _published_digests(output: locations.Location) -> set[str | None]:
     """Return the digests of the models that are published at an output."""
-    if output_places.has_versions(output):
+    if output_places.is_registered_model(output):
         registered = versions.RegisteredModel(output.url)
         return {version.digest for version in registered.versions()}
     return {_digest(output)} - {None}

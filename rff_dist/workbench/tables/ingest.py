@@ -155,7 +155,7 @@ def _ingest(
             output,
             overwrite=write_options.overwrite,
             inputs=[*inputs, *outputs[i + 1 :]],
-            marker=locations.DATASET_FILES,
+            markers=locations.DATASET_FILES,
         )
 
     with ExitStack() as stack:

@@ -63,7 +63,7 @@ def split_dataset(
             output,
             overwrite=write_options.overwrite,
             inputs=inputs,
-            marker=locations.DATASET_FILES,
+            markers=locations.DATASET_FILES,
         )
     # Both parts are made from one version, whatever is committed meanwhile.
     version = groups.find_group(data).version
