@@ -1,8 +1,8 @@
 """Append rows to a versioned dataset, in which no id names two rows.
 
-New rows go in; a new version comes out, with the rows that the dataset did not have.
-Appending alone would store a row twice if a retry sends it again, and keep the old
-values if it comes with other ones.
+New rows go in; a new version comes out. A row whose id the dataset has already is left
+out if its values are the same, and else refused, or it replaces the stored row.
+Appending alone would store a row twice if a retry sends it again.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ def append_batches(
 ) -> ChangeResult:
     """Write batches after the existing rows, and commit them.
 
-    After the last batch, since a source counts its rows while they are read, `change`
-    makes the attributes to change from the group's attributes; None leaves the dataset
-    as it was. `known` says what becomes of rows whose ids
-    the dataset has already.
+    `change` returns the attributes to change, from the group's attributes; if it
+    returns None, the dataset stays as it was. It is called after the last batch, since
+    a source counts its rows while they are read. `known` decides what happens to rows
+    whose ids the dataset has already.
     """
     dataset.check_names(*names)
     n_before = dataset.n_before
@@ -173,7 +173,7 @@ def append_batches(
 
 @dataclass
 class KnownRows:
-    """What becomes of new rows whose ids a dataset has already, made by `among`.
+    """New rows whose ids a dataset has already, made by `among`.
 
     Rows with the same values are left out and counted. Others are refused, or replace
     the stored ones.
@@ -198,50 +198,58 @@ class KnownRows:
     ) -> Self:
         """Look for new ids among all ids of the dataset."""
         header = dataset.headers[ID]
-        # `fit_batch` refuses them
+        # Ids of another type are refused later, by `fit_batch`.
         if not row_batches.can_hold(header.dtype, ids.dtype):
             return cls(dataset, {}, (), replaces)
-        different, counts = np.unique(ids.astype(header.dtype), return_counts=True)
-        rows = locate_ids(dataset, different)
-        repeated = {*different[counts > 1].tolist()}
+        unique_ids, counts = np.unique(ids.astype(header.dtype), return_counts=True)
+        rows = locate_ids(dataset, unique_ids)
+        repeated = {*unique_ids[counts > 1].tolist()}
         return cls(dataset, rows, repeated, replaces)
 
     def take_new(self, parts: Arrays, buffer: writing.RowBuffer) -> Arrays:
-        """Return the rows of a batch that are new, and replace others by the buffer;
-        raises DataError if they have other values and may not be replaced.
+        """Return the rows of a batch that are new; overwrite stored rows of known ids
+        through the buffer if their values differ.
+
+        Raises DataError if values differ and may not be replaced.
         """
         ids = parts[ID].tolist()
         is_first = np.array(
-            [self._is_first(name, parts, i) for i, name in enumerate(ids)], bool
+            [self._is_first(row_id, parts, i) for i, row_id in enumerate(ids)], bool
         )
-        stored_rows = np.array([self.rows.get(name, -1) for name in ids], np.int64)
+        stored_rows = np.array([self.rows.get(row_id, -1) for row_id in ids], np.int64)
         known = np.flatnonzero((stored_rows >= 0) & is_first)
+        # in the order of the stored rows, so that each chunk is read once
         known = known[np.argsort(stored_rows[known], kind="stable")]
-        self._compare(stored_rows[known], select(parts, known), buffer)
+        self._replace_different(stored_rows[known], select(parts, known), buffer)
         return select(parts, (stored_rows < 0) & is_first)
 
-    def _is_first(self, name: Any, parts: Arrays, row: int) -> bool:
-        """Return whether a row is the first of its id; raises DataError if the others
-        have other values.
+    def _is_first(self, row_id: Any, parts: Arrays, row: int) -> bool:
+        """Return whether a new row is the first with its id.
+
+        A repeat is counted; raises DataError if its values differ from the first's.
         """
-        if name not in self.repeated:
+        if row_id not in self.repeated:
             return True
         digest = digest_rows(*(values[row : row + 1] for values in parts.values()))
-        if name not in self._digest_of_first:
-            self._digest_of_first[name] = digest
+        if row_id not in self._digest_of_first:
+            self._digest_of_first[row_id] = digest
             return True
-        if self._digest_of_first[name] != digest:
+        if self._digest_of_first[row_id] != digest:
             raise DataError(
-                f"several of the new rows have the id {name!r}, with different values;"
-                " expected each id once. Leave out all rows of this id but one"
+                f"several of the new rows have the id {row_id!r}, with different"
+                " values; expected each id once. Leave out all rows of this id but one"
             )
         self.n_same += 1
         return False
 
-    def _compare(
+    def _replace_different(
         self, rows: IntArray, parts: Arrays, buffer: writing.RowBuffer
     ) -> None:
-        """Count rows that are as they are stored, ascending, and replace the others."""
+        """Replace stored rows whose values differ from the new ones in `parts`, and
+        count the others.
+
+        `rows` are the stored rows' numbers, ascending.
+        """
         differs = np.zeros(len(rows), bool)
         for name, (cells, stored) in differences(self.dataset, rows, parts).items():
             differs |= cells.any(axis=1)

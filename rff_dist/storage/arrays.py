@@ -2,7 +2,8 @@
 
 A store and a path go in; NumPy rows come out. Zarr alone would believe metadata that
 claim more memory than there is, run code for some codecs, and not say which rows could
-not be read.
+not be read. A *stored object* is a file or an object of the store: a shard, which
+contains several chunks, or else a chunk.
 """
 
 import gzip
@@ -33,14 +34,15 @@ from rff_dist.typing import AnyArray, AnyDType, Facts, Summary, frozen
 type ZarrArray = zarr.Array[Any]
 
 CHUNK_TARGET_BYTES = 16 * 2**20
-# Limits of what metadata may claim, checked before memory is taken: Zarr opens 10^18
-# rows without a word.
+# Limits of what metadata may claim, checked before memory is taken: Zarr opens an array
+# of 10^18 rows without an error.
 MAX_ROWS = 2**40
 MAX_CHUNK_BYTES = 4 * 2**30
-# An attribute of arrays, see `commit.complete`.
+# An attribute of arrays that this package writes: the group's manifest must have an
+# entry for them, see `commit.complete`.
 MARK: Summary = {"rff_dist": "bound"}
-# By default Zarr leaves out chunks of the fill value, and then reads a lost chunk as
-# fill values.
+# By default Zarr does not store chunks that have only the fill value, and so reads a
+# lost chunk as fill values.
 EVERY_CHUNK: Any = {"write_empty_chunks": True, "read_missing_chunks": False}
 # The name of the second axis of arrays that have a row for each sample.
 _SECOND_AXIS = {
@@ -75,8 +77,7 @@ class Header:
     shape: tuple[int, ...]
     dtype: AnyDType  # in native byte order
     chunks: tuple[int, ...]  # shape of the smallest piece that can be decoded
-    #: Shape of a file that contains several chunks.
-    shards: tuple[int, ...] | None
+    shards: tuple[int, ...] | None  # shape of a shard; None without shards
     codecs: tuple[str, ...]  # names of all codecs and filters
     zarr_format: Literal[2, 3]
     #: The metadata that decide how bytes become numbers, as canonical JSON.
@@ -133,7 +134,7 @@ def read_header(
         raise
     except StorageError as error:
         raise StorageError(f"{label}: {error}") from error
-    except Exception as error:  # Zarr has several for what it does not understand
+    except Exception as error:  # Zarr raises several types
         raise StorageError(
             f"{label} has metadata that cannot be read ({explain(error)});"
             " expected a Zarr array of format 2 or 3. Write the dataset again"
@@ -210,7 +211,7 @@ def _check_sizes(header: Header, label: str) -> None:
 
 
 def _codecs_of(document: Facts) -> list[Any]:
-    """Return the codecs of stored metadata, in the words of format 3."""
+    """Return the codecs in stored metadata, as format 3 describes them."""
     if "codecs" in document:
         return list(document["codecs"])
     stored = [*(document.get("filters") or []), document.get("compressor")]
@@ -220,7 +221,9 @@ def _codecs_of(document: Facts) -> list[Any]:
 def _walk_codecs(
     codecs: Sequence[Any], *, with_index: bool = True
 ) -> Iterator[tuple[str, Facts]]:
-    """Yield names and settings of codecs, nested ones and shards' indices too."""
+    """Yield names and settings of codecs, also of nested ones; with `with_index` also
+    of those that encode a shard's index.
+    """
     for codec in codecs:
         name = codec if isinstance(codec, str) else codec["name"]
         settings: Facts = {}
@@ -256,8 +259,8 @@ def open_array(
 
 
 def require_chunks(array: ZarrArray, missing_chunks: str = "error") -> ZarrArray:
-    """Return the array with a switch: refuse a chunk that is not in the store
-    ("error"), or read it as the fill value ("fill").
+    """Return the array such that it refuses a chunk that is not in the store ("error"),
+    or reads it as the fill value ("fill").
     """
     if missing_chunks not in ("error", "fill"):
         raise InvalidParameterError(
@@ -278,7 +281,7 @@ def as_dask(array: Any) -> Any:
             f"X is a {type(array).__name__} of Zarr; expected its path or URL"
         )
     if isinstance(array.store, LocalStore):
-        # A relative path would lead processes in another folder to other data.
+        # A relative path would mean other data to processes in another folder.
         place = os.path.abspath(array.store.root / array.path)
         array = zarr.open_array(place, mode="r")
     chunks = (stored_rows(array), *array.shape[1:])
@@ -294,15 +297,16 @@ def stored_rows(array: ZarrArray) -> int:
 def read_rows(array: ZarrArray, start: int, stop: int, *, label: str) -> AnyArray:
     """Equivalent to `array[start:stop]`, in native byte order.
 
-    Errors name the chunk and its rows: IntegrityError if bytes are damaged; else
-    StorageError, if a chunk is missing, the store is away, or there are no such rows.
+    Errors name the chunk and its rows: IntegrityError if bytes are damaged;
+    StorageError if a chunk is missing, the store does not answer, or there are no such
+    rows.
     """
     if not 0 <= start <= stop <= array.shape[0]:
         raise StorageError(
             f"rows {start}:{stop} of {label}, which has {array.shape[0]:_} rows; cut"
             " the blocks from this dataset"
         )
-    # The numbers are those of stored objects: a shard fails as a whole.
+    # Errors number stored objects, since a shard fails as a whole.
     rows = stored_rows(array)
     with _naming_chunks(array, range(start // rows, -(-stop // rows)), label):
         return native(np.asarray(array[start:stop]))
@@ -328,11 +332,13 @@ def iterate_rows(
 
 
 def sample_digest(array: ZarrArray, header: Header, *, label: str) -> str:
-    """Return a digest of metadata and of up to 8 chunks, the ends among them."""
+    """Return a digest of metadata and of up to 8 chunks, the first and the last among
+    them.
+    """
     digest = hashlib.sha256(header.text.encode())
     n_rows = header.shape[0]
     rows = max(1, header.chunks[0])
-    # Evenly spread with both ends, so that appended, cut and rewritten rows show.
+    # Evenly spread with both ends, to notice appended, removed and rewritten rows.
     last = max(0, math.ceil(n_rows / rows) - 1)
     numbers = np.unique(np.linspace(0, last, 8).astype(np.int64))
     for start in (numbers * rows).tolist() if n_rows else []:
@@ -353,15 +359,15 @@ def create_array(
     """Create an array as this package writes it: cut along the rows only, checksummed,
     every chunk stored, unwritten floats NaN, text of variable width.
 
-    It is marked: its group's manifest will bind it, see `commit.complete`. Its axes
-    have names if it has a row for each sample. Chunks are not compressed. Random
+    It is marked: its group's manifest will list it, see `commit.complete`. Its axes
+    have names if it has a row for each sample. Chunks are not compressed: random
     float32 was written at 2.1 GB/s and read at 3.8; with Blosc's lz4 at 0.2 and 1.5
     GB/s, for 6 % fewer bytes.
     """
     if is_text(dtype):
         dtype = TEXT
     fill_values = {"f": np.nan, "c": np.nan, "T": ""}
-    # xarray needs names
+    # xarray opens only arrays whose axes have names
     axes = ["sample", _SECOND_AXIS.get(name, f"{name}_column")][: len(shape)]
     return group.create_array(
         name,
@@ -398,12 +404,12 @@ def _naming_chunks(
     """Turn a failed read of some chunks into an error that names one."""
     try:
         yield
-    except MemoryError:  # which says nothing about the stored bytes
+    except MemoryError:  # the stored bytes may be right
         raise
     except Exception as error:
         rows = stored_rows(array)
-        # The failed read does not name its chunk. Reading them one by one costs at most
-        # that read again.
+        # The failed read does not name its chunk. Reading the chunks one by one costs
+        # at most the same read again.
         for i in numbers:
             start = i * rows
             stop = min(start + rows, array.shape[0])
@@ -423,7 +429,7 @@ def _reading_error(error: Exception, where: str) -> StorageError:
             " the fill value (Zarr's default, write_empty_chunks=False), give"
             ' missing_chunks="fill"'
         )
-    # Both of these are OSErrors, and yet mean damaged bytes.
+    # Both types are OSErrors, and yet mean damaged bytes.
     is_damage = isinstance(error, gzip.BadGzipFile | IntegrityError)
     if locations.is_store_error(error) and not is_damage:
         return StorageError(f"{where} cannot be read: {explain(error)}")

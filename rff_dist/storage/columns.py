@@ -2,7 +2,8 @@
 
 Array-likes and names of arrays go in; objects with the methods of
 `rff_dist.data.columns.Column` come out, with integers, booleans or text. Workers read
-stored columns themselves, block by block.
+stored columns themselves, block by block: a column in memory would travel with each
+task.
 """
 
 import logging
@@ -28,14 +29,15 @@ from rff_dist.storage.groups import StoredArray, find_group
 from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
-# the attribute that names the column by which later rows were held out
+# the attribute of a dataset whose later rows were held out: the name of its column of
+# times
 TIME_COLUMN = "time_column"
-_MOST_TIMES = 2**22  # times that cuts between folds are taken from
+_MOST_TIMES = 2**22  # of which the cuts between folds are quantiles
 _log = logging.getLogger(__name__)
 
 
 class StoredValues:
-    """The parts of a column that its stored array decides."""
+    """The base of columns whose values come from a stored array."""
 
     in_memory = False
 
@@ -59,7 +61,7 @@ class StoredColumn(StoredValues):
         super().__init__(values)
         if len(shape := values.header.shape) != 1:
             raise StorageError(
-                f"{values.label} has shape {shape}; expected one value a row, shape"
+                f"{values.label} has shape {shape}; expected one value per row, shape"
                 " (n_samples,)"
             )
 
@@ -135,8 +137,10 @@ def open_column(
 def open_labelled(
     url: PathLike, label: str, names: Facts
 ) -> tuple[ZarrDataset | GridDataset, Column]:
-    """Open a dataset without targets by the arguments `names` of `open_dataset`, and
-    the labels of its rows; cells of a grid without a label are no rows.
+    """Open a dataset without targets, and the labels of its rows.
+
+    `names` are arguments of `open_dataset`. In a grid, a cell without a label is no
+    row, so there the labels are opened as targets first.
     """
     if isinstance(names.get("x", ""), str):
         dataset = open_dataset(url, **{**names, "y": None})
@@ -168,7 +172,7 @@ def column_of(dataset: Dataset, name: str) -> StoredColumn:
 
 
 def id_column(attributes: Facts) -> str | None:
-    """Return the column of the ingested table that the ids came from, if any."""
+    """Return the name of the ids' column in the ingested table, if any."""
     recipe = attributes.get("recipe")
     name = recipe.get("id") if isinstance(recipe, Mapping) else None
     return None if name is None else str(name)
@@ -199,8 +203,7 @@ def as_column(values: Any, *, name: str = "y") -> Column:
     if array.dtype.kind == "U" and isinstance(values, list | tuple):
         # np.asarray(["a", 1]) would turn the 1 into text.
         array = np.array(values, object)
-    # A column of a frame in two dimensions is refused, not flattened: it may have two
-    # columns.
+    # An array with two axes is refused, not flattened: it may have two columns.
     return MemoryColumn(check_values(array, name, np.arange(array.size)))
 
 
@@ -214,7 +217,7 @@ class TimeFoldColumn(StoredValues):
 
     def __init__(self, times: StoredArray, cuts: FloatArray) -> None:
         super().__init__(times)
-        self.cuts = cuts  # the first time of each later fold, ascending
+        self.cuts = cuts  # the first time of each fold after fold 0, ascending
 
     def read(self, block: Block) -> AnyArray:
         return self._folds(self.values.read(block.start, block.stop))
@@ -236,8 +239,8 @@ class TimeFoldColumn(StoredValues):
 def fold_by_time(
     dataset: Dataset, n_folds: int | None = None
 ) -> tuple[Dataset, DatedFolds] | None:
-    """Return a dataset whose later rows were held out, with folds of time; None for any
-    other dataset.
+    """Return a dataset with folds of time if later rows were held out of it for a test;
+    None for any other dataset.
 
     Rows of the same time are in one fold. By default there are 5 folds, or fewer if
     there are fewer times; fewer times than `n_folds` raise DataError.
@@ -273,11 +276,11 @@ def fold_by_time(
 
 
 def _cuts(times: FloatArray, n_folds: int) -> FloatArray:
-    """Return the first time of each fold but the first, from ascending times."""
+    """Return the first time of each fold after fold 0, from ascending times."""
     cuts = np.unique(first_values(times, n_folds))
     cuts = cuts[cuts > times[0]]
     if len(cuts) + 1 < n_folds:
-        # Many rows have the same time: as many times in each fold, then.
+        # Many rows have the same time. Each fold then gets as many times, not rows.
         moments = np.unique(times)
         cuts = first_values(moments, min(n_folds, len(moments)))
     return cuts

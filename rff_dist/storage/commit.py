@@ -399,7 +399,7 @@ def _describe(
     sums = np.zeros(n_chunks, "<u4")
     is_new = np.ones(n_chunks, bool)
     if known is not None:
-        before = manifests.unpacked(known["crc32c"])[:n_chunks]
+        before = manifests.unpack_sums(known["crc32c"])[:n_chunks]
         sums[: len(before)] = before
         is_new[: len(before)] = False
         is_new[[number for number in changed if number < n_chunks]] = True

@@ -1,7 +1,8 @@
 """Replace or delete rows of a versioned dataset, and convert plain Zarr to one.
 
 Row numbers and new rows go in; one new version comes out. Only chunks with changed rows
-are written, so that a later update of a model reads little.
+are written, so that a later update of a model reads little. So a deletion moves the
+last rows to the places of deleted ones, unless the order is to stay.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -87,16 +88,16 @@ def replace_batches(
     message: str | None,
     change: Callable[[], Facts] = dict,
 ) -> ChangeResult:
-    """Replace some rows by the batches' rows, in this order, and commit.
+    """Replace rows of these numbers by the batches' rows, in this order, and commit.
 
-    After the last batch, `change` makes the attributes that change.
+    After the last batch, `change` returns the attributes to change.
     """
     numbers = check_indices(np.asarray(rows, np.int64), dataset.n_before)
-    values, counts = np.unique(numbers, return_counts=True)
+    unique_numbers, counts = np.unique(numbers, return_counts=True)
     if (counts > 1).any():
         raise InvalidParameterError(
-            f"row {values[counts > 1][0]:_} is named {counts.max()} times; expected"
-            " each row once"
+            f"row {unique_numbers[counts > 1][0]:_} is named {counts.max()} times;"
+            " expected each row once"
         )
     fitted = [dataset.fit_batch(batch, 0) for batch in batches]
     n_rows = sum(len(parts["X"]) for parts in fitted)
@@ -176,10 +177,10 @@ def delete_from(
     """Delete rows of a dataset that is open for changes, change some attributes of its
     group, and commit.
 
-    The version's kind of change is `what`.
+    `what` is the kind of change that the version records.
     """
     n_before = dataset.n_before
-    # ascending, as `np.setdiff1d` and the loads' ends need them
+    # ascending and without repeats, as `_delete` and `without_deleted` need them
     deleted = np.unique(check_indices(np.asarray(rows, np.int64), n_before))
     n_rows = len(deleted)
     if not n_rows:
@@ -223,11 +224,11 @@ def merge_rows(
     commit.
 
     `parts` are new rows from `DatasetEditor.fit_batch`, and `rows` the stored row that
-    each of them replaces, -1 to append it. Rows that are stored with the same values
-    already stay as they are. The last rows take the places of the rows `deleted`,
-    ascending. The message is made of the numbers of added, replaced and deleted rows.
+    each of them replaces, -1 to append it. A new row with the values that are stored
+    already changes nothing. `deleted` are ascending row numbers, whose places the last
+    rows take. `message` gets the numbers of added, replaced and deleted rows.
     """
-    changes = rows < 0  # which new rows change the dataset
+    changes = rows < 0  # whether each new row changes the dataset
     known = np.flatnonzero(~changes)
     known = known[np.argsort(rows[known], kind="stable")]
     stored = differences(dataset, rows[known], select(parts, known))
@@ -266,8 +267,10 @@ def _commit(
     deleted: IntArray = _NO_ROWS,
     keep_order: bool = False,
 ) -> str:
-    """Write values over rows, -1 to append them, then delete rows, whose numbers
-    ascend, and commit; return the new version.
+    """Write, then delete rows, and commit; return the new version.
+
+    `rows` has the stored row that each row of `parts` replaces, -1 to append it;
+    `deleted` has ascending row numbers.
     """
     is_added = rows < 0
     n_all = dataset.n_before + int(is_added.sum())
@@ -280,7 +283,7 @@ def _commit(
     with locations.store_errors(
         f"rows of {dataset.location} could not be changed", "; they are unchanged"
     ):
-        # in the order of the stored rows, so that each chunk is read and written once
+        # ascending, so that each chunk is read and written once
         replacing = np.flatnonzero(~is_added)
         replacing = replacing[np.argsort(rows[replacing], kind="stable")]
         dataset.overwrite(rows[replacing], select(parts, replacing))
@@ -309,7 +312,7 @@ def _delete(
 ) -> None:
     """Remove some of `n_before` rows, whose numbers ascend, from all arrays."""
     n_after = n_before - len(deleted)
-    # the last rows that stay are as many as the holes, which they fill
+    # holes: deleted rows below the new length; the movers are as many, and fill them
     holes = deleted[deleted < n_after]
     last = np.arange(n_after, n_before)
     movers = np.setdiff1d(last, deleted, assume_unique=True)
@@ -320,8 +323,8 @@ def _delete(
             _move_up(array, deleted, label)
         elif len(holes):
             array.oindex[holes] = arrays.gather_rows(array, movers, label=label)
-        # Values beyond the last row of its chunk are never read, but would still be
-        # stored: erase them.
+        # The last chunk is stored whole, and would still contain deleted values behind
+        # the last row: erase them.
         chunk_rows = array.chunks[0]
         chunk_end = min(n_before, -(-n_after // chunk_rows) * chunk_rows)
         if chunk_end > n_after:
@@ -330,12 +333,16 @@ def _delete(
 
 
 def _move_up(array: ZarrArray, deleted: IntArray, label: str) -> None:
-    """Move rows up over deleted ones; a chunk is read before it is overwritten."""
+    """Move rows up over deleted ones, chunk by chunk.
+
+    No row is overwritten before it is read, since rows only move up.
+    """
     chunk_rows = array.chunks[0]
     n_samples = array.shape[0]
     first = int(deleted[0]) // chunk_rows * chunk_rows
     target = first  # the row to write next
-    waiting = np.empty((0, *array.shape[1:]), array.dtype)  # for a whole chunk
+    # read, and to be written when they fill a chunk
+    waiting = np.empty((0, *array.shape[1:]), array.dtype)
     for start in range(first, n_samples, chunk_rows):
         stop = min(start + chunk_rows, n_samples)
         rows = arrays.read_rows(array, start, stop, label=label)
@@ -358,19 +365,21 @@ def find_rows(
     """Return, for each value, the numbers of the rows that have it in a column; all of
     the column is read.
 
-    The column is one of X or y, or "groups" or "id", or the name that these had in
-    their table.
+    `column` is the name of a column of X or y, or "groups" or "id", or the name that
+    groups or ids had in their table.
     """
-    name, place = _column_of(dataset, column)
+    name, position = _column_of(dataset, column)
     dtype = dataset.array(name).dtype
     stored = [_as_stored(value, dtype) for value in values]
     wanted = np.array([value for value in stored if value is not None], dtype)
-    rows_of = find_values(dataset, name, wanted, place)
+    rows_of = find_values(dataset, name, wanted, position)
     return [np.array(rows_of.get(value, []), np.int64) for value in stored]
 
 
 def _as_stored(value: Any, dtype: AnyDType) -> Any:
-    """Return a value as an array of this dtype stores it; None if it cannot."""
+    """Return a value as an array of this dtype stores it; None if the array cannot
+    contain it.
+    """
     if dtype.kind == "T":
         return str(value)
     try:
@@ -388,7 +397,9 @@ def _as_stored(value: Any, dtype: AnyDType) -> Any:
 
 
 def _column_of(dataset: DatasetEditor, column: str) -> tuple[str, int | None]:
-    """Return a column's array and its position there, if that has two axes."""
+    """Return the name of a column's array, and the column's position there; None
+    instead of a position if the array has one axis.
+    """
     places: dict[Any, tuple[str, int | None]] = {}
     for name, source in (
         ("groups", dataset.attributes.get("groups_column")),
@@ -444,13 +455,13 @@ def convert_dataset(
         If there is something at `output`.
     """
     location = parse_location(url)
-    place = location if output is None else parse_location(output)
+    target = location if output is None else parse_location(output)
     if locations.is_versioned(location):
         raise StorageError(
             f"{location} keeps versions already; there is nothing to convert"
         )
     if output is not None:
-        check_output(place, overwrite=False, inputs=[location])
+        check_output(target, overwrite=False, inputs=[location])
     group = find_group(url)
     headers = read_headers(group)
     if "X" not in headers:
@@ -463,8 +474,8 @@ def convert_dataset(
     names = attributes.pop("feature_names", None), attributes.pop("target_names", None)
     stored = datasets.read_arrays(url, [*headers], n_rows=chunk_rows)
     batches = (tuple(map(parts.get, ROLES)) for parts in stored)
-    # In the same chunks: blocks end on their edges, so that passes keep their bits and
-    # kept sums.
+    # With the same chunks, since blocks end on their edges: results have the same bits,
+    # and a stopped job can go on from its kept sums.
     write_options = writing.WriteOptions(
         chunk_rows,
         overwrite=output is None,
@@ -473,7 +484,7 @@ def convert_dataset(
         message=f"convert {n_samples:,} rows of plain Zarr",
     )
     dataset = writing.write_batches(
-        place,
+        target,
         batches,
         n_samples=n_samples,
         names=names,

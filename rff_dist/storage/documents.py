@@ -1,9 +1,10 @@
 """Single files, whole or not at all: signed JSON documents, writes on condition, and
 locks on files.
 
-Two programs that read a file, change it and write it would lose one of the changes.
-Object stores compare on their own: `If-None-Match` creates, `If-Match` with the ETag
-that was read replaces. Folders use a lock of the operating system, which ends with its
+Two programs that read a file, change it and write it would lose one of the changes. So
+a write has a condition: the file must be as it was read. An object store checks this
+itself: `If-None-Match` creates, `If-Match` with the ETag that was read replaces. In a
+folder the check is made under a lock of the operating system, which ends with its
 process.
 """
 
@@ -37,7 +38,7 @@ from rff_dist.typing import Facts, PathLike, Summary, frozen
 logger = logging.getLogger(__name__)
 
 _RISK = "two writers at the same moment could overwrite one another"
-_DRAINED_S = 60.0  # by then a request to an object store is given up
+_DRAINED_S = 60.0  # the longest wait; requests to an object store are given up by then
 
 
 def sign_document(document: Facts, *, kind: str, version: int) -> bytes:
@@ -50,7 +51,7 @@ def sign_document(document: Facts, *, kind: str, version: int) -> bytes:
 def parse_document(content: bytes, *, kind: str, version: int, where: str) -> Summary:
     """Return the document that `sign_document` wrote.
 
-    Raises VersionError if a newer release wrote it, whose version is higher;
+    Raises VersionError if a newer release wrote it, in a higher format version;
     IntegrityError if it is damaged or of another kind.
     """
     document = locations.load_json(content, where)
@@ -71,8 +72,8 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> Su
             f" {writer}; this release reads up to version {version}. Install the newer"
             " release"
         )
-    # Against accidents. Whoever can write here can sign as well; what is read is
-    # checked by its types.
+    # The digest notices accidents, not attacks: whoever can write here can sign too. So
+    # callers check the types of what they read.
     stored = document.pop("sha256", None)
     if stored != locations.json_digest(document):
         raise IntegrityError(
@@ -87,10 +88,10 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> Su
 
 @frozen
 class TaggedBytes:
-    """Bytes as they were read, with the store's tag of this state of them."""
+    """The bytes of a file, with the store's tag for this state of the file."""
 
     content: bytes
-    #: An object store's ETag and version. Empty elsewhere, where the bytes themselves
+    #: An object store's ETag and version. Empty in a folder, where the bytes themselves
     #: are compared.
     tag: Facts
 
@@ -98,10 +99,9 @@ class TaggedBytes:
 def read_tagged(
     store: Store, key: str, *, where: Location | str, has_content: bool = True
 ) -> TaggedBytes | None:
-    """Return what is stored under `key`, for a later `replace_bytes`; None if there is
-    nothing.
+    """Return the file under `key`, for a later `replace_bytes`; None if there is none.
 
-    The content can be left out where the store has a tag of it.
+    Without `has_content` an object store is asked for the tag only.
     """
     if not isinstance(store, ObjectStore):
         stored = read_bytes(store, key, where=where)
@@ -125,7 +125,7 @@ def read_tagged(
 
 
 def overtaken(location: Location) -> ConflictError:
-    """Return the error of a run whose output another one has published meanwhile."""
+    """Return the error for a run if another one has published its output meanwhile."""
     return ConflictError(
         f"another run has written {location} meanwhile, and it stays as that run left"
         " it. Look at what is there now, and repeat this run if you still want it"
@@ -140,11 +140,11 @@ def replace_bytes(
     expected: TaggedBytes | None,
     where: Location | str,
 ) -> bool:
-    """Store bytes under `key` if no one has changed what is there since `expected` was
-    read; return whether so.
+    """Store bytes under `key` if the file there is still `expected` (None: no file);
+    return whether they were stored.
 
-    Readers see the old bytes or the new ones, also after a power cut. Among any number
-    of callers that read the same, in any process, exactly one gets True. `content` must
+    Readers see the old bytes or the new ones, also after a power cut. If several
+    callers expect the same file, in any process, exactly one gets True. `content` must
     differ from every other caller's (a token does that), so that a caller whose answer
     was lost recognises its own bytes.
     """
@@ -186,9 +186,9 @@ def _put(
             try:
                 put()
             except GenericError:
-                # When a connection broke, the bytes may have arrived or not, so obstore
-                # does not repeat the request. Here that is safe, since no one else
-                # writes the same bytes.
+                # After a broken connection obstore does not repeat the request, since
+                # the bytes may have arrived. Here a repeat is safe: no one else writes
+                # the same bytes.
                 put()
         except FileNotFoundError:
             if expected is None:  # The bucket itself is missing.
@@ -199,7 +199,7 @@ def _put(
             # our own bytes.
             return read_bytes(store, key, where=where) == content
         except (NotSupportedError, NotImplementedError) as error:
-            # It depends on the kind of store.
+            # some kinds of store have none
             raise StorageError(
                 f"the store of {where} has no conditional writes, so {_RISK}; expected"
                 " one that has them, as Amazon S3, Google Cloud Storage, Azure and"
@@ -209,13 +209,13 @@ def _put(
 
 
 def drain() -> None:
-    """Wait for all writes of this process: after one fails, others go on."""
+    """Wait for all writes of this process: after one failed, others still run."""
 
     async def wait() -> None:
         here = asyncio.current_task()
         assert here is not None
         here.set_name("drain")
-        # Two that wait for each other would wait for the whole time.
+        # Two drains in two threads would wait for each other.
         others = [task for task in asyncio.all_tasks() if task.get_name() != "drain"]
         if others:
             await asyncio.wait(others, timeout=_DRAINED_S)
@@ -226,7 +226,8 @@ def drain() -> None:
 # -- locks of the operating system on files
 
 
-_PATIENCE_S = 60.0  # Who is waited for writes one small file.
+# Without `busy` a lock is held only while one small file is written.
+_PATIENCE_S = 60.0
 _STEP_S = 0.02
 
 
@@ -234,11 +235,12 @@ _STEP_S = 0.02
 def lock_file(
     path: Path, *, holder: str = "a run", busy: str | None = None
 ) -> Iterator[TextIO]:
-    """Lock a file, which is created, and removed in the end; the lock ends with the
-    process that holds it.
+    """Create a file, lock it, and remove it at the end; the lock also ends with its
+    process.
 
-    With `busy`, an error's beginning such as "another run is changing data.zarr", a
-    lock that is taken raises OutputBusyError at once; else after a minute.
+    If the file is locked, OutputBusyError is raised after a minute. With `busy`, the
+    beginning of a message such as "another run is changing data.zarr", it is raised at
+    once.
     """
     deadline = time.monotonic() + (_PATIENCE_S if busy is None else 0)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -264,7 +266,8 @@ def lock_file(
                 why = error.strerror or error
                 logger.warning("%s has no locks (%s): %s", path.parent, why, _RISK)
             if not is_at(file, path):
-                # The last holder removed the file, so others would lock a new one.
+                # The last holder removed the file just now, and others would lock a new
+                # one: try again.
                 continue
             file.seek(0)
             text = file.read(200)
@@ -290,7 +293,7 @@ def lock_file(
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    """Open a file, but not through a symbolic link, which may lead to another's."""
+    """Open a file, but not through a symbolic link, which may name another user's."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -315,7 +318,7 @@ def duration(seconds: float) -> str:
 
 
 _IN_ONE_REQUEST = 2**30  # bytes; object stores take at least 5 GiB
-#: What the first bytes of pages, pictures and graphs say, so that a later run may
+#: Pages, pictures and graphs have this among their first bytes, so that a later run may
 #: replace them.
 MADE_BY = "made by rff_dist"
 _HEAD = 4096  # bytes
@@ -332,7 +335,7 @@ def is_ours(location: Location) -> bool:
 def write_file(path: Path, content: bytes, *, what: str) -> Path:
     """Write or replace a file, whole or not at all; `content` begins with `MADE_BY`.
 
-    What a link leads to is replaced, and its folder created.
+    The file behind a symbolic link is replaced, not the link; folders are created.
     """
     with locations.store_errors(f"the {what} {path} cannot be written", ""):
         place = Path(os.path.realpath(locations.local_path(path)))
@@ -350,14 +353,15 @@ def upload(path: Path, location: Location, *, expected: TaggedBytes | None) -> N
     """Store a file as the object at `location`; readers see it only when it is
     complete.
 
-    Raises ConflictError if another run stored the object since `find_object` returned
-    what is expected.
+    Raises ConflictError if the object is no longer `expected`, which `find_object` has
+    returned.
     """
     import obstore
 
     store: Any = locations.open_store(location.parent, read_only=False)
-    # A look, then a put: for such files a writer in between is not noticed. Requests
-    # with a condition are not sent in parts, and would need all of the file in memory.
+    # A large file is checked first and then stored, and a writer in between is not
+    # noticed. A request with a condition cannot be sent in parts, and would need all of
+    # the file in memory.
     if path.stat().st_size > _IN_ONE_REQUEST:
         is_overtaken = find_object(location) != expected
         if not is_overtaken:

@@ -1,9 +1,9 @@
 """Open a versioned dataset for one change, and commit it: readers see all of it or
 nothing.
 
-A location goes in; an object comes out that reads and writes rows, and makes the new
-version. Writing to plain Zarr would show readers half of a change, and a retry would
-make it twice.
+A location goes in; a `DatasetEditor` comes out, which reads and writes rows and commits
+the new version. Writing to plain Zarr would show readers half of a change, and a retry
+would make it twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rff_dist.typing import (
 )
 
 ROLES = ("X", "y", "sample_weight", "groups", ID, row_batches.TIME)
-# how many appends before the last the manifest lists
+# The manifest lists the digests after so many earlier appends; see `PREFIXES`.
 _MOST_PREFIXES = 1000
 
 
@@ -70,7 +70,7 @@ class DatasetEditor:
         return tuple(map(str, names)) if isinstance(names, list) else None
 
     def loads(self) -> list[Load]:
-        """Return which rows came together, before the change."""
+        """Return the loads before the change: the rows of each append."""
         return read_loads(manifest_of(self.attributes), self.n_before)
 
     def check_names(
@@ -129,15 +129,15 @@ class DatasetEditor:
     ) -> str:
         """Make the change the current version, and return its name.
 
-        `what` is the kind of change, such as "append", and `digest` one of the changed
-        rows. The loads become one more for new rows, unless they are given.
+        `what` is the kind of change, such as "append", and `digest` covers the changed
+        rows. By default the new rows become one more load.
         """
         manifest = manifest_of(self.attributes)
-        # A chain, so that old rows need not be read again. The same rows in two appends
-        # have another one.
+        # A chain of digests, so that old rows need not be read again. It depends on the
+        # appends: the same rows in two appends give another digest than in one.
         chain = hashlib.sha256(f"{manifest['sha256']}|{digest}".encode()).hexdigest()
-        # After any other change, an earlier version's rows are not the first rows any
-        # more.
+        # After any other change than an append, this version no longer begins with the
+        # rows of earlier ones.
         prefixes = []
         if what == "append":
             prefixes = manifest[PREFIXES][-_MOST_PREFIXES:]
@@ -149,8 +149,8 @@ class DatasetEditor:
             PREFIXES: [*prefixes, [n_after, chain]],
             LOADS: describe_loads(loads),
         }
-        # Only changed chunks' checksums are read for the manifest; all others are known
-        # from the one before.
+        # Only changed chunks' checksums are read for the manifest; the last manifest
+        # has all others.
         complete(
             self._change.store,
             self.headers,
@@ -176,8 +176,7 @@ def editing(location: Location) -> Iterator[DatasetEditor]:
     """
     require_versions(location)
     with repositories.changing(location) as change:
-        # The headers come through the checks of what is read; the group for writing is
-        # Zarr's own.
+        # Headers are read and checked as for readers; the group to write to is Zarr's.
         stored = StoredGroup(change.store, location.url)
         headers = read_headers(stored)
         group = zarr.open_group(change.store, mode="r+")
@@ -218,7 +217,7 @@ def _check(dataset: StoredGroup, headers: Mapping[str, Header]) -> int:
 
 
 def refuse_others(dataset: StoredGroup) -> None:
-    """Refuse a group with further arrays, which would stay as they are."""
+    """Refuse a group with further arrays, which a change of rows would not reach."""
     others = sorted({*dataset.list_arrays()}.difference(ROLES))
     if others:
         raise StorageError(
@@ -243,8 +242,8 @@ def digest_rows(*parts: AnyArray) -> str:
 def find_values(
     dataset: DatasetEditor, name: str, values: AnyArray, column: int | None = None
 ) -> dict[Any, list[int]]:
-    """Return the rows of an array, or of one of its columns, that have some values, by
-    value; all of the array is read.
+    """Return, for each of some values, the rows of an array that have it, in one of its
+    columns if it has several; all of the array is read.
     """
     rows_of = dict[Any, list[int]]()
     for start, stored in arrays.iterate_rows(
@@ -258,22 +257,26 @@ def find_values(
 
 
 def locate_ids(dataset: DatasetEditor, ids: AnyArray) -> dict[Any, int]:
-    """Return the row of each id that the dataset has; no two rows may have one id."""
+    """Return the stored row of each id that the dataset has.
+
+    Raises DataError if two rows have the same id.
+    """
     rows_of = find_values(dataset, ID, ids)
-    for name, rows in rows_of.items():
+    for row_id, rows in rows_of.items():
         if len(rows) > 1:
             raise DataError(
                 f"rows {rows[0]:_} and {rows[1]:_} of {dataset.location} have the id"
-                f" {name!r}; expected one, which changes with it"
+                f" {row_id!r}; expected one row of this id, which could be changed"
             )
-    return {name: row for name, (row,) in rows_of.items()}
+    return {row_id: row for row_id, (row,) in rows_of.items()}
 
 
 def differences(
     dataset: DatasetEditor, rows: IntArray, parts: Arrays
 ) -> dict[str, tuple[BoolArray, AnyArray]]:
-    """Return, for each array, which values differ from those stored in some rows,
-    ascending, and the stored values.
+    """Compare new values with the stored ones in some rows, whose numbers ascend.
+
+    Returns, for each array, which values differ, and the stored values.
     """
     n_rows = len(rows)
     result = {}

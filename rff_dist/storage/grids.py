@@ -1,7 +1,10 @@
 """Zarr variables with named dimensions → datasets whose rows are cells, and back.
 
-Zarr's own arrays would show packed values and fill values as numbers: here they are
-decoded by the CF conventions, and missing cells are NaN. Results become variables.
+Names of variables in a Zarr group go in; a `GridDataset` comes out, and its results
+become new variables. Zarr's own arrays would show packed values and fill values as
+numbers: here they are decoded by the CF conventions, and missing cells are NaN. A
+*mark* is a stored value that means a missing cell. A *piece* is the cells that are read
+and written together.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from rff_dist.storage.outputs import Layout, StagedOutput, begin
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
 
 _log = logging.getLogger(__name__)
-# Attributes that say how values are packed; results are not packed as the target is.
+# Attributes that say how values are packed. They are not copied to results, which are
+# not packed.
 _PACKING = {"scale_factor", "add_offset", "_Unsigned", "dtype"}
 _NOT_COPIED = _PACKING | {
     *("_ARRAY_DIMENSIONS", "valid_min", "valid_max", "valid_range", "actual_range"),
@@ -59,7 +63,7 @@ class StoredVariable(Variable):
     stored: StoredArray
     group: StoredGroup
     missing_chunks: str
-    decoded: Any  # a Variable of xarray, which decodes what is read
+    decoded: Any  # a Variable of xarray, which decodes values when they are read
 
     def read(self, region: Slices) -> AnyArray:
         """Return the values of a region, NaN where they are missing."""
@@ -142,7 +146,7 @@ def _decode(name: str, stored: StoredArray, dims: Sequence[str]) -> tuple[Any, A
     """Return an array as a Variable of xarray, which decodes what is read from it.
 
     Returns also the fill value if it is a doubtful mark, else None; see
-    `_missing_marks`. Raises DataError if the attributes are not understood.
+    `_missing_marks`. Raises DataError if xarray cannot decode by the attributes.
     """
     xarray = lazy.require("xarray", "grids are decoded by the package xarray", "xarray")
     from xarray.backends.zarr import ZarrArrayWrapper
@@ -154,10 +158,11 @@ def _decode(name: str, stored: StoredArray, dims: Sequence[str]) -> tuple[Any, A
     marks, is_doubtful = _missing_marks(stored)
     is_nan = fill_value != fill_value
     if fill_value is not None and (is_nan or fill_value in marks):
-        # the cells of a chunk that is not stored are missing
+        # A chunk that is not stored has the fill value, so its cells are missing.
         array = arrays.require_chunks(array, "fill")
 
-    # xarray does not take each form in which programs write marks
+    # xarray refuses some forms in which programs write marks. So their attributes are
+    # left out, and all marks passed on in one form, as "missing_value".
     known: dict[str, Any] = {
         key: value
         for key, value in attributes.items()
@@ -165,9 +170,10 @@ def _decode(name: str, stored: StoredArray, dims: Sequence[str]) -> tuple[Any, A
     }
     sign = {"true": "u", "false": "i"}.get(str(known.get("_Unsigned")))
     if sign and marks.dtype.kind in "iu":
-        unpacked = np.dtype(f"{sign}{marks.itemsize}")
-        unpacked_marks = marks_of(attributes, unpacked)
-        marks = np.concatenate([marks.view(unpacked), unpacked_marks])
+        # Programs write a mark in the stored dtype, or in the dtype of this sign.
+        signed_dtype = np.dtype(f"{sign}{marks.itemsize}")
+        signed_marks = marks_of(attributes, signed_dtype)
+        marks = np.concatenate([marks.view(signed_dtype), signed_marks])
     if marks.size:
         known["missing_value"] = marks
     lazy_array = LazilyIndexedArray(ZarrArrayWrapper(array))  # type: ignore[no-untyped-call]
@@ -176,7 +182,7 @@ def _decode(name: str, stored: StoredArray, dims: Sequence[str]) -> tuple[Any, A
             known[key] = float(np.ravel(known[key])[0])
         variable = xarray.Variable(dims, lazy_array, known)
         with warnings.catch_warnings():
-            # of several marks
+            # xarray warns about several marks
             warnings.simplefilter("ignore", xarray.SerializationWarning)
             decoded = xarray.conventions.decode_cf_variable(
                 name, variable, decode_timedelta=False
@@ -219,8 +225,8 @@ def open_grid(
     all_dims = [column.variable.dims for column in columns]
     wanted = {*sum(all_dims, ())}
     like = None
-    # Inputs such as a map and a time do not tell the order of their dimensions; their
-    # target does, if it is there.
+    # If no input has all dimensions, such as a map and a time, their order is unknown.
+    # Without a target it is taken from any variable that has all of them.
     if target is None and max(map(len, all_dims)) < len(wanted):
         for name in sorted(names):
             if {*(_dims(_array(group, name)) or ())} == wanted:
@@ -272,8 +278,9 @@ def group_by_blocks(dataset: GridDataset, sizes: Sequence[str]) -> GroupedDatase
 
 
 def fold_by_time(dataset: GridDataset, n_folds: int) -> GroupedDataset:
-    """Return rows of a stored grid, each with its fold by the time coordinate: of as
-    many moments each, the earliest first.
+    """Return rows of a stored grid, each with its fold by the time coordinate.
+
+    Each fold has the same number of moments; fold 0 has the earliest.
 
     Raises DataError if there are fewer moments than folds.
     """
@@ -301,7 +308,9 @@ def _group_of(dataset: GridDataset) -> StoredGroup:
 
 
 def find_inputs(url: PathLike, version: str | None, card: Facts) -> list[str] | None:
-    """Return the inputs of a model if they are variables of the grid at `url`."""
+    """Return the inputs of a model if they are variables of the grid at `url`; None for
+    another grid or plain rows.
+    """
     names: list[str] = card.get("feature_names") or []
     group = find_group(url, version)
     if not names or group.read_header("X") is not None:
@@ -351,7 +360,7 @@ class GridOutput(StagedOutput):
         ]
 
     def _has_shapes(self) -> bool:
-        # Variables are created after their coordinates.
+        # A stopped job may have made only some: coordinates first, then variables.
         return {array.shape for array in self._open()} == {self.grid.shape}
 
     def _is_written(self, block: Block) -> bool:
@@ -372,7 +381,7 @@ class GridOutput(StagedOutput):
 
     def finish(self, attributes: Facts | None = None) -> None:
         with locations.store_errors(f"{self.location} cannot be put in place"):
-            # The manifest keeps checksums by crc32c, which `_create` does without.
+            # No array is listed: the manifest has crc32c, which `_create` does not use.
             self._complete([], attributes, {"n_samples": self.n_samples})
 
 
@@ -445,7 +454,7 @@ def create_grid_output(
 def _coordinates(
     group: StoredGroup, template: StoredVariable, dims: Sequence[str]
 ) -> list[str]:
-    """Return the arrays that place cells: coordinates, bounds, grid mapping."""
+    """Return the names of coordinates, their bounds and the grid mapping."""
     listed = [
         template.attributes.get("coordinates"),
         group.attributes.get("coordinates"),
@@ -486,15 +495,15 @@ def _create(
     header = template.stored.header
     chunks = tuple(min(pair) for pair in zip(grid.chunks, grid.piece, strict=True))
     shards = None
-    # the shards of the inputs, if they are what is read
+    # If a piece is a shard of the inputs, results get the same shards and chunks.
     if template.dims == grid.dims and chunks == header.shards:
         shards = header.shards
         chunks = header.chunks
     fill_value: Any = np.nan
     if dtype.kind == "f":
-        if dataset.dtype.itemsize <= 4:  # as the inputs
+        if dataset.dtype.itemsize <= 4:  # as precise as the inputs
             dtype = np.dtype(np.float32)
-    else:  # the smallest integer of the dtype, which no label has
+    else:  # missing: the dtype's smallest integer, which is no label
         dtype = np.promote_types(dtype, np.int8)
         fill_value = int(np.iinfo(dtype).min)
         attributes["_FillValue"] = fill_value
@@ -514,7 +523,7 @@ def _create(
 def _attributes(
     name: str, target_name: str, target: Facts, template: StoredVariable
 ) -> Summary:
-    """Return a result's attributes: the target's, and those that place it on earth."""
+    """Return a result's attributes: the target's, and references to coordinates."""
     attributes: Summary = {}
     for key in ("grid_mapping", "coordinates"):
         if key in template.attributes:

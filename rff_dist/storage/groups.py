@@ -124,7 +124,7 @@ class StoredGroup:
         """
         try:
             return {
-                name: (part["metadata"], manifests.unpacked(part["crc32c"]))
+                name: (part["metadata"], manifests.unpack_sums(part["crc32c"]))
                 for name, part in self.manifest.get(manifests.PARTS, {}).items()
             }
         except (LookupError, TypeError, AttributeError, ValueError) as error:

@@ -1,8 +1,8 @@
 """Open Icechunk repositories, and say what went wrong in this package's words.
 
-A location goes in; Icechunk's repository comes out, which waits for a silent store in
-bounded time only. Icechunk alone would wait for ever, warn of what is safe here, and
-panic on some damaged files.
+A location goes in; Icechunk's repository comes out, whose requests to a silent store
+end in bounded time. Icechunk alone would wait for ever, warn about uses that are safe
+here, and panic on some damaged files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def load_icechunk() -> Any:
     """Import Icechunk, and silence its warnings and logs."""
     import icechunk
 
-    # Icechunk warns that folders have no locks, but this module locks them. Failures
-    # are in our errors.
+    # Icechunk warns that folders have no locks, but `repositories` locks them. Errors
+    # are raised, so logs need not repeat them.
     icechunk.set_logs_filter("off")
     locations.wait_at_exit()
     return icechunk
@@ -48,10 +48,10 @@ def open_repository(location: Location, *, caching: Any = None) -> Repository:
 
 
 def bounded_config(caching: Any = None) -> Any:
-    """Return a configuration by which a silent store fails in bounded time."""
+    """Return a configuration: requests to a silent store fail in bounded time."""
     icechunk = load_icechunk()
-    # By default AWS's client waits for ever for an answer; these are the bounds of
-    # obstore, see `open_store`.
+    # By default AWS's client waits for ever for an answer. These are the bounds that
+    # `open_store` gives obstore, in milliseconds.
     each = 1000 * _REQUEST_S
     all_tries = 1000 * locations.RETRIED_S
     timeouts = icechunk.StorageTimeoutSettings(each, each, all_tries, each)
@@ -94,7 +94,9 @@ def storage_of(location: Location) -> Any:
 def icechunk_errors(
     failure: str, consequence: str = "", *, version: str | None = None
 ) -> Iterator[None]:
-    """Turn Icechunk's errors into this package's; the version that was opened may have
+    """Turn Icechunk's errors into this package's.
+
+    `version` is the version that is read, if any: a missing file then means that it has
     expired.
     """
     icechunk = load_icechunk()

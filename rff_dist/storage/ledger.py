@@ -3,11 +3,11 @@ result.
 
 Exact sums of blocks go in, and come out again in a later process: without them, a job
 that was killed after nine hours of ten would begin again. Each file has the sums of
-consecutive blocks of one pass, which its name gives::
+consecutive blocks of one pass; its name says which::
 
     .model.ledger/
-    ├── holder-<token>                made by the job at work: workers that see it share
-    │                                 the folder
+    ├── holder-<token>                made by the job at work; a worker that sees it
+    │                                 shares the folder
     ├── <pass>-<start>-<stop>.sums    a signed JSON document, followed by the arrays'
     │                                 bytes
     └── output-<pass>                 an output that is written block by block
@@ -51,8 +51,8 @@ _OUTPUT = re.compile(r"output-[0-9a-f]{40}")
 _LENGTH = 8  # bytes, of the document's length
 #: The share of the free disk that a ledger may fill.
 _SHARE_OF_FREE = 0.25
-#: Seconds to keep sums, before they are measured: per file; per byte in a folder, in an
-#: object store.
+#: Seconds to write a file of sums: for the file itself, and, until measured, for each
+#: byte in a folder and in an object store.
 _SECONDS_OF_FILE = 0.005
 _SECONDS_OF_BYTE = 1.5e-9
 _SECONDS_OF_FAR_BYTE = 1e-8
@@ -78,7 +78,7 @@ class FileLedger:
     # -- what passes use, see `rff_dist.engines.resuming.Ledger`
 
     def spans(self, name: str) -> list[range]:
-        """Return the ranges of blocks, by position, whose sums of a pass are kept."""
+        """Return the ranges of a pass's blocks, by position, whose sums are kept."""
         try:
             files = locations.list_names(self.location)
         except RFFDistError as error:
@@ -92,11 +92,13 @@ class FileLedger:
         return spans
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of a range of blocks, if they are there and not damaged."""
+        """Return the sums of a range of blocks in a tuple; None if there are none, or
+        damaged ones.
+        """
         key = _key(name, span)
         try:
             if self.location.is_local:
-                # straight into the arrays, because sums may take gigabytes
+                # read straight into arrays, because sums may take gigabytes
                 with open(Path(self.location.path, key), "rb") as file:
                     return (_read(file, os.fstat(file.fileno()).st_size, key),)
             content = locations.read_file(self.location, key)
@@ -112,10 +114,10 @@ class FileLedger:
             return None
 
     def put(self, name: str, span: range, total: Any) -> None:
-        """Keep the sums of a range of blocks, if there is room; they replace sums of
-        parts of it.
+        """Keep the sums of a range of blocks, if there is room, and remove the sums of
+        parts of the range.
 
-        If they cannot be kept, that is logged once, and the job goes on.
+        A failure is logged once, and the job goes on.
         """
         packed = packing.pack(total)
         if packed is None or not self._is_in_reach():
@@ -131,7 +133,7 @@ class FileLedger:
             # No wait for the disk: damage by a power cut is noticed, and the rows are
             # summed again.
             locations.write_bytes(store, key, *parts, is_durable=False)
-            # The parts go after the whole is there, so that a kill in between loses
+            # Sums of parts are removed only now, so that a kill in between loses
             # nothing.
             for other in self.spans(name):
                 is_within = span.start <= other.start and other.stop <= span.stop
@@ -143,8 +145,7 @@ class FileLedger:
             )
             return
         seconds = time.perf_counter() - began - _SECONDS_OF_FILE
-        # half the weight for the last file, so that a disk that slows down is noticed
-        # soon
+        # Half the weight is on the last file: a disk that slows down is noticed soon.
         mean = (self._seconds_per_byte + seconds / n_bytes) / 2
         self._seconds_per_byte = max(0.0, mean)
 
@@ -159,13 +160,13 @@ class FileLedger:
     # -- what jobs use
 
     def n_bytes(self) -> int | None:
-        """Return the bytes of all that is kept; None in an object store."""
+        """Return the bytes of all files in the ledger; None in an object store."""
         if not self.location.is_local:
             return None
         sizes = []
         for place, _, names in os.walk(self.location.path):
             for name in names:
-                # The file was replaced at this moment.
+                # A file may be replaced at this moment.
                 with suppress(FileNotFoundError):
                     sizes.append(os.stat(os.path.join(place, name)).st_size)
         return sum(sizes)
@@ -178,11 +179,11 @@ class FileLedger:
         )
 
     def output(self, name: str) -> Location | None:
-        """Return where to write an output until it is finished, on a disk."""
+        """Return where to write an unfinished output; None in an object store."""
         return self.location.child(f"output-{name}") if self.location.is_local else None
 
     def drop(self) -> None:
-        """Remove all that is kept."""
+        """Remove the ledger."""
         output_places.discard(self.location)
 
     def leave(self) -> None:
@@ -210,7 +211,8 @@ class FileLedger:
         kept = self.n_bytes()
         if kept is None:
             return True
-        # free without the ledger, so that the share does not shrink as it fills
+        # The room that would be free without the ledger: a limit that does not shrink
+        # while the ledger fills.
         free = shutil.disk_usage(self.location.path).free + kept
         if kept + n_bytes <= _SHARE_OF_FREE * free:
             return True
@@ -232,7 +234,7 @@ LEDGER = "ledger"  # the kind of its hidden folder, next to an output
 
 
 def open_ledger(location: Location) -> FileLedger:
-    """Begin to use the ledger at `location`; its folder is created if it is missing.
+    """Begin a job's use of the ledger at `location`, and create its folder if missing.
 
     Raises StorageError if it cannot be written.
     """
@@ -275,8 +277,8 @@ def _to_parts(
 
 
 def _checksum(arrays: Sequence[np.ndarray]) -> int:
-    """Return the CRC-32C of all bytes; SHA-256 took four times as long, most of the
-    time of keeping sums.
+    """Return the CRC-32C of all bytes; SHA-256 took four times as long, which was most
+    of the time of `put`.
     """
     return functools.reduce(google_crc32c.extend, map(digests.as_bytes, arrays), 0)
 
@@ -292,7 +294,7 @@ def _read(file: BinaryIO, size: int, key: str) -> Any:
     document = documents.parse_document(
         file.read(length), kind=_KIND, version=FORMAT_VERSION, where=where
     )
-    # A file that was renamed has right checksums and other rows.
+    # A renamed file has right checksums, and the sums of other rows.
     if document["key"] != key:
         raise IntegrityError(f"{where} holds the sums of {document['key']}")
     try:

@@ -37,22 +37,22 @@ from rff_dist.typing import PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
 
-# Object stores are reached through obstore (the extra `s3`), which read twice as fast
-# as s3fs locally.
+# Object stores are reached through obstore (the extra `s3`), which was twice as fast as
+# s3fs in reading from a local server.
 REMOTE_SCHEMES = ("s3", "gs", "az", "https")
 ICEBERG = "iceberg"  # names a table of a catalog, which only `ingest` reads
 SCHEMES = ("file", ICEBERG, *REMOTE_SCHEMES)
 READ_ONLY_SCHEMES = ("https",)
 NODE_FILES = ("zarr.json", ".zgroup", ".zarray")
-# Icechunk's list of a versioned dataset's branches, tags and snapshots, and the main
-# branch of its format 1.
+# One of them is in each versioned dataset: Icechunk's list of branches, tags and
+# snapshots, or the main branch in its format 1.
 REPOSITORY_FILES = ("repo", "refs/branch.main/ref.json")
 # A folder that contains one of these is a dataset, which an output may replace.
 DATASET_FILES = (*NODE_FILES, *REPOSITORY_FILES)
 # In a registered model's folder, above all its versions: names the current one.
 POINTER_FILE = "current.json"
 
-# The meaning of errors of object stores that do not explain themselves.
+# Words in errors of object stores, and what these errors mean.
 _STORE_HINTS = {
     "169.254.169.254": (
         "the environment has no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -65,7 +65,7 @@ _STORE_HINTS = {
 _CHECK = "Check the address, the network and the permissions"
 _CHOOSE = "Choose another place"
 
-#: Seconds until failed requests to an object store are not repeated any more.
+#: For so many seconds failed requests to an object store are repeated.
 RETRIED_S = 60
 MAX_METADATA_BYTES = 64 * 2**20
 _ABANDONED_AFTER = timedelta(days=1)
@@ -132,7 +132,7 @@ def parse_location(url: PathLike) -> Location:
             f"not a location: {text!r}; expected a path or a URL such as"
             " s3://bucket/data.zarr"
         )
-    if "::" in text:  # as fsspec writes chains, whose inner scheme no one would check
+    if "::" in text:  # a chain of fsspec: its inner scheme would not be checked
         raise StorageError(
             f"chained URLs are not followed: {redact(text)}; expected one location."
             " Copy the data first"
@@ -228,9 +228,9 @@ def open_store(location: Location, *, read_only: bool = True) -> Store:
     )
     wait_at_exit()
     # Credentials and endpoints come from the environment (AWS_…, GOOGLE_…, AZURE_…),
-    # never from the URL. Passing faults are retried, but a store that is away must fail
-    # in bounded time: a request is given up after 30 s by default, and options for that
-    # would replace the environment's.
+    # never from the URL. Failures that pass are retried, but a store that does not
+    # answer must fail in bounded time. obstore gives up a request after 30 s by
+    # default; an option for that here would replace the environment's options.
     retries = {"max_retries": 4, "retry_timeout": timedelta(seconds=RETRIED_S)}
     try:
         store = stores.from_url(location.url, retry_config=retries)
@@ -264,9 +264,9 @@ def wait_at_exit() -> None:
 
 
 def _wait_until_threads_sleep() -> None:
-    # Sleeping releases Python's lock, so a thread that waits for it only to free
-    # objects is awake at the next reading. A fixed time would not do: a thread may be
-    # ready and get no core for longer.
+    # Sleeping here releases Python's lock, so a thread that waited for the lock to free
+    # objects is awake at the next look. One fixed wait is not enough: on a busy machine
+    # a thread may get no core for longer.
     deadline = time.monotonic() + _EXIT_S
     n_quiet = 0
     while n_quiet < 5 and time.monotonic() < deadline:
@@ -287,16 +287,18 @@ def _is_awake(thread: Path) -> bool:
 
 
 def is_store_error(error: BaseException) -> bool:
-    """Return whether a store refused or is away, rather than that its bytes are bad."""
-    # Errors of object stores are not OSErrors; comparing the package's name does not
-    # import it.
+    """Return whether a store refused a request or did not answer; False for an error
+    about the bytes.
+    """
+    # Errors of object stores are not OSErrors. They are known by their package's name,
+    # so that the package need not be imported.
     module = type(error).__module__
     return isinstance(error, OSError) or module.startswith(("obstore", "icechunk"))
 
 
 @contextmanager
 def store_errors(failure: str, consequence: str | None = None) -> Iterator[None]:
-    """Turn errors of a store that refuses or is away into StorageError.
+    """Turn errors by `is_store_error` into StorageError.
 
     With a consequence, such as "; the old dataset stays", the error also gives advice.
     """
@@ -339,7 +341,7 @@ def explain(error: BaseException) -> str:
 
 def writing_advice(error: BaseException) -> str:
     """Return what to do if the operating system or an object store refused to write."""
-    # Icechunk's errors are no OSErrors, and have the system's number in their text.
+    # Icechunk's errors are not OSErrors, but have the system's number in their text.
     match = re.search(r"os error (\d+)", str(error))
     number = error.errno if isinstance(error, OSError) else match and int(match[1])
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -359,7 +361,7 @@ def exists(location: Location) -> bool:
     if location.is_local:
         return os.path.lexists(location.path)
     store = open_store(location)
-    # A prefix is no object. One of these files is what makes it an output.
+    # A prefix is no object, so look for the files that every output has one of.
     names = (*DATASET_FILES, POINTER_FILE)
     return any(read_bytes(store, name, where=location) is not None for name in names)
 
@@ -367,7 +369,7 @@ def exists(location: Location) -> bool:
 def has_file(location: Location, name: str) -> bool:
     """Return whether a file `name` is stored directly below `location`."""
     if location.is_local:
-        # False where it may not be looked at
+        # also False without permission to look
         return os.path.isfile(os.path.join(location.path, name))
     return read_file(location, name) is not None
 
@@ -386,14 +388,14 @@ def list_names(location: Location) -> list[str]:
     async def gather() -> set[str]:
         return {name async for name in store.list_dir("")}
 
-    # Zarr's `sync` itself waits without bound, here and elsewhere; the store's requests
-    # have theirs.
+    # Zarr's `sync` waits without bound, here and elsewhere; the store bounds each
+    # request.
     with reaching(f"{location} cannot be listed"):
         return sorted(sync(gather()))
 
 
 def hidden_folders(location: Location, kind: str) -> list[Location]:
-    """Return the folders `.NAME.KIND…` next to `location`, which runs use."""
+    """Return the folders `.NAME.KIND…` next to `location`: unfinished work of runs."""
     start = location.hidden(kind)
     stem = start.path.removesuffix(start.name)
     return [
@@ -404,12 +406,12 @@ def hidden_folders(location: Location, kind: str) -> list[Location]:
 
 
 def new_hidden_folder(location: Location, kind: str) -> Location:
-    """Return the place of a new folder for `hidden_folders` of the same `kind`."""
+    """Return a new place that `hidden_folders` of the same `kind` finds."""
     return location.hidden(f"{kind}-{uuid.uuid4().hex[:12]}")
 
 
 def is_abandoned(location: Location) -> bool:
-    """Return whether all that is there is so old that its writer must be dead."""
+    """Return whether everything there is so old that its writer must be dead."""
     if location.is_local:
         times = [datetime.fromtimestamp(os.stat(location.path).st_mtime, UTC)]
     else:
@@ -418,9 +420,10 @@ def is_abandoned(location: Location) -> bool:
 
 
 def describe_files(folder: str) -> str:
-    """Return the number of files below a folder, and a digest of names and times."""
-    # Names, sizes and times without contents: this runs at each opening and after
-    # failed reads.
+    """Return the number of files below a folder and a digest of names, sizes and times,
+    in a text.
+    """
+    # without contents, as this runs whenever a dataset is opened or a read failed
     digest = hashlib.sha256()
     n_files = 0
     visited = set[tuple[int, int]]()
@@ -429,7 +432,7 @@ def describe_files(folder: str) -> str:
         relative = os.path.relpath(place, folder)
         with suppress(FileNotFoundError):  # removed at this moment
             stat = os.stat(place)
-            # a link to a folder above, or a second one
+            # a link to a folder above, or a second link to the same folder
             if (stat.st_dev, stat.st_ino) in visited:
                 folders.clear()
                 continue
@@ -498,10 +501,11 @@ def read_file(location: Location, name: str) -> bytes | None:
 def write_bytes(
     store: Store, key: str, *parts: bytes | memoryview, is_durable: bool = True
 ) -> None:
-    """Store bytes, whole or in parts, under `key`: readers see the old bytes or the new
+    """Store the bytes of all parts under `key`: readers see the old bytes or the new
     ones.
 
-    If it is not durable, a power cut may damage them, since no one waits for the disk.
+    If it is not durable, a power cut may damage the bytes: there is no wait for the
+    disk.
     """
     if not isinstance(store, LocalStore):
         sync(store.set(key, Buffer.from_bytes(b"".join(parts))))
@@ -521,8 +525,7 @@ def write_bytes(
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    # A power cut must not lose the names either: the file's, and those of folders that
-    # were made for it.
+    # A power cut must not lose names either: of the file, and of its new folders.
     if is_durable:
         sync_published(path.parent, *(folder.parent for folder in new_folders))
 
@@ -533,7 +536,7 @@ def delete_bytes(store: Store, key: str) -> None:
 
 
 def sync_published(*paths: PathLike) -> None:
-    """Sync what readers see already, so that a failure is only logged."""
+    """Sync files or folders that readers see already; a failure is only logged."""
     for path in paths:
         try:
             fsync_path(path)
@@ -558,18 +561,18 @@ def fsync_path(path: PathLike) -> None:
 def load_json(content: bytes, where: str) -> Summary:
     """Parse a JSON object from a file that may be hostile: too long or too deep."""
     n_bytes = len(content)
-    what = f"are {n_bytes:_} bytes; expected at most {MAX_METADATA_BYTES:_}"
+    defect = f"are {n_bytes:_} bytes; expected at most {MAX_METADATA_BYTES:_}"
     if n_bytes <= MAX_METADATA_BYTES:
         try:
             data = json.loads(content)
         except (ValueError, RecursionError) as error:
-            what = f"are not JSON ({explain(error)})"
+            defect = f"are not JSON ({explain(error)})"
         else:
             if isinstance(data, dict):
                 return data
-            what = f"are a JSON {type(data).__name__}; expected an object"
+            defect = f"are a JSON {type(data).__name__}; expected an object"
     raise IntegrityError(
-        f"the metadata of {where} {what}. Restore it from a copy, or write it again"
+        f"the metadata of {where} {defect}. Restore it from a copy, or write it again"
     )
 
 

@@ -1,10 +1,10 @@
-"""The manifest of a group: what this package wrote there, so that changes are noticed.
+"""The manifest of a group: a record of what this package wrote, to notice changes.
 
 A group's metadata go in; its checked attributes come out, or the other way round. Zarr
 checks neither: a chunk ends with its crc32c, which reveals damaged bytes, but not that
-two chunks were swapped. The manifest, an attribute of the group, keeps the checksums of
+two chunks were swapped. The manifest, an attribute of the group, has the checksums of
 all chunks in order, a digest of each array's metadata, and a digest of the group's own.
-Arrays carry a mark, which says that their group must have such a manifest.
+Arrays have a mark, which says that their group must have such a manifest.
 """
 
 import base64
@@ -27,19 +27,18 @@ from rff_dist.typing import Facts, Summary
 
 FORMAT_VERSION = 1
 FILE = "zarr.json"
-PARTS = "arrays"
-COVERS = "covers"
-DIGEST = "digest"
 SUM_BYTES = 4
 _FEW_BITS = 4  # A checksum that differs in so few bits is damaged, not another chunk's.
-# The attribute of a group that says what this package wrote there: its manifest.
-MANIFEST = "rff_dist"
+MANIFEST = "rff_dist"  # the attribute of a group that is its manifest
 # Members of the manifest:
+PARTS = "arrays"  # for each array a digest of its metadata, and its chunks' checksums
+COVERS = "covers"  # the names of the group's attributes that `DIGEST` covers
+DIGEST = "digest"  # covers the manifest and these attributes
 RECORD = "record"  # the kind of a stored model; datasets and outputs have none
-LINEAGE = "lineage"  # of a published version of a registered model
+LINEAGE = "lineage"  # the provenance of a published version of a registered model
 NAME = "id"  # a name that all versions of one dataset share, and no other dataset has
-# [number, digest] of the first rows: those of the last version that changed old rows,
-# and after each append since
+# Pairs [number of rows, digest of these rows]: one for the last version that changed
+# old rows, and one for each append since.
 PREFIXES = "line"
 
 GENERATION = re.compile(r"generation-[0-9a-f]{32}")
@@ -59,15 +58,15 @@ def manifest_in(content: bytes) -> Facts:
 
 
 def is_generation(name: object) -> TypeGuard[str]:
-    """Return whether a name is that of a generation's folder, see `output_places`."""
+    """Return whether a folder with this name is a generation, see `commit`."""
     return isinstance(name, str) and GENERATION.fullmatch(name) is not None
 
 
 def generations_of(content: bytes) -> tuple[str, str | None]:
-    """Return the names of the generation that a group's metadata lead to, and of the
-    one before.
+    """Return the current generation and the previous one that a group's metadata name.
 
-    The name "" means a group that was written in its place; see `commit`.
+    "" means the first group, which was written in its place; see `commit`. None means
+    that there is no previous generation.
     """
     manifest = manifest_in(content)
     current = manifest.get("generation")
@@ -87,7 +86,7 @@ def name_of(attributes: Facts) -> str | None:
 
 
 def parse_group(content: bytes, place: str, attributes: bytes | None = None) -> Summary:
-    """Parse and check a group's metadata, in format 2 with its attributes apart."""
+    """Parse and check a group's metadata; format 2 has its attributes in a file."""
     try:
         document = load_json(content, place)
         if attributes is not None:
@@ -118,7 +117,7 @@ def _check_digest(document: Facts, place: str) -> None:
             f"{place} is of format {version}; this release knows format"
             f" {FORMAT_VERSION}. Use a newer one of rff_dist"
         )
-    # What only names a generation has a digest if the group has a lineage.
+    # Metadata that only name a generation are not signed, unless a lineage was added.
     is_signed = manifest.get("state") == "complete" and "generation" not in manifest
     if not is_signed and DIGEST not in manifest:
         return
@@ -130,7 +129,7 @@ def _check_digest(document: Facts, place: str) -> None:
 
 
 def sign_group(document: Facts, attributes: Facts) -> bytes:
-    """Return a group's metadata with new attributes, which its manifest binds."""
+    """Return a group's metadata with new attributes, signed by a digest."""
     old = document["attributes"]
     manifest = {**manifest_of(old), **attributes[MANIFEST]}
     manifest["format_version"] = FORMAT_VERSION
@@ -157,23 +156,26 @@ def _group_digest(document: Facts) -> str:
 # -- checksums of chunks
 
 
-def unpacked(text: str) -> NDArray[np.uint32]:
-    """Return checksums from the manifest's text."""
+def unpack_sums(text: str) -> NDArray[np.uint32]:
+    """Return chunks' checksums from the manifest's text."""
     return np.frombuffer(base64.b64decode(text), "<u4")
 
 
 class WrongChunkError(IntegrityError):
-    """A whole chunk that is not its place's: a program may have written just now."""
+    """A chunk is whole, but another one than in the manifest.
+
+    Another program may have written it just now.
+    """
 
 
 class CheckedStore(WrapperStore[Store]):
-    """A store that compares each chunk with the checksum of its place.
+    """A store that compares each chunk with its checksum in the manifest.
 
     `sums_of` has the checksums of each array, by the key's part before the chunk's
-    number.
+    number, such as "X/c/".
     """
 
-    # Else Zarr's fused pipeline reads synchronously, past `get` and its check.
+    # Otherwise Zarr reads synchronously, without `get` and its check.
     _supports_sync_io = False
 
     def __init__(self, store: Store, sums_of: Mapping[str, NDArray[np.uint32]]) -> None:
@@ -189,21 +191,21 @@ class CheckedStore(WrapperStore[Store]):
         prototype: BufferPrototype,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Return what is stored; raises IntegrityError if it is not the chunk that the
-        manifest names.
+        """Return the bytes of a key; raises IntegrityError if they are not the chunk in
+        the manifest.
         """
         content = await self._store.get(key, prototype, byte_range)
-        # A part need not have the checksum, which ends the chunk.
+        # Only a whole chunk is sure to have its checksum, which is its last 4 bytes.
         if content is not None and byte_range is None:
             self._check(key, content)
         return content
 
     def _check(self, key: str, chunk: Buffer) -> None:
-        array, slash, place = key.partition("/c/")
-        sums = self._sums_of.get(array + slash)
+        array, separator, position = key.partition("/c/")
+        sums = self._sums_of.get(array + separator)
         if sums is None:
             return
-        number = int(place.partition("/")[0])
+        number = int(position.partition("/")[0])
         if number >= len(sums):
             return
         stored = chunk[-SUM_BYTES:].to_bytes()

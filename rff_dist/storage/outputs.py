@@ -1,8 +1,9 @@
 """Outputs that many workers write block by block, such as predictions.
 
-A layout of arrays goes in; new arrays appear when all blocks were written, and a block
-may be written again. Writing to Zarr itself would show readers half of an output, and
-two writers of one chunk would lose each other's rows.
+A layout of arrays goes in; an output comes out, to which workers write blocks, and some
+blocks again. The arrays appear at their place when all blocks were written. Writing to
+Zarr itself would show readers half of an output, and two writers of one chunk would
+lose each other's rows.
 """
 
 import logging
@@ -31,19 +32,19 @@ logger = logging.getLogger(__name__)
 
 @frozen
 class Layout:
-    """The arrays of an output, which are all alike, or the fields of a structured
-    dtype: one array each, of one axis or two, whose name is the field's.
+    """The arrays of an output: one array `array`, or, with a structured dtype, an array
+    for each field. Each has a row for each sample, and one axis or two.
     """
 
     n_samples: int
-    #: Rows of a chunk. Take those of the dataset that is read, so that its blocks fit.
+    #: Rows of a chunk; take the number of the input dataset, so that its blocks fit.
     chunk_rows: int
     n_columns: int | None = None  # None makes an array of one axis (labels)
     #: Floats or integers; fields may have text.
     dtype: AnyDType | type | str = np.float64
     array: str = "predictions"  # the array's name, for `open_dataset(url, x=array)`
     column_names: Sequence[str] | None = None  # stored as `feature_names`
-    #: What integers stand for, with which a variable of a grid is stored.
+    #: Meanings of integers, which are stored with a variable of a grid.
     meanings: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,8 +72,9 @@ class Layout:
 
     @property
     def arrays(self) -> dict[str, AnyDType]:
-        """The dtype of a row of each array: its `base` are the array's elements, its
-        `shape` is that of the array without the axis of rows.
+        """The dtype of a row of each array, by the array's name.
+
+        Its `base` is the dtype of an element, its `shape` is () or (n_columns,).
         """
         dtype: AnyDType = np.dtype(self.dtype)
         if dtype.names is not None:
@@ -81,7 +83,7 @@ class Layout:
         return {self.array: np.dtype((dtype, row_shape))}
 
     def split(self, values: AnyArray) -> dict[str, AnyArray]:
-        """Return the rows of each array: values of several are fields."""
+        """Return the rows of each array; values for several arrays have fields."""
         if values.dtype.names is None:
             return {self.array: values}
         return {name: values[name] for name in self.arrays}
@@ -97,7 +99,7 @@ class StagedOutput(ABC):
     retried task does no harm.
     """
 
-    place: Place  # where the output will be, and where it is written until then
+    place: Place  # where the output will appear, and where it is written until then
     layout: Layout
     #: Whether a stopped job may have written some of the rows.
     is_begun: bool = field(default=False, kw_only=True)
@@ -132,14 +134,14 @@ class StagedOutput(ABC):
         self.place.publish()
 
     def discard(self) -> None:
-        """Remove what was written; an older output at `url` stays."""
+        """Remove the unfinished output; an older one at `url` stays."""
         self.place.discard()
 
     def has_arrays(self) -> bool:
         """Return whether all arrays exist, in the layout's shapes."""
         try:
-            # A stopped job may have had another layout, and was perhaps killed while it
-            # made the arrays.
+            # A stopped job may have had another layout, or been killed while it made
+            # the arrays.
             return self._has_shapes()
         except Exception as error:
             why = locations.explain(error)
@@ -195,8 +197,8 @@ class Output(StagedOutput):
             except BaseException:
                 drain()
                 with suppress(StorageError):
-                    # If another process discarded the output meanwhile, this write has
-                    # put a part of it back.
+                    # Another process discarded the output meanwhile, and this write put
+                    # a part of it back.
                     if not locations.has_file(self.place.staged, "zarr.json"):
                         self.discard()
                 raise
@@ -209,8 +211,7 @@ class Output(StagedOutput):
 
     def _is_written(self, block: Block) -> bool:
         for name in self.layout.arrays:
-            # A writer that was killed may have written half a chunk, which its checksum
-            # shows.
+            # A killed writer may have left half a chunk: reading compares the checksum.
             array = self._open(name)
             read_rows(array, block.start, block.stop, label=f"array {name!r}")
         return True
@@ -241,7 +242,7 @@ class Output(StagedOutput):
         ):
             store = open_store(self.place.staged, read_only=False)
             group = zarr.open_group(store, mode="r+")
-            if name in group:  # written by a job that was stopped later
+            if name in group:  # a stopped job has written it
                 del group[name]
             array = create_array(
                 group,
@@ -258,12 +259,13 @@ class Output(StagedOutput):
         its place.
 
         Raises StorageError if chunks are missing (the output can still be completed or
-        discarded); as `Place.publish` if another run has written there meanwhile.
+        discarded); OutputExistsError, ConflictError or OutputBusyError if another run
+        has written there meanwhile.
         """
         chunk_rows = self.layout.chunk_rows
         n_chunks = -(-self.n_samples // chunk_rows)
         with locations.store_errors(f"{self.location} cannot be put in place"):
-            # counts objects in the store; their values were checked by their writers
+            # Chunks are counted, not read: their writers have checked the values.
             n_written = min(
                 self._open(name).nchunks_initialized for name in self.layout.arrays
             )
@@ -304,8 +306,8 @@ def create_output(
     """Begin an output of known size that workers fill block by block.
 
     It may not overlap its inputs, and replaces a Zarr group at `url` only with
-    `overwrite`. If it is to be written in a local folder `staged` until it is finished,
-    arrays of a stopped job of the same output are continued there.
+    `overwrite`. `staged` is a local folder for the unfinished output: if a stopped job
+    has begun the same output there, this one goes on with it.
     """
     attributes: Summary = {}
     if layout.column_names is not None:
@@ -342,10 +344,10 @@ def begin[O: StagedOutput](
     overwrite: bool,
     staged: Location | None,
 ) -> O:
-    """Begin an output, or go on with the one of a stopped job; see `create_output`.
+    """Begin an output, or go on with a stopped job's; see `create_output`.
 
-    `make` takes a place, and whether the output is begun; `fill` makes the arrays in
-    its group.
+    `make` returns the output for a place and `is_begun`; `fill` makes the arrays in its
+    group.
     """
     location = locations.parse_location(url)
     output_places.check_output(location, overwrite=overwrite, inputs=inputs)

@@ -1,8 +1,9 @@
-"""Stored models: a Zarr group of checksummed arrays, whose attributes have the rest.
+"""Records, which are stored models: Zarr groups of checksummed arrays, whose attributes
+have the rest.
 
-A kind, JSON values and arrays go in and come out; no pickle is ever loaded. A model is
-replaced in one step, as any output is. A reader that meets the arrays of another model
-than its metadata reads again.
+A kind, JSON values and arrays go in and come out; no pickle is ever loaded. A record is
+replaced in one step, as any output is. If a reader finds metadata and arrays of two
+models, it reads again.
 """
 
 import json
@@ -69,18 +70,18 @@ def write_record(
     arrays: Arrays,
     overwrite: bool = False,
 ) -> None:
-    """Write a record; until it is complete, readers see the one before, or none.
+    """Write a record; until it is complete, readers see the old one, or none.
 
     Metadata are JSON, arrays integers, floats and booleans of any shape. Raises
     OutputExistsError if there is something at `url` and `overwrite` is False;
-    ConflictError or OutputBusyError if another run writes there. After an error what
-    was there stays.
+    ConflictError or OutputBusyError if another run writes there. After an error the old
+    record stays.
     """
     values = {name: _checked_array(name, array) for name, array in arrays.items()}
     # A copy, because the caller's metadata may change while arrays are written.
     metadata = plain_json(metadata, "the metadata are")
     n_bytes = len(json.dumps(metadata))
-    # half, to leave room for the rest of the document
+    # half of the limit, to leave room for the rest of the document
     if n_bytes > locations.MAX_METADATA_BYTES // 2:
         raise InvalidParameterError(
             f"{n_bytes:_} bytes of metadata; put large data into arrays"
@@ -95,7 +96,7 @@ def write_record(
         ),
         output_places.hold(location, holder="a writer"),
     ):
-        # under the lock, or in an object store after the look at what is there
+        # within `hold`, which notices from now on if another run publishes
         place = Place.choose(location, overwrite=overwrite, record=kind)
         group = place.create_group({})
         with place.publishing():
@@ -106,9 +107,10 @@ def write_record(
 
 
 def plain_json(values: Facts, what: str) -> Summary:
-    """Return a copy of JSON values, such as lists for tuples.
+    """Return a copy as plain JSON values, with lists for tuples.
 
-    Anything else raises InvalidParameterError, which says that `what` is not JSON.
+    Raises InvalidParameterError for other values; its message begins with `what`, such
+    as "the metadata are".
     """
     try:
         copy: Summary = json.loads(json.dumps(dict(values), allow_nan=False))
@@ -156,8 +158,8 @@ def add_lineage(location: Location, lineage: Facts) -> None:
 
     Raises ConflictError if the record was replaced meanwhile.
     """
-    # The arrays stay as they are; only the metadata are replaced, on condition that
-    # they are these.
+    # Only the metadata are replaced, on condition that no one changed them since they
+    # were read here.
     before = documents.read_tagged(open_store(location), _FILE, where=location)
     document = _parse(b"" if before is None else before.content, location)
     content = manifests.sign_group(document, {MANIFEST: {LINEAGE: lineage}})
@@ -188,8 +190,8 @@ def read_record(url: PathLike, *, kind: str | None = None) -> Record:
                 record.arrays[name] = _read_array(group, name)
             return record
         except StorageError:
-            # An overwrite, or another version that became current, may have replaced
-            # the arrays meanwhile.
+            # Another run may have overwritten the arrays meanwhile, or made another
+            # version current: then read again.
             if find_record(location) != place:
                 continue
             if _open(place).manifest == group.manifest:
@@ -197,7 +199,7 @@ def read_record(url: PathLike, *, kind: str | None = None) -> Record:
 
 
 def find_record(location: Location) -> Location:
-    """Return the place of a record; of a registered model's current version."""
+    """Return the place of a record; for a registered model, of its current version."""
     if locations.has_file(location, _FILE):
         return location
     is_file = location.is_local and os.path.isfile(location.path)
@@ -229,7 +231,7 @@ def is_complete(location: Location) -> bool:
 
 
 def read_lineage(location: Location) -> Facts | None:
-    """Return what `add_lineage` added to a record, if anything."""
+    """Return the lineage that `add_lineage` added to a record, if any."""
     content = locations.read_file(location, _FILE)
     if content is None:
         return None
@@ -238,7 +240,7 @@ def read_lineage(location: Location) -> Facts | None:
 
 
 def _parse(content: bytes, location: Location) -> Summary:
-    """Parse the metadata of a record, which may name the folder that it is in."""
+    """Parse the metadata of a record."""
     where = f"{_FILE} of {location}"
     document = manifests.parse_group(content, where)
     if not manifests.manifest_of(document["attributes"]):
@@ -264,7 +266,8 @@ def _record_of(group: StoredGroup) -> Record:
     kind = manifest[RECORD]
     metadata = group.attributes.get("metadata")
     writer = manifest.get(_WRITER)
-    # The digest guards against accidents, not against malicious authors.
+    # The digest guards against accidents, not against malicious authors, so the types
+    # are checked too.
     if type(kind) is not str or type(writer) is not str or type(metadata) is not dict:
         raise StorageError(
             f"{group.url} does not have the fields of a record; restore it from a copy"
@@ -274,7 +277,7 @@ def _record_of(group: StoredGroup) -> Record:
 
 def _read_array(group: StoredGroup, name: str) -> AnyArray:
     """Read an array that may be hostile, and check every byte."""
-    if not _NAME.fullmatch(name):  # else it could lead out of the folder
+    if not _NAME.fullmatch(name):  # a name such as "../x" is a path out of the folder
         raise UnsafeModelError(f"{group.url} names the array {name[:80]!r}")
     array = group.open_array(name, allows_text=False)
     header = array.header
@@ -284,7 +287,7 @@ def _read_array(group: StoredGroup, name: str) -> AnyArray:
             f" codecs {', '.join(header.codecs)}; expected format 3 with"
             f" {', '.join(_SAFE_CODECS)}, as save_model writes"
         )
-    # As floats, since the product of claimed lengths may overflow NumPy's integers.
+    # a product of floats, since lengths in hostile metadata may overflow integers
     n_bytes = int(np.prod(header.shape, dtype=float)) * header.dtype.itemsize
     n_stored = locations.stored_bytes(group.store, name, array.label)
     # Arrays are not compressed, so fewer stored bytes than claimed are damage, found
@@ -320,7 +323,7 @@ class Pointer:
     reason: str
     #: Versions that were or are being removed, and must not become current again.
     removed: tuple[int, ...] = ()
-    #: Versions that a rollback went back from.
+    #: Versions that were current when a rollback replaced them.
     rolled_back: tuple[int, ...] = ()
 
     def moved(self, number: int, previous: tuple[int, ...], reason: str) -> Self:
@@ -350,8 +353,8 @@ def swap_pointer(
     """Replace the pointer that was read, in one step: readers see the old pointer or
     the new one.
 
-    Raises ConflictError if it was changed meanwhile; OutputBusyError if this context
-    locked the model, and another run has published since.
+    Raises ConflictError if it was changed meanwhile; OutputBusyError if this run locked
+    the model, and another run has published since.
     """
     # The token makes these bytes unlike every other writer's, as `replace_bytes` needs.
     document = {**asdict(pointer), "token": uuid.uuid4().hex}

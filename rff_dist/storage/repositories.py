@@ -1,9 +1,11 @@
 """Versioned datasets: Icechunk repositories, their snapshots and tags, and how a change
 becomes a commit.
 
-A snapshot is a whole dataset at one moment, and never changes. The branch `main` names
-the current one; a commit writes what is new and then moves the branch, if it is still
-where the change began. Readers keep the snapshot that they opened.
+A location goes in; the Zarr store of a snapshot comes out, to read it or to make the
+next one. A snapshot is a whole dataset at one moment, and never changes. The branch
+`main` names the current one; a commit writes new files and then moves the branch,
+unless another writer has moved it since the change began. Readers keep the snapshot
+that they opened.
 
 An object store moves the branch on a condition, so that the later of two writers is
 refused. A folder cannot do that: there a writer has a lock of the operating system,
@@ -56,8 +58,8 @@ _LOCK = ".lock"
 _LISTS_BEFORE = "overwritten"
 FOLDERS = ("chunks", "manifests", "transactions", "snapshots")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# Keys of a snapshot's facts: a digest of the others, the snapshot that it was made of,
-# and when. Icechunk stores the last two as well, but without a checksum.
+# Keys of a snapshot's facts: a digest of all other facts, the snapshot before the
+# change, and the time. Icechunk stores the last two as well, but without a checksum.
 _DIGEST = "rff_dist.digest"
 _BEFORE = "rff_dist.before"
 _WRITTEN = "rff_dist.written"
@@ -65,8 +67,8 @@ _CACHE_BYTES = 2**27  # of chunks, for `open_together`
 # In an object store a writer may be at work on chunks that no snapshot names yet.
 _SPARED = timedelta(days=1)
 
-#: Each array's chunks that differ from another snapshot's; None: all, since the array
-#: was made again.
+#: For each array the chunks that differ between two snapshots; None: all, since the
+#: array was made or deleted.
 type Chunks = dict[str, set[tuple[int, ...]] | None]
 
 
@@ -94,7 +96,7 @@ class Snapshot:
 
 @frozen
 class ExpiryResult:
-    """What `expire` removed."""
+    """The versions that `expire` removed."""
 
     versions: tuple[str, ...]  # names of snapshots
     n_bytes: int  # that were freed
@@ -114,15 +116,15 @@ class Change:
         """Return the numbers of the changed chunks, along the rows, of each array."""
         changed = self._session.status().updated_chunks
         return {
-            path.lstrip("/"): {place[0] for place in places}
-            for path, places in changed.items()
+            path.lstrip("/"): {chunk[0] for chunk in chunks}
+            for path, chunks in changed.items()
         }
 
     def commit(self, message: str, facts: Facts) -> str:
-        """Make what was written the current snapshot, and return its name.
+        """Make the written rows the current snapshot, and return its name.
 
-        Raises ConflictError if another program committed meanwhile; the dataset then
-        stays as that wrote it.
+        Raises ConflictError if another program committed meanwhile, whose snapshot
+        stays the current one.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         signed = {**facts, _BEFORE: self.before, _WRITTEN: now}
@@ -132,9 +134,9 @@ class Change:
         ):
             if not self.location.is_local:  # Icechunk moves the branch on a condition.
                 return str(self._session.commit(message, metadata=signed))
-            # Icechunk syncs nothing. After a power cut the branch must lead to files
-            # that are on the disk. A flush writes the snapshot and does not move the
-            # branch.
+            # Icechunk syncs nothing, and after a power cut the branch must not name
+            # files that were lost. So a flush writes the snapshot, its files are
+            # synced, and only then the branch is moved.
             snapshot = str(self._session.flush(message, metadata=signed))
             new_files = _files(self.location) - self._old_files
             for path in new_files | {path.parent for path in new_files}:
@@ -145,7 +147,7 @@ class Change:
         return snapshot
 
     def clear(self) -> None:
-        """Remove what was not committed: failures must not fill the disk."""
+        """Remove files that were not committed: failures must not fill the disk."""
         if not self.location.is_local:
             return
         documents.drain()
@@ -298,7 +300,7 @@ def changed_chunks(location: Location, before: str, after: str) -> Chunks:
 
 def create_repository(location: Location) -> Change:
     """Create a versioned dataset where nothing is, and return its first change."""
-    # its copies of objects fail there
+    # Icechunk cannot copy objects whose names are not ASCII.
     if location.is_remote and not location.path.isascii():
         raise StorageError(
             f"{location} would be a versioned dataset, whose name Icechunk writes in"
@@ -354,8 +356,10 @@ def tag_snapshot(location: Location, tag: str, version: str | None = None) -> st
 
 
 def roll_back(location: Location, version: str) -> tuple[str, str]:
-    """Make a snapshot the current one again; return the names of the current one until
-    now, which can be read until it expires, and of this one.
+    """Make a snapshot the current one again.
+
+    Returns the names of the snapshot that was current, which can be read until it
+    expires, and of the one that is current now.
     """
     with _writer(location) as repository:
         before = repository.lookup_branch(MAIN)
@@ -367,21 +371,21 @@ def roll_back(location: Location, version: str) -> tuple[str, str]:
 def expire(
     location: Location, older_than: datetime, *, tags: bool = False
 ) -> ExpiryResult:
-    """Remove all snapshots older than a time, their messages, and the bytes that only
-    they have; with `tags` also tagged ones, with their tags.
+    """Remove all snapshots older than a time, their messages, and bytes that no other
+    snapshot uses; with `tags` also tagged snapshots and their tags.
 
     The current snapshot always stays. In an object store, bytes younger than a day stay
     too, since a writer may be at work on them; a later call removes them.
     """
     with _writer(location) as repository:
         versions = repository.expire_snapshots(older_than, delete_expired_tags=tags)
-        # In a folder the lock keeps other writers out, whose files no commit names yet.
+        # Another writer's files may not be committed yet. In a folder the lock keeps
+        # other writers out; in an object store recent files are spared.
         if not location.is_local:
             older_than = min(older_than, datetime.now(UTC) - _SPARED)
         summary = repository.garbage_collect(older_than)
-        # Icechunk keeps each earlier list of the snapshots, with their messages, for
-        # its log of operations alone, which nothing here reads. It removes none of
-        # them.
+        # Icechunk never removes its earlier lists of snapshots, which have messages of
+        # expired ones. Only its log of operations reads them, which is not used here.
         sync(locations.open_store(location, read_only=False).delete_dir(_LISTS_BEFORE))
     open_pinned.cache_clear()
     return ExpiryResult(tuple(sorted(versions)), int(summary.bytes_deleted))
@@ -391,8 +395,9 @@ def expire(
 
 
 def _is_first(repository: Repository, snapshot: Any, location: Location) -> bool:
-    """Return whether a snapshot is the empty one with which Icechunk begins each
-    repository; IntegrityError if it has no parent, but is not empty.
+    """Return whether a snapshot is the empty one that Icechunk makes with a repository.
+
+    Raises IntegrityError if it has no parent, but is not empty.
     """
     if snapshot.parent_id is not None:
         return False
@@ -410,8 +415,8 @@ def _checked(repository: Repository, snapshot: Any, location: Location) -> Summa
     if digest is not None:
         is_damaged = digest != json_digest([snapshot.message, facts])
     else:
-        # Another program wrote it, or the list of snapshots has lost what the
-        # snapshot's own file still has.
+        # Another program wrote it, or the list of snapshots is damaged, and then
+        # differs from the snapshot's own file.
         is_damaged = facts != repository.inspect_snapshot(snapshot.id)["metadata"]
         facts = {"metadata": facts} if facts else {}
     if is_damaged:
@@ -422,8 +427,10 @@ def _checked(repository: Repository, snapshot: Any, location: Location) -> Summa
 def _check_parent(
     repository: Repository, parent: Any, before: str | None, location: Location
 ) -> None:
-    """Check that a snapshot's parent is the one that it was made of, unless that has
-    expired, or another program wrote the snapshot and `before` is None.
+    """Raise IntegrityError unless a snapshot's parent is the snapshot `before` its
+    change.
+
+    `before` is None if another program wrote the snapshot; then any parent is right.
     """
     if parent is None:
         raise _damaged(location, "its versions")
@@ -481,7 +488,7 @@ def _folder_lock(location: Location) -> AbstractContextManager[object]:
 
 
 def _files(location: Location) -> Set[Path]:
-    """Return the files of a folder's repository that are never changed."""
+    """Return the files that are written once in a folder's repository."""
     if not location.is_local:
         return frozenset()
     return {path for name in FOLDERS for path in Path(location.path, name).glob("*")}

@@ -1,8 +1,9 @@
 """Write datasets: checksummed, in whole chunks of rows, complete or absent.
 
-Arrays, frames or batches of any length go in; a stored dataset comes out. Writing the
-arrays by Zarr itself would show readers half of a dataset, and its digest would depend
-on how the rows are cut into batches.
+Arrays, frames or batches of any length go in; a stored dataset comes out, plain Zarr or
+an Icechunk repository with versions. Writing the arrays by Zarr itself would show
+readers half of a dataset, and its digest would depend on how the rows are cut into
+batches.
 """
 
 import hashlib
@@ -61,7 +62,7 @@ class WriteOptions:
     overwrite: bool = False  # whether an existing Zarr group may be replaced
     #: Called with (rows written, rows in all or None) after each batch.
     observer: Progress | None = None
-    #: Whether a new dataset keeps versions; an existing one goes on as it is.
+    #: Whether a new dataset keeps versions; a versioned one that exists always does.
     versioned: bool = False
     message: str | None = None  # why it is written; kept with the version
 
@@ -171,8 +172,8 @@ def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
     >>> choose_chunk_rows(10**6 * 8)
     2
     """
-    # Large enough for object stores, small enough that a worker's memory has room for
-    # several; powers of two, as tiles are.
+    # 16 MiB are efficient in object stores, and several fit into a worker's memory.
+    # Powers of two, as tiles are, so that chunks and tiles share edges.
     rows = min(MAX_CHUNK_ROWS, max(1, CHUNK_TARGET_BYTES // max(1, row_bytes)))
     if n_samples is not None:
         rows = min(rows, max(1024, n_samples // 32))
@@ -191,9 +192,8 @@ def write_batches(
 ) -> ZarrDataset:
     """Write batches as one dataset; the part of `write_dataset` that `ingest` shares.
 
-    `n_samples` is a hint for the chunks and the observer; the batches decide.
-    Attributes are read after the last batch, so that a source can fill them in while it
-    runs.
+    `n_samples` is only a hint for the chunks' size and the observer. `attributes` is
+    read after the last batch, so that a source can fill it in while it runs.
     """
     output_places.check_output(
         location,
@@ -241,8 +241,9 @@ def write_batches(
 def _new_group(
     location: Location, write_options: WriteOptions
 ) -> Iterator[tuple[zarr.Group, Change | None]]:
-    """Create a group to be filled, and the change to commit if versions are kept; at
-    the end put it in its place, or discard it after an error.
+    """Create a group to be filled, and the change to commit if versions are kept.
+
+    At the end the group is put in its place, or discarded after an error.
     """
     if locations.is_versioned(location):
         # Readers keep the snapshot that they opened.
@@ -258,8 +259,8 @@ def _new_group(
                 " versioned dataset in one step; expected an unused name. Write there,"
                 " and remove the old one"
             )
-        # An empty repository stays after an error: the next writer may have begun in it
-        # by now.
+        # After an error the empty repository stays, since another writer may have begun
+        # in it by now.
         change = repositories.create_repository(location)
         _refuse_commits(location)
         yield _group_in(change), change
@@ -286,12 +287,12 @@ def _refuse_commits(location: Location) -> None:
 
 @dataclass
 class RowBuffer:
-    """Gather batches of any length, and write whole chunks."""
+    """Gathers batches of any length, and writes whole chunks."""
 
     arrays: dict[str, ZarrArray]
     chunk_rows: int
-    pending: dict[str, list[AnyArray]]  # rows that wait for a whole chunk
-    n_samples: int = 0  # rows of the arrays, with those that wait
+    pending: dict[str, list[AnyArray]]  # rows that wait until they fill a chunk
+    n_samples: int = 0  # written and pending rows
     n_written: int = 0
 
     def __post_init__(self) -> None:
@@ -310,7 +311,7 @@ class RowBuffer:
         """Return a buffer that writes to new arrays for rows like `parts`."""
         X = parts["X"]
         rows = chunk_rows or choose_chunk_rows(X.shape[1] * X.dtype.itemsize, n_samples)
-        # The length is known only at the end.
+        # The length is known only at the end, so the arrays begin with the most rows.
         arrays = {
             name: create_array(
                 group,
@@ -327,8 +328,7 @@ class RowBuffer:
     def onto(cls, arrays: dict[str, ZarrArray], n_samples: int) -> Self:
         """Return a buffer that writes after the existing rows."""
         chunk_rows = arrays["X"].chunks[0]
-        # The rows of a last chunk that is not full are written again, with new rows
-        # behind them.
+        # If the last chunk is not full, it is written again, with new rows behind.
         start = n_samples // chunk_rows * chunk_rows
         tails = {}
         for name, array in arrays.items():
@@ -342,7 +342,7 @@ class RowBuffer:
         where = f"batch at row {self.n_samples}: "
         fitted = row_batches.fit_parts(parts, self.arrays, "the first batch", where)
         for name, values in fitted.items():
-            # in the stored dtype and before chunks are cut: the digest depends on
+            # hashed in the stored dtype, before chunks are cut: the digest depends on
             # neither batches nor chunks
             self.hashes[name].update(digests.canonical_bytes(values))
             self.pending[name].append(values)
@@ -351,7 +351,7 @@ class RowBuffer:
             self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
 
     def overwrite(self, rows: IntArray, parts: Arrays) -> None:
-        """Write values over rows of before, some of which may wait in the buffer."""
+        """Replace earlier rows, which are written already or pending in the buffer."""
         is_written = rows < self.n_written
         for name, array in self.arrays.items():
             if is_written.any():
@@ -388,8 +388,8 @@ def _most_rows(chunk_rows: int) -> int:
 
 
 def _resize(array: ZarrArray, n_rows: int) -> None:
-    # No chunk lies beyond the last row, so none need be looked for among the 2^40
-    # claimed rows.
+    # No chunk was written beyond the last row. Zarr would look for chunks to delete in
+    # all of the claimed length, up to 2^40 rows.
     shape = (n_rows, *array.shape[1:])
     sync(array.async_array.resize(shape, delete_outside_chunks=False))
 
@@ -426,10 +426,11 @@ def _with_names(buffer: RowBuffer, names: ColumnNames, attributes: Facts) -> Sum
     ):
         if columns is None:
             continue
-        width = (*buffer.arrays[name].shape, 1)[1]
-        if len(columns) != width:
+        n_columns = (*buffer.arrays[name].shape, 1)[1]
+        if len(columns) != n_columns:
             raise DataError(
-                f"`{key}` has {len(columns)} names; expected {width}, one per column"
+                f"`{key}` has {len(columns)} names; expected {n_columns}, one per"
+                " column"
             )
         stored[key] = [str(column) for column in columns]
     return stored
@@ -441,7 +442,9 @@ def _with_names(buffer: RowBuffer, names: ColumnNames, attributes: Facts) -> Sum
 def read_source(
     X: Any, y: Any, sample_weight: Any, groups: Any, ids: Any = None
 ) -> tuple[Iterator[RowBatch], int | None]:
-    """Return batches (X, y, sample_weight, groups, ids), and the rows if known."""
+    """Return batches (X, y, sample_weight, groups, ids), and the number of rows, if
+    known.
+    """
     if isinstance(X, Iterator):
         if any(part is not None for part in (y, sample_weight, groups, ids)):
             raise InvalidParameterError(
@@ -472,8 +475,8 @@ def read_source(
         if values is not None:
             column: Any = as_column(values, name=name)
             parts[name] = column.values
-    given = {name: part for name, part in parts.items() if part is not None}
-    array_checks.require_rows({name: part.shape[0] for name, part in given.items()})
+    n_rows = {name: part.shape[0] for name, part in parts.items() if part is not None}
+    array_checks.require_rows(n_rows)
     return _batches_of([*parts.values()], chunk_rows), dataset.n_samples
 
 
