@@ -1,8 +1,9 @@
 """Where a job's time went, and how near its products came to the processor's limit.
 
-Events go in, and the seconds of each part of the job come out: of passes, and of what
-is done between them. A stopwatch around each step would count a pass within a step
-twice, and would not know about starting and stopping.
+Events go in, and the seconds of each part of the job come out: of passes, and of the
+work between them. *Products* are those of features with each other, most of the work of
+a fit. A stopwatch around each step would count a pass within a step twice, and would
+not know about starting and stopping.
 """
 
 import time
@@ -18,9 +19,9 @@ from rff_dist.typing import Facts, Summary, frozen
 class Times:
     """Where the time of a job went."""
 
-    #: By part; "total" may be one of them.
+    #: By part; "total" may be a key too.
     seconds: Mapping[str, float] = field(default_factory=dict)
-    #: How features were multiplied, see `Clock.times`; None with little to multiply.
+    #: "by" and "share_of_limit", see `Clock.times`; None with little to multiply.
     products: Facts | None = None
 
 
@@ -33,7 +34,7 @@ def process_start() -> float:
 
 
 def products_words(products: Facts | None) -> str:
-    """Say how features were multiplied; "" where that is not known."""
+    """Say how features were multiplied; "" if that is not known."""
     if products is None:
         return ""
     text = f"by {products['by']}"
@@ -44,18 +45,19 @@ def products_words(products: Facts | None) -> str:
 
 
 class Clock:
-    """Time a whole job in parts: an observer of passes, and of what is between them.
+    """Time a whole job in parts: an observer of passes, and of the work between them.
 
-    One part is at work at any time. The job began at `since`, by `time.perf_counter`,
+    At any time one part is running. The job began at `since`, by `time.perf_counter`,
     with the part "start"; by default it begins now.
     """
 
     def __init__(self, since: float | None = None) -> None:
+        #: Seconds by part.
         self._parts: dict[str, float] = {}
-        #: The part at work, and since when.
+        #: The running part, and since when.
         self._part = "start"
         self._since = time.perf_counter() if since is None else since
-        #: What was multiplied.
+        #: How much each kind of pass multiplies.
         self._work: list[events.Work] = []
         self._is_resumed = False
         self._times: Times | None = None
@@ -77,7 +79,8 @@ class Clock:
             case events.StepStarted(label="baselines" as part):
                 self.begin(part)
             case _ if self._part == "compare":
-                # passes and solutions of other models are part of the comparison
+                # Passes and solutions of other models are part of the comparison. It
+                # ends with the steps above.
                 return
             case events.Remark(label="choose" | "tune") if self._part == "other":
                 self.begin("choose")
@@ -87,7 +90,7 @@ class Clock:
                 self.begin("other")
             case events.PassFinished():
                 self._add(event.label, event.seconds)
-                # they do not count as the part at work, too
+                # so that they do not count for the running part too
                 self._since += event.seconds
             case events.PassResumed():
                 self._is_resumed = True
@@ -95,19 +98,19 @@ class Clock:
                 self._work.append(event)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of all parts, of the rest as "other", and the "total"."""
+        """Return the seconds of all parts, "other" for the rest, and the "total"."""
         self.begin("other")
         parts = dict(self._parts)
         other = max(0.0, parts.pop("other", 0.0))
         return {**parts, "other": other, "total": sum(self._parts.values())}
 
     def times(self) -> Times:
-        """Return the seconds, and how features were multiplied, as of the first call.
+        """Return the seconds until the first call, and how features were multiplied.
 
         In `products`, `by` names the fastest way to multiply on this machine.
-        `share_of_limit` is the time that all threads would take for the products at
-        that way's rate, which is measured here for a third of a second, as a share of
-        the time of their passes; None for a job that resumed a stopped one.
+        `share_of_limit` is a share of the passes' time: the time of the products alone,
+        if each thread kept the rate that one thread has here, measured for a third of a
+        second. It is None for a job that resumed a stopped one.
         """
         if self._times is None:
             products = self._products()

@@ -1,6 +1,7 @@
 """`Cluster`: where passes run, as one option of the command line, flows and scripts.
 
-It only describes; `connecting.open_engine` starts or joins what it describes.
+Options go in; a description comes out, from which `connecting.open_engine` starts or
+joins a cluster. Its kind follows from what is set:
 
 =================  =====================================================================
 serial             in this process, without Dask
@@ -14,13 +15,13 @@ requested          a cluster for the job alone, of a Dask Gateway or a class suc
 =================  =====================================================================
 
 An existing cluster decides itself how many workers it has: dask-operator's autoscaler,
-dask-jobqueue and `Cluster.adapt` scale it by the tasks that wait at its scheduler.
-Workers that come during a pass get blocks.
+dask-jobqueue and `Cluster.adapt` of Dask scale it by the tasks that wait at its
+scheduler. Workers that come during a pass get blocks.
 
-The environment supplies what is not set: `RFF_DIST_SCHEDULER`, an address or a
-scheduler file, and for TLS the files `RFF_DIST_TLS_CA`, `RFF_DIST_TLS_CERT` and
-`RFF_DIST_TLS_KEY`. Without these Dask's own configuration (`distributed.comm.tls`)
-holds.
+Members that are not set come from the environment: `RFF_DIST_SCHEDULER`, an address or
+a scheduler file, and for TLS the files `RFF_DIST_TLS_CA`, `RFF_DIST_TLS_CERT` and
+`RFF_DIST_TLS_KEY`. Without these variables Dask's own configuration
+(`distributed.comm.tls`) holds.
 """
 
 import ipaddress
@@ -52,7 +53,7 @@ class TLSFiles:
     """PEM files: whoever has a key signed by `ca` can run code on the cluster."""
 
     ca: str
-    #: Of this side.
+    #: Certificate and key of this process.
     cert: str
     key: str
 
@@ -204,8 +205,8 @@ class Cluster:
     def for_rows(self, n_samples: int) -> Self:
         """Return where to run passes over `n_samples` rows: here if they are one block.
 
-        A single block, of up to 16,384 rows, is the work of one worker, however many
-        there are.
+        A block, of up to 16,384 rows, is worked on by one worker, so that a cluster
+        would not be faster. A cluster that was asked for is used all the same.
         """
         if n_samples > blocks.MIN_BLOCK_ROWS or self._given_members(_OTHER_PROCESSES):
             return self
@@ -214,14 +215,15 @@ class Cluster:
     def in_environment(self, environment: Mapping[str, str] = os.environ) -> Self:
         """Return this cluster with the environment's scheduler and TLS files.
 
-        They do not replace what is set. Raises InvalidParameterError if the environment
-        names only some of the TLS files.
+        Members that are set stay. Raises InvalidParameterError if the environment names
+        only some of the TLS files.
         """
         if self.serial:
             return self
         scheduler = self.scheduler
         tls = self.tls
-        # an existing scheduler has workers of its own, and would refuse `n_threads` too
+        # Sizes mean a new cluster: an existing scheduler would refuse them, as it has
+        # its own workers.
         if not self._given_members((*_OTHER_PROCESSES, "n_threads")):
             scheduler = environment.get(SCHEDULER_VARIABLE) or None
         return replace(self, scheduler=scheduler, tls=tls or _tls_files(environment))
@@ -241,7 +243,7 @@ def _tls_files(environment: Mapping[str, str]) -> TLSFiles | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address, or the name "localhost", is of this machine alone."""
+    """Return whether only processes of this machine reach a host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

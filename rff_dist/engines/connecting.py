@@ -1,4 +1,8 @@
-"""Starts or joins the cluster that a `Cluster` describes; the result is an engine."""
+"""Start or join the cluster that a `Cluster` describes; an engine comes out.
+
+Dask's `Client` alone would wait long for a scheduler that does not answer, and would
+connect to one on another machine without TLS.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +90,7 @@ def _join_scheduler(
     if cluster.kind == "scheduler file":
         address = read_scheduler_file(address)
     if not address.startswith(("tls://", "wss://")):
-        # The address asks for no TLS; beyond this machine the engine refuses that.
+        # Such an address is without TLS; the engine refuses it on another machine.
         security = None
     engine = DaskEngine(
         address, insecure=cluster.insecure, security=security, observers=observers

@@ -1,21 +1,21 @@
 """The Dask engine: the serial engine's answer, on many processes and machines.
 
-Functions, states and blocks go in; the sum over all blocks comes out, bit for bit that
-of `serial.py`. `Client.map` and a reduction would lack four things:
+Functions, states and blocks go in; the sum over all blocks comes out, with the same
+bits as by `serial.py`. `Client.map` and a reduction would lack four things:
 
 How waiting is bounded
     A task of Dask that waits for data asks for them without end. So tasks fetch totals
     themselves, and functions and states travel pickled. Every few seconds the client
-    looks at what each worker does: silent ones are restarted, and those that cannot
-    begin their tasks are left out, with a warning.
+    looks at each worker's state: silent ones are restarted, and those that cannot begin
+    their tasks are left out, with a warning.
 How each block counts once
     Workers keep no sums besides the results of tasks. A total is a task's result, and
     the client knows which blocks are in it. When a total dies with its worker, its
     blocks are handed out again, to all workers (`dask_pass.py`).
 How state survives workers
     State and functions are results of tasks too, with their bytes inside the task: when
-    their last holder dies, the scheduler makes them again, which it cannot do for
-    scattered data. Each worker compares their digests with those of the client.
+    the last worker that has them dies, the scheduler makes them again, which it cannot
+    do for scattered data. Each worker compares its state's digests with the client's.
 Who may connect
     Whoever connects to a Dask port can run code. The embedded cluster listens on the
     loopback interface only and accepts only its own temporary certificates. A scheduler
@@ -140,7 +140,7 @@ class DaskEngine(Engine):
         self._cluster: Any | None = None
         #: Connects again to a scheduler given by address.
         self._dial: Callable[[], distributed.Client] | None = None
-        # What was started ends again if the rest fails or is interrupted.
+        # If a later line fails or is interrupted, all that was started ends again.
         with contextlib.ExitStack() as started:
             if client is not None:
                 dask_collections.check_client(client)
@@ -231,8 +231,8 @@ class DaskEngine(Engine):
         """
         return self._reach_workers().run(function)
 
-    # Not `client.scatter`: what it places is lost with the workers that hold it, and a
-    # task runs again.
+    # Not by `client.scatter`: scattered data are lost with their workers, but a task
+    # runs again.
     def broadcast[S](self, state: S) -> Broadcast[S]:
         placed_state = self._place(state)
         if protocol.state_digests(placed_state.state):
@@ -273,7 +273,8 @@ class DaskEngine(Engine):
         definition = worker.PassDefinition(
             compute, combine, self._topic, number, label, pass_ledger
         )
-        # Here, so that what cannot travel is refused before the pass is announced.
+        # Pickled here, so that a function that cannot travel is refused before the pass
+        # is announced.
         pickled = worker.pickle_value(definition, "function")
         about = partial(protocol.describe_pass, function, shared)
         with (
@@ -327,6 +328,7 @@ class DaskEngine(Engine):
         """
         keeper = None
         if pass_ledger is not None:
+            # The runs' keepers take `SHARE` of the time, this one at most a third more.
             keeper = resuming.Keeper(pass_ledger, 0, share=resuming.SHARE / 3)
         for event in running.sum_up():
             announce(event)
@@ -344,7 +346,7 @@ class DaskEngine(Engine):
             with contextlib.suppress(OSError):
                 self._client.close()
         if self._cluster is not None:
-            # its nannies kill what does not end: 4 s with frozen workers
+            # its nannies kill workers that do not end: 4 s with frozen ones
             self._cluster.close()
 
     # -- state and functions
@@ -352,9 +354,10 @@ class DaskEngine(Engine):
     def _place[S](self, state: S | Broadcast[S]) -> _PlacedState[S]:
         """Send state to the workers, unless they have it."""
         if isinstance(state, _PlacedState):
-            # otherwise the scheduler has gone away since
-            is_there = state.future.client is self._client
-            if is_there and state.future.status != "cancelled":
+            # After the scheduler went away there is another client, or the future is
+            # cancelled, and the state is sent again.
+            has_client = state.future.client is self._client
+            if has_client and state.future.status != "cancelled":
                 return state
         value: S = state.state if isinstance(state, Broadcast) else state
         pickled = worker.pickle_value(value, "state")
@@ -367,7 +370,7 @@ class DaskEngine(Engine):
         """Make a value the result of a task, which the scheduler can run again."""
         with (
             self._reach_workers().lost_cluster_errors(),
-            # The value is inside the task on purpose.
+            # Dask would warn of a large value inside a task, which is on purpose.
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}),
         ):
             return self._client.submit(
@@ -379,9 +382,9 @@ class DaskEngine(Engine):
 
     def _check_everywhere(self, state: dask_pass.Future) -> None:
         """Raise BroadcastError if a worker has a state with other digests."""
-        # Tasks are bound to their worker, so that large state goes from worker to
-        # worker and stays there. Their results are not gathered, because that would
-        # wait without end for a worker that died.
+        # Each task is bound to its worker, so that every worker gets the state, from
+        # another worker, and keeps it. Results are not gathered, since that would wait
+        # without end for a worker that died.
         checks = {
             address: self._client.submit(
                 worker.check_state, state, workers=[address], pure=False
@@ -396,8 +399,8 @@ class DaskEngine(Engine):
                     if error is not None:
                         raise error
                     if check.done() or address not in present:
-                        # A worker that left has nothing to check; one that comes checks
-                        # in its first task.
+                        # A worker that left needs no check, and one that comes later
+                        # checks in its first task.
                         del checks[address]
                 if checks:
                     time.sleep(0.01)
@@ -413,7 +416,7 @@ class DaskEngine(Engine):
             running.note(address, timings)
 
     def _check_persisted(self, source: Any) -> None:
-        """Refuse Dask collections of which another cluster holds parts."""
+        """Refuse Dask collections if another cluster has parts of them in memory."""
         client = None if source is None else source.client
         if client is None:
             return

@@ -1,8 +1,9 @@
 """Dask arrays and frames as a dataset, whose rows stay on the cluster that has them.
 
-A chunk size may be unknown, columns may be split, y may be chunked otherwise than X:
-here all get the chunks of X's rows, so that a partition is X, y and weights of the same
-rows. The Dask engine computes partitions in its own tasks (`partitions.py`).
+Collections of X, y and weights go in. Their chunk sizes may be unknown, their columns
+split, and y chunked otherwise than X. Here all get the chunks of X's rows, so that a
+*partition* is X, y and weights of the same rows. The Dask engine computes partitions in
+its own tasks (`partitions.py`).
 """
 
 # mypy: allow-untyped-calls
@@ -28,7 +29,7 @@ from rff_dist.typing import AnyDType
 class DaskArrayDataset(memory.ArraysDataset):
     """Dask arrays or frames as a dataset, computed by the cluster where they are used.
 
-    Chunk sizes that are unknown are computed, in one pass over everything given.
+    Unknown chunk sizes are computed in one pass over all arguments.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class DaskArrayDataset(memory.ArraysDataset):
     sample_weight : array of shape (n_samples,) or series, optional
         Weights, of Dask or NumPy; cast to float64.
     client : distributed.Client, optional
-        What computes sizes and single rows, in place of Dask's default.
+        Computes sizes and single rows, in place of Dask's default.
 
     Raises
     ------
@@ -118,7 +119,8 @@ class DaskArrayDataset(memory.ArraysDataset):
 
     def read(self, block: blocks.Block) -> blocks.Rows:
         numbers = self.partitions(block.start, block.stop)
-        # A partition may have many blocks, and is computed for the first of them.
+        # A partition may have many blocks; it is computed for the first one, and then
+        # taken from `_read`.
         unread = [i for i in numbers if i not in self._read]
         values = self._compute(*(part for i in unread for part in self.rows_of(i)))
         partitions = self._read | dict(zip(unread, batched(values, 3), strict=True))
@@ -176,7 +178,7 @@ def _column_names(value: Any) -> tuple[str, ...] | None:
 def _known_chunks(
     arrays: dict[str, Any], compute: Callable[..., Any]
 ) -> dict[str, Any]:
-    """Compute the row chunks that are unknown, in one pass, in copies of the arrays."""
+    """Return the arrays with known row chunks, after one pass if some are unknown."""
     unknown = {}
     for name, array in arrays.items():
         if any(np.isnan(length) for length in array.shape[1:]):

@@ -1,8 +1,9 @@
-"""Starts, requests and reaches Dask clusters, and compares the workers' versions.
+"""Start, request and reach Dask clusters, and compare the workers' versions.
 
-Dask's own classes do most of it. Added is what a job of hours needs: embedded clusters
-that restart workers without end, listen on loopback with TLS only, and do not die of
-Ctrl-C before their client; and answers within seconds from hosts that do not answer.
+A `Cluster` or an address goes in; a cluster or a client of Dask comes out. Dask's own
+classes do most of the work. They lack what a job of hours needs: an embedded cluster
+that restarts its workers every time, listens on loopback with TLS only, and does not
+die of Ctrl-C before its client; and an error within seconds if a host is silent.
 """
 
 # mypy: allow-untyped-calls
@@ -49,7 +50,7 @@ START_S = 2.0
 #: between.
 RESTARTS = 20
 RESTART_S = 0.5
-#: Packages, besides Python itself, whose versions decide the bits.
+#: Packages, besides Python itself, whose versions decide the bits of results.
 SAME_PACKAGES = ["rff_dist", "numpy", "scipy"]
 _SCHEMES = ("tcp", "tls", "ws", "wss")
 
@@ -63,7 +64,8 @@ class _QuietNanny(distributed.Nanny):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # `env` still has them, and the worker sets them before it imports NumPy.
+        # `env` still has these variables, and the worker sets them before it imports
+        # NumPy.
         self.pre_spawn_env: dict[str, str] = {}
 
     async def instantiate(self) -> distributed.Status:
@@ -76,7 +78,7 @@ class _QuietNanny(distributed.Nanny):
         for _ in range(RESTARTS):
             if self.status is not distributed.Status.running:
                 return self.process.status
-            # the nanny has logged what the worker died of
+            # the nanny has logged the worker's error
             with contextlib.suppress(Exception):
                 if await self.process.start() is distributed.Status.running:
                     return distributed.Status.running
@@ -91,7 +93,7 @@ def check_parameters(
     size: Mapping[str, int | str | None],
     security: distributed.Security | None,
 ) -> None:
-    """Raise InvalidParameterError where parameters of an engine exclude each other."""
+    """Raise InvalidParameterError if parameters of an engine exclude each other."""
     if scheduler is not None and client is not None:
         raise InvalidParameterError(
             "`scheduler` and `client` were both given; give one of them"
@@ -113,9 +115,9 @@ def check_parameters(
 def checked_address(address: Any, *, insecure: bool) -> str:
     """Return the address as scheme://host:port, with port 8786 by default.
 
-    Raises InvalidParameterError if it is no address. Raises ClusterError if it leads
-    over a network without TLS, where anyone in between could take over this process,
-    and `insecure` does not allow that.
+    Raises InvalidParameterError if it is no address. Raises ClusterError if it is on
+    another machine and without TLS, unless `insecure`: anyone in between could take
+    over this process.
     """
     if not isinstance(address, str):
         kind = type(address).__name__
@@ -146,8 +148,7 @@ def checked_address(address: Any, *, insecure: bool) -> str:
 
 def connect(address: str, security: distributed.Security | None) -> distributed.Client:
     """Connect to a scheduler, or raise ClusterError."""
-    # Checked here, because a client without certificates takes 12 s more to close what
-    # it never opened.
+    # Checked here, because a client without certificates needs 12 s more to close.
     arguments = (security or distributed.Security()).get_connection_args("client")
     if arguments["ssl_context"] is None and address.startswith(("tls://", "wss://")):
         raise ClusterError(
@@ -155,8 +156,8 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
             "RFF_DIST_TLS_CERT and RFF_DIST_TLS_KEY to PEM files"
         )
     try:
-        # `Client` itself would wait for ever where the listener is frozen or no
-        # scheduler. In another thread, since this one may have an event loop.
+        # `Client` itself would wait for ever for a listener that is frozen or no
+        # scheduler. Asked in another thread, since this one may have an event loop.
         greeting = identify(address, arguments, seconds=CONNECT_S)
         with ThreadPoolExecutor(1) as other_thread:
             identity = other_thread.submit(asyncio.run, greeting).result()
@@ -180,7 +181,9 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
 async def identify(
     address: str, arguments: dict[str, Any], *, seconds: float
 ) -> dict[str, Any]:
-    """Return what the Dask process at an address is, or raise OSError in time."""
+    """Return the type and facts of the Dask process at an address; OSError if it does
+    not answer in time.
+    """
     remote = rpc(address, timeout=seconds, connection_args=arguments)
     try:
         async with asyncio.timeout(seconds):
@@ -206,8 +209,8 @@ class _PatientCluster(distributed.LocalCluster):
     """A local cluster that waits for workers which start again, however slowly."""
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        # Dask's own gives up a nanny, and with it perhaps the last worker, if its
-        # worker is not back in 15 s.
+        # Dask's own cluster drops a nanny if its worker is not back in 15 s, and so
+        # perhaps the last worker.
         with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}):
             super()._update_worker_status(op, msg)
 
@@ -216,9 +219,8 @@ class _PatientCluster(distributed.LocalCluster):
 def spare_children_ctrl_c() -> Iterator[None]:
     """Start processes that Ctrl-C does not reach: each would print a traceback.
 
-    Threads and processes that start here inherit that the signal is blocked, and this
-    thread gets it afterwards. If it were ignored meanwhile, another thread could take
-    it, and it would be lost.
+    The signal is blocked meanwhile, and threads and processes that start here inherit
+    that. This thread gets the signal afterwards. An ignored signal would be lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -233,8 +235,8 @@ def spare_children_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-# By default each process of a cluster looks at itself 50 and 100 times a second, which
-# takes 2 % of a core.
+# By default each process of a cluster checks and profiles itself 50 and 100 times per
+# second, which takes 2 % of a core.
 _WATCH_LESS = {
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "5s",
@@ -248,7 +250,7 @@ def start_cluster(
 ) -> distributed.LocalCluster:
     """Start an embedded cluster, or raise ClusterError."""
     n_workers, threads_per_worker = size.size()
-    # Made in two steps, because an interrupted one is to be closed.
+    # Made in two steps: if `__init__` is interrupted, there is an object to close.
     cluster = _PatientCluster.__new__(_PatientCluster)
     try:
         with spare_children_ctrl_c(), dask.config.set(_WATCH_LESS):
@@ -259,18 +261,16 @@ def start_cluster(
                 worker_class=_QuietNanny,
                 memory_limit="auto" if size.memory is None else size.memory,
                 host="127.0.0.1",
-                # None would mean port 8787, and a warning where that is taken.
+                # None would mean port 8787, and a warning if that is taken.
                 dashboard_address="127.0.0.1:0",
                 worker_dashboard_address=None,
-                # Bokeh's pages, where it is installed, take a second and 20 MiB; Dask's
-                # /metrics stays.
+                # Bokeh's pages take a second and 20 MiB; Dask's /metrics stays.
                 scheduler_kwargs={"dashboard": False},
                 # Whoever connects can run code, and loopback is open to all users of a
                 # machine. The temporary certificates are in memory only, and cost 0.08
                 # s at the start and 1.3 % of a pass.
                 security=security or distributed.Security.temporary(),
-                # Warnings tell of restarts and full memory, which a pass survives;
-                # errors are still logged.
+                # Warnings are about restarts and full memory, which a pass survives.
                 silence_logs=logging.ERROR,
             )
         return cluster
@@ -291,13 +291,13 @@ def start_cluster(
 async def _close_begun(cluster: distributed.LocalCluster) -> None:
     """Close the workers of a cluster whose start was interrupted.
 
-    It does not count them as its own yet.
+    The cluster's own `close` does not know them yet.
     """
     try:
         async with asyncio.timeout(START_S):
             await cluster._start()
     except TimeoutError:
-        # the interrupt has cancelled the start, which would be under way for ever
+        # The interrupt has cancelled the start, and `close` would wait for it for ever.
         cluster.status = distributed.Status.failed
     for nanny in cluster._created:
         await nanny.close()
@@ -378,7 +378,7 @@ def _class_of_clusters(name: str) -> Any:
                 f"`cluster` is {name!r}, but there is no module {error.name}; install"
                 " its package, such as rff_dist[gateway]"
             ) from error
-    # Nothing else is called: options may come from a form that others fill in.
+    # Only such classes are called: options may come from a form that others fill in.
     if not (
         isinstance(kind, type) and hasattr(kind, "adapt") and hasattr(kind, "scale")
     ):

@@ -1,9 +1,10 @@
 """One pass on a Dask cluster, as its client sees it: blocks go in, their sum comes out.
 
-A task sums up a run of blocks and adds its worker's total so far, which is the result
-of the worker's task before. When no block remains, totals are merged two at a time.
-The simple version, a task for each block and a tree of merges (cubed has it in 250
-lines), would lack what the rest of this file is for:
+A *run* is consecutive blocks. A task sums up a run and adds its worker's total so far,
+which is the result of the worker's last task. So each worker has a *chain* of tasks.
+When no block remains, the chains' totals are merged two at a time. The simple version,
+a task for each block and a tree of merges (cubed has it in 250 lines), would lack three
+things:
 
 - No worker has more sums in memory than was planned for, see the room's `__init__`.
 - When a worker dies, exactly the blocks in its total and in its runs are summed again.
@@ -46,8 +47,8 @@ from rff_dist.errors import BlockError, ClusterError, RFFDistError
 
 type Future = distributed.Future[Any]
 
-#: If a run takes fewer seconds, the worker gets the next one before it ends, to hide
-#: the way there and back.
+#: If a run takes fewer seconds, the worker gets the next one before it ends, so that it
+#: does not wait for messages.
 SHORT_S = 0.2
 #: Parts in which a run is given out again after its worker died: one of its blocks may
 #: have killed it.
@@ -68,16 +69,16 @@ class _Chain:
 
     #: None if the total is on another worker by now, or on none.
     worker: str | None
-    #: The latest total that is done; None before the first.
+    #: The last finished total; None before the first.
     total: Future | None = None
     #: The runs in that total.
     runs: list[Run] = field(default_factory=list)
-    #: The tasks under way, in their order.
+    #: Submitted tasks that are not done, in their order.
     tasks: deque[_Task] = field(default_factory=deque)
     #: Whether a task of another chain adds this total to its own.
     is_being_merged: bool = False
-    #: False once a merge failed, as between workers that do not reach each other: the
-    #: client then fetches this total.
+    #: False after a failed merge: the two workers do not reach each other, and the
+    #: client fetches this total.
     is_mergeable: bool = True
 
     @property
@@ -86,7 +87,7 @@ class _Chain:
 
     @property
     def has_lost_total(self) -> bool:
-        """Whether no worker has its total, or none has it any more.
+        """Whether no worker has its total, or there is none yet.
 
         A worker that retires hands its total to another one first.
         """
@@ -101,9 +102,10 @@ class _Chain:
         return None
 
     def stop(self) -> list[Run]:
-        """Give up the tasks under way, and return their runs."""
+        """Give up the unfinished tasks, and return their runs."""
         runs = []
-        # all of them, because a run that waits for another keeps it in memory
+        # All are released: a task that waits for an earlier one would keep its result
+        # in memory.
         for task in self.tasks:
             task.future.release()
             if isinstance(task.addend, _Chain):
@@ -124,10 +126,11 @@ class Pass:
     Tasks are bound to the worker of their chain. So they run one after another, and
     when the worker dies the scheduler runs none of them elsewhere.
 
-    A task finds the total before it on its worker by name. It gets it as an argument
-    only if that total is not done yet: the scheduler would keep an argument, and all
-    before it, until the pass ends. If the total is not there, because Dask moved it or
-    another worker has the address by now, it is merged from where it is, or is lost.
+    A task finds its chain's last total on its worker, by the number of the task that
+    made it. It gets the total as an argument only if that is not done yet: the
+    scheduler keeps arguments, and their arguments in turn, until the pass ends. If Dask
+    moved the total, or another worker has the address by now, the total is fetched from
+    its worker, or is lost.
     """
 
     def __init__(
@@ -146,14 +149,14 @@ class Pass:
         self._client = client
         self._definition = definition
         self._placed = placed_definition, placed_state
-        #: Those of the dataset, if it is made of Dask collections.
+        #: The dataset's partitions, if it is made of Dask collections.
         self._partitions = partitions
         self._chains: list[_Chain] = []
         #: Threads of each worker at the last look.
         self._present: Mapping[str, int] = {}
         self._n_tasks = 0
         self._n_deaths_in_merges = 0
-        #: 1 for each block whose end the caller was told.
+        #: 1 for each block that the caller knows to be done.
         self._is_reported = bytearray(len(blocks))
         #: Reports of workers on blocks; None when a task is done.
         self._news: queue.SimpleQueue[tuple[str, list[Timing]] | None] = (
@@ -169,10 +172,12 @@ class Pass:
         self._news.put((worker, timings))
 
     def sum_up(self) -> Iterator[events.BlockDone | events.PassMerging]:
-        """Sum up all blocks; yield each that is done, and once only merges remain."""
+        """Sum up all blocks; yield an event for each, and one when only merges remain.
+
+        `result` calls it again if a total is lost after all blocks were summed.
+        """
         self._workers.look()
-        # Also if all were summed before, and a total was lost before it was fetched.
-        self._give_out_what_was_lost()
+        self._give_out_lost_blocks()
 
         is_merging = False
         while not self._is_complete():
@@ -180,7 +185,7 @@ class Pass:
             if not self._queue:
                 self._start_merges()
             yield from self._take_news()
-            self._give_out_what_was_lost()
+            self._give_out_lost_blocks()
 
             if all(self._is_reported) and not is_merging:
                 is_merging = True
@@ -194,7 +199,7 @@ class Pass:
         return sum(chain.is_mergeable for chain in self._chains) < 2
 
     def result(self) -> Any:
-        """Fetch the total of all blocks; add up those that workers could not merge."""
+        """Fetch the total of all blocks; add up totals that workers could not merge."""
         while True:
             runs = [run for chain in self._chains for run in chain.runs]
             assert sum(len(run.positions) for run in runs) == len(self._blocks)
@@ -207,7 +212,7 @@ class Pass:
                 if total:
                     fetched = [self._definition.combine(total[0], fetched[0])]
                 total = fetched
-                # the name would keep one more total in memory
+                # otherwise this name keeps one more total in memory
                 del fetched
             else:
                 return total[0]
@@ -235,18 +240,18 @@ class Pass:
                         return [fetching.result()]
                     self._give_out_again()
                     break
-                self._give_out_what_was_lost()
+                self._give_out_lost_blocks()
             return []
         finally:
             fetching.cancel()
-            # else a cycle, from its error's traceback to this frame, keeps the pass
-            # alive
+            # Its error's traceback has this frame: a cycle that would keep the pass in
+            # memory.
             del fetching
 
     def release(self) -> None:
-        """Let the scheduler forget this pass's tasks, and run none of the rest."""
-        # Not by `Client.cancel`: if a task was forgotten already, it fails an assertion
-        # in the scheduler (2026.8), which then drops the client.
+        """Let the scheduler forget this pass's tasks, also ones that have not begun."""
+        # Not by `Client.cancel`: for a task that is forgotten already, an assertion in
+        # the scheduler (2026.8) fails, and it drops the client.
         for chain in self._chains:
             chain.stop()
             if chain.total is not None:
@@ -255,7 +260,7 @@ class Pass:
         if self._partitions is not None:
             self._partitions.release()
 
-    # -- what is given out
+    # -- give out work
 
     def _start_runs(self) -> None:
         """Give runs to all workers that may take one."""
@@ -275,7 +280,7 @@ class Pass:
             self._submit(submissions)
 
     def _free_chains(self) -> list[_Chain]:
-        """Return chains that may take a run, those with the fewest tasks under way."""
+        """Return the chains with the fewest unfinished tasks that may take a run."""
         chain_of: dict[str | None, _Chain] = {}
         busy = set()
         for chain in self._chains:
@@ -298,7 +303,7 @@ class Pass:
         run = chain.tasks[0].addend
         if isinstance(run, _Chain):
             return False
-        # The next run's partitions are made meanwhile.
+        # While the worker sums a run, other tasks make the next run's partitions.
         if self._partitions is not None:
             return True
         return len(run.positions) * self._queue.seconds_per_block < SHORT_S
@@ -323,8 +328,8 @@ class Pass:
             for chain in self._chains
             if chain.is_idle and chain.is_mergeable and chain.total is not None
         ]
-        # Totals on workers that are present come last and are popped first: the merge
-        # runs where they are.
+        # Totals on present workers are last, so that they are popped first, and the
+        # merge runs on their worker.
         idle.sort(key=lambda chain: chain.worker in self._present)
         submissions: list[_Submission] = []
         while len(idle) > 1 and self._present:
@@ -347,8 +352,8 @@ class Pass:
             rows.append([*self._placed, *arguments])
             self._n_tasks += 1
 
-        # A message for each would take 2.0 ms of the scheduler's time a task, this
-        # takes 1.1.
+        # One message for all takes 1.1 ms of the scheduler's time per task; one for
+        # each would take 2.0.
         with annotate(workers=worker_of.__getitem__):
             futures = self._client.map(
                 run_blocks,
@@ -360,18 +365,18 @@ class Pass:
         for future, (chain, addend, _) in zip(futures, submissions, strict=True):
             chain.tasks.append(_Task(future, addend))
             # Not a method of this object: a cycle of references would keep the futures
-            # until it is collected.
+            # until garbage is collected.
             future.add_done_callback(lambda _: news.put(None))
 
-    # -- what comes back
+    # -- take in results
 
     def _take_news(self) -> Iterator[events.BlockDone]:
-        """Wait for news, and take in all that there are."""
+        """Wait for news, and take in all news."""
         news = []
         with contextlib.suppress(queue.Empty):
             news.append(self._news.get(timeout=dask_workers.POLL_S))
-        # Before the rest of the news, which then has what a task reported before its
-        # end.
+        # Ends of tasks are read before the rest of the news. So the news have all
+        # reports of these tasks, which they sent before their end.
         done = {
             task.future.key
             for chain in self._chains
@@ -403,11 +408,13 @@ class Pass:
                 yield events.BlockDone(label, block, seconds, worker, waited)
 
     def _advance(self, chain: _Chain, done: Container[Any]) -> Iterator[Run]:
-        """Take over the totals that are done, in order; yield the runs in them."""
+        """Take over finished totals of a chain, in order; yield the runs in them."""
         while chain.tasks and chain.tasks[0].future.key in done:
             task = chain.tasks[0]
             addend = task.addend
 
+            # A total was out of reach: in a merge the workers do not reach each other,
+            # in a run the chain's own total is not on its worker.
             if _has_failed(task.future, TotalLostError):
                 if isinstance(addend, _Chain):
                     chain.is_mergeable = False
@@ -418,6 +425,7 @@ class Pass:
                 self._give_out_again()
                 return
 
+            # The ledger has lost the sums of this run: it is summed again.
             if isinstance(addend, Run) and _has_failed(task.future, SumsLostError):
                 _, *waiting = chain.stop()
                 if chain.total is None:
@@ -437,19 +445,19 @@ class Pass:
                 chain.runs.append(addend)
                 yield addend
 
-    # -- what is given out again
+    # -- give out work again
 
-    def _give_out_what_was_lost(self) -> None:
-        """Look for workers that are gone, and give out again what was on them."""
+    def _give_out_lost_blocks(self) -> None:
+        """Look for workers that are gone, and give out their blocks again."""
         present = self._workers.current()
         self._workers.check_patience()
-        # every look at the cluster makes a new mapping
+        # Another object means that the scheduler has answered since.
         if present is not self._present:
             self._present = present
             self._give_out_again()
 
     def _give_out_again(self) -> None:
-        """Give out again what was on workers that are gone or have lost their total."""
+        """Give out again the blocks of workers that are gone or lost their total."""
         for chain in list(self._chains):
             if chain.total is not None and _has_failed(chain.total, TotalLostError):
                 chain.worker = None
@@ -457,7 +465,7 @@ class Pass:
             if chain.worker not in self._present:
                 self._n_deaths_in_merges += other is not None
                 for i, run in enumerate(chain.stop()):
-                    # only the first, which had begun, may have killed the worker
+                    # only the first had begun, and may have killed the worker
                     self._put_back(run, has_killed=i == 0)
             elif other is not None and (chain.has_lost_total or other.has_lost_total):
                 chain.stop()
@@ -499,10 +507,10 @@ class Pass:
                 parts.append(Run(part, whole.is_kept, n_deaths))
         self._queue.put(parts)
 
-    # -- what goes wrong
+    # -- errors
 
     def _check(self, task: _Task) -> None:
-        """Raise what a task failed of."""
+        """Raise the error of a failed task."""
         future = task.future
         if future.status == "cancelled":
             raise CancelledError(f"the task {future.key} was cancelled")
@@ -521,7 +529,7 @@ class Pass:
         name = self._name_blocks(task.addend.positions)
         if isinstance(error, KilledWorker):
             raise _killed(BlockError, name, error.allowed_failures + 1) from error
-        # of a task that made a partition of a Dask collection
+        # an error of a task that made a partition of a Dask collection
         if self._partitions is not None and not isinstance(error, RFFDistError):
             raise serial.block_error(name, error) from error
         raise error

@@ -1,7 +1,8 @@
-"""The workers of a cluster as its client sees them: who is there, and who can work.
+"""The workers of a cluster as its client sees them: which are there, and can work.
 
-Dask's own `nthreads` knows neither which workers have other versions, nor which are
-frozen or cannot begin their tasks. And what Dask raises when the scheduler is gone
+A client of Dask goes in; the workers' addresses and threads come out. Dask's own
+`nthreads` knows neither which workers have other versions, nor which are frozen or
+cannot begin their tasks. And the error that Dask raises when the scheduler is gone
 depends on the moment: here it is always ClusterLostError.
 """
 
@@ -31,17 +32,17 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 #: Seconds within which the scheduler must answer.
 ANSWER_S = 30.0
-#: Seconds within which a scheduler must take leave of an engine.
+#: Seconds within which a scheduler must remove an engine's topic.
 FORGET_S = 3.0
-#: Seconds within which new workers must tell their versions.
+#: Seconds within which new workers must answer with their versions.
 VERSIONS_S = 5.0
 #: Seconds after which a silent worker counts as frozen, and seconds between two looks
 #: for such workers.
 SILENT_S = 30.0
 WATCH_S = 5.0
 #: Seconds after which a worker that does none of its tasks is left out, and seconds
-#: until it is tried again. It may be waiting for the function or the state of a pass,
-#: of which 25 MB/s bring 1 GB in time.
+#: until it is tried again. It may be fetching the state of a pass: in 40 s, 1 GB comes
+#: at 25 MB/s.
 STUCK_S = 40.0
 LEFT_OUT_S = 600.0
 
@@ -57,15 +58,17 @@ class Workers:
         self._patience = patience
         self._threads: dict[str, int] = {}
         now = time.monotonic()
-        #: When the scheduler was asked, had any worker, and was asked about idle ones.
+        #: When the scheduler was last asked for workers, last had any, and was last
+        #: asked which are idle.
         self._looked_at = now
         self._had_workers_at = now
         self._watched_at = now
+        #: The question to the scheduler that is under way.
         self._looking: Future[dict[str, int]] | None = None
         self._same_versions: set[str] = set()
         self._other_versions: set[str] = set()
-        #: Since when each worker has been as it is: when it was last seen, or why it
-        #: does nothing.
+        #: Since when each state of a worker holds: pairs of a worker, and when the
+        #: scheduler last heard of it, or why it is idle.
         self._since: dict[tuple[str, object], float] = {}
         #: Why workers are left out, and until when.
         self._left_out: dict[str, tuple[str, float]] = {}
@@ -83,12 +86,12 @@ class Workers:
     def current(self) -> dict[str, int]:
         """Return threads by worker address, as of the scheduler's last answer.
 
-        It is asked every `POLL_S`. This does not wait for the answer, which takes a
-        second when the scheduler is busy.
+        The scheduler is asked every `POLL_S`. This does not wait for the answer, which
+        takes a second when the scheduler is busy.
         """
         if not self._threads:
             return self.look()
-        looking = self._looking  # another thread may take in the answer, too
+        looking = self._looking  # in a variable, as another thread may change it
         if looking is None and time.monotonic() - self._looked_at > POLL_S:
             loop: Any = self._client.loop
             looking = asyncio.run_coroutine_threadsafe(self._look(), loop.asyncio_loop)
@@ -100,8 +103,11 @@ class Workers:
         return self._threads
 
     def look(self) -> dict[str, int]:
-        """Ask for threads by worker address, or raise ClusterError if none fits."""
-        self._looking = None  # an answer that a pass before did not wait for
+        """Ask for threads by worker address, and wait for the answer.
+
+        Raises ClusterError if all workers have other versions.
+        """
+        self._looking = None  # drops a question that an earlier pass left open
         with self.lost_cluster_errors(only_talks=True):
             return self._client.sync(self._look)
 
@@ -148,7 +154,7 @@ class Workers:
         """
 
         async def ask_one(worker: str) -> Any:
-            # a scheduler that is silent itself is lost at the next look
+            # if the scheduler itself is silent, the next look raises
             with suppress(TimeoutError):
                 return await asyncio.wait_for(ask(workers=[worker]), VERSIONS_S)
             return {}
@@ -162,10 +168,11 @@ class Workers:
         }
 
     def where(self) -> dict[str, Any]:
-        """Return options of Dask that keep tasks from workers that are left out.
+        """Return options of Dask that keep tasks away from left-out workers.
 
-        Others may not reach those, or they lack packages. There are no options if no
-        worker is left out: Dask would not give a task that has some to new workers.
+        Those may be out of other workers' reach, or lack packages. If no worker is left
+        out, the options are empty: Dask gives a task with such options to no worker
+        that comes later.
         """
         if not self._threads:
             self.look()
@@ -194,8 +201,8 @@ class Workers:
     def forget(self, topic: str) -> None:
         """Remove a topic from the scheduler, which would keep its last events."""
 
-        # Nested, so that it is pickled by value and runs where rff_dist cannot be
-        # imported.
+        # A nested function is pickled by value, and so runs on a scheduler without
+        # rff_dist.
         async def remove(dask_scheduler: Any) -> None:
             topics = dask_scheduler._broker._topics
             for _ in range(100):
@@ -222,7 +229,7 @@ class Workers:
             )
 
     def facts(self) -> Summary:
-        """Return what the scheduler knows of each worker, by address."""
+        """Return the scheduler's facts about each worker, by address."""
         return self._client.sync(self._facts)
 
     async def _facts(self) -> Summary:
@@ -235,7 +242,8 @@ class Workers:
         The scheduler itself gives up silent ones after 5 min.
         """
         now = time.monotonic()
-        # no one looked between two passes, or while this process slept
+        # After a pause, between two passes or while this process slept, old states say
+        # nothing about the time since.
         if now - self._watched_at > SILENT_S:
             self._since = {}
         self._watched_at = now
@@ -279,7 +287,7 @@ class Workers:
             await self._answer(restart)
 
     def check_patience(self) -> None:
-        """Raise ClusterLostError if workers are missing too long, or all left out."""
+        """Raise ClusterLostError if all workers are left out, or none came in time."""
         waited = time.monotonic() - self._had_workers_at
         if not self._threads and self._left_out:
             workers = list(self._left_out)
@@ -299,10 +307,11 @@ class Workers:
 
     @contextmanager
     def lost_cluster_errors(self, *, only_talks: bool = False) -> Iterator[None]:
-        """Raise ClusterLostError for what distributed raises without its scheduler.
+        """Turn errors that distributed raises without its scheduler into
+        ClusterLostError.
 
-        Work that `only_talks` to the cluster has no other OSErrors than the
-        connection's.
+        With `only_talks`, work that only talks to the cluster, each OSError is one of
+        the connection.
         """
         if self._client.status == "closed":
             raise ClusterLostError(
@@ -313,16 +322,16 @@ class Workers:
         except RFFDistError:
             raise
         except (CancelledError, CommClosedError, ClosedClientError, OSError) as error:
-            # The status of a client that was cut off from the network is "running" too,
-            # so `only_talks` decides.
+            # A client that was cut off from the network has the status "running" too,
+            # so `only_talks` is needed.
             is_connected = self._client.status == "running" and not only_talks
             if isinstance(error, OSError) and is_connected:
                 raise  # an error of the work itself, of reading data say
-            what = f"went away: {type(error).__name__}: {error}"
+            failure = f"went away: {type(error).__name__}: {error}"
             if isinstance(error, TimeoutError):
-                what = f"has not answered for {ANSWER_S:g} s"
+                failure = f"has not answered for {ANSWER_S:g} s"
             raise ClusterLostError(
-                f"the scheduler at {self.address} {what}; the pass has no result. "
+                f"the scheduler at {self.address} {failure}; the pass has no result. "
                 "Start the cluster again and repeat it"
             ) from error
 

@@ -1,10 +1,10 @@
-"""What happens in a job, as events: of the job, its steps, their passes and blocks.
+"""Events of a job, its steps, their passes and blocks; and who gets them.
 
 An observer is any callable of one event: the log, a terminal's bar, the clock, lineage,
-Prefect's artifacts. An engine has observers of its passes, those of `open_engine` the
-log too; a job has the log and those of `listening`. If an observer raises, its
-traceback is logged, and it gets no further events of that pass: a broken display must
-neither stop hours of work nor fail in silence.
+Prefect's artifacts. Events of passes go to the engine's observers, with `open_engine`
+also to the log. Events of jobs and steps go to the log and to observers by `listening`.
+If an observer raises, its traceback is logged, and it gets no further events of that
+pass: a broken display must neither stop hours of work nor fail in silence.
 """
 
 import logging
@@ -71,7 +71,7 @@ class BlockDone(Event):
     seconds: float
     #: A worker's address, or "serial".
     worker: str
-    #: Of these seconds, those that it waited for its rows.
+    #: The part of `seconds` in which it waited for its rows.
     waited: float = 0.0
 
     def words(self) -> str:
@@ -124,9 +124,9 @@ class JobFinished(Finished):
 class PassFinished(Finished):
     """A pass has its sums, or has written its rows."""
 
-    #: Rows that it worked through, without those whose sums were kept.
+    #: Rows that it read, without those whose sums were kept.
     n_samples: int = 0
-    #: The share of its blocks' seconds that they waited for their rows.
+    #: The share of its blocks' seconds in which they waited for their rows.
     waiting: float = 0.0
 
     def words(self) -> str:
@@ -160,7 +160,7 @@ class PassFailed(Failed):
 
 @frozen
 class Remark(Event):
-    """What a job does between its passes, or the result of it, in words."""
+    """The work of a job between its passes, or its result, in words."""
 
     text: str
 
@@ -199,12 +199,12 @@ class RowsCounted(Event):
 class Work(Event):
     """How much the next passes called `label` have to multiply."""
 
-    #: Of the products of features with each other.
+    #: Additions and multiplications in products of features with each other.
     operations: float
     n_components: int
     #: Whether features are whole numbers, which may be multiplied as bytes.
     fixed_point: bool
-    #: Of the engine: workers, and the threads of each.
+    #: Workers of the engine, and threads of each.
     n_workers: int
     n_threads: int
 
@@ -215,12 +215,12 @@ class Work(Event):
 type Observer = Callable[[Event], object]
 type Observers = Iterable[Observer]
 
-#: What hears the jobs and steps of this context.
+#: Observers of the jobs and steps of this context.
 listeners: ContextVar[tuple[Observer, ...]] = ContextVar("listeners", default=())
 
 
 def listening(*observers: Observer) -> AbstractContextManager[None]:
-    """Let observers hear the jobs and steps of the context, next to those before."""
+    """Send events of jobs and steps in the context to these observers too."""
     return contexts.setting(listeners, (*listeners.get(), *observers))
 
 
@@ -267,7 +267,7 @@ def announced(
 
 
 class _Rates:
-    """An observer that adds up what a pass does, and sends its rates as metrics."""
+    """An observer that adds up a pass's rows and waits, and sends rates as metrics."""
 
     EVERY_S = 5.0
 
@@ -285,7 +285,7 @@ class _Rates:
         return self._waited / self._busy if self._busy else 0.0
 
     def __call__(self, event: Event) -> None:
-        # NaN where sums were kept, or are not known
+        # Seconds are NaN if the block's sums were kept, or its report was lost.
         if isinstance(event, BlockDone) and event.seconds >= 0:
             self.n_samples += event.block.n_samples
             self._busy += event.seconds
@@ -348,8 +348,8 @@ def announce_pass(
 def log(event: Event, *, target: logging.Logger = logger) -> None:
     """Log an event, with its members as the record's `event`.
 
-    Blocks and steps have the level DEBUG, everything else has INFO. What only displays
-    need is not logged: there are hundreds, and from several threads.
+    Blocks and steps have the level DEBUG, everything else has INFO. Counts for displays
+    are not logged: there are hundreds, and from several threads.
     """
     if isinstance(event, RowsCounted) or (isinstance(event, Rounds) and event.done):
         return
@@ -359,7 +359,7 @@ def log(event: Event, *, target: logging.Logger = logger) -> None:
         target.log(level, "%s", event, extra={"event": describe_event(event)})
 
 
-# Members of events whose names in logs are others.
+# Members of events that have other names in logs.
 _NAMES_IN_LOGS = {"n_samples": "rows", "n_kept": "kept", "n_totals": "totals"}
 
 

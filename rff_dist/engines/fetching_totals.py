@@ -1,8 +1,9 @@
-"""Brings a worker's total, the result of a task, to another worker or to the client.
+"""Bring a worker's total to another worker or to the client.
 
-A task of Dask that takes a total as an argument waits for it without end if the two
-workers do not reach each other. Here a worker that does not answer within seconds ends
-the attempt with `TotalLostError`; the client has a second way, through the scheduler.
+The key of a task goes in; its result, a total, comes out. A task of Dask that takes a
+total as an argument waits for it without end if the two workers do not reach each
+other. Here a worker that does not answer within seconds ends the attempt with
+`TotalLostError`; the client has a second way, through the scheduler.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="no-any-return"
@@ -23,7 +24,7 @@ from rff_dist.errors import ClusterLostError
 
 #: Seconds within which a worker must answer.
 REACH_S = 3.0
-#: Bytes of the pieces in which a total comes through the scheduler.
+#: Through the scheduler a total comes in pieces of so many bytes.
 PIECE_BYTES = 2**25
 
 #: A task: the name of its pass, and its number in the pass.
@@ -31,7 +32,7 @@ type TaskKey = tuple[str, int]
 
 
 class TotalLostError(Exception):
-    """A total is out of reach, or on no worker any more."""
+    """A total is on a worker that does not answer, or on none any more."""
 
 
 async def fetch_total(
@@ -49,16 +50,18 @@ async def fetch_total(
 
 
 def fetch_for_task(worker: distributed.Worker, asking: TaskKey, key: TaskKey) -> Any:
-    """Return a task's result for the task `asking`, while someone waits for that."""
+    """Return the result of the task `key` for the task `asking`; stop if no one waits
+    for `asking` any more.
+    """
 
-    # in the loop's thread, where nothing else changes `worker.data`
+    # Runs in the thread of the event loop, where nothing else changes `worker.data`.
     async def fetch() -> Any:
         if key in worker.data:
             return worker.data[key]
         fetching = asyncio.ensure_future(fetch_total(worker, key))
         while not fetching.done():
             await asyncio.wait([fetching], timeout=1.0)
-            # so that a holder that is frozen does not keep this worker
+            # so that a frozen worker that has the total does not block this one
             if is_unwanted(worker, asking):
                 fetching.cancel()
         return await fetching
@@ -80,8 +83,9 @@ async def fetch_for_client(
     with contextlib.suppress(TotalLostError):
         return await fetch_total(client, key)
 
-    # Through the scheduler it takes six times as long (0.74 s for 67 MB), and memory of
-    # the scheduler. The worker that has the total does all: others may not reach it.
+    # Through the scheduler a total takes six times as long (0.74 s for 67 MB), and
+    # memory there. All tasks run on the worker that has the total, since others may not
+    # reach it.
     holders = (await cast("Any", client.scheduler).who_has(keys=[key]))[key]
     if not holders:
         raise TotalLostError(f"no worker has the result of {key}")

@@ -8,14 +8,15 @@
 event          and its members
 =============  =========================================================================
 pass started   pass, n_blocks, rows
-pass resumed   pass, kept (rows whose sums are there), rows
-block done     pass, block (its index), seconds, waited (of these, for rows), worker,
-               start, stop, rows
-pass finished  pass, seconds, waiting (the share of blocks' time that went into waiting
-               for their rows)
+pass resumed   pass, kept (rows whose sums were kept), rows
+block done     pass, block (its index), seconds, waited (the part of seconds in which it
+               waited for rows), worker, start, stop, rows
+pass finished  pass, seconds, waiting (the share of the blocks' seconds in which they
+               waited for rows)
 pass failed    pass, seconds, error, kind
-job started    job; of the same also "job finished" with seconds, and "job failed" with
-               seconds, error and kind
+job started    job
+job finished   job, seconds
+job failed     job, seconds, error, kind
 step started   step
 remark         pass, text
 rounds         pass, limit, done
@@ -60,7 +61,7 @@ def log_format(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def of_run(run: str) -> AbstractContextManager[None]:
-    """Add the name of a run to all lines that are logged while the context lasts."""
+    """Add the name of a run to all lines that are logged in the context."""
     return contexts.setting(_run, run)
 
 
@@ -125,7 +126,7 @@ def json_lines(stream: TextIO | None = None, *, debug: bool = False) -> Iterator
     handler.setFormatter(JSONFormatter())
     handler.addFilter(is_written)
     logger = logging.getLogger("rff_dist")
-    # the root logger would write every line once more
+    # otherwise the root logger would write every line again
     propagate = logger.propagate
     logger.propagate = False
     try:

@@ -1,7 +1,9 @@
 """The partitions of Dask collections, from which a pass cuts its blocks on the workers.
 
-A partition may have many blocks, and a block rows of two partitions.
-Each is computed once in a pass, as a task that the runs with its rows share.
+A partition may have many blocks, and a block rows of two partitions. Each partition is
+computed once in a pass, as a task. Its result goes to each *run* with some of its rows:
+consecutive blocks that one task sums. Blocks that compute their own rows would compute
+a partition many times.
 """
 
 # mypy: allow-untyped-calls
@@ -21,9 +23,9 @@ from rff_dist.typing import AnyArray, frozen
 
 @frozen
 class Partitions:
-    """Consecutive partitions that are computed, as the source of a `BlockTask`."""
+    """Values of consecutive partitions, as the source of a `BlockTask`."""
 
-    #: The first row of each, and the row after the last one.
+    #: The first row of each partition, and the row after the last one.
     edges: Sequence[int]
     #: X, y and weights of the first partition, of the second, and so on.
     arrays: Sequence[Any]
@@ -55,8 +57,8 @@ def _joined(pieces: list[AnyArray]) -> AnyArray | None:
     if not pieces:
         return None
     array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    # Frames have contiguous columns, which BLAS would sum in another order, with other
-    # bits.
+    # Frames have contiguous columns, not rows. BLAS would sum them in another order,
+    # with other bits.
     return np.ascontiguousarray(array)
 
 
@@ -71,7 +73,8 @@ class PartitionTasks:
         partitions_of_blocks = [
             source.partitions(block.start, block.stop) for block in blocks
         ]
-        #: The partition in which each block begins; blocks with the same make a run.
+        #: The partition in which each block begins. Blocks that begin in the same
+        #: partition make a run.
         self._first = [numbers.start for numbers in partitions_of_blocks]
         #: How many runs still need each partition.
         self._n_uses: Counter[int] = Counter()
@@ -82,7 +85,7 @@ class PartitionTasks:
             self._n_uses.update(range(first, last.stop))
 
     def run_length(self, positions: range) -> int:
-        """Return how many of some blocks belong to the run of the first one."""
+        """Return how many blocks at these positions are in the run of the first."""
         starts = self._first[positions.start : positions.stop]
         return starts.count(starts[0])  # they are sorted
 

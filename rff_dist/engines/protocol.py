@@ -1,7 +1,7 @@
 """The protocol of engines: a function and blocks go in, the combined results come out.
 
 Every engine gives the same bits, whatever it runs on. So algorithms call `map_reduce`,
-`map_write` and `broadcast`, and are independent of threads and Dask.
+`map_write` and `broadcast`, and need not know of threads and Dask.
 """
 
 import operator
@@ -43,21 +43,21 @@ class RegionWriter(Protocol):
         """Write `array`, of shape (block.n_samples, ...), to the block's rows."""
 
 
-# An engine, and the ledger for the sums of its passes. Threads that share an engine
-# have a ledger each.
+# An engine, and the ledger for the sums of its passes. A context variable, because each
+# of the threads that share an engine has its own ledger.
 _keeping: ContextVar[tuple[Any, resuming.Ledger | None]] = ContextVar(
     "_keeping", default=(None, None)
 )
 
 
 class Engine(ABC):
-    """Run passes over blocks. Every implementation returns the same bits.
+    """Runs passes over blocks. Every implementation returns the same bits.
 
     Three rules for functions make any retry harmless: they are pure, they do not change
-    their arguments, and they pickle (closures and lambdas do, by cloudpickle). One
-    exception: a `BlockTask` of `rff_dist.data.blocks` with `adds=True` is also called
-    with the total of earlier blocks, and adds its result to that total in place. A
-    retry begins from a total that the failure did not touch.
+    their arguments, and they pickle (closures and lambdas do, by cloudpickle). There is
+    one exception: a `BlockTask` of `rff_dist.data.blocks` with `adds=True` is also
+    called with the total of earlier blocks, and adds its result to that total in place.
+    A retry begins with a total that the failure did not touch.
     """
 
     #: Called with every event of `rff_dist.engines.events`, from the thread that runs
@@ -143,7 +143,7 @@ class Engine(ABC):
     def broadcast[S](self, state: S) -> Broadcast[S]:
         """Give `state` to every worker, and check that each has the same.
 
-        All in `state` that has a method `digest()` (the state, its members or
+        Each object in `state` with a method `digest()` (the state, its members or
         attributes) must have the same digest on every worker, also on those that join
         later. Raises BroadcastError, with the worker and both digests, if not.
         """
@@ -161,10 +161,10 @@ class Engine(ABC):
         """Return the results of all blocks, combined.
 
         Like `functools.reduce(combine, (function(block, state) for block in blocks))`,
-        but in any order and grouping. A worker gets blocks in runs of consecutive
-        ones. It has at most three results in memory: its total so far, the total of its
-        present run, and the sum of both; and the result of one block, unless `function`
-        adds to the total in place, as the class describes.
+        but in any order and grouping. A worker gets runs of consecutive blocks. It has
+        at most three results in memory: its total so far, the total of its present run,
+        and the sum of both. There is a fourth, the result of one block, unless
+        `function` adds to the total in place, as the class describes.
 
         Parameters
         ----------
@@ -173,7 +173,8 @@ class Engine(ABC):
         blocks : sequence of Block
             At least one.
         state
-            What every call gets. Broadcast it first if several passes share it.
+            The second argument of every call. Broadcast it first if several passes
+            share it.
         combine : callable
             Associative and commutative to the bit, as sums of integers are; it changes
             neither argument. By default `+`.
@@ -252,7 +253,7 @@ def describe_pass(function: object, state: object) -> dict[str, Any]:
 
 
 def state_digests(state: object) -> dict[str, str]:
-    """Return the digests of all in `state` that has a method `digest()`, by place.
+    """Return the digests of all objects in `state` with a method `digest()`, by place.
 
     A place is "state[0].feature_map", for example.
     """
@@ -262,7 +263,7 @@ def state_digests(state: object) -> dict[str, str]:
 
 
 def _with_digests(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield what has a digest: a value, or its members, with its place."""
+    """Yield places and objects with a digest: a value, or else its members."""
     if isinstance(value, type):
         return
     if callable(getattr(value, "digest", None)):
@@ -278,7 +279,7 @@ def _with_digests(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         names = [field.name for field in fields(value)]
         members = {f".{name}": getattr(value, name) for name in names}
     else:
-        # Of other objects only the attributes, not what is in those.
+        # Attributes of other objects, but not the members of attributes.
         members = {
             f".{name}": member
             for name, member in getattr(value, "__dict__", {}).items()
@@ -291,10 +292,10 @@ def _with_digests(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 def begin_block[S, T](
     function: Callable[[Block, S], T], block: Block, state: S
 ) -> Callable[..., T]:
-    """Begin with a block: return the call that gives the function's result.
+    """Begin with a block, and return a call that returns the function's result.
 
-    A `BlockFunction` reads the block's rows now; of a plain function nothing runs
-    before that call.
+    A `BlockFunction` reads the block's rows now; a plain function does nothing before
+    the call.
     """
     if isinstance(function, BlockFunction):
         return function.begin(block, state)

@@ -1,10 +1,11 @@
-"""What a pass keeps of its sums in a ledger, so that a stopped job goes on from there.
+"""Keep the sums of a pass's blocks in a ledger, so that a stopped job goes on from
+them.
 
-A pass is named by a digest of all that its result depends on: the function, its state,
-the stored rows and the blocks. A run is consecutive blocks that one task sums. Whoever
-computes it keeps the sums of its first blocks now and then, in place of those that it
-kept before. Sums are exact, so the kept ones and those of the other blocks add up to
-the bits of an uninterrupted pass.
+A pass goes in; its name comes out, and the blocks whose sums a ledger has already. The
+name is a digest of all that the result depends on: the function, its state, the stored
+rows and the blocks. A *run* is consecutive blocks that one task sums. Now and then the
+task keeps the sums of the run's first blocks, in place of those that it kept before.
+Sums are exact, so kept ones and new ones add up to the bits of an uninterrupted pass.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ logger = logging.getLogger(__name__)
 #: Share of the time of summing that keeping the sums may take. A pass over 200,000 rows
 #: at D = 2,048 then takes 1.9 % more CPU time; killed half-way, it repeats 9 %.
 SHARE = 0.03
-#: Where `SHARE` allows it, a run keeps sums whenever `LEAST_SHARE` of its time so far
-#: is not kept yet, and so less often the longer it is; but at least every `LONGEST_S`
+#: If `SHARE` allows it, a run keeps sums when a stop would lose `LEAST_SHARE` of its
+#: time so far, so less often the longer it takes; but at least every `LONGEST_S`
 #: seconds.
 LEAST_SHARE = 1 / 20
 LONGEST_S = 120.0
-#: Runs that passes on several workers are cut into at most, next to the short ones at
-#: the end: each leaves a file.
+#: The most runs of a pass on several workers, without the short ones at the end: each
+#: run leaves a file.
 MOST_RUNS = 64
 
 
 def most_kept(n_blocks: int, n_workers: int, *, are_separate: bool) -> int:
-    """Return how many sums a pass keeps at most.
+    """Return the most sums that a pass keeps at a time.
 
     Workers in separate processes keep the sums of each run. A single process keeps one
     sum of all its blocks, and two while the next one is written.
     """
     if not are_separate:
         return min(n_blocks, 2)
-    # Guided self-scheduling on W workers: the blocks left fall by a factor of e with
-    # every 2W runs.
+    # Guided self-scheduling (`RunQueue`) on W workers: the number of blocks that are
+    # left falls by a factor of e with every 2W runs.
     short = 2 * n_workers * (1.0 + math.log(max(1.0, n_blocks / (2 * n_workers))))
     return min(n_blocks, MOST_RUNS + math.ceil(short)) + n_workers
 
@@ -59,9 +60,9 @@ class Run:
     """Consecutive blocks, by their positions in the pass."""
 
     positions: range
-    #: Whether a ledger has their sums already, so that they stay together.
+    #: Whether a ledger has the sum of all of them already: the run is not cut then.
     is_kept: bool = False
-    #: How many workers died while they were at these blocks.
+    #: How many workers died while they worked on these blocks.
     n_deaths: int = 0
 
 
@@ -72,16 +73,16 @@ class Ledger(Protocol):
     """
 
     def spans(self, name: str) -> list[range]:
-        """Return the stretches of blocks, by position, whose sums are kept."""
+        """Return the ranges of blocks, by position, whose sums are kept."""
 
     def find(self, name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of some blocks; None where they are gone or damaged."""
+        """Return the sums of some blocks in a tuple; None if gone or damaged."""
 
     def put(self, name: str, span: range, total: Any) -> None:
         """Keep the sums of some blocks in place of those of fewer, if there is room."""
 
     def seconds(self, total: Any) -> float:
-        """Estimate the seconds to keep some sums; infinite where that is impossible."""
+        """Estimate the seconds to keep some sums; infinite if that is impossible."""
 
     def output(self, name: str) -> Any:
         """Return where to write the rows of an unfinished writing pass, if anywhere."""
@@ -100,7 +101,8 @@ class PassLedger:
         runs = []
         start = positions.start
         while start < positions.stop:
-            # Of the sums that begin here, the longest; else up to where the next begin.
+            # If sums are kept from here on, take the longest. Else the run ends where
+            # the next kept sums begin.
             kept_stops = []
             next_starts = [positions.stop]
             for span in spans:
@@ -119,10 +121,10 @@ class PassLedger:
 
 
 class Keeper:
-    """Keep the sums of a run's first blocks, now and then.
+    """Keeps the sums of a run's first blocks, now and then.
 
-    This takes a share of the run's time, judged by what keeping took before. So large
-    sums are kept seldom.
+    This takes at most `share` of the run's time, estimated by the ledger. So large sums
+    are kept seldom.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class Keeper:
     def note(self, stop: int, total: Any, *, is_last: bool) -> None:
         """Keep the sums of the blocks before position `stop`, if it is time for that.
 
-        `is_last`: the run ends here.
+        With `is_last`, when the run ends, only the share of time decides.
         """
         now = time.perf_counter()
         interval = self._ledger.seconds(total) / self._share
@@ -160,7 +162,9 @@ def ledger_of_pass(
     state: Any,
     combine: Any,
 ) -> PassLedger | None:
-    """Return where to keep a pass's sums; None without a ledger, or without a name."""
+    """Return where to keep a pass's sums; None without a ledger, or if the pass has no
+    name.
+    """
     if ledger is None or not isinstance(function, BlockFunction):
         return None
     name = name_pass(function, blocks, state, combine)
@@ -170,7 +174,9 @@ def ledger_of_pass(
 def name_pass(
     function: Any, blocks: Sequence[Block], state: Any, combine: Any = None
 ) -> str | None:
-    """Return a digest of all that a pass depends on; None if a part is unknown."""
+    """Return a digest of all that a pass depends on; None if the content of a part is
+    unknown.
+    """
     hasher = hashlib.sha256()
     try:
         for value in (version("rff_dist"), np.__version__, function, state, combine):
@@ -183,7 +189,7 @@ def name_pass(
 
 
 class _UnknownError(Exception):
-    """A part of a pass has nothing that identifies its content."""
+    """The content of a part of a pass is unknown."""
 
 
 def _describe(value: Any, hasher: hashlib._Hash) -> None:
@@ -216,7 +222,8 @@ def _describe(value: Any, hasher: hashlib._Hash) -> None:
     elif is_dataclass(value) and not isinstance(value, type):
         _describe_all([getattr(value, member.name) for member in fields(value)], hasher)
     else:
-        # Names of lambdas, closures and local classes have a "<" and say too little.
+        # Lambdas, closures and local classes have a "<" in their names, and may differ
+        # under the same name.
         name = getattr(value, "__qualname__", "<")
         content = None if "<" in name else f"{value.__module__}.{name}"
         hasher.update(_known(content, value).encode())

@@ -1,8 +1,8 @@
-"""Cuts the blocks of a pass into runs: consecutive blocks that one task sums up.
+"""Cut the blocks of a pass into runs: consecutive blocks that one task sums up.
 
-`RunQueue` takes the blocks that no worker is at, and gives out the next run. A task for
-each block would cost the scheduler 1 ms and a worker one addition of sums; equal runs
-would leave workers idle at the end. So runs are long at first, and short in the end.
+Blocks that no worker has go into `RunQueue`; the next run comes out. A task for each
+block would cost the scheduler 1 ms and a worker one addition of sums; equal runs would
+leave workers idle at the end. So runs are long at first, and short at the end.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from rff_dist.engines import resuming
 from rff_dist.engines.partitions import PartitionTasks
 from rff_dist.engines.resuming import Run
 
-#: Seconds of the longest run, judged by the blocks so far: a run begins again when its
-#: worker dies.
+#: The most seconds of a run, estimated from the blocks so far: when a worker dies, its
+#: run begins again.
 RUN_S = 60.0
 
 
@@ -39,7 +39,9 @@ class RunQueue:
 
     @property
     def seconds_per_block(self) -> float:
-        """Mean of the blocks so far; `RUN_S` before the first: runs begin short."""
+        """The mean of the blocks so far. Before the first it is `RUN_S`, so that first
+        runs are short.
+        """
         return self._seconds / self._n_timed if self._n_timed else RUN_S
 
     def time(self, seconds: Sequence[float]) -> None:
@@ -54,7 +56,7 @@ class RunQueue:
         return self._pass_ledger.cut(positions)
 
     def put(self, runs: Sequence[Run]) -> None:
-        """Add blocks that come before all others: those with kept sums first."""
+        """Add runs in front of all others, those with kept sums first."""
         last_first = runs[::-1]
         self._uncut_runs += sorted(last_first, key=lambda run: run.is_kept)
 
@@ -82,8 +84,8 @@ class RunQueue:
         length = len(self) // (2 * n_workers)
         if self.seconds_per_block > 0:
             longest = RUN_S / self.seconds_per_block
-            # With a ledger each run leaves a file, so runs are few and long. The
-            # ledger also has a run's first blocks, so little is lost with a worker.
+            # With a ledger each run leaves a file, so runs are few and long. Little is
+            # lost with a worker, since the ledger has the sums of a run's first blocks.
             if self._pass_ledger is not None:
                 longest = max(longest, self._n_blocks / resuming.MOST_RUNS)
             length = min(length, int(longest))

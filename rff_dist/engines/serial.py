@@ -1,9 +1,8 @@
 """The serial engine: one block after another, in this process.
 
-It is the specification of every other engine: `Reduction` is also what a worker of the
-Dask engine does with a run. A plain loop would lack that the next block is read while
-one is worked on, that no more results are in memory than planned, and that an error
-names its rows.
+It is the specification of every other engine, and its `Reduction` also sums up a run on
+a worker of the Dask engine. A plain loop would not read the next block meanwhile, would
+have more results in memory than planned, and its errors would not name their rows.
 """
 
 import contextlib
@@ -103,7 +102,7 @@ class SerialEngine(protocol.Engine):
                 return _resume(reduction, blocks, runs, pass_ledger)
             except BlockFailed as error:
                 failure = error
-            # Out here, so that the error has no context.
+            # Raised outside of `except`, so that the error has no context.
             raise failure_of(failure)
 
     def close(self) -> None:
@@ -154,7 +153,7 @@ def announce_resumed(
 
 
 class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never seen by a caller
-    """Carry the error of a block, as its cause, from the worker or this process."""
+    """Carries the error of a block, as its cause, from the worker or this process."""
 
     def __init__(self, block: Block, worker: str | None = None) -> None:
         super().__init__(block, worker)
@@ -164,7 +163,7 @@ class BlockFailed(Exception):  # noqa: N818  # the carrier of an error, never se
 
 @frozen
 class Reduction[S, T]:
-    """How blocks are reduced one after another, while the next one is read."""
+    """Reduces blocks one after another, while the next one is read."""
 
     function: Callable[[Block, S], T]
     state: S
@@ -182,9 +181,10 @@ class Reduction[S, T]:
     ) -> T:
         """Reduce a run of blocks that begins at position `first` of the pass.
 
-        The list `total` has the total of the blocks before, or nothing; in the end it
-        has that of these too. `keeper` notes the total after each block but the last.
-        Raises BlockFailed from the error of `function`.
+        The list `total` has the total of earlier blocks, or is empty; at the end it has
+        the total of these blocks too. It is a list so that no other name keeps an old
+        total in memory. `keeper` notes the total after each block but the last. Raises
+        BlockFailed from the error of `function`.
         """
         adds = isinstance(self.function, BlockTask) and self.function.adds
         total = [] if total is None else total
@@ -194,8 +194,8 @@ class Reduction[S, T]:
         ) as begun:
             for stop, (block, begin) in enumerate(begun, first + 1):
                 start = time.perf_counter()
-                # A name that outlives the merge keeps one more result, or block, in
-                # memory.
+                # Names are deleted before the next step: each would keep one more
+                # result, or block, in memory.
                 try:
                     finish = begin()
                     waited = time.perf_counter() - start
@@ -214,7 +214,7 @@ class Reduction[S, T]:
         return total[0]
 
 
-# Reading took 0.1 to 0.4 s of a pass over 10⁶ rows, in which no core worked.
+# Without this, a pass over 10⁶ rows waited 0.1 to 0.4 s for its rows, with idle cores.
 def _begin_ahead[S, T](
     function: Callable[[Block, S], T], blocks: Sequence[Block], state: S
 ) -> Generator[tuple[Block, Callable[[], Callable[..., T]]]]:
@@ -226,7 +226,7 @@ def _begin_ahead[S, T](
     if len(blocks) == 1:  # starting a thread takes longer than predicting a row
         yield blocks[0], partial(protocol.begin_block, function, blocks[0], state)
         return
-    # so that the reader has the number of threads of `using_threads` too
+    # with the context, the reader's thread has the number of threads by `using_threads`
     context = copy_context()
     with ThreadPoolExecutor(1, "rff-dist-reader") as reader:
 
@@ -240,7 +240,7 @@ def _begin_ahead[S, T](
             reading = next_reading
             if next_block is not None:
                 next_reading = read(next_block)
-            yield block, reading.result  # storage bounds its reading
+            yield block, reading.result  # no time-out: storage bounds each read
 
 
 def failure_of(failed: BlockFailed) -> BaseException:

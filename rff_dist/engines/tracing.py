@@ -1,8 +1,9 @@
-"""Spans and rates by OpenTelemetry: of a job, its steps, passes, and runs of blocks.
+"""Send spans and rates of jobs, steps, passes and runs of blocks by OpenTelemetry.
 
-A process sends them if its environment has OTEL_EXPORTER_OTLP_ENDPOINT, or if its
-program has configured OpenTelemetry's SDK. Otherwise nothing of OpenTelemetry is
-imported. A worker that sends them joins the trace of the pass that it works for.
+Names and attributes go in. A process sends them if its environment has
+OTEL_EXPORTER_OTLP_ENDPOINT, or if its program has configured OpenTelemetry's SDK.
+Otherwise nothing of OpenTelemetry is imported. A worker's spans belong to the trace of
+the pass that it works on.
 """
 
 from __future__ import annotations
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-#: Spans that the tasks of a pass get, about: each `n_blocks / MOST_SPANS`-th task has
-#: one.
+#: About how many tasks of a pass have a span: each `n_blocks / MOST_SPANS`-th.
 MOST_SPANS = 100
 _UNITS = {"rows_per_second": "{row}/s", "bytes_per_second": "By/s", "storage_wait": "1"}
 
 
-# What takes spans, and what takes the latest rates by name.
+# The tracer for spans, and a gauge for each rate by name.
 type _Sinks = tuple[Tracer, Mapping[str, Any]]
 
 
@@ -46,17 +46,20 @@ def _sinks() -> _Sinks | None:
     if sdk is not None:
         from opentelemetry import metrics, trace
 
-        of_program = trace.get_tracer_provider()
-        if isinstance(of_program, sdk.TracerProvider):
-            return _sinks_of(of_program, metrics.get_meter_provider())
+        program_tracers = trace.get_tracer_provider()
+        if isinstance(program_tracers, sdk.TracerProvider):
+            return _sinks_of(program_tracers, metrics.get_meter_provider())
     if not os.environ.get(ENDPOINT):
         return None
-    return _own()
+    return _endpoint_sinks()
 
 
 @cache
-def _own() -> _Sinks | None:
-    """Return what sends to the endpoint, apart from what a program configures later."""
+def _endpoint_sinks() -> _Sinks | None:
+    """Return sinks that send to the endpoint in the environment.
+
+    They are not set as OpenTelemetry's global ones, which a program may still set.
+    """
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
             OTLPMetricExporter,
@@ -94,7 +97,7 @@ def _sinks_of(tracers: TracerProvider, meters: MeterProvider) -> _Sinks:
 
 @contextmanager
 def span(name: str, /, **attributes: Any) -> Iterator[None]:
-    """Trace what happens in the context, and the kind of an error that leaves it."""
+    """Trace the work in the context, and the kind of an error that leaves it."""
     sinks = _sinks()
     if sinks is None:
         yield
@@ -122,7 +125,7 @@ def _named(attributes: Facts) -> dict[str, Any]:
 
 
 def note(**attributes: Any) -> None:
-    """Add attributes to the span at work."""
+    """Add attributes to the current span."""
     if is_on():
         from opentelemetry import trace
 
@@ -130,7 +133,7 @@ def note(**attributes: Any) -> None:
 
 
 def tell(event: str, **attributes: Any) -> None:
-    """Add an event to the span at work."""
+    """Add an event to the current span."""
     if is_on():
         from opentelemetry import trace
 
@@ -138,19 +141,19 @@ def tell(event: str, **attributes: Any) -> None:
 
 
 def fail(error: BaseException) -> None:
-    """Mark the span at work as failed."""
+    """Mark the current span as failed."""
     if is_on():
         from opentelemetry import trace
 
         cause = error if isinstance(error, RFFDistError) else error.__cause__ or error
-        at_work = trace.get_current_span()
-        at_work.set_attribute("error.type", kind_of(cause))
+        current = trace.get_current_span()
+        current.set_attribute("error.type", kind_of(cause))
         message = without_secrets(f"{type(cause).__name__}: {cause}")
-        at_work.set_status(trace.Status(trace.StatusCode.ERROR, message))
+        current.set_status(trace.Status(trace.StatusCode.ERROR, message))
 
 
 def measure(label: str, **rates: float) -> None:
-    """Take rates of the pass `label` as its latest: those of `_UNITS`."""
+    """Send the latest rates of the pass `label`; their names are in `_UNITS`."""
     sinks = _sinks()
     if sinks is not None:
         _, gauges = sinks
@@ -159,7 +162,7 @@ def measure(label: str, **rates: float) -> None:
 
 
 def ids() -> dict[str, str]:
-    """Return `trace_id` and `span_id` of the span at work; nothing if there is none."""
+    """Return `trace_id` and `span_id` of the current span; empty if there is none."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     context = None if trace is None else trace.get_current_span().get_span_context()
     if context is None or not context.is_valid:
@@ -175,16 +178,16 @@ def ids() -> dict[str, str]:
 
 @frozen
 class ParentSpan:
-    """The span of a pass, as its tasks get it."""
+    """The span of a pass, for its tasks on workers."""
 
     #: W3C's headers, `traceparent` among them.
     carrier: Mapping[str, str]
-    #: One task of so many has a span.
+    #: Each `every`-th task has a span.
     every: int
 
     @contextmanager
     def task(self, number: int, name: str, **attributes: Any) -> Iterator[None]:
-        """Do a task of the pass, one of `every` in a span of its own."""
+        """Continue the pass's trace in a task, with a span for each `every`-th one."""
         if not is_on():
             yield
             return
@@ -202,7 +205,7 @@ class ParentSpan:
 
 
 def parent(n_blocks: int) -> ParentSpan | None:
-    """Return the span at work, for the tasks of a pass over so many blocks."""
+    """Return the current span, for the tasks of a pass over so many blocks."""
     if not ids():
         return None
     from opentelemetry import propagate

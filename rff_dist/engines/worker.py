@@ -1,8 +1,9 @@
-"""What the Dask engine sends to workers: state, and tasks that sum up runs of blocks.
+"""Code that the Dask engine runs on workers: tasks that sum up runs of blocks.
 
-`run_blocks` is the task. The state and the function come as `Parcel`s, which check that
-a worker has the same digests as the client. A plain Dask task would lack these checks,
-would hang on data of frozen workers, and would go on when no one wants its result.
+The state, the function and a run of blocks go into the task `run_blocks`; a total comes
+out. State and function come as `Parcel`s, which check that a worker has the same
+digests as the client. A plain Dask task would lack these checks, would hang on data of
+frozen workers, and would go on when no one wants its result.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="no-any-return"
@@ -31,16 +32,16 @@ from rff_dist.engines.partitions import Partitions
 from rff_dist.numerics import machine
 from rff_dist.typing import frozen
 
-#: A worker reports the blocks that it has done every so many seconds at most.
+#: A worker waits so many seconds between two reports on finished blocks.
 REPORT_S = 0.5
 
 #: A block's position, and the seconds that it took and that it waited for its rows.
 type Timing = tuple[int, float, float]
 
 # BLAS threads and the pool of the feature map belong to the process, so only one block
-# at a time may use them. The memory, too, is planned for the results of one run, or one
-# merge, at a time. This wait has no bound, because it is for work of this process: a
-# run that no one wants ends after its block.
+# at a time may use them. Memory, too, is planned for one run or one merge at a time.
+# The wait for this lock has no bound, because it waits for this process only: a run
+# that no one wants ends after its block.
 _one_run_at_a_time = threading.Lock()
 
 
@@ -48,11 +49,11 @@ _one_run_at_a_time = threading.Lock()
 
 
 class Parcel:
-    """A value on its way to workers, each of which unpickles it in its first task.
+    """A value on its way to workers; each unpickles it in its first task.
 
-    Between workers it travels pickled. Dask takes an error of unpickling, such as that
-    of a dataset which one worker cannot open, for an error of the network, and fetches
-    the value again and again.
+    Between workers it travels pickled. Unpickling may fail, for a dataset that one
+    worker cannot open. Dask would take that for an error of the network, and fetch the
+    value again and again.
     """
 
     def __init__(self, pickled: bytes, expected_digests: dict[str, str]) -> None:
@@ -68,14 +69,16 @@ class Parcel:
 
     @property
     def value(self) -> Any:
-        """The value; an error of this package or ClusterError if it cannot be read."""
-        with self._unpickling:  # takes as long as opening a dataset
+        """The value; raises an error of this package, or ClusterError, if it cannot be
+        unpickled.
+        """
+        with self._unpickling:  # once, as it takes as long as opening a dataset
             return self._value
 
     @cached_property
     def _value(self) -> Any:
         try:
-            # It comes from the client, like the tasks, which can run code here anyway.
+            # Safe: the bytes come from the client, whose tasks run code here anyway.
             value = cloudpickle.loads(cast("bytes", self._pickled))
         except errors.RFFDistError as error:
             error.add_note(f"raised on worker {_worker_address()}")
@@ -86,7 +89,7 @@ class Parcel:
                 f" pass: {type(error).__name__}: {error}; install the same packages"
                 " there as here"
             ) from error
-        self._pickled = None  # one of the two is enough
+        self._pickled = None  # frees memory; `__reduce__` can pickle the value again
         return value
 
     @cached_property
@@ -125,9 +128,9 @@ def pickle_value(value: object, name: str) -> bytes:
 
 
 def place_beside(_: Parcel, pickled: bytes) -> Parcel:
-    """Make a parcel where another one is.
+    """Return a parcel, made by a task that takes another parcel as its argument.
 
-    So a worker that reaches no other has both of them, or none.
+    So both are on the same worker: a worker that reaches no other has both, or none.
     """
     return Parcel(pickled, {})
 
@@ -142,12 +145,13 @@ def check_state(state: Parcel) -> None:
 
 @frozen
 class PassDefinition:
-    """What all tasks of a pass share."""
+    """The same for all tasks of a pass: its function, and where tasks report to."""
 
     function: Callable[[Any, Any], Any]
     combine: Callable[[Any, Any], Any]
-    #: Dask's topic, on which workers report to this engine, and the pass's name there.
+    #: Dask's topic, on which workers report to this engine.
     topic: str
+    #: A unique text that names the pass in reports.
     number: str
     label: str
     #: Where the sums of runs are kept.
@@ -157,16 +161,16 @@ class PassDefinition:
 
 
 class SumsLostError(Exception):
-    """The ledger's sums of a run are gone, so its blocks are for all workers again."""
+    """The ledger's sums of a run are gone; its blocks must be summed up again."""
 
 
 class _UnwantedError(Exception):
-    """End a run that no one waits for."""
+    """Ends a run that no one waits for."""
 
 
 @frozen
 class BlockRun:
-    """Consecutive blocks that a task sums, from the position `first` of the pass on."""
+    """Consecutive blocks that a task sums; the first has the position `first`."""
 
     first: int
     blocks: Sequence[Block]
@@ -188,19 +192,20 @@ def run_blocks(
     Parameters
     ----------
     total_numbers : sequence of int
-        Totals to add, by the numbers of their tasks: Dask would fetch an argument again
-        and again from a worker that is out of reach.
+        Totals to add, by the numbers of their tasks. They are no arguments, because
+        Dask would try without end to fetch those from a worker that does not answer.
     total_before : sequence
-        This worker's total, if it was not done when this task was given out.
+        This worker's total, if its task was not done when this one was submitted; else
+        empty.
     edges, arrays
         The run's `Partitions`, if other tasks made the rows.
 
     Raises
     ------
     TotalLostError
-        If a total is out of reach.
+        If a total cannot be fetched.
     SumsLostError
-        If the ledger's sums are.
+        If the ledger's sums are gone.
     """
     definition: PassDefinition = definition_parcel.value
     if arrays:
@@ -227,8 +232,8 @@ def run_blocks(
             failure.__cause__ = _picklable(cast("Exception", error.__cause__))
         else:
             return reduce(definition.combine, sums)
-    # Raised out here, it has no context, which would be pickled next to the cause and
-    # might not be picklable.
+    # Raised outside of `except`, so that it has no context: that would be pickled with
+    # it, and might not be picklable.
     raise failure
 
 
@@ -250,7 +255,7 @@ def _in_trace(
 def _sum_up(
     definition: PassDefinition, state: Any, run: BlockRun, report: _Report
 ) -> Any:
-    """Return the sums of a run: those of the ledger, or new ones, which it may keep."""
+    """Return the sums of a run, from the ledger if they are kept there, else new."""
     reduction = serial.Reduction(
         definition.function, state, definition.combine, report.done
     )
@@ -273,7 +278,7 @@ def _sum_up(
 
 
 class _Report:
-    """Tell the client now and then which blocks of a run are done."""
+    """Tells the client now and then which blocks of a run are done."""
 
     def __init__(
         self, definition: PassDefinition, worker: distributed.Worker, first: int
@@ -296,8 +301,8 @@ class _Report:
     def send(self) -> None:
         timings = self._timings
         self._timings = []
-        # This goes out before the end of the task, on the same stream, so the client
-        # knows it by then.
+        # This message goes on the same stream as the end of the task, and before it. So
+        # the client has it when the task is done.
         self._worker.log_event(
             self._definition.topic,
             (self._definition.number, self._worker.address, timings),
@@ -330,9 +335,9 @@ def _worker_address() -> str:
 
 
 def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Any]:
-    """Split a task into the source of its rows, a Dask collection, and the rest.
+    """Split a task into the Dask collection that its rows come from, and the rest.
 
-    The source is None, and the rest the whole task, if other rows are read.
+    If its rows come from elsewhere, return None and the whole task.
     """
     if isinstance(function, protocol.WriteTask):
         source, task = take_apart(function.function)
@@ -344,7 +349,8 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Any]:
         return None, function
     source = cast("Any", function.source)
     compute = function.compute
-    # rows of another source, and something next to them
+    # A dataset may extend another one, by targets for example: its addition to the rows
+    # becomes a part of the computation.
     while source.extends is not None:
         source, addition = source.extends
         compute = partial(_complete, addition, compute)
@@ -373,8 +379,8 @@ def _complete(
 # -- the log of workers
 
 _TASKS = (place_beside, run_blocks, cloudpickle.dumps, check_state)
-# What distributed.worker logs with a traceback when its heartbeat or farewell meets a
-# closed connection.
+# Messages of distributed.worker, logged with a traceback if the connection is closed
+# when it sends a heartbeat or says goodbye.
 _SCHEDULER_LOST = (
     "Failed to communicate with scheduler",
     "Failed to log closing event",
@@ -382,11 +388,10 @@ _SCHEDULER_LOST = (
 
 
 class SayOnce(distributed.WorkerPlugin):
-    """Keep out of an embedded worker's log what the client says itself.
+    """Keeps errors out of an embedded worker's log that the client raises itself.
 
-    These are failures of a pass, which the client raises, and lost connections to the
-    scheduler: either the client closes the cluster on purpose, or its pass ends with
-    ClusterLostError.
+    These are failures of a pass, and lost connections to the scheduler: either the
+    client closes the cluster on purpose, or its pass ends with ClusterLostError.
     """
 
     name = "rff_dist-say-once"
