@@ -140,7 +140,7 @@ def some(values: Sequence[Any]) -> str:
     return shown + (f" … ({len(values)})" if len(values) > 8 else "")
 
 
-def scores_words(name: str, values: Any, deviations: Any = None) -> str:
+def words_by_target(name: str, values: Any, deviations: Any = None) -> str:
     """Return `score_words` of an error, or of those of several targets."""
     if not isinstance(values, list):
         values = [values]

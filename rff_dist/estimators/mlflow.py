@@ -135,7 +135,9 @@ def _mirror(model: versions.RegisteredModel) -> None:
 
 def _log(model: kinds.AnyModel, version: versions.Version | None, name: str) -> Any:
     mlflow = _mlflow()
-    params: Summary = {key: str(value) for key, value in kinds.chosen_of(model).items()}
+    params: Summary = {
+        key: str(value) for key, value in kinds.chosen_parameters(model).items()
+    }
     params["n_components"] = model.feature_map.n_components
     params["digest"] = model.digest()
     mlflow.log_params(params)

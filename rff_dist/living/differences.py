@@ -1,9 +1,10 @@
 """Find the rows that differ between two versions of a dataset.
 
-A model's sums are of the version that it was trained on. To update them, rows that were
-corrected or deleted since must be subtracted as they were, and corrected rows added as
-they are. Only chunks that differ are read, so the cost grows with the changes and not
-with the data.
+A dataset and an earlier version of it go in; row numbers and rows come out. A model's
+sums contain the rows of the version that it was trained on. To update them, rows that
+were corrected or deleted since must be subtracted with their old values, and corrected
+rows added with their new ones. Only chunks that differ are read, so the cost grows with
+the changes and not with the data.
 """
 
 import logging
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 MAX_COMPARED_ROWS = 2**22  # both versions of these rows are in memory as bytes
 
+#: The earlier version, the later one, and the rows in chunks that differ.
 type Versions = tuple[datasets.ZarrDataset, datasets.ZarrDataset, list[Range]]
 
 
@@ -30,21 +32,20 @@ type Versions = tuple[datasets.ZarrDataset, datasets.ZarrDataset, list[Range]]
 class Differences:
     """How a later version of the data differs from the one that a model was trained on.
 
-    With default values: the versions were not compared, or nothing differs.
+    With default values, the versions were not compared, or nothing differs.
     """
 
     #: The version that the model was trained on, and the later one. They share a cache,
-    #: so a chunk of both is read from the store only once.
+    #: so a chunk that is in both is read only once.
     before: Dataset | None = None
     after: Dataset | None = None
     #: Row numbers of `before` whose values are now different or gone.
     changed: tuple[Range, ...] = ()
-    #: Rows that entered in the places of others, not at the end; None if there are
-    #: none.
+    #: Rows to add at changed places, without appended ones; None if there are none.
     replacements: ArrayDataset | None = None
     #: Rows that the model contains and the data no longer have; None if there are none.
     removals: ArrayDataset | None = None
-    #: Present numbers of rows that only moved, which are no replacements or removals.
+    #: Present numbers of rows that only moved: they are neither added nor removed.
     moved_to: tuple[int, ...] = ()
 
 
@@ -58,17 +59,18 @@ def find_differences(
 ) -> Differences | None:
     """Compare a dataset with the earlier version that a model was trained on.
 
-    `missing` are rows of that version that the model lacks, and `start` is the first
-    row that it is to have. With `only_appended` the old rows are known to be unchanged,
-    and nothing is read. Returns None if the dataset keeps no versions, or that version
-    has expired. Raises StatisticsError if more rows differ than fit into memory.
+    `missing` are rows of that version that the model's sums lack, and `start` is the
+    first row that they are to contain now. With `only_appended` the old rows are known
+    to be unchanged, and nothing is read. Returns None if the dataset keeps no versions,
+    or that version has expired. Raises StatisticsError if more rows differ than fit
+    into memory.
     """
     versions = _open_versions(dataset, version)
     if versions is None:
         return None
     before, after, spans = versions
     if only_appended:
-        # the model's rows are the same in both, so the later version is read for them
+        # the old rows are the same in both versions, so one dataset serves as both
         return Differences(after, after)
     if count_rows(spans) > MAX_COMPARED_ROWS:
         raise StatisticsError(
@@ -86,13 +88,13 @@ def find_differences(
         # compared as bytes, because NaN does not equal itself
         is_changed[:n_common] = (old[:n_common] != new).any(axis=1)
 
-    is_held = ~contain_rows(missing, old_numbers)
+    is_in_model = ~contain_rows(missing, old_numbers)
     is_wanted = new_numbers >= start
-    leaving = np.flatnonzero(is_changed & is_held).tolist()
+    leaving = np.flatnonzero(is_changed & is_in_model).tolist()
     entering = np.flatnonzero(is_changed[:n_common] & is_wanted).tolist()
 
-    # A row that leaves one place and enters another has moved. There may be several
-    # equal rows, so each content has a list of places.
+    # A row that leaves one place and enters another has moved. Rows may be equal, so
+    # each content has a list of places, by position in `old` or `new`.
     unmatched = defaultdict[bytes, list[int]](list)
     for place in leaving:
         unmatched[old[place].tobytes()].append(place)
@@ -121,7 +123,7 @@ def find_differences(
 def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) -> bool:
     """Return whether rows `start:stop` are the same in another version of the dataset.
 
-    False if that is not known: there are no versions, or that one has expired.
+    False also if that is unknown: there are no versions, or that one has expired.
     """
     versions = _open_versions(dataset, version)
     if versions is None:
@@ -136,12 +138,12 @@ def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) ->
 
 
 def take_rows(dataset: Dataset, numbers: IntArray) -> ArrayDataset | None:
-    """Read single rows into memory as a dataset; None without any."""
+    """Read single rows into memory as a dataset; None for no rows."""
     if not len(numbers):
         return None
     X, y, weight = dataset.take(numbers)
     if y is not None and dataset.one_dimensional:
-        # rows have y with two axes; the dataset made of them needs it as it was stored
+        # `take` returns y with two axes, and a stored vector must stay one
         y = y[:, 0]
     return ArrayDataset(X, y, weight, attributes=dataset.attributes)
 
@@ -162,7 +164,9 @@ def _open_versions(dataset: Dataset, version: str | None) -> Versions | None:
 def _read_bytes(
     dataset: datasets.ZarrDataset, spans: Sequence[Range]
 ) -> tuple[IntArray, AnyArray]:
-    """Return the numbers of existing rows, and each one's values as bytes."""
+    """Return the numbers of the rows in `spans` that exist, and a row of bytes for
+    each.
+    """
     numbers = [np.empty(0, np.int64)]
     contents = []
     for start, stop in spans:

@@ -1,20 +1,21 @@
 """Test whether new rows follow the distribution of the rows that a model has.
 
-In go sums over both sets of rows, out comes a p-value of each of three tests. Since the
-rows themselves are not needed, the passes of an update give the tests for free.
+Sums over both sets of rows go in; three tests come out, each with a p-value. Since the
+rows themselves are not needed, the passes of an update give the tests for free. Z are
+the rows' features, z one row of them.
 
 - The inputs as a whole: the squared distance of the mean embeddings Z'1/n of both sets
   (MMD²). Without drift it is distributed as a weighted sum of chi-squares with one
   degree of freedom. The weights are the eigenvalues of the covariance of z, times
   (1/n₁ + 1/n₂). The tail follows from the first three cumulants, without eigenvalues.
-- Each column: its mean, judged by the larger of the two sets' standard deviations, so
-  that a column with rare values raises no alarm if the new rows happen to have none. Of
-  a column of categories, the number of new rows of each level. The smallest p-value
-  counts, with Šidák's correction.
+- Each column: its mean, compared by the larger of the two sets' standard deviations, so
+  that a column with rare values raises no alarm if the new rows happen to have none. In
+  a column of categories, the number of new rows of each level (category). The smallest
+  p-value counts, with Šidák's correction.
 - The errors: are the model's squared errors larger than on held-out rows?
 
-They share the level by Bonferroni's inequality. They are asymptotic: with fewer than
-some 50 rows the levels are rough.
+The tests share the significance level by Bonferroni's inequality. They are asymptotic:
+with fewer than some 50 rows the significance is rough.
 
 References
 ----------
@@ -51,14 +52,15 @@ _N_LISTED = 20  # columns
 
 @frozen(eq=False)
 class ScoringState:
-    """What the pass needs: the model, and how rows are summed."""
+    """The state of the pass: the model, and how rows are summed."""
 
     model: predicting.LinearModel
-    #: In the model's features and on its grids, without Z'Z.
+    #: Sums with the model's features and grids, without Z'Z.
     sums: accumulate.Accumulation
     #: Shape (n_features + n_targets,); moments are summed about it, see `Moments`.
     pivot: FloatArray
-    #: The model's codes of the rows' levels, see `model_rows.codes_between`.
+    #: For each column of categories the model's code, by the dataset's code; see
+    #: `model_rows.codes_between`.
     codes: Mapping[int, FloatArray]
 
 
@@ -66,13 +68,13 @@ class ScoringState:
 class NewRowSums:
     """Sums over new rows, before they enter the model; `+` joins two sets of rows."""
 
-    #: Of the model, which was not trained on the rows.
+    #: The model's errors; it was not trained on the rows.
     errors: evaluation.Errors
-    #: Without Z'Z.
+    #: Sums without Z'Z.
     statistics: RidgeStatistics
-    #: Of the columns [X, y].
+    #: Moments of the columns [X, y].
     moments: Moments
-    #: The lists that levels are counted by.
+    #: For each column of categories the list of levels: counts are in its order.
     levels: Levels
 
     def __add__(self, other: Self) -> Self:
@@ -86,9 +88,9 @@ class NewRowSums:
 
 
 def score_rows(rows: blocks.Rows, state: ScoringState) -> NewRowSums:
-    """Return a block's sums; raises DataError without targets, or as others do."""
-    # Rows have the codes of the dataset's lists of levels, by which moments and
-    # features are summed; the model predicts by the codes of its own lists.
+    """Return a block's sums; DataError if it has no targets, or unusable values."""
+    # Moments and features are summed with the dataset's codes of levels, as the rows
+    # have them; the model predicts with its own codes.
     recoded = model_rows.recode(state.codes, rows)
     levels = state.sums.feature_map.levels
     return NewRowSums(
@@ -107,7 +109,7 @@ def embedding_drift(
 ) -> float:
     """Return the p-value of ‖Z₁'1/n₁ − Z₂'1/n₂‖², O(n_components³).
 
-    `together`: sums with Z'Z over both sets, without removed rows. Each set has
+    `together` has sums with Z'Z over both sets, without removed rows. Each set has
     positive weight.
     """
     difference = old.Zt1() / old.sum_of_weights - new.Zt1() / new.sum_of_weights
@@ -118,7 +120,9 @@ def embedding_drift(
 
 
 def _effective_rows(statistics: RidgeStatistics) -> float:
-    """Return how many rows of weight 1 tell as much; for precisions a lower bound."""
+    """Return the number of rows of weight 1 with the same information; a lower bound if
+    weights are precisions.
+    """
     spec = statistics.spec
     largest = 1.0 if spec.frequency_weights else 2.0**spec.weight_exponent
     return statistics.sum_of_weights / largest
@@ -128,8 +132,8 @@ def chi_squares_tail(value: float, matrix: FloatArray) -> float:
     """Return P(Σ λᵢχ²₁ > value) for the eigenvalues λ of a symmetric matrix.
 
     A shifted and scaled chi-square with the same three cumulants replaces the sum
-    (Buckley & Eagleson 1988). Those of λ·χ²₁ are λ, 2λ² and 8λ³, those of independent
-    terms add up, and sums of powers of λ are traces.
+    (Buckley & Eagleson 1988). The cumulants of λ·χ²₁ are λ, 2λ² and 8λ³. Cumulants of
+    independent terms add up, and sums of powers of λ are traces.
     """
     mean = float(np.trace(matrix))
     variance = 0.0
@@ -140,10 +144,10 @@ def chi_squares_tail(value: float, matrix: FloatArray) -> float:
         # tr A² = Σ a_ij², and tr A³ = Σ a_ij·(A·A)_ij
         variance += 2 * float(np.vdot(strip, strip))
         third += 8 * float(np.vdot(strip, strip @ matrix))
-    if not third > 0:  # features that are all constant
+    if not third > 0:  # all features are constant
         return 1.0 if value <= blocks.ROUNDING else 0.0
-    # false alarms at the 5 % level: 4.3 % of 400, and 3.5 % on log-normal columns
-    # a chi-square of ν degrees has the skewness √(8/ν)
+    # A chi-square of ν degrees of freedom has the skewness √(8/ν). Measured false
+    # alarms at 5 %: 4.3 % of 400 sets, and 3.5 % with log-normal columns.
     freedom = 8 * variance**3 / third**2
     matched = freedom + (value - mean) * np.sqrt(2 * freedom / variance)
     return float(scipy.special.chdtrc(freedom, max(0.0, matched)))
@@ -151,7 +155,7 @@ def chi_squares_tail(value: float, matrix: FloatArray) -> float:
 
 # -- columns and errors
 
-# of quotients by a standard error of 0, which `np.where` replaces
+# silences divisions by a standard error of 0, whose results `np.where` replaces
 _ignoring_zeros = np.errstate(divide="ignore", invalid="ignore")
 
 
@@ -161,12 +165,13 @@ def column_shifts(
 ) -> tuple[FloatArray, FloatArray]:
     """Test each column's mean, or the levels of a category, O(n_features).
 
-    Returns how far each column moved, and p-values, both of shape (n_features,). Means
-    move in standard deviations of the old rows, infinitely if a constant changed. Of a
-    category it is the share of the rows that changed their level.
+    Returns how far each column moved, and p-values, both of shape (n_features,). The
+    shift of a mean is in standard deviations of the old rows, and infinite if a
+    constant changed. For a category it is the share of the rows in other levels than
+    before.
     """
     shift = new.mean - old.mean
-    # columns that are constant by now differ by rounding alone, which is no shift
+    # A difference by rounding is no shift, such as that of a constant column.
     rounding = np.maximum(4 * EPS * np.abs(old.mean), old.rounding)
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
     error = _standard_error(old.second, new.second, old.n_samples, new.n_samples)
@@ -183,11 +188,12 @@ def column_shifts(
 
 
 def level_test(old: IntArray, new: IntArray) -> float:
-    """Return the p-value of equal shares of levels, by the rows of each level.
+    """Return the p-value of equal shares of levels, by the numbers of rows per level.
 
-    Any row is new with the same probability, so the number of new rows of a level is
-    binomial: a test that is exact for rare levels and new ones, where Pearson's
-    chi-square raises false alarms, and too careful for those of half of the rows.
+    Without drift each row is new with the same probability, so the number of new rows
+    of a level is binomial. This test is exact for rare and new levels, for which
+    Pearson's chi-square raises false alarms. It raises too few for a level that half of
+    the rows have.
     """
     totals = old + new
     share = new.sum() / totals.sum()
@@ -207,21 +213,21 @@ def error_drift(old: evaluation.Errors, new: evaluation.Errors) -> float:
     error = _standard_error(
         old.squares_variance, new.squares_variance, old.n_effective, new.n_effective
     )
-    # The gamma distribution is that of squared normal values: by the normal one alone,
-    # one new row raises an alarm in one of six cases without drift.
+    # Squared normal errors have a gamma distribution. With the normal approximation
+    # alone, one new row raises an alarm in one of six cases without drift.
     shape = (before / error) ** 2
     gamma = scipy.special.gammaincc(shape, shape * now / before)
     normal = scipy.special.ndtr((before - now) / error)
-    # without errors the gamma tail is NaN, and `fmax` returns the normal one
+    # if all errors are 0, the gamma tail is NaN, and `fmax` returns the normal one
     return _smallest(np.where(now <= before, 1.0, np.fmax(normal, gamma)))
 
 
 def _standard_error(
     old: FloatArray, new: FloatArray, n_old: Any, n_new: Any
 ) -> FloatArray:
-    """Return the error of a difference of means from the variances of both sets.
+    """Return the standard error of a difference of means, from both sets' variances.
 
-    That of the new set counts as at least that of the old one.
+    The new set's variance counts as at least the old one's.
     """
     old = np.maximum(old, 0.0)
     return np.asarray(np.sqrt(old / n_old + np.maximum(old, new) / n_new))

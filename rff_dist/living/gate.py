@@ -1,10 +1,11 @@
 """The gate: compare two models on rows that neither was trained on.
 
-The champion is the current model; the challenger is the model with the new rows, which
-may replace it. They are compared on test data if there are any, else on the newest
-fifth of the rows that both have, at most 10,000. These rows were accepted before, so
-that a batch with wrong targets cannot vouch for itself. Both models are solved without
-them, from exact differences of sums; the published model has them too.
+The current model (the champion) and the model with the new rows (the challenger) go in;
+a verdict comes out: whether the challenger may replace the champion. They are compared
+on test data if there are any, else on the newest fifth of the rows that both have, at
+most 10,000. These rows were accepted before: compared on its own rows, a batch with
+wrong targets would pass. Both models are solved without them, from exact differences of
+sums; the published model contains them.
 """
 
 from collections.abc import Mapping
@@ -40,10 +41,11 @@ HELD_OUT_ROWS = 10_000
 # Probability that the gate refuses a good challenger by chance. At this level paired
 # differences refused none of 80 good batches; the plain ratio of errors up to 1 in 4.
 _DOUBT = 0.01
-# alpha over the floor, above which directions below the floor count by a ten-thousandth
+# The floor is the rounding error of Z'Z's eigenvalues. If alpha is more than this
+# multiple of it, directions below the floor change a solution by 1/10,000 at most.
 _FAR = 1e4
-_LARGEST_SQUARE = 1e70  # of an error: its square can still be weighted and summed
-_NEGLIGIBLE = 1e-6  # of a target's variance: smaller errors are treated as equal
+_LARGEST_SQUARE = 1e70  # squared errors are cut here, so that d² does not overflow
+_NEGLIGIBLE = 1e-6  # errors below this share of a target's variance count as equal
 
 
 @frozen(eq=False)
@@ -52,10 +54,10 @@ class GateRows:
 
     dataset: Dataset
     blocks: list[Block]
-    #: Of these rows, to be subtracted from each model's; None for test data.
+    #: Sums of these rows, to be subtracted from each model's; None for test data.
     sums: ridge_statistics.RidgeStatistics | None
     champion: predicting.LinearModel
-    #: The champion's, on these rows.
+    #: The champion's errors on these rows.
     errors: evaluation.Errors
 
     @property
@@ -77,9 +79,10 @@ def hold_out(
 ) -> GateRows:
     """Choose rows to compare models on, and measure the champion's errors there.
 
-    They are those of `test`, or else the newest rows that a model with `rows` shares
-    with the champion, which is then solved without them. Raises DataError if test data
-    do not fit the model, or lack targets; StatisticsError if the models share no row.
+    These are the rows of `test`, or else the newest rows that the champion has and the
+    challenger, the model with `rows`, keeps; the champion is then solved without them.
+    Raises DataError if test data do not fit the model, or lack targets; StatisticsError
+    if the models share no row.
     """
     sums = None
     if test is not None:
@@ -91,8 +94,8 @@ def hold_out(
         shared = rows.shared(champion)
         n_wanted = max(1, min(count_rows(shared) // HELD_OUT_SHARE, HELD_OUT_ROWS))
         newest = newest_rows(shared, n_wanted)
-        # In memory: between corrections lie thousands of short ranges, and each would
-        # be a block to read.
+        # Read into memory: after corrections there may be thousands of short ranges,
+        # and each would be a block to read.
         in_memory = take_rows(dataset, row_numbers(newest))
         if in_memory is None:
             raise StatisticsError(
@@ -122,18 +125,18 @@ def hold_out(
 def _solve_without(
     model: RidgeModel, part: ridge_statistics.RidgeStatistics | None
 ) -> predicting.LinearModel:
-    """Solve a model without the rows of a part of its sums, with the same alpha."""
+    """Solve a model without the rows of `part`, with the same alpha."""
     if part is None:
         return model.linear
     whole = model.summed
-    # The part was cut into other tiles than the whole, so that rounding errors add up
-    # and none cancel.
+    # The part was cut into other tiles than the whole. So the rounding errors of both
+    # remain in the difference, and the tiles of both count.
     rest = replace(whole - part, n_tiles=whole.n_tiles + part.n_tiles)
     equations = rest.normal_equations(fit_intercept=model.fit_intercept)
-    # The same method as `ridge.solve` takes: Cholesky counts directions below the floor
-    # and eigenvalues do not, so that their errors differ much if alpha is near the
-    # floor (0.244 and 0.273 for D = 512 in 3 columns). Far above it they agree, and
-    # eigenvalues take twenty times as long.
+    # The method by which `ridge.solve` solved the model: Cholesky uses directions below
+    # the floor and eigenvalues do not. If alpha is near the floor, their errors differ
+    # much (0.244 and 0.273 for D = 512 features of 3 columns). Far above it they agree,
+    # and eigenvalues take twenty times as long.
     alpha = np.asarray(model.alpha)
     takes_eigenvalues = model.card["chosen_by"] in ("gcv", "evidence")
     if takes_eigenvalues and alpha.min() < _FAR * equations.floor():
@@ -154,11 +157,10 @@ class Gate:
     reason: str
     #: The rows that the two were compared on, in words.
     held_out: str
-    #: Mean squared error of the challenger over that of the champion, of the worst
-    #: target.
+    #: The challenger's mean squared error over the champion's, for the worst target.
     ratio: float
-    #: The same, less what chance may have added: a few rows with large errors can
-    #: decide a mean.
+    #: The lower confidence bound of this ratio: a few rows with large errors can decide
+    #: a mean by chance.
     at_least: float
     #: How far `at_least` may be above 1.
     tolerance: float
@@ -209,7 +211,7 @@ class Pair:
 
     #: One model with the coefficients of both, or two if they have other levels.
     models: tuple[predicting.LinearModel, ...]
-    #: The codes of each, see `model_rows.codes_between`.
+    #: How the rows' codes become each model's, see `model_rows.codes_between`.
     codes: tuple[Mapping[int, FloatArray], ...]
 
     @classmethod
@@ -218,7 +220,7 @@ class Pair:
     ) -> Self:
         levels = challenger.feature_map.levels
         if champion.feature_map.levels != levels:
-            # levels that the champion has never seen have other features there
+            # levels that the champion has never seen have other features in its map
             codes = model_rows.codes_between(levels, champion.feature_map.levels)
             return cls((champion, challenger), (codes, {}))
         # side by side, so that features of each row are made once for both models
@@ -241,7 +243,7 @@ class Pair:
 
 
 def measure_pair(rows: Rows, models: Pair) -> PairedErrors:
-    """Return the errors on a block of two models.
+    """Return the errors of two models on a block.
 
     Raises DataError if the block has no targets, or values that are not finite.
     """
@@ -271,9 +273,9 @@ def judge(
 ) -> Gate:
     """Compare the challenger, solved without the held-out rows, with the champion.
 
-    It fails if the mean squared error of a target has risen by more than the share
-    `tolerance`, with 99 % confidence by the differences of each row. With few rows, or
-    if a few rows decide, no rise is certain.
+    The challenger is refused if its mean squared error for a target is higher by more
+    than the share `tolerance`, with 99 % confidence by the differences of each row.
+    With few rows, or if a few rows decide, no rise is certain.
     """
     champion = held_out.champion
     without = _solve_without(challenger, held_out.sums)
@@ -290,8 +292,8 @@ def judge(
     rise = now - before
     n_targets = len(before)
     chance = float(scipy.special.ndtri(1 - _DOUBT / n_targets)) * pair.standard_error
-    # rises as shares of the champion's error; the second term keeps errors that are
-    # both rounding from looking like a rise
+    # Rises are shares of the champion's error. The second term is for errors that are
+    # both rounding, whose ratio would look like a rise.
     unit = before + _NEGLIGIBLE * held_out.errors.target_variance
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = np.where(rise == 0, 0.0, rise / unit)
@@ -339,7 +341,7 @@ def change_words(before: float, now: float) -> str:
     >>> change_words(62.0, 59.52), change_words(62.0, 62.02)
     ('4% lower', 'the same')
     """
-    # within 0.05 %, which no table of errors shows
+    # no table of errors shows differences within 0.05 %
     if abs(now - before) <= 5e-4 * before:
         return "the same"
     direction = "lower" if now < before else "higher"

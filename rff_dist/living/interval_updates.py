@@ -1,9 +1,10 @@
 """Make the intervals of a model again, after rows came or went.
 
-A model, its data and the ranges of its rows go in; the model with other held-out scores
-comes out. The scores of the fit would describe rows that may be gone, and miss the new
-ones. Fold by fold sums of all rows are not kept, so only the newest rows are held out:
-their folds are summed, and subtracted from the sums of all rows.
+A model, its data and the ranges of its rows go in; the model comes out with new
+held-out scores, from which intervals are made. The scores of the fit would describe
+rows that may be gone, and miss the new ones. A model does not keep sums for each fold,
+so only the newest rows are held out: their folds are summed, and subtracted from the
+sums of all rows.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from rff_dist.statistics import accumulate, passes
 
 logger = logging.getLogger(__name__)
 
-#: Rows are scored as one in so many, but no more than `MOST_ROWS`, and no fewer than
-#: `FEWEST_ROWS` if the model has them.
+#: One row in so many is scored, but at most `MOST_ROWS`, and at least `FEWEST_ROWS` if
+#: the model has them.
 SHARE = 5
 MOST_ROWS = 10_000
 FEWEST_ROWS = 500
@@ -40,9 +41,9 @@ def hold_out_newest(
     """Score the newest rows of `model` by models without their folds, for intervals.
 
     `ranges` are the model's rows in the dataset; `before` is the same model before it
-    was solved again. Intervals stay normal if those were, and become normal if they
-    were of groups or of time, since the newest rows cannot tell how far new groups and
-    times are off.
+    was solved again. The intervals become normal ones if those of `before` were, or
+    came from folds of groups or of time: the newest rows cannot show how large errors
+    are for new groups and times.
     """
     if before.held_out is None:
         return model

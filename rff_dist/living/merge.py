@@ -1,9 +1,10 @@
 """Merge ridge models that were trained separately, from their sums alone.
 
-Sums add up exactly, so the data of the models need not meet in one place. They can be
-added if features, standardisation of the inputs, offsets of the targets and grids are
-the same: `refit_on` trains on other rows with all of these from a model, and `merge`
-joins the results.
+Models go in; the model of all their rows comes out. Sums add up exactly, so the data of
+the models need not meet in one place. Sums can be added if they have the same features,
+standardisation of the inputs, offsets of the targets and grids (the units that sums are
+whole multiples of). `refit_on` trains on other rows with all of these from a model, and
+`merge` adds the results.
 """
 
 import functools
@@ -53,10 +54,10 @@ def refit_on(
 ) -> RidgeModel:
     """Train on other rows with a model's features, standardisation, offsets and grids.
 
-    Two passes, one of them cheap, and those of `hold_out_newest`. Alpha is chosen as
-    the model's was; if folds chose it, it stays. Raises StatisticsError if the model
-    has no statistics; DataError if the columns differ, or values cannot be used or are
-    too large for the grids of the sums.
+    This takes two passes, one of them cheap, and those of `hold_out_newest`. Alpha is
+    chosen by the model's method, or stays if folds chose it. Raises StatisticsError if
+    the model has no statistics; DataError if the columns differ, or values cannot be
+    used or are too large for the grids of the sums.
     """
     spec = _sums_of(model).spec
     new_rows.check_columns(model, dataset)
@@ -76,18 +77,19 @@ def refit_on(
 
 
 def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
-    """Return the model of the rows of all models; `names` are theirs in errors.
+    """Return the model of all models' rows; `names` are the models' names in errors.
 
-    The sums are those of one pass over all rows, if the rows of all models but the last
-    end with a whole block. The model has the levels of all, those of the first model
-    first. A linear kernel has a component for each level that the rows of its fit had:
-    the number of components stays, and levels that joined later have none. Models with
-    such components of different levels have no sums in common. Alpha is chosen as the
-    first model's was; if that took folds, it stays. Intervals are normal ones, since
-    there are no rows to hold out. Raises InvalidParameterError for
-    fewer than two models;
-    StatisticsError if one has no statistics, they are not of one spec (names the first
-    field that differs), or two were trained on the same data.
+    The sums have the bits of one pass over all rows, if the rows of all models but the
+    last end with a whole block. The model has the levels of all models, the first
+    model's first. A linear kernel has a component for each level in the rows of its
+    fit. Their number stays, and levels that other models add have none; models with
+    components for different levels cannot be merged. Alpha is chosen by the first
+    model's method, or stays if folds chose it. Intervals are normal ones, since there
+    are no rows to hold out.
+
+    Raises InvalidParameterError for fewer than two models; StatisticsError if one has
+    no statistics, if their specs differ (the error names the first field that does), or
+    if two were trained on the same data.
     """
     if len(models) < 2:
         raise InvalidParameterError(
@@ -97,8 +99,7 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     sums = [_sums_of(model) for model in models]
     for model, name in zip(models[1:], names[1:], strict=True):
         _check_same_spec(first, model, names[0], name)
-    # sums do not show of which rows they are, so a row of two models would count twice
-    # unnoticed
+    # Sums do not show whose rows they contain: a row in two models would count twice.
     rows = [rows_of(model) for model in models]
     for (name, entries), (other_name, others) in itertools.combinations(
         zip(names, rows, strict=True), 2
@@ -126,7 +127,7 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
 
 
 def rows_of(model: RidgeModel) -> list[Facts]:
-    """Return what a model's card records of its rows: an entry for each dataset."""
+    """Return the facts about rows on a model's card: an entry for each dataset."""
     merged: list[Facts] | None = model.card.get("merged")
     if merged:
         return merged
@@ -134,7 +135,9 @@ def rows_of(model: RidgeModel) -> list[Facts]:
 
 
 def _texts_about(model: RidgeModel, sources: Sequence[RidgeModel]) -> Summary:
-    """Return a card's texts about a model, with those of `sources` on their data."""
+    """Return the card entry of texts about a model: its own, except on data, for which
+    those of `sources` are joined.
+    """
     texts = dict(model.card.get("about", {}))
     texts.pop("data", None)
     data = [source.card.get("about", {}).get("data", "") for source in sources]
@@ -168,7 +171,7 @@ def _check_same_spec(
 
 
 def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values that must agree, those that users set first."""
+    """Yield the names and values that must agree; first those that users set."""
     feature_map = model.feature_map
     card = model.card
     kernel = kinds.kernel_of(feature_map)

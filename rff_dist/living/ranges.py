@@ -1,6 +1,7 @@
 """Sets of row numbers as lists of ranges (start, stop), where `stop` is outside.
 
-A model's data may have millions of rows, so updates never list row numbers one by one.
+Ranges go in, and ranges, row numbers or blocks come out. A model's data may have
+millions of rows, so that a list of single numbers would be long.
 """
 
 import bisect
@@ -28,14 +29,14 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
 def without_rows(ranges: Iterable[Range], excluded: Iterable[Range]) -> list[Range]:
     """Return the ranges without the rows of `excluded`.
 
-    Ranges of either that are empty or run backwards count as no rows, and are dropped.
+    A range with stop ≤ start, in either list, has no rows and is dropped.
     """
     holes = merge_ranges(excluded)
     starts = [start for start, _ in holes]
     stops = [stop for _, stop in holes]
     remaining = []
     for start, stop in ranges:
-        # corrections of thousands of rows make thousands of ranges and of holes
+        # bisection, as corrections may make thousands of ranges and of holes
         first = bisect.bisect_right(stops, start)
         last = bisect.bisect_left(starts, stop)
         for hole_start, hole_stop in holes[first:last]:
@@ -58,7 +59,7 @@ def row_numbers(ranges: Iterable[Range]) -> IntArray:
 
 
 def newest_rows(ranges: Sequence[Range], n_wanted: int) -> list[Range]:
-    """Return the last rows of ascending ranges; all of fewer."""
+    """Return the last `n_wanted` rows of ascending ranges, or all of fewer rows."""
     newest: list[Range] = []
     for start, stop in reversed(ranges):
         if n_wanted == 0:
@@ -91,7 +92,8 @@ def overlapping(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]
 
 
 def contain_rows(ranges: Iterable[Range], numbers: IntArray) -> BoolArray:
-    """Return which row numbers lie in the ranges."""
+    """Return for each row number whether it lies in the ranges."""
+    # starts and stops alternate, so a number inside has an odd number of edges before
     edges = np.array(merge_ranges(ranges), np.int64).ravel()
     inside: BoolArray = np.searchsorted(edges, numbers, side="right") % 2 == 1
     return inside

@@ -1,17 +1,18 @@
 """Update a ridge model with the rows that came and went since it was trained.
 
-A model keeps its exact statistics and a fingerprint of their rows. An update checks
-that the data begin with these rows, sums only what changed, and solves again;
-`new_rows` has found what changed. Training again would read all rows. The result is the
-challenger: `living.gate` decides whether it may replace the champion, the current
-model, and `jobs.refresh` makes a job of all this.
+A model, its data and `NewRows` go in; the updated model comes out. A model keeps its
+exact statistics. An update sums only the rows that changed, by `new_rows`, and solves
+again; training again would read all rows. The result is the challenger: `living.gate`
+decides whether it may replace the champion, the current model, and `jobs.refresh` makes
+a job of all this.
 
-Sums have the bits of one pass over all rows, although they are rounded tile by tile,
-and tiles are cut from blocks. So the rows of the last, unfinished block are read again,
-subtracted as they were cut then, and added as they are cut now; `-` is exact. Likewise
-for tiles with rows that were corrected or deleted, and for rows that leave a window.
-All rows are summed again if the model does not record how its rows were cut, if they
-were cut by folds of groups or of time, or if most blocks have changed.
+The updated sums have the bits of one pass over all rows. But sums are rounded in each
+*tile*, the rows of a block that are multiplied together, so rows count with their tile.
+So the rows of the last, incomplete block are read again, subtracted with their old
+tiles and added with the new ones; `-` is exact. The same holds for tiles with corrected
+or deleted rows, and for rows that leave a window. All rows are summed again if the
+model does not record how its rows were cut, if they were cut by folds of groups or of
+time, or if most blocks have changed.
 """
 
 import functools
@@ -47,7 +48,7 @@ from rff_dist.typing import Facts, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
-# -- before the sums: what is measured on new rows and on gone ones
+# -- before the sums: errors on new rows, and moments of new and gone ones
 
 
 def score_new_rows(
@@ -57,16 +58,16 @@ def score_new_rows(
     *,
     engine: protocol.Engine,
 ) -> drift.NewRowSums:
-    """Measure a model's errors on rows that it was not trained on, and their columns.
+    """Measure a model's errors on new rows, and the moments of their columns.
 
-    At least one row is new. Raises DataError, with row and column, if values cannot be
+    There must be a new row. Raises DataError, with row and column, if values cannot be
     used or are too large for the grids of the sums.
     """
     spec = model.summed.spec
     model_rows.warn_of_levels(model.feature_map, dataset)
     feature_map = model_rows.features_for(model.feature_map, dataset)
     sums = accumulate.Accumulation(feature_map, spec, with_gram=False)
-    # the model has never seen the levels that are new
+    # for the model, new levels have the code of levels that it has never seen
     codes = model_rows.codes_between(feature_map.levels, model.feature_map.levels)
     state = drift.ScoringState(model.linear, sums, _pivot(model), codes)
     parts: list[drift.NewRowSums] = []
@@ -120,7 +121,7 @@ def _pivot(model: RidgeModel) -> FloatArray:
 def _sources(
     dataset: Dataset, ranges: Sequence[Range], single: Dataset | None, max_rows: int
 ) -> Iterator[tuple[Dataset, list[Block]]]:
-    """Yield a dataset with blocks of some ranges, then single rows with all blocks."""
+    """Yield the dataset with blocks of the ranges, then single rows with all blocks."""
     if ranges:
         pieces = cut_ranges(ranges, rows_at_once(dataset, max_rows))
         yield dataset, as_blocks(pieces)
@@ -138,11 +139,11 @@ def rows_at_once(dataset: Dataset, max_rows: int) -> int:
 
 @frozen
 class Pieces:
-    """Ranges of rows, each of which is summed as a block."""
+    """Ranges of rows to sum; each is one block."""
 
-    #: To subtract, as they were when the model was trained.
+    #: Pieces to subtract, with the values in the model's version of the data.
     old: set[Range]
-    #: To add, as they are now.
+    #: Pieces to add, with the present values.
     new: set[Range]
 
 
@@ -155,9 +156,8 @@ def accumulate_new_rows(
 ) -> ridge_statistics.RidgeStatistics:
     """Return the statistics of all rows that the updated model is to have.
 
-    They are the model's own, less the changed pieces as they were, plus these as they
-    are. Raises DataError if values cannot be used, or are too large for the grids of
-    the sums.
+    They are the model's own, minus the old pieces, plus the new ones. Raises DataError
+    if values cannot be used, or are too large for the grids of the sums.
     """
     spec = model.summed.spec
     folds = _lasting_folds(model)
@@ -177,7 +177,8 @@ def accumulate_new_rows(
     if pieces.old:
         before = rows.differences.before or dataset
         old_state = state
-        # an earlier version may list levels whose texts were erased since
+        # An earlier version may list levels whose texts were erased since, and then
+        # needs its own map.
         old_map = model_rows.features_for(model.feature_map, before)
         if model_rows.codes_between(old_map.levels, feature_map.levels):
             old_state = engine.broadcast(accumulate.Accumulation(old_map, spec, folds))
@@ -192,10 +193,11 @@ def accumulate_new_rows(
 def _changed_pieces(
     model: RidgeModel, rows: new_rows.NewRows, wanted: set[Range]
 ) -> Pieces | None:
-    """Return the pieces to subtract and to add; `wanted` has the updated model's.
+    """Return the pieces to subtract and to add; `wanted` are all pieces of the updated
+    model.
 
     None if it is unknown how the model's rows were cut, or if summing all rows again
-    reads no more of them.
+    reads no more rows.
     """
     summed = _summed_pieces(model)
     if summed is None:
@@ -221,10 +223,10 @@ def _summed_pieces(model: RidgeModel) -> set[Range] | None:
 def _corrected_pieces(
     model: RidgeModel, blocks: set[Range], changed: Sequence[Range]
 ) -> set[Range]:
-    """Return the tiles with changed rows, of blocks that stay.
+    """Return the tiles with changed rows, in blocks that stay.
 
-    With folds they are whole blocks, whose rows are sorted by fold before they are cut
-    into tiles.
+    With folds they are whole blocks, since a block's rows are sorted by fold before
+    they are cut into tiles.
     """
     has_folds = model.card.get("summed_by_folds", False)
     height = specs.tile_rows(model.feature_map.n_components)
@@ -239,7 +241,7 @@ def _corrected_pieces(
 def _lasting_folds(model: RidgeModel) -> folding.Folds | None:
     """Return the folds of a model's sums, if they are by hash; else None.
 
-    Appended rows change folds of time, and groups are not known here.
+    Folds of time change with appended rows, and the groups of rows are unknown here.
     """
     if not model.card.get("summed_by_folds", False):
         return None
@@ -309,9 +311,7 @@ def solve_update(
 
 
 def describe_rows(dataset: Dataset, feature_map: maps.FeatureMap) -> Facts:
-    """Return the facts of a dataset that a card keeps, with the lists of levels that
-    the features have.
-    """
+    """Return a card's facts about a dataset; its recipe has the features' levels."""
     facts = prepare.describe_dataset(dataset)
     return {**facts, **model_rows.recipe_with(feature_map.levels, facts)}
 
@@ -321,12 +321,13 @@ def solve_as_before(
 ) -> RidgeModel:
     """Solve a model from other sums, with alpha chosen as before.
 
-    An alpha that folds or single rows chose stays, since sums do not have them.
-    Intervals are normal ones until `hold_out_newest` makes them.
+    An alpha that was chosen by folds or by leaving out single rows stays, since sums
+    have neither. Intervals are normal ones until `hold_out_newest` makes others.
     """
     card = model.card
     alpha = card["alpha_given"]
     alphas = card.get("alphas")
+    # None: `refit` takes the model's alpha
     if card["chosen_by"] in ("cv", "press"):
         alpha = None
         alphas = None

@@ -1,7 +1,8 @@
 """Windows over a dataset's loads: the rows that a model is to have.
 
-A load is the rows of one append. A window is a number of loads, or of days before the
-newest one, so old rows leave the model as new ones come.
+A text such as "12" or "30d" and a dataset's loads go in; the first row of the window
+comes out. A load is the rows of one append. A window is a number of loads, or the loads
+of some days up to the newest one: old rows leave the model as new ones come.
 """
 
 import re
@@ -28,7 +29,7 @@ class Window:
     """
 
     n_loads: int | None = None
-    #: Before the newest load.
+    #: The most days between a load and the newest one.
     days: float | None = None
 
     @classmethod
@@ -60,8 +61,9 @@ class Window:
             n_outside = len(loads) - self.n_loads
         elif self.days is not None and newest is not None:
             since = newest - timedelta(days=self.days)
-            # If a clock was set back, an old load may lie between newer ones; the
-            # window starts after the last old load, since its rows must be one range.
+            # After a clock was set back, an old load may lie between newer ones. The
+            # window starts behind the last old load, since it must be one range of
+            # rows.
             n_outside = 0
             for i, load in enumerate(loads, 1):
                 if load.written is None or load.written < since:

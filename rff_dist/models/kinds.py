@@ -1,7 +1,8 @@
 """Read and write stored models of any kind: ridge models, and clusters.
 
-A URL goes in, a model comes out; the record says which kind it is. Clusters are stored
-here, as JSON and checksummed arrays; ridge models by `rff_dist.ridge.models`.
+A URL goes in, a model comes out, or the other way round; the stored record says which
+kind it is. Clusters are stored here, as JSON and checksummed arrays; ridge models by
+`rff_dist.ridge.models`.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def kind_of(model: AnyModel) -> str:
     return "classifier" if "classifier" in model.card else "regression"
 
 
-def chosen_of(model: AnyModel) -> Summary:
-    """Return what the lineage records about a model besides its features."""
+def chosen_parameters(model: AnyModel) -> Summary:
+    """Return the parameter that the fit chose: alpha, or the number of clusters."""
     if isinstance(model, models.RidgeModel):
         return {"alpha": model.plain_alpha}
     return {"n_clusters": model.n_clusters}

@@ -50,11 +50,11 @@ class Rate:
     #: Billions of operations a second, counted as float64 would need them.
     gflops: float
     #: Seconds to lay out a feature.
-    put: float
+    put_seconds: float
 
     def seconds(self, n_components: int) -> float:
         """Return the seconds for a row: half the operations, as Z'Z is symmetric."""
-        return n_components * self.put + n_components**2 / (1e9 * self.gflops)
+        return n_components * self.put_seconds + n_components**2 / (1e9 * self.gflops)
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def rate_of(products: protocol.Products) -> Rate:
     return Rate(
         products,
         gflops=2 * region**2 * _ROWS / seconds / 1e9,
-        put=seconds_to_put / (2 * region * _ROWS),
+        put_seconds=seconds_to_put / (2 * region * _ROWS),
     )
 
 

@@ -18,7 +18,7 @@ from rff_dist.kernels import names, stationary
 from rff_dist.ridge import solve
 from rff_dist.selection.grids import RESOLUTION
 from rff_dist.statistics import ridge_statistics, row_passes, specs
-from rff_dist.text import number, score_words, scores_words, some
+from rff_dist.text import number, score_words, some, words_by_target
 from rff_dist.typing import Facts, Summary
 
 #: A candidate, its errors and its round: a row of the table of candidates.
@@ -314,5 +314,5 @@ def errors_text(errors: Facts, targets: Sequence[str] | None = None) -> str:
     for name, title in TITLES.items():
         if errors.get(name) is not None:
             deviation = errors.get(f"{name}_standard_error")
-            words.append(f"{title} {scores_words(name, errors[name], deviation)}")
+            words.append(f"{title} {words_by_target(name, errors[name], deviation)}")
     return ", ".join(words)

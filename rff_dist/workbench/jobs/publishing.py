@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.models import versions
-from rff_dist.models.kinds import AnyModel, chosen_of, write_any
+from rff_dist.models.kinds import AnyModel, chosen_parameters, write_any
 from rff_dist.ridge import describe, models
 from rff_dist.storage import locations, output_places
 from rff_dist.text import redact
@@ -140,7 +140,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
         **{
             name: getattr(map_spec, name, None) for name in ("map", "seed", "precision")
         },
-        **chosen_of(model),
+        **chosen_parameters(model),
     }
     errors = model.card.get("metrics") or describe.estimate_of(model.card) or {}
     judged_by = ("rmse", "accuracy")

@@ -20,7 +20,7 @@ from rff_dist.engines import serial
 from rff_dist.errors import RFFDistError
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
-from rff_dist.text import score_words, scores_words
+from rff_dist.text import score_words, words_by_target
 from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray
 from rff_dist.workbench.jobs import confidence, judging, predict, verdict
 from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
@@ -68,8 +68,8 @@ def score_section(
         _errors_table(page, f"Test: on all {rows}", metrics)
     if gate is not None:
         errors = [
-            ("this model", scores_words("rmse", list(gate["challenger"]))),
-            ("the model before", scores_words("rmse", list(gate["champion"]))),
+            ("this model", words_by_target("rmse", list(gate["challenger"]))),
+            ("the model before", words_by_target("rmse", list(gate["champion"]))),
         ]
         caption = f"Test: on {gate['held_out']}"
         page.table(caption, ("model", describe.TITLES["rmse"]), errors)
@@ -122,7 +122,7 @@ def _errors_table(page: document.Document, caption: str, errors: Facts) -> None:
         if name in errors:
             deviation = errors.get(f"{name}_standard_error")
             header.append(title)
-            cells.append(scores_words(name, errors[name], deviation))
+            cells.append(words_by_target(name, errors[name], deviation))
     page.table(caption, header, [cells])
 
 

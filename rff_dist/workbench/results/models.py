@@ -18,7 +18,7 @@ from rff_dist.features import kinds, maps, nystrom
 from rff_dist.ridge import describe, models
 from rff_dist.selection import error_table
 from rff_dist.storage import records
-from rff_dist.text import number, redact, score_words, scores_words, some
+from rff_dist.text import number, redact, score_words, some, words_by_target
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
@@ -309,7 +309,7 @@ def _flattering_words(estimate: Facts) -> str:
     random = np.asarray(estimate["random_rmse"], float)
     errors = np.asarray(estimate["rmse"], float)
     ratio = np.max(errors / np.where(random > 0, random, np.nan))
-    would = f"would give RMSE {scores_words('rmse', estimate['random_rmse'])}"
+    would = f"would give RMSE {words_by_target('rmse', estimate['random_rmse'])}"
     if ratio > FLATTERED:
         return (
             f"{would}, which flatters: rows like none of those trained on have"
