@@ -2,13 +2,12 @@
 blocks, on Dask.
 
 Every job is a pass over row blocks of a Zarr dataset. A random feature map turns the
-rows into features,
-and their statistics add up exactly. Everything after the pass is arithmetic on these
-statistics::
+rows into features, and their statistics add up exactly. Everything after the pass is
+arithmetic on these statistics::
 
     from rff_dist import RFFRidge
 
-    # or NumPy, Dask and Zarr arrays
+    # "data.zarr" may also be NumPy, Dask or Zarr arrays
     model = RFFRidge("matern", n_components=4096).fit("data.zarr")
     model.predict("new.zarr")
 
@@ -30,8 +29,8 @@ from rff_dist.kernels.registry import KERNELS
 
 __version__ = "0.1.0"
 
-# The public names, by the modules that define them: kernels as registered, and all
-# others as the stub for type checkers lists them.
+# The module of each public name: from the registry for kernels, from the stub for type
+# checkers for all others.
 _STUB = (get_data(__name__, "__init__.pyi") or b"").decode()
 _HOMES = {
     name: module
@@ -48,7 +47,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rff_dist' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
-    # so that Python finds it here from now on, and does not ask again
+    # From now on Python finds the name here, and does not call this function for it.
     globals()[name] = value
     return value
 

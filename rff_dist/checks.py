@@ -1,7 +1,8 @@
 """Checks of single values that users pass: numbers, counts, names and masked arrays.
 
-A value that fails raises an error that names the parameter, the value and what was
-expected. Checks of numbers return the value as an int or a float.
+A value and the parameter's name go in. A wrong value raises an error that names the
+parameter, the value and what was expected. Checks of numbers return the value as an int
+or a float.
 """
 
 import reprlib
@@ -18,7 +19,10 @@ from rff_dist.typing import AnyArray
 
 
 def as_array(values: Any, name: str, dtype: DTypeLike | None = None) -> AnyArray:
-    """Return `numpy.asarray(values)`; raise DataError for masks, which that ignores."""
+    """Return `numpy.asarray(values)`, or raise DataError if a value is masked.
+
+    NumPy ignores masks there.
+    """
     check_unmasked(values, name)
     return np.asarray(values, dtype)
 
@@ -38,7 +42,7 @@ def check_unmasked(values: object, name: str) -> None:
 
 
 def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
-    """Return the entry of a name, for parameters that take an object too."""
+    """Return a name's entry in a table, for parameters that also take an object."""
     check_name(name, table, what, also=" or an object")
     return table[str(name)]
 
@@ -48,7 +52,7 @@ def check_name(
 ) -> None:
     """Raise InvalidParameterError, with the nearest name, if a name is not known.
 
-    `what` is the parameter's name, `also` what else it accepts.
+    `what` is the parameter's name; `also` is added to the message after the names.
     """
     names = sorted(known)
     if isinstance(name, str) and name in names:
@@ -65,7 +69,7 @@ def check_positive(value: object, name: str) -> float:
 
     Raises InvalidParameterError otherwise.
     """
-    with suppress(OverflowError):  # of an integer beyond all floats
+    with suppress(OverflowError):  # an integer may be beyond all floats
         if is_number(value) and 0 < (number := float(value)) < np.inf:
             return number
     raise InvalidParameterError(

@@ -1,4 +1,4 @@
-"""Context variables: give one another value inside a `with`, in this context only."""
+"""Set a context variable inside a `with` block, in this context only."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 @contextmanager
 def setting[T](variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Give a variable a value, and its former one back when the block ends."""
+    """Set a variable to a value, and back to its former one when the block ends."""
     token = variable.set(value)
     try:
         yield

@@ -52,10 +52,10 @@ import numpy as np
 class RFFDistError(Exception):
     """Base of all errors raised on purpose by rff_dist.
 
-    `kind`: a name for programs, which stays as it is when classes and messages change.
-      A class without one of its own has the kind of its base.
+    `kind`: a name for programs, which stays the same if classes and messages change; by
+      default the base's.
     `source`: the file or variable that a refused option comes from; "" for flags.
-    `can_go_on`: whether the same job goes on from what this one has kept.
+    `can_go_on`: whether the same job, run again, continues from kept sums.
     """
 
     kind = "failed"
@@ -160,7 +160,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the kind of any error, also of those that are not ours."""
+    """Return the kind of any error, also of one from another package."""
     if isinstance(error, RFFDistError):
         return error.kind
     if isinstance(error, KeyboardInterrupt):

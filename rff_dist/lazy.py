@@ -16,15 +16,15 @@ class LazyModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(import_module(self.__name__), name)
-        setattr(self, name, value)  # tables of thousands of columns ask a million times
+        setattr(self, name, value)  # looked up a million times for wide tables
         return value
 
 
 def require(module: str, why: str, extra: str) -> Any:
     """Import a module of a package that an extra installs.
 
-    Raises MissingDependencyError if it is not installed. The message begins with what
-    needs it, such as "models are logged by the package mlflow".
+    Raises MissingDependencyError if it is not installed. The message begins with `why`
+    the package is needed, such as "models are logged by the package mlflow".
     """
     try:
         return import_module(module)

@@ -1,7 +1,8 @@
-"""How messages write numbers, sizes, URLs and objects.
+"""Write numbers, sizes, URLs and objects in messages.
 
-Numbers are rounded so that a reader is not misled: a score below 1 is never shown as 1.
-URLs lose passwords. Objects that hold arrays take one line.
+Values go in; texts come out. Numbers are rounded so that a reader is not misled: a
+score below 1 is never shown as 1. URLs lose passwords. Objects with arrays take one
+line.
 """
 
 import difflib
@@ -28,8 +29,8 @@ def human_bytes(n_bytes: float) -> str:
 
 def redact(url: str) -> str:
     """Replace user names, passwords, queries and fragments of a URL by `***`."""
-    # A password may hold any sign, so with a user's name and a colon it reaches to the
-    # last "@".
+    # A password may have any character, so after a user's name and a colon all up to
+    # the last "@" is replaced.
     text = re.sub(r"(://)([^/@:]*[:@].*|[^/@]*)@", r"\1***@", url)
     if "://" in text and not text.lower().startswith("file://"):
         text = re.sub(r"[?#].*", "?***", text)
@@ -55,12 +56,12 @@ def number(value: Any) -> str:
         return f"{value:,}"
     if 0.99995 <= value < 1:
         return score(value, 4)
-    # which would say 1e+04
+    # ".4g" would write 1e+04
     return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
 def score(value: float, digits: int = 2, best: float = 1.0) -> str:
-    """Return a score with so many decimals; with more if it would round to the best.
+    """Return a score with `digits` decimals; with more if it would round to `best`.
 
     >>> score(0.9044), score(0.9978), score(1.0)
     ('0.90', '0.998', '1.00')
@@ -72,7 +73,7 @@ def score(value: float, digits: int = 2, best: float = 1.0) -> str:
 
 
 def share(value: float) -> str:
-    """Return a share in percent; less than all is never 100%.
+    """Return a share in percent; a share below 1 is never shown as 100%.
 
     >>> share(0.9042), share(0.99996), share(1.0)
     ('90.4%', '99.996%', '100.0%')
@@ -83,11 +84,12 @@ def share(value: float) -> str:
 def score_words(
     name: str, value: float | None, deviation: float | None = None, *, like: Any = None
 ) -> str:
-    """Return an error or a score by its name, "value ± deviation" if there is one.
+    """Return an error or a score in the format of its name, as "value ± deviation" if
+    there is a deviation.
 
-    This is the table of formats: RMSE in four digits, or with the decimals of the RMSE
-    `like`; shares in percent; R² and log loss with three decimals, with more if it
-    would round to the best. A single split has a deviation of None or NaN.
+    RMSE has four digits, or the decimals of the RMSE `like`; shares are in percent; R²
+    and log loss have three decimals, with more if R² would round to 1. A single split
+    has a deviation of None or NaN.
 
     >>> score_words("r2", 0.9978), score_words("rmse", 4.29, 0.1801)
     ('0.998', '4.290 ± 0.180')
@@ -104,13 +106,13 @@ def score_words(
         if not 1e-5 < size < 1e7:
             return " ± ".join(map(number, values))
         decimals = max(0, 3 - math.floor(math.log10(size)))
-        comma = "," if abs(value) >= 9999.5 else ""  # as `number` has it
-        return " ± ".join(f"{one:{comma}.{decimals}f}" for one in values)
+        comma = "," if abs(value) >= 9999.5 else ""  # as in `number`
+        return " ± ".join(f"{part:{comma}.{decimals}f}" for part in values)
     if name in ("r2", "log_loss"):
         best = 1.0 if name == "r2" else math.inf
         words = [
             score(value, 3, best),
-            *(score(one, 3, math.inf) for one in values[1:]),
+            *(score(part, 3, math.inf) for part in values[1:]),
         ]
         return " ± ".join(words)
     return " ± ".join(map(share, values))
@@ -141,7 +143,7 @@ def some(values: Sequence[Any]) -> str:
 
 
 def words_by_target(name: str, values: Any, deviations: Any = None) -> str:
-    """Return `score_words` of an error, or of those of several targets."""
+    """Return `score_words` of an error, or of a list of errors, one per target."""
     if not isinstance(values, list):
         values = [values]
         deviations = [deviations]

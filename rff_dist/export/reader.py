@@ -1,12 +1,12 @@
 """Predict with an exported model; this file needs NumPy and nothing else.
 
 from reader import Model
-Model("folder").predict(rows)    # (n_rows,), or (n_rows, n_targets) of several targets
+Model("folder").predict(rows)    # (n_rows,), or (n_rows, n_targets) for several targets
 
-A classifier's predictions are labels. Numbers that are missing are filled if the model
-fills them. In a column of categories, text is the name of a level, None a missing one,
-and a number the place of a level in `levels` of model.json, from 0. Any level may be
-new.
+A classifier's predictions are labels. Missing numbers are filled if the model does so.
+In a column of categories, a text is the name of a level, None a missing value, and a
+number a code: the position of a level in `levels` of model.json, from 0. Levels may be
+unknown to the model.
 """
 
 import json
@@ -34,7 +34,7 @@ class Model:
         if classes is None:
             return scores[:, 0] if self.facts["one_dimensional"] else scores
         scores = scores * self.facts["slopes"] + self.facts["offsets"]
-        if scores.shape[1] == 1:  # of the second of two classes
+        if scores.shape[1] == 1:  # two classes have one score, the second's
             best = (scores[:, 0] > 0).astype(int)
         else:
             best = scores.argmax(axis=1)
@@ -75,10 +75,10 @@ class Model:
         if "kernel" in part:
             return mean_gram(part["kernel"], x, self.inner, self.facts["levels"])
         if "columns" in part:
-            # -1 takes the constant 1 behind the inputs
+            # column -1 is the constant 1 behind the inputs
             with_one = np.column_stack([x, np.ones(len(x))])
             values = with_one[:, part["columns"]]
-            # marks of levels; -1 is that of no level
+            # a feature with a code ≥ 0 is 1 for rows of this level, else 0
             codes = np.array(part["codes"])
             return np.where(codes >= 0, values == codes, values)
         return self._cosines(part, x)
@@ -87,15 +87,16 @@ class Model:
         """Return Fourier features, with the levels of categories as angles."""
         inner = self.inner[:, part["start"] : part["stop"]]
         n_features = self.facts["n_features"]
-        # float32 where the package has float32, and sums in its order: the features
-        # then agree, but for a last bit
+        # The same types and order of sums as in the package, so that features agree up
+        # to the last bit.
         angles = (x @ inner[:n_features]).astype(np.float32)
         inner = inner[n_features:].astype(np.float32)
         turns = np.zeros_like(angles)
         shrinks = np.ones_like(angles)
         line = 1
         for column, names in self.facts["levels"]:
-            # one line per level, one for those never seen, and the factors of these
+            # a line of angles per level, one for unseen levels, and one of their
+            # factors
             codes = x[:, column]
             is_known = (codes >= 0) & (codes < len(names))
             places = np.where(is_known, codes, len(names)).astype(int)
@@ -121,14 +122,14 @@ def as_code(value: Any, code_of: dict[str, int]) -> Any:
         value = "(missing)"
     if not isinstance(value, str):
         return value
-    # as the package writes them: accents composed, whole numbers without decimals
+    # in the package's form: accents composed, whole numbers without decimals
     name = unicodedata.normalize("NFC", value)
     name = re.sub(r"^(-?(?:0|[1-9][0-9]*))\.0+$", r"\1", name)
     return code_of.get(name, len(code_of))
 
 
 def mean_gram(kernel: dict[str, Any], x: Any, y: Any, levels: Any) -> Any:
-    """Return k(x, y); of a level that was never seen, the mean over those that were."""
+    """Return k(x, y); for an unseen level of x, its mean over all known levels."""
     if not levels:
         return gram(kernel, x, y)
     (column, names), *others = levels
@@ -137,7 +138,8 @@ def mean_gram(kernel: dict[str, Any], x: Any, y: Any, levels: Any) -> Any:
     values = mean_gram(kernel, x, y, others)
     if not is_unseen.any():
         return values
-    # as many of the levels that were seen are the same as that of a row of y
+    # Of n known levels one is the same as in a row of y, with the kernel's value for
+    # equal levels; all others have its value for different ones.
     shares = is_unseen / max(1, len(names))
     same_x = x.copy()
     same_x[:, column] = 0
@@ -147,7 +149,7 @@ def mean_gram(kernel: dict[str, Any], x: Any, y: Any, levels: Any) -> Any:
 
 
 def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
-    """Return k(x, y) for all pairs of rows; the kernel is a dictionary."""
+    """Return k(x, y) for all pairs of rows; `kernel` has its name and parameters."""
     name = kernel["name"]
     if name in ("sum", "product"):
         parts = np.stack([gram(part, x, y) for part in kernel["kernels"]])
@@ -162,10 +164,10 @@ def gram(kernel: dict[str, Any], x: Any, y: Any) -> Any:
         return x[:, ~is_code] @ y[:, ~is_code].T + matches
     if name == "additive":
         return _additive(kernel, x, y, is_code)
-    # one-hot vectors of different levels differ by 1 in two places
+    # the distance of two levels: their one-hot vectors differ by 1 in two places
     step = 2.0 if name == "laplacian" else 2.0**0.5
     scale = np.asarray(kernel["length_scale"])
-    # differences: ‖x‖² − 2x'y + ‖y‖² would lose digits
+    # by differences, since ‖x‖² − 2x'y + ‖y‖² would lose digits
     r = np.empty((len(x), len(y)))
     for i, row in enumerate(x):
         differences = np.where(is_code, step * (row != y), row - y) / scale
@@ -190,9 +192,9 @@ def _additive(kernel: dict[str, Any], x: Any, y: Any, is_code: Any) -> Any:
     inner = {**kernel["kernel"], "categories": np.flatnonzero(is_code)}
     n = x.shape[1]
     scales = np.broadcast_to(kernel["length_scale"], n)
-    # one weight of each column, or one that they share
+    # a weight for each column, or one that they share
     order_1 = np.array(kernel["order_1"])
-    of_columns = order_1 if order_1.ndim else np.full(n, order_1 / n)
+    column_weights = order_1 if order_1.ndim else np.full(n, order_1 / n)
     singles = np.zeros((len(x), len(y)))
     weighted = pairs = singles
     for j in range(n):
@@ -205,10 +207,10 @@ def _additive(kernel: dict[str, Any], x: Any, y: Any, is_code: Any) -> Any:
         # Σ_{i<j} k_i·k_j, each column's kernel times the sum of those before it
         pairs = pairs + singles * column
         singles = singles + column
-        weighted = weighted + of_columns[j] * column
+        weighted = weighted + column_weights[j] * column
     dense = gram({**inner, "length_scale": scales}, x, y)
     if n == 1:
         return dense
     order_2 = kernel["order_2"] / (n * (n - 1) / 2)
-    total = of_columns.sum() + kernel["order_2"] + kernel["dense"]
+    total = column_weights.sum() + kernel["order_2"] + kernel["dense"]
     return (weighted + order_2 * pairs + kernel["dense"] * dense) / total

@@ -1,7 +1,8 @@
 """Export a model to programs that have NumPy only.
 
 A ridge model goes in; a folder with two arrays, a JSON document and a short reader
-comes out. Without it, such a program would need this package, or a pickle.
+comes out. Without it, such a program would need this package, or a pickle. A *recipe*
+is how columns of a table become numbers; a *level* is a value of a category.
 """
 
 import json
@@ -24,7 +25,7 @@ from rff_dist.ridge import models
 from rff_dist.storage import commit, locations, output_places
 from rff_dist.typing import AnyArray, FloatArray, PathLike, Summary, frozen
 
-# What an export consists of, with its card and what Python makes of the reader.
+# The files of an export, with a model card, and the folder of the compiled reader.
 _FILES = {
     "model.json",
     "inner.npy",
@@ -55,8 +56,8 @@ def export(
 ) -> Path:
     """Write the model and its reader to a folder, whole or not at all.
 
-    With `overwrite`, the folder of an earlier export may be replaced; for `encoded` see
-    `describe`.
+    With `overwrite`, the folder of an earlier export may be replaced. `encoded` is
+    explained at `describe`.
     """
     place = locations.local_path(folder)
     location = locations.parse_location(folder)
@@ -78,7 +79,7 @@ def export(
         staged.mkdir(parents=True)
         np.save(staged / "inner.npy", exported.inner)
         np.save(staged / "outer.npy", exported.outer)
-        # Python would write NaN, which is not JSON, and other readers refuse it
+        # `allow_nan=False`: NaN is not JSON, and readers in other languages refuse it
         (staged / "model.json").write_text(
             json.dumps(exported.facts, allow_nan=False, indent=1), "utf-8"
         )
@@ -92,9 +93,10 @@ def export(
 class ExportedModel:
     """A model as two arrays and a few facts: all that predicting needs."""
 
-    #: Frequencies, phases, and of each column of categories its table of angles and
-    #: what is expected of unseen levels, of shape (n_features + 1 + Σ (n_levels + 2),
-    #: n_frequencies); or centres, of shape (n_components, n_features).
+    #: For Fourier features of shape (n_features + 1 + Σ (n_levels + 2), n_frequencies):
+    #: lines of frequencies, one of phases, and for each column of categories a line of
+    #: angles per level, one for unseen levels, and one of their factors. For Nyström
+    #: features the centres, of shape (n_components, n_features).
     inner: FloatArray
     #: Coefficients of the unnormalised features, of shape (n_components, n_targets).
     outer: FloatArray
@@ -106,12 +108,12 @@ class ExportedModel:
 def describe(
     model: models.RidgeModel, *, encoded: bool, reads_names: bool = False
 ) -> ExportedModel:
-    """Return what predicting with a model needs.
+    """Return the arrays and facts that predicting with a model needs.
 
-    Readers apply no recipe, but may read the names of levels: if the model has another
-    one, rows must be `encoded` as the recipe makes them of a table's. Raises
-    InvalidParameterError if other programs cannot make the model's features, or its
-    inputs.
+    A reader applies no recipe, except that it may turn names of levels into codes
+    (`reads_names`). If the model's recipe does more, users must give rows that the
+    recipe has made, and say so by `encoded`. Raises InvalidParameterError if other
+    programs cannot make the model's features, or its inputs.
     """
     recipe = recipes.recipe_of(model.card)
     encoding = ""
@@ -135,8 +137,8 @@ def describe(
     inner, parts = _inner(feature_map, levels)
     outer = model.linear.raw_coefficients
     if isinstance(feature_map, nystrom.NystromFeatureMap):
-        # The map's `fill` divides by a power of two; the reader does not, so the
-        # coefficients must.
+        # The map divides its features by a power of two, the reader does not. So the
+        # coefficients are divided.
         outer = outer / feature_map.scales[0][1]
     facts = {
         "format": 1,
@@ -156,7 +158,7 @@ def describe(
 
 
 def _words_of_encoding(recipe: recipes.Recipe, *, reads_names: bool) -> str:
-    """Return what a recipe does that readers cannot, in words; "" if nothing."""
+    """Describe a recipe if it does more than a reader can; else return ""."""
     columns = recipe.columns
     if reads_names:
         columns = [
@@ -200,7 +202,7 @@ def _describe_classes(model: models.RidgeModel) -> Summary:
         return facts
     classes = predict.read_classes(model)
     facts["classes"] = classes.tolist()
-    # of numbers: without it, whole numbers beyond 2^63 would lose digits
+    # Number classes keep their dtype: else integers beyond 2^63 would lose digits.
     if classes.dtype.kind != "O":
         facts["dtype"] = classes.dtype.str
     calibration = predict.calibration_of(model)
@@ -212,7 +214,7 @@ def _describe_classes(model: models.RidgeModel) -> Summary:
 
 
 def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Summary]]:
-    """Return the inner array, and what the reader must know of each part of Z."""
+    """Return the inner array, and facts about each part of the features."""
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         kernel = feature_map.kernel.to_dict()
         _check_kernel(kernel)
@@ -258,7 +260,7 @@ def _lines(part: fourier.FourierFeatureMap, levels: Levels) -> FloatArray:
     for column, texts in levels.items():
         if column in tables:
             lines += [tables[column].angles, tables[column].unseen_factors]
-        else:  # the kernel does not see it
+        else:  # the kernel does not depend on this column
             lines += [np.zeros((len(texts) + 1, part.n_frequencies))]
             lines += [np.ones(part.n_frequencies)]
     return np.vstack(lines).astype(np.float64)

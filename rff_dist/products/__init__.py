@@ -1,3 +1,3 @@
-"""Exact sums of products of fixed-point features: one interface, several ways, the same
-whole numbers.
+"""Exact sums of products of fixed-point features, Z'Z, by one of several ways that give
+the same whole numbers.
 """

@@ -1,8 +1,9 @@
 """Products of bytes by ONNX Runtime, on processors that multiply bytes.
 
-A feature of 15 bits is two bytes, so four products of bytes (three on the diagonal) do
-for one of float64, at several times its rate. NumPy has no product of bytes with sums
-of 32 bits.
+Features go into a `ByteTile`; squares of Z'Z come out, as exact whole numbers. A
+feature of 15 bits is two bytes, so four products of bytes (three on the diagonal)
+replace one of float64, at several times its rate. NumPy has no product of bytes with
+sums of 32 bits.
 """
 
 import math
@@ -15,17 +16,17 @@ from rff_dist.numerics import machine
 from rff_dist.products import protocol
 from rff_dist.typing import FloatArray
 
-# Components of a right operand. `gram` gets squares of twice as many: on the diagonal
-# one of a square's four parts is copied, not computed.
+# Components of a right operand. `gram` gets squares of 512: on the diagonal one of the
+# four parts of such a square is copied, not computed.
 STRIP = 256
 
 
 class ByteTile(protocol.Tile):
     """Features as bytes, twice: as left and as right operands.
 
-    The left ones have one component per line; the right ones are strips of components
-    with one row per line. ONNX Runtime wants the left operand as unsigned bytes with
-    128 for zero, and the right one transposed, signed and without gaps.
+    ONNX Runtime wants the left operand as unsigned bytes with 128 for zero, and the
+    right one transposed, signed and without gaps. So left operands have one component
+    per line, and right ones are strips of `STRIP` components with one row per line.
     """
 
     def __init__(self, n_components: int, n_rows: int) -> None:
@@ -73,7 +74,7 @@ class ByteTile(protocol.Tile):
         for start in range(right.start, right.stop, STRIP):
             stop = min(start + STRIP, right.stop)
             columns = slice(start - right.start, stop - right.start)
-            # on the diagonal, lines of the strip above its own square
+            # the lines of the strip; on the diagonal only those above its own square
             stop_above = left.stop if left != right else start
             if stop_above > left.start:
                 lines = slice(0, stop_above - left.start)
@@ -90,7 +91,7 @@ class ByteTile(protocol.Tile):
         right_high, right_low = self._strip(start).view(np.int8)
         middle = multiply(high, right_low)
         if left.start == start:
-            # On the diagonal l'h is the transpose of h'l: three products do for four.
+            # On the diagonal l'h is the transpose of h'l, and need not be computed.
             middle += middle.T
         else:
             middle += multiply(low, right_high)
@@ -108,8 +109,8 @@ class ByteProducts(protocol.Products):
 
 def multiply(left: protocol.Bytes, right: protocol.SignedBytes) -> protocol.Int32Array:
     """Return (left - 128) @ right in int32, for operands without gaps."""
-    # one thread with AVX-512 VNNI makes 375e9 operations a second of u8·s8, 146e9 of
-    # u8·u8, 33e9 of s8·s8
+    # Unsigned times signed is fastest: one thread with AVX-512 VNNI makes 375e9
+    # operations per second of u8·s8, 146e9 of u8·u8, 33e9 of s8·s8.
     (products,) = _session("MatMulInteger").run(None, {"A": left, "B": right})
     return cast("protocol.Int32Array", products)
 
@@ -137,8 +138,8 @@ def _session(operator: str) -> Any:
 # -- the models
 #
 # ONNX Runtime runs two models of one operator each. A model is a protocol buffer
-# (onnx.proto): fields, each a number, a type and a value. They are written here by
-# hand, which spares the dependency on onnx.
+# (onnx.proto): fields, each a number, a type and a value. The bytes are written here,
+# so that the package onnx is not needed.
 
 # TensorProto.DataType
 _UINT8 = 2
@@ -167,8 +168,8 @@ def _model(
 ) -> bytes:
     """Return a model of one operator (IR version 8, operators of version 13).
 
-    Its output is Y. `zero` may name a constant, an unsigned byte of 128, which is the
-    operator's last input.
+    Its output is Y. If `zero` is given, it names the operator's last input, a constant:
+    an unsigned byte of 128.
     """
     names = [*inputs, zero] if zero else list(inputs)
     node = b"".join(_part(1, name) for name in names)
@@ -184,7 +185,7 @@ def _model(
     return _number(1, 8) + _part(7, graph) + _part(8, versions)
 
 
-# by their operators
+# functions that make the models, by operator
 _MODELS = {
     # Y = (A - 128) @ B, of unsigned and signed bytes
     "MatMulInteger": partial(

@@ -1,8 +1,9 @@
-"""The way in which this process multiplies fixed-point features: the fastest here.
+"""Choose the fastest way in which this process multiplies fixed-point features.
 
-All ways give the same whole numbers, so no result depends on the choice, and a cluster
-may mix machines. A process measures them once, where the work is worth it, after a
-self-test: some processors saturate when they multiply bytes, and give wrong sums.
+The size of the work goes in; a way to multiply, `Products`, comes out. All ways give
+the same whole numbers, so no result depends on the choice, and a cluster may mix
+machines. A process measures the ways once, if the work is worth it, after a self-test:
+some processors saturate when they multiply bytes, and give wrong sums.
 """
 
 import logging
@@ -30,14 +31,14 @@ WAYS: Mapping[str, Callable[[], protocol.Products]] = {
     "float64": protocol.Float64Products,
     "bytes": bytes.ByteProducts,
 }
-# operations, half a second of float64: a measurement takes 0.2 s
+# Operations worth a measurement: half a second of float64; a measurement takes 0.2 s.
 WORTH_MEASURING = 2e10
-# components below which float64 is as fast, since little is computed with each feature
+# Below so many components float64 is as fast: little is computed with each feature.
 NARROW = 128
 _REGION = 512
 _ROWS = 1024
 _REPEATS = 3
-# no multiples of vectors' lengths; more than one strip of bytes
+# sizes of the self-test: no multiples of vectors' lengths, and more than one strip
 _TEST_ROWS = 521
 _TEST_COMPONENTS = 262
 
@@ -47,7 +48,7 @@ class Rate:
     """How fast a way of multiplying is, in one thread."""
 
     products: protocol.Products
-    #: Billions of operations a second, counted as float64 would need them.
+    #: Billions of operations per second, counted as those that float64 would need.
     gflops: float
     #: Seconds to lay out a feature.
     put_seconds: float
@@ -61,7 +62,7 @@ class Rate:
 class ProductRates:
     """The ways to multiply on this machine."""
 
-    #: Of each way that sums exactly.
+    #: The rates of ways that sum exactly.
     rates: tuple[Rate, ...]
     #: The names of ways that do not work here, with the reasons.
     refused: Mapping[str, str]
@@ -96,7 +97,7 @@ def products_for(n_rows: int, n_components: int) -> protocol.Products:
 
 
 def rate_for(n_components: int, operations: float = math.inf) -> Rate:
-    """Return the rate of what `products_for` returns for so many `operations`."""
+    """Return the rate of the way that `products_for` chooses for so many operations."""
     products = _unmeasured(n_components, operations)
     if products is None:
         return measure().best(n_components)
@@ -105,7 +106,9 @@ def rate_for(n_components: int, operations: float = math.inf) -> Rate:
 
 
 def _unmeasured(n_components: int, operations: float) -> protocol.Products | None:
-    """Return the way that is taken without measuring; None if it is to be measured."""
+    """Return the way that is taken without a measurement; None if ways must be
+    measured.
+    """
     forced = os.environ.get(VARIABLE)
     if forced:
         return _forced(forced)
@@ -157,7 +160,7 @@ def _measure() -> ProductRates:
             rates.append(rate_of(products))
         else:
             refused[products.name] = reason
-            # processors without VNNI saturate: their user need not hear of it
+            # No warning: processors without VNNI saturate, and results are the same.
             logger.info(
                 "products of features by %s are refused: %s", products.name, reason
             )
@@ -170,7 +173,7 @@ def _reason_against(products: protocol.Products) -> str | None:
     try:
         wrong = find_wrong_sums(products)
     except Exception as error:
-        # Whatever a library raises, float64 is always there.
+        # of any type, as float64 works without the library
         return f"{type(error).__name__}: {error}"
     if wrong is None:
         return None
@@ -197,7 +200,7 @@ def rate_of(products: protocol.Products) -> Rate:
             panel.fill(0.0)
             tile.put(part.start, rows, panel)
 
-    # first, so that there are features to multiply
+    # timed first: it writes the features that `gram` multiplies
     seconds_to_put = _seconds(put)
     seconds = _seconds(lambda: tile.gram(left, right, out))
     return Rate(
@@ -208,7 +211,7 @@ def rate_of(products: protocol.Products) -> Rate:
 
 
 def _seconds(function: Callable[[], object]) -> float:
-    """Return the shortest of a few runs, in time of this thread alone."""
+    """Return the CPU seconds of this thread for the shortest of a few runs."""
     return min(
         timeit.repeat(function, timer=time.thread_time, number=1, repeat=_REPEATS)
     )
@@ -218,7 +221,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def find_wrong_sums(products: protocol.Products) -> str | None:
-    """Name features that a way sums wrongly; None if all sums are those of float64."""
+    """Name features that a way sums wrongly; None if all sums equal float64's."""
     specification = protocol.Float64Products()
     for label, numbers in _cases():
         if not np.array_equal(_gram(products, numbers), _gram(specification, numbers)):
@@ -247,7 +250,7 @@ def _cases() -> list[tuple[str, IntArray]]:
     unit = protocol.COSINE_ONE
     random = np.random.Generator(np.random.Philox(0))
     signs = np.where(np.arange(_TEST_ROWS) % 2, -1, 1) * np.ones(shape, np.int64)
-    # their low bytes l are 0, -64, 0 and 63
+    # with the low bytes 0, -64, 0 and 63, see `protocol.split`
     extremes = np.array([unit, unit - 64, -unit, -unit + 63])
     return [
         ("all features +1", np.full(shape, unit)),

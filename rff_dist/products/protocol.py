@@ -1,11 +1,12 @@
 """The protocol of ways to multiply fixed-point features, and the plain way, float64.
 
-Features of some rows are put into a `Tile`, which then computes blocks of Z'Z. A
-feature is a whole number q with |q| ≤ 127·128, in units of 2⁻¹⁴, so all ways give the
-same bits, on processors that multiply bytes and on others.
+Z is the matrix of features: a row for each row of the data, a column for each
+*component*. Features of some rows are put into a `Tile`, which then computes blocks of
+Z'Z. A feature is a whole number q with |q| ≤ 127·128, in units of 2⁻¹⁴, so all ways
+give the same bits, on processors that multiply bytes and on others.
 
-A cosine of 1 is stored as q = 127·128, which is 127/128 and not 1: 2¹⁴ itself would not
-split into two signed bytes. The scales of a feature map undo this factor, see
+A cosine of 1 is stored as q = 127·128, which means 127/128 and not 1: 2¹⁴ itself would
+not split into two signed bytes. The scales of a feature map undo this factor, see
 `rff_dist.features.fourier`.
 """
 
@@ -24,7 +25,8 @@ FIXED_POINT_BITS = 14
 UNITS_PER_ONE = 2.0**FIXED_POINT_BITS
 # q of a cosine of 1
 COSINE_ONE = 127 * 128
-# rows that every way sums without rounding: sums of products of bytes stay below 2³¹
+# The most rows of a tile that every way sums without rounding: sums of products of
+# bytes stay below 2³¹.
 MOST_ROWS = 2**17
 
 
@@ -47,8 +49,8 @@ class Tile(ABC):
     def panel(self, start: int, stop: int, rows: slice) -> FloatArray:
         """Return memory for the features of components `start:stop` and some rows.
 
-        It is a float64 array of shape (stop - start, number of rows), to which the
-        caller writes multiples of 2⁻¹⁴ and which it gives back by `put`.
+        It is a float64 array of shape (stop - start, number of rows). The caller writes
+        multiples of 2⁻¹⁴ to it, and gives it back by `put`.
         """
 
     @abstractmethod
@@ -69,9 +71,9 @@ class Products:
 
     #: The value of the environment variable `RFF_DIST_PRODUCTS` that chooses it.
     name: ClassVar[str]
-    #: Components on each side of a product at which it is fastest.
+    #: Products of so many components with as many others are fastest.
     region: int = 512
-    #: Takes the numbers of components and of rows, at most 2¹⁷.
+    #: Called with the number of components and of rows, at most `MOST_ROWS`.
     make_tile: Callable[[int, int], Tile]
 
 
@@ -85,8 +87,8 @@ type Bytes = NDArray[np.uint8]
 type SignedBytes = NDArray[np.int8]
 type Int32Array = NDArray[np.int32]
 
-SIGN = 128  # an unsigned byte is the signed byte that it stands for, plus this
-_COMBINED_LINES = 64  # are combined at once, so that they stay in the cache
+SIGN = 128  # a signed byte plus this is stored as an unsigned byte
+_COMBINED_LINES = 64  # combined at once, so that they stay in the cache
 
 
 def split(features: FloatArray) -> Bytes:
@@ -99,8 +101,8 @@ def split(features: FloatArray) -> Bytes:
     """
     numbers = np.empty(features.shape, np.int16)
     np.multiply(features, UNITS_PER_ONE, out=numbers, casting="unsafe")
-    # now 128·(h + 128) + (l + 64): neither part is negative, so bits separate them.
-    # Another 64 makes l + 64 the unsigned byte l + 128.
+    # This makes 128·(h + 128) + (l + 64): neither part is negative, so l + 64 are the
+    # lowest 7 bits, and another 64 makes it the unsigned byte l + 128.
     numbers += SIGN * 128 + 64
     planes = np.empty((2, *features.shape), np.uint8)
     planes[1] = (numbers & 127) + 64
@@ -124,8 +126,8 @@ def combine(
 # -- products by float64 BLAS, the specification
 
 
-# `region` of float64 products: 0.91 of the speed of dsyrk at D = 4,096, where 512
-# components reach 0.83 and 2,048 reach 0.93
+# `region` of float64 products. With 4,096 components its speed is 0.91 of dsyrk's; a
+# region of 512 has 0.83, of 2,048 0.93.
 FLOAT64_REGION = 1024
 
 
