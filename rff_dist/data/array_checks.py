@@ -1,8 +1,7 @@
 """Refuse arrays that are no X, y or weights, in words that say what to do.
 
-Arrays of users go in; the same arrays come out, or an error that names the one at
-fault. NumPy would go on with a wrong shape or dtype, and fail far from where it came
-from.
+Arrays of users go in; the same arrays come out, or an error that names the wrong one.
+NumPy would go on with a wrong shape or dtype, and fail elsewhere.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,14 +34,14 @@ def require_rows(n_rows: Mapping[str, int]) -> None:
 
 
 def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arrays of X, y and weights, y and weights as float64, or refuse them."""
+    """Return arrays of X, y and weights, the last two as float64, or refuse them."""
     checks = {"X": check_inputs, "y": check_targets, "sample_weight": check_weights}
     checked = {name: checks[name](part) for name, part in parts.items()}
     require_rows({name: part.shape[0] for name, part in checked.items()})
     return checked
 
 
-# How many axes an array may have, and what they are.
+# The numbers of axes that an array may have, and their meaning, for messages.
 _AXES = {
     "X": (
         (2,),
@@ -94,7 +93,7 @@ def check_weights(sample_weight: np.ndarray) -> np.ndarray:
 
 def native(values: np.ndarray) -> np.ndarray:
     """Return values in the byte order of this machine."""
-    if values.dtype.kind == "T":  # has no byte order
+    if values.dtype.kind == "T":  # text has no byte order
         return values
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 

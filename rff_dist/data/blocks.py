@@ -1,9 +1,10 @@
-"""What passes are made over: datasets, and blocks of their rows.
+"""Datasets, and blocks of their rows, for passes.
 
-A pass reads a dataset block by block and calls a function on the rows of each, so that
-no process ever has all rows. This module says what any dataset can do, how its rows are
-cut into blocks, and which values are refused. Blocks that depended on the cluster would
-give other bits on other clusters.
+A dataset goes in; blocks, and the rows of each, come out. A pass calls a function on
+each block's rows, so that no process ever has all rows. This module has the interface
+of any dataset, cuts rows into blocks, and refuses values that cannot be used. The one
+decision: blocks depend on the data alone, since other blocks on another cluster would
+give other bits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from rff_dist.errors import DataError, NotFiniteError, PlanError
 from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, IndexArray, frozen
 
-# rounding alone may give a constant a variance of this share of its mean square
+# A variance below this share of the mean square may be the rounding of a constant.
 ROUNDING = 1e-14
 
 
@@ -57,7 +58,8 @@ def cut_blocks(n_samples: int, chunk_rows: int, *, rows_per_block: int) -> list[
 
 
 def whole_chunks(chunk_rows: int, rows_per_block: int) -> int:
-    """Return the rows of as many whole chunks as have about `rows_per_block` rows.
+    """Return the multiple of `chunk_rows`, at least one chunk, nearest to
+    `rows_per_block`.
 
     Raises PlanError if either number is below 1.
     """
@@ -89,7 +91,6 @@ def cut_pieces(edges: NDArray[np.int64], max_rows: int) -> list[Block]:
 class Rows:
     """The data of one block, as read: shapes are checked, values are not."""
 
-    #: Which rows of the dataset these are.
     block: Block
     #: Real array of shape (n_samples, n_features). Inputs in their stored dtype.
     X: AnyArray
@@ -105,8 +106,8 @@ class Rows:
     #: Weights without the factors of classes; None if there are no such factors; shape
     #: (n_samples,).
     own_weight: FloatArray | None = None
-    #: Int array of shape (n_samples,), or None. The positions of a grid's cells in
-    #: their piece of it.
+    #: For rows of a grid: the positions of their cells in a piece of the grid, an int
+    #: array of shape (n_samples,); else None.
     cells: IndexArray | None = None
 
     @property
@@ -118,7 +119,7 @@ class Rows:
 
 
 class Sample(NamedTuple):
-    """Some rows of a dataset, in the order they were asked for."""
+    """Some rows of a dataset, in the order of the requested row numbers."""
 
     #: Real array of shape (n_indices, n_features). Inputs in their stored dtype.
     X: AnyArray
@@ -133,28 +134,28 @@ class Sample(NamedTuple):
         return Sample(*parts)
 
     def weighted_rows(self) -> IndexArray:
-        """Return which of these rows have a weight above 0."""
+        """Return the positions of the rows with a weight above 0."""
         if self.sample_weight is None:
             return np.arange(len(self.X))
         return np.flatnonzero(self.sample_weight > 0)
 
 
 class Dataset(ABC):
-    """Rows that blocks are read from: stored, in memory or made by a cluster."""
+    """The rows of a pass: stored, in memory or computed by a cluster."""
 
     #: Where the rows are stored; None if they are not.
     url: str | None
     #: Names of the columns; None if they have none.
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
-    #: {"error", "fill"}. Whether a chunk that is not in the store is an error, or is
-    #: filled; "error" for rows that are not stored.
+    #: "error" or "fill": whether a chunk that is not in the store is an error, or has
+    #: the fill value; "error" for rows that are not stored.
     missing_chunks: str
     #: For a stored dataset that keeps versions: the snapshot that is read; else None.
     version: str | None
-    #: Stored next to the arrays; none for rows that are not stored.
+    #: Facts that are stored next to the arrays; empty for rows that are not stored.
     attributes: Facts = MappingProxyType({})
-    #: The coordinate reference system of a grid; none for other rows.
+    #: The coordinate reference system of a grid; empty for other rows.
     reference: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -195,7 +196,7 @@ class Dataset(ABC):
     @property
     @abstractmethod
     def chunk_rows(self) -> int:
-        """Rows that are worth reading together."""
+        """The number of rows that are efficient to read together."""
 
     @property
     def edges(self) -> NDArray[np.int64] | None:
@@ -214,7 +215,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def read_targets(self) -> Any:
-        """Return all of y as it is held, in its stored dtype; None without y."""
+        """Return all of y in its stored dtype and container; None without y."""
 
     @abstractmethod
     def take(self, indices: IndexArray, /) -> Sample:
@@ -230,9 +231,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def prefix_fingerprint(self, n_samples: int) -> str | None:
-        """Return a digest of the first rows alone; None if there is none for such
-        data.
-        """
+        """Return a digest of the first rows alone; None if such data have no digest."""
 
     def recorded_prefix(self, n_samples: int) -> str | None:
         """Return a digest of the first rows that is known without reading them, or
@@ -255,27 +254,27 @@ class Dataset(ABC):
     def check_unchanged(self) -> None:
         """Check that stored rows are still those that were opened.
 
-        Raises ConflictError if they were changed meanwhile: what was read may mix old
-        and new rows.
+        Raises ConflictError if they were changed meanwhile, since a pass may have read
+        both old and new rows.
         """
         return
 
     @property
     def is_lazy(self) -> bool:
-        """Whether a cluster makes the rows in tasks of its own, as those of Dask
+        """Whether a cluster computes the rows in its own tasks: rows of Dask
         collections.
         """
         return False
 
     @property
     def client(self) -> Any:
-        """The Dask client that holds parts of the rows; None if there are none."""
+        """The Dask client with persisted parts of the rows; None if there are none."""
         return None
 
     @property
     def extends(self) -> tuple[Dataset, Callable[[Rows], Rows]] | None:
-        """The dataset whose rows these are, and the function that completes them; None
-        if nothing is added.
+        """Another dataset, and a function that completes its rows to rows of this one;
+        None for a dataset that has its own rows.
 
         The function pickles without the dataset.
         """
@@ -290,7 +289,7 @@ class BlockFunction[S, T](ABC):
 
     @abstractmethod
     def begin(self, block: Block, state: S) -> Callable[..., T]:
-        """Read a block, and return the function that does the rest."""
+        """Read a block, and return the function that computes the result."""
 
     @final
     def __call__(self, block: Block, state: S) -> T:
@@ -299,9 +298,9 @@ class BlockFunction[S, T](ABC):
 
 @dataclass(frozen=True)
 class BlockTask[S, T](BlockFunction[S, T]):
-    """Read a block, then compute on its rows: one fused task.
+    """Reads a block, then computes on its rows: one fused task.
 
-    An engine with a better way to the rows, such as a Dask collection's own tasks, uses
+    An engine that gets the rows otherwise, from a Dask collection's own tasks, uses
     `source` and `compute` separately.
     """
 
@@ -318,13 +317,14 @@ class BlockTask[S, T](BlockFunction[S, T]):
 # -- how many rows a block of a pass has; this depends on the data alone
 
 
-# At least four tiles, so that a block costs only a few per cent more than they do. At D
-# = 4,096, blocks of half a tile took 1.17 and blocks of a tile 1.05 times the CPU time.
+# At least four tiles (rows that are multiplied together), so that a block costs only a
+# few per cent more than its tiles. With D = 4,096 features, blocks of half a tile took
+# 1.17 and blocks of a tile 1.05 times the CPU time.
 MIN_BLOCK_ROWS = 16_384
 MAX_BLOCK_ROWS = 262_144
-# of inputs: blocks that are read ahead stay small compared with the statistics
+# Bytes of inputs: a block that is read ahead stays small compared with the statistics.
 MAX_BLOCK_BYTES = 2**27
-# blocks that are left when folds enlarge them: enough for a few workers to share
+# Folds enlarge blocks, but so many blocks remain, for a few workers to share.
 FEW_BLOCKS = 16
 
 
@@ -340,18 +340,18 @@ def block_rows(
     """Return the number of rows of a block.
 
     More rows make more blocks, not larger ones. Sums are rounded at the edges of
-    blocks, and appended rows move none of the edges before them, so an update sums only
-    new rows. Nor do more workers make smaller blocks, since edges name the sums that
-    are kept: by simulation, 10⁷ rows at D = 4,096 on 1,000 workers take 7.0 s, and 7.6
-    with blocks of 2,048 rows.
+    blocks, and appended rows do not move earlier edges, so an update sums only new
+    rows. More workers do not make smaller blocks, since a stopped job finds its kept
+    sums by the edges. By simulation that costs nothing: 10⁷ rows with D = 4,096 on
+    1,000 workers take 7.0 s, and 7.6 s with blocks of 2,048 rows.
 
     Blocks are whole chunks. A chunk far larger than a block is read once for each of
     its blocks: decoding it again costs little compared with the products. `itemsize` is
     in bytes, of one number of X.
 
-    With `n_folds` folds that are summed separately, blocks are up to that many times
-    larger, as long as 16 remain, so that sending and merging the sums of all folds
-    costs no greater share of the time. Raises PlanError if a size is below 1.
+    If `n_folds` folds are summed separately, a block has as many sums. It is then up to
+    `n_folds` times larger, as long as 16 blocks remain, so that sending and merging
+    sums takes no greater share of the time. Raises PlanError if a size is below 1.
     """
     if n_samples < 1:
         raise PlanError(f"there are {n_samples} rows; a pass needs at least 1")
@@ -364,7 +364,7 @@ def block_rows(
     if n_parts >= 2:  # a chunk larger than two blocks: equal parts of it
         unit = -(-chunk_rows // n_parts)
     rows = whole_chunks(unit, wanted)
-    # by rounding up, or since one chunk is too large: cut that equally
+    # Too many, by rounding up or because a chunk is too large: cut the unit equally.
     if min(rows, n_samples) > max_rows:
         unit = -(-unit // -(-unit // max_rows))
         rows = max_rows // unit * unit
@@ -387,8 +387,7 @@ class RowParts:
         return cls({block.start: array})
 
     def __add__(self, other: RowParts) -> RowParts:
-        # blocks do not overlap, so this union is the same in any order and grouping, as
-        # engines require
+        # Blocks do not overlap, so the union is the same in any order and grouping.
         return RowParts({**self.parts, **other.parts})
 
     def joined(self) -> AnyArray:
@@ -402,12 +401,12 @@ class RowParts:
 def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
     """Check that inputs and targets are finite, and weights finite and not negative.
 
-    `inputs` is the X of the rows as prepared for features, so values beyond float32
-    count as infinite. Raises DataError, with the first offending row and column.
+    `inputs` is the rows' X as prepared for the features, where values beyond float32
+    are infinite. Raises DataError, with the first wrong row and column.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        # takes a tenth of the time of looking at each number; but sums of finite ones
-        # may overflow too
+        # A sum takes a tenth of the time of a look at each number. But a sum of finite
+        # numbers may overflow too, so each number is looked at then.
         overflows = not np.isfinite(inputs.sum())
     if overflows and not np.isfinite(inputs).all():
         raise _not_finite(rows, "X", inputs)
@@ -417,7 +416,7 @@ def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
 def check_targets(rows: Rows) -> None:
     """Check that targets are finite, and weights finite and not negative.
 
-    Raises DataError, with the first offending row and column.
+    Raises DataError, with the first wrong row and column.
     """
     for name, values in (("y", rows.y), ("sample_weight", rows.sample_weight)):
         if values is not None and not np.isfinite(values).all():

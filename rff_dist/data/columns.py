@@ -1,9 +1,9 @@
 """Columns next to a dataset: a label or group for each row.
 
-Any array goes in; integers, booleans or text come out. Anything else is refused with
-the first row that has it, since labels are compared and sorted, which NumPy does for a
-NaN or mixed objects in surprising ways. Columns here are in memory; `storage.columns`
-has stored ones.
+Any array goes in; integers, booleans, whole floats or text come out. Anything else is
+refused, with the first wrong row: labels are compared and sorted, and NumPy sorts NaN
+and mixed objects in surprising ways. Columns here are in memory; `storage.columns` has
+stored ones.
 """
 
 from collections.abc import Sequence
@@ -36,13 +36,11 @@ class Column(Protocol):
 
     @property
     def chunk_rows(self) -> int:
-        """Rows that are worth reading together."""
+        """The number of rows that are efficient to read together."""
 
     @property
     def in_memory(self) -> bool:
-        """Whether only this process has the values; else they are stored where all
-        workers can read them.
-        """
+        """Whether only this process has the values; else all workers can read them."""
 
     def read(self, block: blocks.Block) -> np.ndarray:
         """Return the values of a block's rows, shape (n_samples,)."""
@@ -88,7 +86,7 @@ class MemoryColumn:
         return self._digest
 
     def content_key(self) -> str:
-        """Return the digest by which passes over these values are told apart, see
+        """Return a digest of the values, for the names of passes over them; see
         `engines.resuming`.
         """
         return self._digest
@@ -102,12 +100,12 @@ def is_text(dtype: AnyDType) -> bool:
 def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     """Return labels as integers, booleans, whole floats or text.
 
-    `rows` are their numbers in the dataset. Raises DataError, with the first offending
-    row, if they are anything else.
+    `rows` are their row numbers in the dataset. Raises DataError, with the first wrong
+    row, for any other value.
     """
     if values.ndim != 1:
         raise DataError(
-            f"{name} has shape {values.shape}; expected one value a row, shape"
+            f"{name} has shape {values.shape}; expected one value per row, shape"
             " (n_samples,)"
         )
     kind = values.dtype.kind
@@ -118,7 +116,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
         return _from_objects(values.astype(object), name, rows)
     if kind == "f" and values.dtype.itemsize <= 8:
         good = values == np.rint(values)
-        # float64 cannot tell all larger whole numbers apart
+        # above 2^53 some whole numbers are the same float64
         good &= np.abs(values) <= 2.0**53
         if not good.all():
             at = int(np.argmin(good))
@@ -131,7 +129,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
             )
         return values
     if kind == "U":
-        _as_text(values, name, rows)
+        _as_text(values, name, rows)  # only as a check
     if kind in "biuUT":
         return values
     advice = {
@@ -146,7 +144,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
 
 
 def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
-    """Return Python objects as an array of the one type that all of them have."""
+    """Return Python objects as an array, if all have one type of label."""
     first = values[0] if len(values) else ""
     families: tuple[Any, ...] = (str, bool | np.bool_, int | np.integer)
     family = next((kind for kind in families if isinstance(first, kind)), None)
@@ -157,7 +155,7 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
         if family is not None and isinstance(value, family) and not is_mixed:
             continue
         what = f"is {str(value)[:50]!r}, a {type(value).__name__},"
-        # NaN, pandas' among them, is the value that differs from itself
+        # Only NaN, also pandas', differs from itself.
         is_missing = value is None or type(value).__name__ in ("NAType", "NaTType")
         if is_missing or value != value:
             what = "is missing"
@@ -179,7 +177,9 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
 
 
 def _as_text(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
-    """Return text of variable width; refuse half of a surrogate pair."""
+    """Return text of variable width; refuse a half of a surrogate pair, which UTF-8
+    cannot store.
+    """
     try:
         return values.astype(TEXT)
     except (UnicodeEncodeError, TypeError):

@@ -1,8 +1,9 @@
 """Compute Dask collections on the cluster that has their persisted parts.
 
-Collections go in; NumPy arrays come out. Dask's own default may be another cluster than
-the one with the parts; and a task that waits for other tasks of its cluster may wait
-for ever, so it computes collections without persisted parts itself.
+Collections go in; NumPy arrays come out. A collection is *persisted* if a cluster has
+its computed parts in memory. Dask alone would compute on its default cluster, which may
+be another one. And a task that waits for other tasks of its cluster may wait for ever,
+so a task computes collections that are not persisted itself.
 """
 
 import sys
@@ -14,7 +15,7 @@ from rff_dist.errors import InvalidParameterError
 
 
 def _runs_task() -> bool:
-    """Return whether this thread is that of a task."""
+    """Return whether this thread runs a Dask task."""
     try:
         sys.modules["distributed"].get_worker()
     except ValueError:
@@ -23,14 +24,14 @@ def _runs_task() -> bool:
 
 
 def is_task() -> bool:
-    """Return whether this thread is that of a Dask task, or was begun by one."""
+    """Return whether this thread runs a Dask task, or was started by one."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return False
     if _runs_task():
         return True
-    # A thread that a task began has no worker, but the client of its process, if a task
-    # made one there. Only this private set tells it from a user's client.
+    # A thread that a task started has no worker. But the process has a client if one of
+    # its tasks made one, and only this private set shows that it is not a user's.
     try:
         return distributed.Client.current() in distributed.Worker._initialized_clients
     except ValueError:
@@ -38,7 +39,7 @@ def is_task() -> bool:
 
 
 def place_for_others() -> AbstractContextManager[Any]:
-    """Give up a task's place on its worker while the work inside waits for others."""
+    """Let a task leave its thread of the worker to others while it waits for them."""
     if not is_task():
         return nullcontext()
     if not _runs_task():
@@ -63,14 +64,14 @@ def check_client(client: Any) -> None:
 
 
 def client_of(collections: Iterable[Any]) -> Any:
-    """Return the Dask client that holds persisted parts of collections; None if there
-    are none.
+    """Return the Dask client with persisted parts of collections; None if there are no
+    such parts.
     """
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return None
     futures = distributed.futures_of(list(collections))
-    # Futures that came along with a task have no client; they belong to its cluster.
+    # Futures in a task's arguments have no client; they belong to the task's cluster.
     clients = {future.client for future in futures if future.client is not None}
     for client in clients:
         if client.status == "closed":
@@ -92,10 +93,10 @@ def client_of(collections: Iterable[Any]) -> Any:
 def compute(*collections: Any, client: Any = None) -> tuple[Any, ...]:
     """Compute Dask collections on the cluster that has parts of them.
 
-    In a task, data that are not persisted are computed in its own thread, since it
-    might wait for ever for other tasks of its cluster; persisted data on the cluster,
-    after the task has given up its place. Elsewhere, if no cluster has parts, `client`
-    computes them, or else Dask's default.
+    In a task, collections that are not persisted are computed in its own thread, since
+    it might wait for ever for other tasks of its cluster. Persisted ones are computed
+    on the cluster, while the task leaves its thread to others. Outside of tasks, if no
+    cluster has parts, `client` computes them, or else Dask's default.
     """
     dask = sys.modules["dask"]
     distributed = sys.modules.get("distributed")
@@ -120,12 +121,13 @@ def _choose_client(
     collections: Iterable[Any], client: Any
 ) -> AbstractContextManager[Any]:
     """Return a context whose value is the client that computes, or None."""
-    holder = client_of(collections)
+    client_with_parts = client_of(collections)
     if is_task():
         return place_for_others()
-    if holder is not None:
-        return nullcontext(holder)
+    if client_with_parts is not None:
+        return nullcontext(client_with_parts)
     if client is not None:
         return nullcontext(client)
     scheduler = sys.modules["dask"].base.get_scheduler()
+    # a method of the default client, if there is one
     return nullcontext(getattr(scheduler, "__self__", None))

@@ -1,8 +1,8 @@
-"""Digests of values, by which data and changes of data are recognised.
+"""Digests of values, which show whether data are the same or have changed.
 
 Arrays or a dataset go in; a SHA-256 comes out. A hash of NumPy's own buffers would
 depend on how rows are cut into batches, and for text on addresses in memory. Digests
-are stored with data and models, so what they cover must stay.
+are stored with data and models, so their definition must not change.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import numpy as np
 from rff_dist.data import blocks
 from rff_dist.errors import InvalidParameterError
 
-# what `prefix_digest` reads
+# the rows that `prefix_digest` reads
 N_SEGMENTS = 8
 SEGMENT_BYTES = 2**20
 MAX_SEGMENT_ROWS = 4096
@@ -33,9 +33,9 @@ def prefix_digest(dataset: blocks.Dataset, n_samples: int) -> str:
 
     It covers `n_samples`, the numbers of columns of X and y, the dtype of X, and the
     values of X, y, weights and groups in up to 8 segments of rows, each of at most 1
-    MiB and 4,096 rows, with the first and the last of the `n_samples` rows among them.
-    Changes to other rows go unnoticed. Chunks, codecs and where the rows are held do
-    not matter.
+    MiB and 4,096 rows. The first and the last of the `n_samples` rows are among them.
+    Changes to other rows go unnoticed. Chunks, codecs and the place of the data do not
+    matter.
 
     Raises InvalidParameterError if the dataset has fewer rows; StorageError if rows
     cannot be read.
@@ -74,7 +74,7 @@ def _segments(n_samples: int, row_bytes: int) -> list[tuple[int, int]]:
     if not n_samples:
         return []
     rows = max(1, min(n_samples, MAX_SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
-    # a set, since in few rows segments begin at the same place
+    # a set, since several segments of few rows may begin at the same row
     starts = {i * (n_samples - rows) // (N_SEGMENTS - 1) for i in range(N_SEGMENTS)}
     return [(start, start + rows) for start in sorted(starts)]
 
@@ -82,7 +82,7 @@ def _segments(n_samples: int, row_bytes: int) -> list[tuple[int, int]]:
 def as_bytes(values: np.ndarray) -> bytes | np.ndarray:
     """Return values as bytes.
 
-    Text becomes lengths and UTF-8, since its arrays hold addresses.
+    Text becomes lengths and UTF-8, since arrays of text contain addresses in memory.
     """
     if values.dtype.kind != "T":
         return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

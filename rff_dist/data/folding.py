@@ -1,8 +1,8 @@
 """Folds for cross-validation: which rows are held out together.
 
-Row numbers or groups go in; the number of each row's fold comes out. No shuffled copy
-of the rows is made, as scikit-learn's `KFold` needs one: any process can assign the
-rows of a block, and the folds are the same on any cluster.
+Row numbers or groups go in; the number of each row's fold comes out. scikit-learn's
+`KFold` would need a shuffled copy of all rows. Here any process can assign the rows of
+a block, and the folds are the same on any cluster.
 """
 
 import hashlib
@@ -26,13 +26,14 @@ from rff_dist.typing import (
 )
 
 MAX_FOLDS = 1000
-# Single rows of more rows than this may all lie in different chunks, so stretches of
-# consecutive rows are sampled.
+# In data with more rows than this, random rows may all lie in different chunks. There
+# samples are taken from so many stretches of consecutive rows.
 MANY_ROWS = 2**18
 STRETCHES = 256
 # SplitMix64's increment: 2**64 over the golden ratio, and odd
 _GOLDEN = 0x9E3779B97F4A7C15
-# a group takes 10 bytes of the folds; hashes share out more evenly enough
+# A group in a table takes 10 bytes. More groups are distributed evenly enough by
+# hashes.
 MAX_BALANCED_GROUPS = 2**16
 
 
@@ -43,12 +44,12 @@ class Folds(ABC):
     #: At least 2.
     n_folds: int = 5
 
-    words: ClassVar[str]  # how rows are distributed, for people
+    words: ClassVar[str]  # how rows are distributed, for messages and pages
 
     def __post_init__(self) -> None:
         n_folds: Any = self.n_folds
-        whole = isinstance(n_folds, int | np.integer) and not isinstance(n_folds, bool)
-        if not whole or not 2 <= n_folds <= MAX_FOLDS:
+        is_int = isinstance(n_folds, int | np.integer) and not isinstance(n_folds, bool)
+        if not is_int or not 2 <= n_folds <= MAX_FOLDS:
             raise InvalidParameterError(
                 f"`n_folds` is {n_folds!r}; expected an integer in [2, {MAX_FOLDS}]"
             )
@@ -60,8 +61,8 @@ class Folds(ABC):
         """Return the fold of each of the rows `start:stop` of a dataset of `n_samples`
         rows.
 
-        `groups`: int, bool or str array of shape (stop - start,), or None. The rows'
-          groups.
+        `groups` are the groups of the rows: an int, bool or str array of shape (stop -
+        start,), or None.
 
         Raises DataError if these folds need groups and there are none, or if a group is
         not the number of a fold (`PredefinedFolds`).
@@ -69,8 +70,8 @@ class Folds(ABC):
 
     @property
     def may_lack_rows(self) -> bool:
-        """Whether a fold may have no rows: it is then not validated on, rather than an
-        error.
+        """Whether a fold may have no rows. Then it is not validated on; for other folds
+        that is an error.
         """
         return False
 
@@ -110,12 +111,14 @@ class HashFolds(Folds):
     def assign(
         self, start: int, stop: int, *, n_samples: int, groups: AnyArray | None
     ) -> IntArray:
-        # rows are dealt like cards, a hand of `n_folds` at a time
+        # Rows are dealt like cards: a hand is `n_folds` consecutive rows, and each fold
+        # gets one of them.
         first = start // self.n_folds
         last = -(-stop // self.n_folds)
         rows = np.arange(first * self.n_folds, last * self.n_folds, dtype=np.uint64)
-        hands = _mixed(rows, self.seed).reshape(-1, self.n_folds)
-        # a permutation of each hand: its row order[i, k] goes to fold k
+        hands = _mix(rows, self.seed).reshape(-1, self.n_folds)
+        # The order of the hashes is a random permutation of each hand: in hand i, row
+        # order[i, k] goes to fold k.
         order = np.argsort(hands, axis=1, kind="stable")
         fold_of_row = np.empty(order.shape, np.int64)
         folds = np.arange(self.n_folds)[np.newaxis]
@@ -179,10 +182,10 @@ class GroupFolds(Folds):
             )
         values, inverse = np.unique(np.asarray(groups), return_inverse=True)
         keys = _keys(values)
-        fold_of_group = _below(np.uint64(self.n_folds), _mixed(keys, self.seed))
+        fold_of_group = _numbers_below(np.uint64(self.n_folds), _mix(keys, self.seed))
         if self.table is not None:
             places = np.searchsorted(self.table.keys, keys)
-            # a key beyond the last one points to it, and is then found to differ
+            # A key beyond the last one gets the last place, where the keys differ.
             places = np.minimum(places, len(self.table.keys) - 1)
             is_counted = self.table.keys[places] == keys
             fold_of_group = np.where(
@@ -217,15 +220,14 @@ class GroupFolds(Folds):
                 f"the data have {len(groups)} groups of rows with weight, but {self}"
                 f" needs a group or more for each fold; use at most {len(groups)} folds"
             )
-        # cut by hashes alone, 46 % of data sets with 10 groups had an empty one of 5
-        # folds
+        # By hashes alone, 46 % of data sets with 10 groups had an empty fold of 5.
         keys = _keys(groups)
         fold_of_group = np.empty(len(keys), np.int16)
         # a heap, whose first entry is the fold with the fewest rows
         rows_of_folds = [(0, fold) for fold in range(self.n_folds)]
-        # lexsort's last key comes first: by size, then by hash, so that the order in
-        # which groups came decides nothing
-        for group in np.lexsort((keys, _mixed(keys, self.seed), -n_rows)):
+        # By size, then by hash (lexsort's last key comes first), so that the order of
+        # the groups in the data does not matter.
+        for group in np.lexsort((keys, _mix(keys, self.seed), -n_rows)):
             rows, fold = rows_of_folds[0]
             fold_of_group[group] = fold
             heapq.heapreplace(rows_of_folds, (rows + int(n_rows[group]), fold))
@@ -236,7 +238,7 @@ class GroupFolds(Folds):
 def _keys(groups: AnyArray) -> NDArray[np.uint64]:
     """Return integers as they are, and texts as hashes."""
     if groups.dtype.kind in "biu":
-        # integers below 0 wrap around; keys only need to differ
+        # negative integers wrap around; keys only need to be distinct
         return groups.astype(np.int64).view(np.uint64)
     digests = [
         hashlib.blake2b(str(group).encode(), digest_size=8).digest() for group in groups
@@ -328,14 +330,14 @@ class DatedFolds(PredefinedFolds):
 
 
 def first_values(values: FloatArray, n_folds: int) -> FloatArray:
-    """Return the first of the ascending values of each fold, the earliest left out, if
-    folds have equally many.
+    """Cut ascending values into folds with equally many; return the first value of each
+    fold except fold 0.
     """
     return values[-(-np.arange(1, n_folds) * len(values) // n_folds)]
 
 
-# On noise with 20 columns and 60 rows, the folds' R² was 0.35 too high when they
-# validated on these rows; now 0.02.
+# On noise with 20 columns and 60 rows, the folds' R² was 0.35 too high when folds
+# validated on tuning rows; now it is 0.02.
 @dataclass(frozen=True)
 class TuningFolds(Folds):
     """Folds with some rows for tuning: length scales are tuned on them, every split
@@ -344,14 +346,14 @@ class TuningFolds(Folds):
     Length scales that were tuned on a row predict that row too well, so its error says
     little about new rows. `with_tuning_rows` makes these folds.
 
-    The tuning rows are a fold of their own, the last one, in addition to those of
-    `base`; or the first fold of `base`, if `n_stretches` is 0.
+    The tuning rows are the last fold, in addition to the folds of `base`; or they are
+    the first fold of `base`, if `n_stretches` is 0.
     """
 
     #: The folds of all other rows.
     base: Folds = HashFolds()
-    #: The first `n_samples` rows are cut into `n_stretches` equal parts. From a random
-    #: place on, `width` consecutive rows of each part are for tuning. Rows that are
+    #: The first `n_samples` rows are cut into `n_stretches` equal parts. In each part
+    #: `width` consecutive rows, from a random one on, are for tuning. Rows that are
     #: appended later are not.
     n_samples: int = 0
     n_stretches: int = 0
@@ -366,8 +368,8 @@ class TuningFolds(Folds):
             return folds
         rows = np.arange(start, stop, dtype=np.int64)
         inside = np.minimum(rows, self.n_samples - 1)
-        # the part of a row: the last one whose first row, part · n_samples //
-        # n_stretches, is not after it
+        # A row is in the last part that begins at it or before. Part p begins at row
+        # p · n_samples // n_stretches.
         parts = ((inside + 1) * self.n_stretches - 1) // self.n_samples
         first = self.stretch_starts(parts)
         is_tuning = (rows >= first) & (rows < first + self.width)
@@ -379,13 +381,15 @@ class TuningFolds(Folds):
         begin = parts * self.n_samples // self.n_stretches
         end = (parts + 1) * self.n_samples // self.n_stretches
         room = (end - begin - self.width + 1).astype(np.uint64)
-        # another seed than the folds' own: else the place of a stretch and the folds of
-        # its rows would depend
-        return begin + _below(room, _mixed(parts.astype(np.uint64), self.seed + 1))
+        # Another seed than that of the folds: with the same one, the place of a stretch
+        # and the folds of its rows would depend on each other.
+        return begin + _numbers_below(
+            room, _mix(parts.astype(np.uint64), self.seed + 1)
+        )
 
     @property
     def may_lack_rows(self) -> bool:
-        """True if tuning rows are random, since they may be all rows of a fold."""
+        """True if tuning rows are random: a fold may lose all its rows to them."""
         return self.n_stretches > 0
 
     @property
@@ -415,7 +419,7 @@ class SampledFolds(PredefinedFolds):
 
     whole: Folds = HashFolds()
 
-    # the sample, which leaves out rows without weight, may have missed a fold
+    # no row of a fold may be in the sample, which leaves out rows without weight
     may_lack_rows = True
 
     @property
@@ -426,16 +430,16 @@ class SampledFolds(PredefinedFolds):
 def with_tuning_rows(folds: Folds, n_samples: int, n_tuning: int) -> TuningFolds:
     """Return folds with some rows on which length scales can be tuned.
 
-    At most half of the rows are. With folds by hash they are about `n_tuning` random
-    rows. With groups, times and given folds they are the first fold, so that no group
+    With folds by hash they are about `n_tuning` random rows, at most half of all rows.
+    With folds by groups, times and given ones they are the first fold, so that no group
     or time is both tuned and validated on.
     """
     if isinstance(folds, TuningFolds):
         return folds
     if not isinstance(folds, HashFolds):
         return TuningFolds(folds.n_folds, folds)
-    # half of the rows tuned length scales as well as all did (airfoil, concrete,
-    # energy)
+    # Half of the rows tuned length scales as well as all rows did (on airfoil, concrete
+    # and energy).
     wanted = max(1, min(n_tuning, n_samples // 2))
     n_stretches = wanted if n_samples <= MANY_ROWS else STRETCHES
     width = -(-wanted // n_stretches)
@@ -444,7 +448,7 @@ def with_tuning_rows(folds: Folds, n_samples: int, n_tuning: int) -> TuningFolds
     )
 
 
-# by their names in stored models
+# classes by their names in stored models
 _KINDS: dict[str, type[Folds]] = {
     kind.__name__: kind
     for kind in (
@@ -504,28 +508,28 @@ def find_folds(cv: int | Folds) -> Folds:
     return HashFolds(int(cv))
 
 
-def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Return the SplitMix64 numbers of keys (Steele, Lea & Flood 2014, fig. 17).
+def _mix(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """Return pseudo-random numbers of keys, by SplitMix64 (Steele, Lea & Flood 2014,
+    fig. 17).
 
-    The stream starts at a number mixed from the seed. Streams that started at the seeds
-    themselves would be shifted copies of each other.
+    The seed is mixed first, and the stream starts there. Streams that started at the
+    seeds themselves would be shifted copies of each other.
     """
-    start = _finished(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))
-    return _finished(keys * np.uint64(_GOLDEN) + start)
+    start = _mix_bits(np.array([(2 * seed + 1) * _GOLDEN % 2**64], np.uint64))
+    return _mix_bits(keys * np.uint64(_GOLDEN) + start)
 
 
-def _finished(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    # the multipliers and shifts are those of Stafford's thirteenth mixer, in which each
-    # bit depends on all bits
+def _mix_bits(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    # Stafford's thirteenth mixer: each bit of the result depends on all bits
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
-def _below(
+def _numbers_below(
     limits: NDArray[np.uint64] | np.uint64, hashes: NDArray[np.uint64]
 ) -> IntArray:
-    """Return numbers from 0 to below each limit; the limits are below 2**32."""
-    # a product and a shift in place of a remainder, with a bias below limit / 2**32
-    # (Lemire 2019, Sec. 3)
+    """Turn hashes into numbers from 0 to limit - 1; limits are below 2**32."""
+    # A product and a shift instead of a remainder (Lemire 2019, Sec. 3), with a bias
+    # below limit / 2**32.
     return ((hashes >> np.uint64(32)) * limits >> np.uint64(32)).astype(np.int64)

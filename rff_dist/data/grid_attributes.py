@@ -1,8 +1,9 @@
-"""What the attributes of variables say, by the CF conventions for climate data.
+"""Read the attributes of variables by the CF conventions for climate data.
 
-Attributes go in, as stored in files of many programs; missing values, categories and
-coordinate reference systems come out. Comparing the attributes themselves would not do:
-programs write one number as a list, as text or as base64, and one system in many words.
+Attributes go in, as many programs write them; marks of missing cells, meanings of
+categories and coordinate reference systems come out. The attributes themselves cannot
+be compared: programs write the same number as a list, as text or as base64, and the
+same system in different words.
 """
 
 import base64
@@ -19,7 +20,7 @@ import numpy as np
 from rff_dist.errors import DataError
 from rff_dist.typing import AnyArray, AnyDType, Facts, Summary
 
-# Attributes whose values mean a missing cell: CF's, and those of programs that handle
+# Attributes whose values are marks of missing cells: CF's, and those of programs for
 # maps.
 MARKS = re.compile(
     "_?fill_?value|missing_?value|no_?data(_?val(ue)?s?)?", re.IGNORECASE
@@ -28,7 +29,7 @@ MARKS = re.compile(
 _SYSTEM = re.compile(
     "crs_wkt|spatial_ref|grid_mapping_name|standard_parallel|.*_(meridian|projection_origin)"
 )
-# The number with which well-known text ends, if the system has one.
+# The system's EPSG number, with which well-known text ends if there is one.
 _EPSG = re.compile(r'(?:ID|AUTHORITY)\["EPSG",\s*"?(\d+)"?\]\]\s*$')
 
 
@@ -38,8 +39,8 @@ _EPSG = re.compile(r'(?:ID|AUTHORITY)\["EPSG",\s*"?(\d+)"?\]\]\s*$')
 def marks_of(attributes: Facts, dtype: AnyDType, *more: Any) -> AnyArray:
     """Return the marks of missing cells: values of a dtype, other than NaN.
 
-    They are named by a variable's attributes, or in `more`. A value that the dtype
-    cannot hold marks no cell.
+    They come from a variable's attributes and from `more`. A value that the dtype
+    cannot hold marks no cell, and is left out.
     """
     named = [*more]
     named += [value for key, value in attributes.items() if MARKS.fullmatch(key)]
@@ -79,7 +80,7 @@ def _number(value: Any) -> Any:
 
 def meanings_of(name: str, attributes: Facts) -> dict[Any, str]:
     """Return the text of each value of a category, by CF's `flag_values` and
-    `flag_meanings`; none for a variable of numbers.
+    `flag_meanings`; empty for a variable of numbers.
 
     Raises DataError if a cell may hold several flags, or their numbers differ.
     """
@@ -112,7 +113,7 @@ def flags_of(meanings: Mapping[int, str]) -> Summary:
         words = [f"{word}_{value}" for word, value in zip(words, meanings, strict=True)]
     colours = []
     for i in range(len(meanings)):
-        # hues a golden section apart, so that any number of them differ
+        # hues differ by the golden section, so that any number of them are distinct
         rgb = colorsys.hls_to_rgb(i * 0.618034 % 1, 0.45 + 0.2 * (i // 2 % 2), 0.6)
         colours.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
     return {
@@ -126,13 +127,13 @@ def flags_of(meanings: Mapping[int, str]) -> Summary:
 
 
 def mappings_of(attributes: Sequence[Facts]) -> set[str]:
-    """Return the names of the variables that describe the coordinate reference systems
-    of other variables; without any, the usual names.
+    """Return the names of the variables that describe coordinate reference systems: by
+    the attributes of other variables, or else the usual names.
     """
     names: set[str] = set()
     for facts in attributes:
         words = str(facts.get("grid_mapping", "")).split()
-        # of several ("utm: x y geographic: lat lon") the first
+        # the first, if there are several ("utm: x y geographic: lat lon")
         names.update(word.rstrip(":") for word in words[:1])
     return names or {"spatial_ref", "crs"}
 

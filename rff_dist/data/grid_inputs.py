@@ -1,8 +1,9 @@
 """Variables of a grid, and the columns of X that they become.
 
 A variable with named dimensions goes in; its values as one column or three come out.
-The stored values alone would not do: models need a time as days and as the place in the
-year, and a category as codes.
+Stored values are not enough: models need a time as days and as the position in the
+year, and a category as codes. A *level* is a text of a category, its *code* the
+position in the list of levels.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from rff_dist.data.grid_attributes import meanings_of
 from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray
 
-TIME_PARTS = ("days", "sin", "cos")  # since 1970; of the day of the year
+# days since 1970; sine and cosine of the day of the year
+TIME_PARTS = ("days", "sin", "cos")
 
 type Slices = tuple[slice, ...]
 
@@ -31,20 +33,20 @@ class Variable(ABC):
     name: str
     dims: tuple[str, ...]
     shape: tuple[int, ...]
-    #: Lengths of what is stored together.
+    #: The lengths of a chunk or a shard, which is stored as one object.
     chunks: tuple[int, ...]
-    #: Of what `read` returns; a float if cells may be missing.
+    #: The dtype of values from `read`; a float if cells may be missing.
     dtype: AnyDType
     #: Whether cells may be missing, and then are NaN.
     may_miss: bool
     #: Whether values are days since 1970.
     is_time: bool
-    #: As stored, such as units.
+    #: Stored attributes, such as units.
     attributes: Facts
     #: Whether other processes can read it.
     can_travel: bool
-    #: The Zarr array's fill value if it is taken for missing cells, but no attribute
-    #: says so; else None.
+    #: The Zarr array's fill value, if it counts as missing although no attribute says
+    #: so; else None.
     doubtful_fill: Any
 
     @abstractmethod
@@ -63,9 +65,9 @@ class GridInput:
     variable: Variable
     #: One of `TIME_PARTS`; "" for the values themselves.
     part: str = ""
-    #: Of a category: the text of each stored value.
+    #: For a category: the text of each stored value.
     meanings: Mapping[Any, str] = field(default_factory=dict, hash=False)
-    #: Of a category: the texts that rows have, in the order of their first rows.
+    #: For a category: the texts that rows have, in the order of their first rows.
     levels: tuple[str, ...] = ()
 
     @property
@@ -78,19 +80,19 @@ class GridInput:
 
     @property
     def encoder(self) -> Facts:
-        """The column in the JSON of a recipe, a room above."""
+        """The column's entry in a recipe, as JSON; see `rff_dist.recipes`."""
         if not self.meanings:
             return {"kind": "number", "column": self.name}
         return {"kind": "category", "column": self.name, "levels": [*self.levels]}
 
     def texts_of(self, values: AnyArray) -> list[str]:
-        """Return the texts of values of a category, each once, in their order."""
+        """Return the texts of a category's values, each once, in their order."""
         distinct, first = np.unique(values, return_index=True)
         ordered = distinct[np.argsort(first)].tolist()
         return [self.meanings.get(value, columns.MISSING) for value in ordered]
 
     def encode(self, values: AnyArray) -> AnyArray:
-        """Return the column of the variable's values."""
+        """Return the variable's values as this column has them."""
         if self.meanings:
             return self._codes(values)
         if self.part in ("sin", "cos"):
@@ -99,8 +101,8 @@ class GridInput:
         return values
 
     def _codes(self, values: AnyArray) -> AnyArray:
-        """Return the place of each value's text among the levels; one more than the
-        last place for a text that is no level.
+        """Return the code of each value's text; the number of levels for a text that is
+        no level.
         """
         code_of = {text: code for code, text in enumerate(self.levels)}
         distinct, inverse = np.unique(values, return_inverse=True)
@@ -124,18 +126,19 @@ def _angle_of_year(days: FloatArray) -> FloatArray:
 def columns_of(
     names: Sequence[str], find: Callable[[str], Variable | None]
 ) -> list[GridInput]:
-    """Return the columns of named inputs, of which `find` gives the variable or None.
+    """Return the columns of named inputs; `find` returns the variable of a name, or
+    None.
 
     A time becomes three columns, one for each of `TIME_PARTS`; `time.days` names one of
     them. Raises InvalidParameterError if a name is no variable, or is repeated.
     """
-    found: list[GridInput] = []
+    inputs: list[GridInput] = []
     for name in names:
         variable = find(name)
         if variable is not None:
             meanings = meanings_of(name, variable.attributes)
             parts = TIME_PARTS if variable.is_time else ("",)
-            found += [GridInput(variable, part, meanings) for part in parts]
+            inputs += [GridInput(variable, part, meanings) for part in parts]
             continue
         stem, _, part = name.rpartition(".")
         time = find(stem) if part in TIME_PARTS else None
@@ -144,8 +147,8 @@ def columns_of(
                 f"`inputs` has {name!r}, which is no variable of the grid; expected"
                 " variables or coordinates"
             )
-        found.append(GridInput(time, part))
-    names = [column.name for column in found]
+        inputs.append(GridInput(time, part))
+    names = [column.name for column in inputs]
     if len(set(names)) < len(names):
         raise InvalidParameterError(f"`inputs` are {names}; expected different ones")
-    return found
+    return inputs

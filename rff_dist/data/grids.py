@@ -1,9 +1,10 @@
 """Grids as rows: each cell of variables over common dimensions is a row.
 
 Weather fields and satellite images go in, as variables with named dimensions; a dataset
-of rows comes out. A cell is no row if a variable misses it, so rows are counted once,
-when a grid is opened. Cells are read piece by piece, whole chunks at a time, because
-tables of rows would repeat coordinates and lose the chunks.
+of rows comes out. A cell is no row if a value of a variable is missing there, so rows
+are counted once, when a grid is opened. A *piece* is the cells that are read together:
+whole chunks, or equal parts of a large one. A stored table of rows would repeat
+coordinates and lose the chunks.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from rff_dist.typing import (
 _log = logging.getLogger(__name__)
 # A daily field of 721 x 1,440 points, and a tile of 1,024 x 1,024, are read whole.
 MAX_CELLS = 2**20
-_READERS = 4  # pieces that are read at once when cells are counted
-_SAMPLED = 8  # pieces whose values enter the fingerprint
-# what a piece may have of each row, as members of `blocks.Rows`
+_READERS = 4  # pieces that are read at once when rows are counted
+_SAMPLED_PIECES = 8  # whose values enter the fingerprint
+# the members of `blocks.Rows` that rows of a grid may have
 _PARTS = ("X", "y", "sample_weight", "groups", "cells")
 
 
@@ -101,7 +102,7 @@ class GridDataset(blocks.Dataset):
     """The cells of a grid as rows: piece by piece, and in the order of the dimensions
     within a piece.
 
-    Cells that an input, a target or the weight misses are no rows.
+    Cells without an input, a target or the weight are no rows.
     """
 
     #: Its dimensions and pieces.
@@ -117,10 +118,11 @@ class GridDataset(blocks.Dataset):
     url: str | None = None
     version: str | None = None
     missing_chunks: str = "error"
-    #: Variables that are not read as targets, and without which a cell is no row.
+    #: Further variables without which a cell is no row, such as targets that are not
+    #: read.
     required: tuple[Variable, ...] = ()
     #: Variables and the ascending values at which they are cut; cells between the same
-    #: ones are a group.
+    #: cuts are a group.
     cuts: tuple[tuple[Variable, FloatArray], ...] = ()
     #: The coordinate reference system, from `grid_attributes.reference_of`.
     reference: Mapping[str, str] = field(default_factory=dict)
@@ -175,10 +177,9 @@ class GridDataset(blocks.Dataset):
 
     @property
     def variables(self) -> list[Variable]:
-        """All that decide which cells are rows."""
+        """All variables that decide which cells are rows, each once."""
         inputs = [column.variable for column in self.inputs]
         weights = [] if self.weight is None else [self.weight]
-        # each once
         return [*dict.fromkeys([*inputs, *self.targets, *self.required, *weights])]
 
     def read(self, block: blocks.Block) -> blocks.Rows:
@@ -191,7 +192,7 @@ class GridDataset(blocks.Dataset):
                 values = getattr(piece, name)
                 if values is not None:
                     parts.setdefault(name, []).append(values[rows])
-        # a view of one piece, since a copy takes memory
+        # rows of one piece are a view, without a copy
         joined: dict[str, Any] = {
             name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
             for name, arrays in parts.items()
@@ -243,7 +244,7 @@ class GridDataset(blocks.Dataset):
         digest = hashlib.sha256(repr(facts).encode())
         digest.update(self.piece_rows.tobytes())
         pieces = np.flatnonzero(self.piece_rows)
-        sampled = np.linspace(0, len(pieces) - 1, _SAMPLED).astype(np.intp)
+        sampled = np.linspace(0, len(pieces) - 1, _SAMPLED_PIECES).astype(np.intp)
         for number in np.unique(pieces[sampled]).tolist():
             piece = self._read_piece(number)
             for values in (piece.X, piece.y, piece.sample_weight):
@@ -277,7 +278,7 @@ class GridDataset(blocks.Dataset):
         )
 
     def _pieces(self, start: int, stop: int) -> Iterator[int]:
-        """Yield the pieces that hold rows `start:stop`."""
+        """Yield the numbers of the pieces with rows `start:stop`."""
         first = int(np.searchsorted(self.edges, start, side="right")) - 1
         last = int(np.searchsorted(self.edges, stop, side="left"))
         for number in range(first, max(last, first + 1)):
@@ -286,13 +287,11 @@ class GridDataset(blocks.Dataset):
 
     @cached_property
     def _last_piece(self) -> dict[int, blocks.Rows]:
-        """The piece that was read last, by its number: it may be several blocks, one
-        after the other.
-        """
+        """The piece that was read last, by number: the next block may be in it."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # what was cached does not travel
+        # without cached properties
         return {key: vars(self)[key] for key in self.__dataclass_fields__}
 
     def _read_piece(self, number: int) -> blocks.Rows:
@@ -342,8 +341,8 @@ class GridDataset(blocks.Dataset):
 
 
 def read_aligned(variable: Variable, grid: Grid, region: Slices) -> AnyArray:
-    """Read a region of a variable with all dimensions of the grid; those that it lacks
-    have the length 1.
+    """Read a region of a variable as an array with all dimensions of the grid; those
+    that the variable lacks have the length 1.
     """
     axes = [grid.dims.index(dim) for dim in variable.dims]
     values = variable.read(tuple(region[axis] for axis in axes))
@@ -359,7 +358,7 @@ def read_whole(variable: Variable) -> AnyArray:
 
 
 def _are_present(parts: Iterable[AnyArray], shape: tuple[int, ...]) -> BoolArray:
-    """Return which cells no variable misses."""
+    """Return for each cell whether all variables have a value there."""
     present: BoolArray = np.ones((1,) * len(shape), bool)
     for part in parts:
         if part.dtype.kind == "f":
@@ -375,11 +374,11 @@ def grid_of(
     like: Variable | None = None,
     **facts: Any,
 ) -> GridDataset:
-    """Make a dataset of variables; count its rows and find the levels of categories,
-    which reads them once.
+    """Make a dataset of variables; read them once to count its rows, and to find the
+    levels of categories.
 
-    `like` gives the order of the dimensions, and chunks, if no input or target has all
-    dimensions. Raises DataError if sizes of a dimension differ, an input has a
+    The dimensions have the order of `like`, if it is given; else of the targets, then
+    the inputs. Raises DataError if sizes of a dimension differ, an input has a
     dimension that a target lacks, or no cell has all variables.
     """
     variables = [*targets, *(column.variable for column in inputs)]
@@ -435,7 +434,7 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
     filled: set[tuple[str, Any]] = set()
 
     def count(number: int) -> tuple[int, dict[GridInput, list[str]]]:
-        """Return how many rows a piece has, and their levels of each category."""
+        """Return the number of rows of a piece, and the levels of each category."""
         region = grid.region(number)
         shape = tuple(part.stop - part.start for part in region)
         parts = {variable: read_aligned(variable, grid, region) for variable in read}
@@ -469,7 +468,7 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
         )
     inputs = []
     for column in dataset.inputs:
-        # levels that appended cells add come after the others
+        # in the order of the rows: levels in appended cells come last
         texts = [text for _, levels in counted for text in levels.get(column, ())]
         inputs.append(replace(column, levels=tuple(dict.fromkeys(texts))))
     return replace(dataset, piece_rows=piece_rows, inputs=tuple(inputs))
@@ -477,7 +476,7 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
 
 @dataclass(frozen=True, eq=False)
 class GridColumn:
-    """The groups of a grid's rows, or their one target as labels of whole numbers: a
+    """The groups of a grid's rows, or their only target as labels (whole numbers), as a
     `columns.Column`.
     """
 

@@ -1,9 +1,9 @@
 """Datasets with labels or groups next to their rows.
 
-A dataset and a column go in; the same rows come out with a group, by which they are
-held out together, or with a label, which becomes targets of −1 and +1 for a ridge
-regression. Labels are counted first, in a pass that reads no X, because a block may
-lack some classes.
+A dataset and a column go in; a dataset of the same rows comes out, with a group or a
+label for each row. Rows of one group are held out together. A label becomes targets of
+−1 and +1 for a ridge regression. Labels are counted first, in a pass that reads no X,
+because a block may lack some classes.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
 
 def of_source(name: str) -> Any:
-    """Return a member of a dataset that is the same member of its source."""
+    """Return a property that returns the same property of `self.source`."""
     return property(operator.attrgetter(f"source.{name}"))
 
 
 def source_of(dataset: blocks.Dataset) -> blocks.Dataset:
-    """Return the dataset whose rows others extend, as it is stored or in memory."""
+    """Return the innermost dataset, which extends no other one."""
     while isinstance(dataset, ExtendedDataset):
         dataset = dataset.source
     return dataset
 
 
 class ExtendedDataset(blocks.Dataset):
-    """A dataset whose rows are those of `source`, with something next to them from
-    elsewhere.
+    """A dataset with the rows of `source`, completed by values from elsewhere.
 
-    Where a cluster makes the source's rows in tasks of its own, the engine adds the
-    rest with `addition`.
+    If a cluster computes the source's rows in its own tasks, the engine completes them
+    with `addition`.
     """
 
     source: blocks.Dataset
@@ -76,10 +75,11 @@ class ExtendedDataset(blocks.Dataset):
         return self.addition(self.source.read(block))
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
-        """Return the digest of the first rows and what belongs to them: see
+        """Return the digest of the first rows with their added values, see
         `prefix_digest`.
 
-        Weights that balance classes depend on all rows, so appended rows change it.
+        Weights that balance classes depend on all rows, so appended rows change the
+        digest of these rows too.
         """
         return None if self.is_lazy else digests.prefix_digest(self, n_samples)
 
@@ -145,7 +145,9 @@ class GroupedDataset(TargetsOfSource):
 
 
 @dataclass(frozen=True, eq=False)
-class _WithLabels:
+class _LabelAddition:
+    """Completes rows by their labels' targets and their classes' weights."""
+
     labels: columns.Column
     classes: AnyArray
     class_weight: FloatArray | None
@@ -158,7 +160,7 @@ class _WithLabels:
         )
         if self.class_weight is None:
             return labelled
-        # weights without the factors of classes, because they count observations
+        # kept without the factors of classes, since these weights count observations
         own_weight = np.ones(len(codes)) if weight is None else weight
         return replace(
             labelled,
@@ -197,10 +199,9 @@ class LabelledDataset(ExtendedDataset):
     source: blocks.Dataset
     #: The label of each row.
     labels: columns.Column
-    #: Array of shape (n_classes,). All labels, sorted, each once:
-    #: `LabelCounts.classes`.
+    #: All labels, sorted, each once, of shape (n_classes,): `LabelCounts.classes`.
     classes: AnyArray
-    #: Shape (n_classes,). Factors of the weights of each class's rows, see
+    #: A factor for the weights of each class's rows, of shape (n_classes,), see
     #: `class_weights`. None means 1.
     class_weight: FloatArray | None = None
 
@@ -217,8 +218,8 @@ class LabelledDataset(ExtendedDataset):
             )
 
     @property
-    def addition(self) -> _WithLabels:
-        return _WithLabels(self.labels, self.classes, self.class_weight)
+    def addition(self) -> _LabelAddition:
+        return _LabelAddition(self.labels, self.classes, self.class_weight)
 
     @property
     def n_targets(self) -> int:
@@ -284,7 +285,7 @@ def encode(labels: AnyArray, classes: AnyArray, rows: AnyArray) -> IntArray:
         # NumPy does not search text of fixed width among text of variable width
         known = known.astype(columns.TEXT)
         sought = sought.astype(columns.TEXT)
-    # labels beyond the last class point to it, and are found to differ
+    # A label beyond the last class gets the last position, where it differs.
     codes = np.minimum(np.searchsorted(known, sought), len(known) - 1)
     equal = known[codes] == sought
     if not equal.all():
@@ -313,16 +314,17 @@ def class_targets(codes: IntArray, n_classes: int) -> FloatArray:
 
 @frozen(eq=False)
 class LabelCounts:
-    """The labels seen so far, and the rows and weight of each; `+` does not round."""
+    """Labels, and the number of rows and the weight of each; `+` does not round."""
 
-    #: Array of shape (n_classes,). Sorted, each once; text of variable width as NumPy's
+    #: Sorted, each once, of shape (n_classes,); text of variable width as NumPy's
     #: StringDType.
     labels: AnyArray
     #: Rows of each label; shape (n_classes,).
     n_samples: IntArray
     #: The sum of each label's weights; shape (n_classes,).
     weight: exact_sums.ExactSum
-    #: Whether the rows have weights, all of them whole numbers, which may repeat rows.
+    #: Whether the rows have weights that are all whole numbers: these may count repeats
+    #: of rows.
     whole: bool = False
 
     def __add__(self, other: LabelCounts) -> LabelCounts:
@@ -336,16 +338,17 @@ class LabelCounts:
         return LabelCounts(labels, left.n_samples + right.n_samples, weight, whole)
 
     def among(self, classes: AnyArray) -> LabelCounts:
-        """Return the counts of sorted classes, some perhaps without rows."""
+        """Return the counts for sorted classes, among which are all labels."""
         return self._placed(
             classes, encode(self.labels, classes, np.arange(len(self.labels)))
         )
 
     def _placed(self, labels: AnyArray, places: IndexArray | IntArray) -> LabelCounts:
-        """Return these counts at their places among more labels, whose counts are 0."""
+        """Return counts for `labels`: these at `places`, and 0 elsewhere."""
         n_samples = np.zeros(len(labels), np.int64)
         n_samples[places] = self.n_samples
-        # one row per limb; columns of zeros keep the digits in canonical form
+        # A row for each digit of the exact sum. Columns of zeros keep its canonical
+        # form.
         digits = np.zeros((len(self.weight.digits), len(labels)), np.int64)
         digits[:, places] = self.weight.digits
         return LabelCounts(
@@ -406,13 +409,14 @@ class LabelReader(blocks.BlockFunction[None, LabelCounts]):
 def class_weights(
     class_weight: str | Mapping[Any, float] | None, counts: LabelCounts
 ) -> FloatArray | None:
-    """Like `sklearn.utils.class_weight.compute_class_weight`, weight classes.
+    """Return a factor for the weights of each class's rows; None if all are 1.
 
-    "balanced" makes all classes weigh the same and keeps the total: total weight /
-    (n_classes · the class's weight). Classes that are not in a mapping weigh 1. None
-    returns None: all weigh 1. Raises InvalidParameterError if it is something else, has
-    a label that the data do not have, or a weight is negative or not finite; DataError
-    if a class cannot be balanced since all its rows have weight 0.
+    Like `sklearn.utils.class_weight.compute_class_weight`. "balanced" gives all classes
+    the same weight and keeps the total: total weight / (n_classes · the class's
+    weight). Classes that are not in a mapping have the factor 1. Raises
+    InvalidParameterError if `class_weight` is something else, has a label that the data
+    lack, or a factor is negative or not finite; DataError if a class cannot be balanced
+    since all its rows have weight 0.
     """
     if class_weight is None:
         return None

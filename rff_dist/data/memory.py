@@ -1,8 +1,8 @@
 """Datasets in memory, of arrays and sparse matrices.
 
 Arrays go in; a dataset with the interface of a stored one comes out, so that a pass
-over arrays runs the same code. Arrays alone have no blocks, and no name by which a
-changed one is noticed.
+over arrays runs the same code. Arrays alone have no blocks, and no fingerprint to
+notice a change.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class IndexedDataset(ArraysDataset):
 
 
 class RowsInMemory(IndexedDataset):
-    """Rows that this process holds in arrays."""
+    """Rows in arrays of this process."""
 
     url = None
     missing_chunks = "error"
@@ -138,8 +138,7 @@ class RowsInMemory(IndexedDataset):
     @cached_property
     def _digest(self) -> str:
         X = self.X
-        # the arrays of CSR, and not the matrix made dense, which may not fit into
-        # memory
+        # The arrays of a CSR matrix: a dense copy may not fit into memory.
         inputs = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
         arrays = [*inputs, self.y, self.sample_weight]
         parts = ["" if array is None else digest_array(array) for array in arrays]
@@ -162,17 +161,17 @@ class ArrayDataset(RowsInMemory):
     (6, 2, 1)
     """
 
-    #: Real array of shape (n_samples, n_features). Inputs; not copied.
+    #: Inputs, not copied: real numbers of shape (n_samples, n_features).
     X: np.ndarray
-    #: Real array of shape (n_samples,) or (n_samples, n_targets). Targets.
+    #: Targets, real numbers of shape (n_samples,) or (n_samples, n_targets).
     y: np.ndarray | None = None
-    #: Real array of shape (n_samples,). Weights.
+    #: Weights, real numbers of shape (n_samples,).
     sample_weight: np.ndarray | None = None
     #: Blocks have a multiple of so many rows.
     chunk_rows: int = 8192
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
-    #: As a stored dataset's; a recipe among them says which columns are categories.
+    #: As of a stored dataset; a recipe among them says which columns are categories.
     attributes: Facts = field(default_factory=dict)
 
     def __post_init__(self) -> None:

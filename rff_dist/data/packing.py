@@ -1,8 +1,8 @@
-"""Values as JSON and the arrays that it refers to, in place of pickles.
+"""Turn values into JSON and a list of arrays, and back, instead of pickles.
 
-Numbers, arrays, dataclasses and named tuples of this package go in; JSON and arrays
-come out, and back. JSON alone has no arrays and no NaN, and unpickling would run code
-of a file.
+Numbers, arrays, dataclasses and named tuples of this package go in; JSON comes out, in
+which a number stands for each array of the list. JSON alone has no arrays and no NaN,
+and unpickling would run code of a file.
 """
 
 import logging
@@ -15,11 +15,13 @@ import numpy as np
 
 logger = logging.getLogger(__name__)
 
-KINDS = "biuf"  # of arrays
+KINDS = "biuf"  # kinds of arrays' dtypes
 
 
 def pack(value: Any) -> tuple[Any, list[np.ndarray]] | None:
-    """Return a value as JSON and the arrays that it refers to, or None."""
+    """Return a value as JSON and the arrays that it refers to; None if a part of it is
+    of another type.
+    """
     arrays: list[np.ndarray] = []
     try:
         return _tree(value, arrays), arrays
@@ -29,8 +31,8 @@ def pack(value: Any) -> tuple[Any, list[np.ndarray]] | None:
 
 
 def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
-    # NumPy's str_ is a str and its float64 a float, so NumPy's scalars are told apart
-    # first.
+    # NumPy's str_ is also a str and its float64 a float, so NumPy's scalars are
+    # excluded here.
     if value is None or (
         isinstance(value, bool | int | str) and not isinstance(value, np.generic)
     ):
@@ -39,7 +41,7 @@ def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
         isinstance(value, np.ndarray | np.generic)
         and np.asarray(value).dtype.kind in KINDS
     ):
-        # else 0-d arrays become 1-d
+        # `ascontiguousarray` makes 0-d arrays 1-d, and `reshape` 0-d again
         arrays.append(np.ascontiguousarray(value).reshape(np.shape(value)))
         return {"scalar" if isinstance(value, np.generic) else "array": len(arrays) - 1}
     if isinstance(value, float):  # JSON has no NaN and no infinity.
@@ -50,7 +52,9 @@ def _tree(value: Any, arrays: list[np.ndarray]) -> Any:
         members = {name: getattr(value, name) for name in _field_names(type(value))}
         return {
             "class": f"{type(value).__module__}:{type(value).__qualname__}",
-            "members": {name: _tree(one, arrays) for name, one in members.items()},
+            "members": {
+                name: _tree(member, arrays) for name, member in members.items()
+            },
         }
     raise TypeError(f"a {type(value).__name__} is no number, array or dataclass")
 
@@ -67,9 +71,9 @@ def _field_names(kind: Any) -> Sequence[str]:
 
 
 def unpack(tree: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return the value that `pack` took apart.
+    """Return the value of which `pack` returned `tree` and `arrays`.
 
-    Raises LookupError, TypeError or ValueError if it is none.
+    Raises LookupError, TypeError or ValueError if they are not from `pack`.
     """
     if not isinstance(tree, dict):
         return tree

@@ -1,8 +1,8 @@
 """Batches of rows that are to be stored: their arrays, checked and by name.
 
-A batch goes in, as a tuple of arrays or a block of a Dask collection; arrays in stored
-dtypes come out. NumPy would round values and turn numbers into text to make them fit,
-and batches of one dataset would differ in their dtypes.
+A batch goes in, as a tuple of arrays or a block of a Dask collection; arrays by name,
+in stored dtypes, come out. Plain assignments to stored arrays would round values and
+turn numbers into text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from rff_dist.errors import DataError
 from rff_dist.typing import AnyDType
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
-TIME = "row_time"  # the array of what orders rows that were held out by time
+TIME = "row_time"  # the array of times, in data whose later rows were held out
 
 
 class RowArrays(NamedTuple):
@@ -26,7 +26,7 @@ class RowArrays(NamedTuple):
     sample_weight: np.ndarray | None
     groups: np.ndarray | None
     ids: np.ndarray | None
-    #: what orders rows that were held out by time
+    #: times by which later rows were held out
     times: np.ndarray | None
 
     def take(self, rows: np.ndarray) -> "RowArrays":
@@ -42,7 +42,10 @@ type RowBatch = np.ndarray | tuple[np.ndarray | None, ...]
 
 
 def can_hold(stored: AnyDType, values: AnyDType) -> bool:
-    """Like `numpy.can_cast(values, stored)`; text never becomes numbers."""
+    """Return whether an array of dtype `stored` can hold values of a dtype exactly.
+
+    Like `numpy.can_cast(values, stored)`, but text never becomes numbers.
+    """
     if columns.is_text(stored) or columns.is_text(values):
         return columns.is_text(stored) and columns.is_text(values)
     return np.can_cast(values, stored, "safe")
@@ -51,10 +54,10 @@ def can_hold(stored: AnyDType, values: AnyDType) -> bool:
 def fit(
     values: np.ndarray, shape: tuple[int, ...], dtype: AnyDType, name: str, label: str
 ) -> np.ndarray:
-    """Return values in the dtype of a stored array; `name` and `label` name the two.
+    """Return values in the dtype of a stored array.
 
-    Raises DataError if the values have another shape, or the array does not hold them
-    without rounding.
+    Errors call the values `name` and the stored array `label`. Raises DataError if the
+    values have another shape, or the array cannot hold them without rounding.
     """
     if values.shape != shape:
         raise DataError(
@@ -77,8 +80,8 @@ def fit_parts(
 ) -> dict[str, np.ndarray]:
     """Return a batch's arrays in the dtypes of `stored` arrays or headers by name.
 
-    `label` names what has the stored arrays, and `where` begins errors. Raises
-    DataError as `fit`, or if there are other arrays.
+    Errors call the place of the stored arrays `label`, and begin with `where`. Raises
+    DataError if names, shapes or dtypes do not fit, see `fit`.
     """
     if parts.keys() != stored.keys():
         raise DataError(
@@ -89,8 +92,8 @@ def fit_parts(
     for name, values in parts.items():
         array = stored[name]
         shape = (len(parts["X"]), *array.shape[1:])
-        of = f"array {name!r} of {label}"
-        fitted[name] = fit(values, shape, array.dtype, f"{where}{name}", of)
+        array_label = f"array {name!r} of {label}"
+        fitted[name] = fit(values, shape, array.dtype, f"{where}{name}", array_label)
     return fitted
 
 
@@ -128,7 +131,8 @@ def _as_labels(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
     return labels.astype(columns.TEXT) if columns.is_text(labels.dtype) else labels
 
 
-# In the order of a batch's parts.
+# Functions that prepare a batch's parts, in their order; each gets the values and the
+# number of the first row.
 _PREPARE: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "X": lambda values, _: array_checks.native(array_checks.check_inputs(values)),
     "y": _as_targets,
@@ -155,11 +159,12 @@ def column_names(values: Any) -> list[str] | None:
 
 
 # -- Dask collections
-# ------------------------------------------------------------------------------
 
 
 def lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
-    """Compute a Dask collection by blocks, with the same rows of other parts."""
+    """Yield batches of a Dask collection X, computed block by block, with the same rows
+    of the other parts.
+    """
     n_blocks = _row_blocks(parts[0])
     names = ("X", "y", "sample_weight", "groups", "ids")
     for name, part in zip(names, parts, strict=True):
@@ -177,12 +182,11 @@ def lazy_batches(parts: list[Any]) -> Iterator[RowBatch]:
         rows = slice(start, start + len(X))
         yield X, *(None if part is None else _rows(part, i, rows) for part in whole[1:])
         start = rows.stop
-    given = {
-        name: part for name, part in zip(names, whole, strict=True) if part is not None
-    }
-    array_checks.require_rows(
-        {name: start if is_lazy(part) else len(part) for name, part in given.items()}
-    )
+    n_rows = {}
+    for name, part in zip(names, whole, strict=True):
+        if part is not None:
+            n_rows[name] = start if is_lazy(part) else len(part)
+    array_checks.require_rows(n_rows)
 
 
 def is_lazy(part: Any) -> bool:

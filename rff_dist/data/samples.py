@@ -2,8 +2,8 @@
 their folds.
 
 A dataset goes in; a few thousand rows in memory come out, on which length scales and
-kernels are chosen. Plain random rows would not do: rows without weight must not be
-among them, and of large data they would lie in all chunks.
+kernels are chosen. Plain random rows would include rows without weight, and in large
+data they would lie in all chunks.
 """
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
@@ -15,11 +15,11 @@ from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
-# rows of the seeded sample whose distances give the median heuristic
+# Rows of a random sample whose median distance is a length scale (median heuristic).
 HEURISTIC_ROWS = 1000
-# rows among which rows with weight are looked for, however few are wanted
+# Rows with weight are looked for among at least so many rows.
 LEAST_SEARCHED = 2**16
-# chunks that a larger sample is read from, if single rows would touch more
+# A larger sample is read from so many chunks, if its rows would lie in more.
 SAMPLED_CHUNKS = 256
 
 
@@ -33,10 +33,10 @@ def sample_inputs(
 def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Sample:
     """Return X, y and weights of up to `n_rows` rows that have weight.
 
-    They are drawn without replacement and keep the data's order. In a dataset of up to
-    `n_rows` rows, rows without weight change nothing. Of a larger one, up to 64 ·
-    n_rows rows (at least 65,536) are read to find those with weight; if none of these
-    has any, the weights of all rows are read, and the first ones count.
+    They are drawn without replacement and keep the data's order. A dataset of up to
+    `n_rows` rows gives all its rows with weight. In a larger one, up to 64 · n_rows
+    rows (at least 65,536) are read to find rows with weight. If none has, the weights
+    of all rows are read, and the first rows with weight are the sample.
 
     Raises DataError if no row has weight, or a sampled row holds NaN or infinity.
     """
@@ -49,15 +49,15 @@ def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Sa
         rows = sample.weighted_rows()
         if len(rows) >= n_rows or n_drawn >= most:
             break
-        # too few of these have weight; drawn again, all of them, so that rows of one
-        # draw are equally likely
+        # Too few of these have weight. All are drawn again: in one draw each row is
+        # equally likely.
         n_drawn = min(dataset.n_samples, 4 * n_drawn)
     if not len(rows):
         indices = _first_with_weight(dataset, n_rows)
         sample = dataset.take(indices)
         rows = np.arange(len(indices))
     if len(rows) > n_rows:
-        # at random: the first ones would leave out the end of the data
+        # chosen at random, as the first ones would leave out the end of the data
         rows = np.sort(rng.choice(rows, n_rows, replace=False))
     sample = sample.select(rows)
     _check_finite(sample, indices[rows])
@@ -65,13 +65,13 @@ def sample_rows(dataset: blocks.Dataset, seed: int, *, n_rows: int) -> blocks.Sa
 
 
 def _first_with_weight(dataset: blocks.Dataset, n_rows: int) -> IndexArray:
-    """Return the numbers of the first rows with weight; raise DataError without any."""
+    """Return the numbers of the first rows with weight; DataError if there are none."""
     numbers: list[int] = []
     for block in blocks.cut_blocks(
         dataset.n_samples, dataset.chunk_rows, rows_per_block=LEAST_SEARCHED
     ):
         weights = dataset.read_weight(block)
-        assert weights is not None  # else every row has weight
+        assert weights is not None  # without weights, every row has weight 1
         numbers += (block.start + np.flatnonzero(weights > 0)).tolist()
         if len(numbers) >= n_rows:
             break
@@ -99,13 +99,13 @@ def _check_finite(sample: blocks.Sample, indices: IndexArray) -> None:
 def sample_indices(
     dataset: blocks.Dataset, rng: np.random.Generator, n_rows: int
 ) -> IndexArray:
-    """Return distinct row numbers, ascending.
+    """Return distinct random row numbers, ascending.
 
-    For many rows of many chunks, some chunks are drawn first.
+    For many rows from many chunks, some chunks are drawn first.
     """
     n_chunks = -(-dataset.n_samples // dataset.chunk_rows)
-    # chunks with at least twice as many rows as are drawn, so that no chunk enters the
-    # sample whole
+    # The chunks have at least twice as many rows as are drawn: no chunk enters the
+    # sample whole.
     wanted = max(SAMPLED_CHUNKS, -(-2 * n_rows // dataset.chunk_rows))
     if n_rows <= HEURISTIC_ROWS or n_chunks <= wanted:
         return np.sort(rng.choice(dataset.n_samples, n_rows, replace=False))
@@ -139,7 +139,7 @@ class FoldSample:
         """
         assert isinstance(self.folds, folding.TuningFolds)
         rows = np.flatnonzero(self.folds.is_tuning(self.fold_of_row))
-        # every so many of them, so that they come from all parts of the data
+        # evenly spaced, so that they come from all parts of the data
         rows = rows[:: max(1, -(-len(rows) // n_rows))]
         if not len(rows):
             raise DataError(
@@ -152,9 +152,9 @@ class FoldSample:
 def sample_folds(
     dataset: blocks.Dataset, folds: folding.Folds, *, n_rows: int
 ) -> FoldSample:
-    """Return about `n_rows` rows with weight and their folds, or all of fewer.
+    """Return about `n_rows` rows with weight and their folds; all if there are fewer.
 
-    Rows are spread evenly, and tuning rows of the folds are among them. Raises
+    Rows are spread evenly, and the folds' tuning rows are among them. Raises
     DataError if a sampled value is NaN or infinite, too few rows have weight, or the
     folds need groups and there are none.
     """
@@ -175,14 +175,15 @@ def sample_folds(
 
 
 def _spread_rows(folds: folding.Folds, n_samples: int, n_rows: int) -> IntArray:
-    """Return the numbers of about `n_rows` rows, spread evenly; of many rows,
-    consecutive ones from several places, since single ones may all lie in different
-    chunks.
+    """Return the numbers of about `n_rows` rows, spread evenly.
+
+    In large data they are stretches of consecutive rows, since single rows may all lie
+    in different chunks.
     """
     if n_samples <= n_rows:
         return np.arange(n_samples)
     if isinstance(folds, folding.TuningFolds) and folds.n_stretches:
-        # where the tuning rows are
+        # at the tuning rows
         starts = folds.stretch_starts(np.arange(folds.n_stretches))
         width = max(folds.width, n_rows // folds.n_stretches)
     else:
@@ -198,7 +199,7 @@ def _folds_of(
 ) -> IntArray:
     """Return the fold of some rows, whose numbers ascend."""
     n_samples = dataset.n_samples
-    # groups are read once for each run of consecutive rows; of few rows, once for all
+    # Groups are read once for each run of consecutive rows; in small data once for all.
     runs = [indices]
     if n_samples > folding.MANY_ROWS:
         runs = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)

@@ -1,8 +1,8 @@
 """Where the rows of a dataset came from, so that each source is ingested only once.
 
 A source goes in, such as a file's name and digest; its entry in the dataset's
-attributes comes out, and is found there again. A list of names would not do: a file may
-be renamed, grow, or have to be forgotten.
+attributes comes out, and is found there again. A list of names is not enough: a file
+may be renamed or grow, and its name may have to be removed with forgotten rows.
 """
 
 import hashlib
@@ -11,24 +11,24 @@ from dataclasses import field
 
 from rff_dist.typing import Facts, Summary, frozen
 
-SOURCES = "sources"  # the attribute of a dataset that lists what was ingested
-# the attribute that says how rows were held out, of both datasets that were written
+SOURCES = "sources"  # the attribute of a dataset that lists its ingested sources
+# the attribute that says how rows were held out, in both datasets that were written
 PARTS = "parts"
-# member of a source that a dataset follows: its `format`, `id` and `version`, …
+# the member of a source that is a followed table: its `format`, `id`, `version`, …
 TABLE = "table"
 _FORGOTTEN = "forgotten name, SHA-256 "
 
 
 @frozen
 class Provenance:
-    """Where rows came from.
+    """A source of rows.
 
-    A dataset remembers its sources and takes the rows of each only once.
+    A dataset lists its sources and takes the rows of each only once.
     """
 
     #: A file's path, for example.
     name: str
-    #: Digest of the content, by which a source is recognised.
+    #: Digest of the content: the same content is the same source.
     sha256: str
     #: Further JSON values to keep in the dataset's attribute `sources`.
     facts: Facts = field(default_factory=dict)
@@ -44,18 +44,18 @@ class Provenance:
 
 
 def is_named(source: Facts, name: str) -> bool:
-    """Return whether a stored source has a name, which may be forgotten by now."""
+    """Return whether a stored source has this name, or the digest of it instead."""
     return source.get("name") in (name, _digest_of_name(name))
 
 
 def without_name(source: Facts) -> Facts:
     """Return a stored source with a digest in place of its name.
 
-    People read the names of files (`info`, `data log`, the list of `forget`), so a
+    Names of files are shown to people (`info`, `data log`, the list of `forget`), so a
     dataset keeps them until rows are forgotten: a file may be named after the person
-    who asked for it. `--append` compares digests as well, so it still skips the files
-    that it knows, and an error about one that has changed names the file that was
-    given. Whoever guesses a name can compare it.
+    who wants to be forgotten. `--append` also compares digests, so it still skips known
+    files, and an error about a changed file has the name that was given. The digest
+    does not hide a name from someone who guesses it.
     """
     name = str(source.get("name"))
     return {
@@ -89,10 +89,11 @@ def known_digests(attributes: Facts) -> set[str]:
 
 
 def followed_table(attributes: Facts) -> Summary | None:
-    """Return `format`, `id` and `version` of the table that a dataset follows."""
-    found = [source[TABLE] for source in known_sources(attributes) if TABLE in source]
-    return (
-        {name: found[0][name] for name in ("format", "id", "version")}
-        if found
-        else None
-    )
+    """Return `format`, `id` and `version` of the table that a dataset follows; None
+    without one.
+    """
+    for source in known_sources(attributes):
+        if TABLE in source:
+            table = source[TABLE]
+            return {name: table[name] for name in ("format", "id", "version")}
+    return None

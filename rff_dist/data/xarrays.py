@@ -1,8 +1,8 @@
 """Datasets and DataArrays of xarray as grids, and results as DataArrays.
 
 Objects of xarray go in; a `GridDataset` comes out, and later a value of each row
-becomes a DataArray again. Their plain values would have lost dimensions and coordinates
-by which parts are compared. xarray is imported only if its objects are used.
+becomes a DataArray again. Their plain values would lack dimensions and coordinates, by
+which X, y and weights are compared. xarray is imported only if its objects are used.
 """
 
 import logging
@@ -20,8 +20,8 @@ from rff_dist.errors import DataError
 from rff_dist.typing import AnyArray, Summary
 
 _log = logging.getLogger(__name__)
-# dimensions that rioxarray, and `to_dataarray`, make of inputs
-_INPUTS = ("band", "variable")
+# Names of the dimension along which rioxarray, and `to_dataarray`, put inputs.
+_INPUT_DIMS = ("band", "variable")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class XarrayVariable(Variable):
     """A DataArray, which xarray reads and decodes."""
 
     array: Any
-    #: Values that mean a missing cell, which xarray shows as they are.
+    #: Values that mean a missing cell, and that xarray has not replaced by NaN.
     marks: AnyArray
 
     def read(self, region: Slices) -> AnyArray:
@@ -43,7 +43,7 @@ class XarrayVariable(Variable):
 
 
 def is_xarray(value: object) -> bool:
-    """Return whether a value is of xarray, without importing it."""
+    """Return whether a value is an object of xarray, without importing xarray."""
     return type(value).__module__.partition(".")[0] == "xarray"
 
 
@@ -106,18 +106,18 @@ def open_xarray(
 
 
 def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
-    """Return a DataArray as a Dataset of one input, or of those along one dimension.
+    """Return a DataArray as a Dataset: of one input, or of those along a dimension.
 
-    That dimension is the one that y lacks, whose labels are the expected inputs, or
-    that is called "band".
+    Inputs are along the dimension that y lacks. Without y, they are along the one whose
+    labels are the expected inputs, or that is called "band" or "variable".
     """
     names = {dim: _names_along(X, dim) for dim in X.dims}
     if y is not None:
-        of_inputs = [dim for dim in X.dims if dim not in y.dims]
+        input_dims = [dim for dim in X.dims if dim not in y.dims]
     else:
-        of_inputs = [dim for dim in X.dims if set(names[dim]) == set(expected)]
-        of_inputs = of_inputs or [dim for dim in X.dims if dim in _INPUTS]
-    if len(of_inputs) != 1:
+        input_dims = [dim for dim in X.dims if set(names[dim]) == set(expected)]
+        input_dims = input_dims or [dim for dim in X.dims if dim in _INPUT_DIMS]
+    if len(input_dims) != 1:
         if len(expected) > 1 or (y is None and X.ndim == 2 and not expected):
             _log.warning(
                 "X is a DataArray, read as one input on a grid with the dimensions %s."
@@ -126,7 +126,7 @@ def _as_variables(X: Any, y: Any, expected: Sequence[str]) -> Any:
                 [*X.dims],
             )
         return X.to_dataset(name=X.name or "x0")
-    [dim] = of_inputs
+    [dim] = input_dims
     import xarray
 
     along = [name for name, coordinate in X.coords.items() if dim in coordinate.dims]
@@ -165,7 +165,7 @@ def group_by(dataset: grids.GridDataset, groups: Any) -> labelled.GroupedDataset
 
 
 def values_of(array: Any, region: Slices) -> AnyArray:
-    """Return values of a region of a DataArray; those of a time as days since 1970."""
+    """Return values of a region of a DataArray; times become days since 1970."""
     values = np.asarray(array[region].values)
     if values.dtype.kind != "M":
         return values
@@ -206,7 +206,7 @@ def _xarray_variable(name: str, array: Any) -> XarrayVariable:
         chunks = array.shape
     marks, doubtful_fill = _missing_marks(array)
     if marks.size:
-        # marks are stored values, and xarray shows unpacked ones
+        # Marks are stored values, and xarray shows unpacked ones: unpack the marks.
         marks *= array.encoding.get("scale_factor", 1)
         marks += array.encoding.get("add_offset", 0)
         facts |= {"dtype": np.result_type(array.dtype, np.float32), "may_miss": True}
@@ -224,9 +224,9 @@ def _xarray_variable(name: str, array: Any) -> XarrayVariable:
 def _missing_marks(array: Any) -> tuple[AnyArray, Any]:
     """Return the marks that xarray left in the values, and the fill value if doubtful.
 
-    Format 3 of Zarr gives each array a fill value, which xarray does not take for a
-    mark. 0 is the default, and no mark either; another one may mark missing cells, as
-    GDAL's do, or be a value.
+    Format 3 of Zarr gives each array a fill value, which xarray does not count as a
+    mark. The default, 0, is no mark here either. Another fill value may mark missing
+    cells, as in files of GDAL, or be a value.
     """
     marks_by_attributes = marks_of(array.attrs, array.dtype)
     fill_value = array.encoding.get("fill_value")
@@ -255,7 +255,9 @@ def _check_coordinates(X: Any, other: Any, name: str) -> None:
 
 
 def to_xarray(dataset: grids.GridDataset, values: AnyArray, X: Any, name: str) -> Any:
-    """Return a value of each row as a DataArray on the grid of X, else NaN."""
+    """Return values of the rows as a DataArray on the grid of X; NaN in cells that are
+    no rows.
+    """
     import xarray
 
     grid = dataset.grid
