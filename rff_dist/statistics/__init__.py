@@ -1,3 +1,3 @@
-"""What one pass over the rows leaves: sums that add up exactly, of the whole and of
+"""The sums that one pass over the rows makes, which add up exactly: of all rows, and of
 each fold.
 """

@@ -1,14 +1,16 @@
-"""Turns one block of rows into exact statistics: what a worker does in a fit.
+"""Turn one block of rows into exact statistics: the work of a worker in a fit.
 
-Rows come in, and Z'Z and Z'y of them go out, for each feature map and fold. `Z.T @ Z`
-would be two lines. The rest is for the speed of all cores (tiles that fit into the
-cache, shared by threads), for sums without rounding, and for memory: totals are added
-to in place, and Z is never there as a whole.
+Rows come in, and their Z'Z and Z'y go out, for each feature map and fold. Z is the
+matrix of the rows' features; its columns are *components*. `Z.T @ Z` would be one line.
+The rest is for the speed of all cores (tiles that fit into the cache, shared by
+threads), for sums without rounding, and for memory: sums are added to totals in place,
+and Z is never in memory as a whole. U are the unnormalised features in units by which
+they are at most 1 (`specs`), and W has the rows' weights on its diagonal.
 
-A *piece* of the block is its rows of one fold. A *tile* is some rows of a piece, with
-all of their features; threads fill it by *stripes*, ranges of components, and a stripe
-by *panels*, its features of fewer rows. An *output tile* is a square of Z'Z, and a
-*region* those output tiles that one product of a tile's components makes.
+A *piece* of the block is its rows in one fold. A *tile* is some rows of a piece, with
+all of their features. A *stripe* is a range of components of a tile, which one thread
+fills, and a *panel* the stripe's features of fewer rows. An *output tile* is a stored
+square of Z'Z, and a *region* the output tiles that one product makes.
 """
 
 from __future__ import annotations
@@ -47,29 +49,28 @@ class _Tile(NamedTuple):
 
     #: Number of the piece.
     piece: int
-    #: Among the sorted rows.
+    #: Positions among the sorted rows.
     rows: slice
     features: protocol.Tile
 
 
-# Numbers between the lines of a product. Lines a power of two apart share few places of
-# a core's caches: products of 512 and 1,024 components then take 3 to 10 % longer on
-# Zen 3.
+# Unused numbers between the lines of a product. Without them lines are a power of two
+# apart, share few places of a core's caches, and products of 512 and 1,024 components
+# take 3 to 10 % longer on Zen 3.
 GAP = 8
-# fixed-point features are filled so many rows at a time: 2 MiB a stripe, to fit the
-# cache
+# Rows of a panel of fixed-point features: 2 MiB per stripe, to fit into the cache.
 PANEL_ROWS = 512
 
 
 @frozen
 class Accumulation:
-    """The state of an accumulating pass: features, and what their statistics are of."""
+    """The state of an accumulating pass: the features, and the spec of their sums."""
 
     feature_map: maps.FeatureMap
     spec: specs.StatisticsSpec
-    #: With these, each tile has rows of one fold only, though the folds are not summed
+    #: If given, each tile has rows of one fold only, although the folds are not summed
     #: separately. Sums are rounded tile by tile, so the sum of all rows then has the
-    #: same bits as the sum of the folds.
+    #: same bits as the sum of separate folds.
     tile_folds: folding.Folds | None = None
     #: Whether Z'Z is summed.
     with_gram: bool = True
@@ -80,9 +81,9 @@ class Accumulations:
     """The state of a pass that accumulates for several feature maps, fold by fold."""
 
     members: tuple[Accumulation, ...]
-    #: They are summed separately; None for one sum of all rows.
+    #: Folds that are summed separately; None for one sum of all rows.
     folds: folding.Folds | None
-    #: Rows of the dataset, by which contiguous folds are cut.
+    #: Rows of the dataset, which contiguous folds depend on.
     n_samples: int
 
     def of_part(self, number: int, n_parts: int) -> Accumulations:
@@ -102,22 +103,22 @@ def accumulate_fold_rows(
 ) -> fold_statistics.MapSums:
     """Return a block's statistics for each feature map and fold, added to `totals`.
 
-    Takes O(n_samples · n_components²) time, as without folds, but one set of sums in
-    memory for each fold. `totals` are changed in place. Raises as `accumulate_rows`,
+    Takes O(n_samples · n_components²) time, as without folds, but memory for the sums
+    of each fold. `totals` are changed in place. Raises the errors of `accumulate_rows`,
     and DataError if folds need groups and the rows have none.
     """
     n_folds = 1 if state.folds is None else state.folds.n_folds
     pieces = _cut_by_folds(rows, state.folds, state.n_samples)
     sums = []
     for i, member in enumerate(state.members):
-        of_folds: list[fold_statistics.FoldSum] = [None] * n_folds
+        fold_sums: list[fold_statistics.FoldSum] = [None] * n_folds
         if totals is not None:
-            of_folds = [*totals[i]]
-        before = [of_folds[fold] for fold in pieces.folds]
+            fold_sums = [*totals[i]]
+        before = [fold_sums[fold] for fold in pieces.folds]
         after = _accumulate(rows, member, pieces, before, n_samples=state.n_samples)
         for fold, statistics in zip(pieces.folds, after, strict=True):
-            of_folds[fold] = statistics
-        sums.append(tuple(of_folds))
+            fold_sums[fold] = statistics
+        sums.append(tuple(fold_sums))
     return tuple(sums)
 
 
@@ -126,8 +127,8 @@ def add_fold_rows(
 ) -> fold_statistics.MapSums:
     """Add the sums of two sets of rows: the `combine` of `accumulate_fold_rows`."""
     return tuple(
-        tuple(map(fold_statistics.plus, *of_map))
-        for of_map in zip(left, right, strict=True)
+        tuple(map(fold_statistics.plus, left_folds, right_folds))
+        for left_folds, right_folds in zip(left, right, strict=True)
     )
 
 
@@ -172,7 +173,7 @@ def accumulate_rows(
         If the block has more rows than an integer sum holds.
     """
     pieces = _cut_by_folds(rows, state.tile_folds, rows.block.stop)
-    # sums are exact, so the total may go with any piece, and the others begin at 0
+    # Sums are exact, so one piece may be added to the total, and the others begin at 0.
     before = [total] + [None] * (len(pieces.ends) - 1)
     after = _accumulate(rows, state, pieces, before, n_samples=rows.block.stop)
     return reduce(operator.add, after)
@@ -183,7 +184,7 @@ class _Pieces:
     """How a block's rows are sorted into pieces that are summed separately."""
 
     order: IntArray | slice
-    #: Where each piece ends in that order, and which fold it is.
+    #: For each piece, where it ends in this order, and its fold.
     ends: tuple[int, ...]
     folds: tuple[int, ...]
 
@@ -196,7 +197,9 @@ class _Pieces:
         return [end - start for start, end in zip(self.starts, self.ends, strict=True)]
 
     def tiles(self, height: int) -> list[tuple[int, slice]]:
-        """Return the number of the piece, and the rows, of tiles of `height` rows."""
+        """Cut the pieces into tiles of `height` rows; return for each tile its piece's
+        number and its rows.
+        """
         tiles = []
         for piece, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
             for first in range(start, end, height):
@@ -225,7 +228,7 @@ def _accumulate(
     for total, size in zip(totals, pieces.sizes, strict=True):
         if total is None:
             total = ridge_statistics.RidgeStatistics.empty(spec)
-        # else 64 bits could overflow before `carry_in_place` moves what exceeds 62
+        # with room: 64 bits could overflow before `carry_in_place` carries beyond 62
         roomy_totals.append(ridge_statistics.make_room(total, size))
 
     height = min(specs.tile_rows(spec.n_components), max(1, *pieces.sizes))
@@ -263,14 +266,14 @@ class _SortedRows:
     """A block's rows, piece after piece."""
 
     inputs: Float32Array
-    #: Targets less their offsets, and a column of ones, which sums features and
-    #: weights: Z'1 and 1'1.
+    #: Targets minus their offsets, and a column of ones: products with the ones are the
+    #: sums of features and weights, Z'1 and 1'1.
     outputs: FloatArray
     weights: FloatArray | None
     weighted_outputs: FloatArray
     #: How many observations each row counts as.
     counts: IntArray
-    #: Their places in the dataset.
+    #: Row numbers in the dataset.
     numbers: IntArray
 
     @classmethod
@@ -302,19 +305,20 @@ class _SortedRows:
     def target_sums(self, rows: slice) -> exact_sums.ExactSum:
         """Return sums of targets and their squares over some rows."""
         weights = None if self.weights is None else self.weights[rows]
-        # `ExactSum.of` refuses what overflows
+        # `ExactSum.of` refuses sums that overflowed
         with np.errstate(over="ignore", invalid="ignore"):
             products = target_moments.target_products(self.outputs[rows], weights)
         return exact_sums.ExactSum.of(products)
 
 
 class _Stripes:
-    """Fills the stripes of tiles with features, and multiplies these by the outputs."""
+    """Fills stripes of tiles with features, and multiplies features by the outputs."""
 
     def __init__(self, state: Accumulation, block: _SortedRows, panel_rows: int):
         self.state = state
         self.block = block
         self._panel_rows = panel_rows
+        #: Factors by which features become at most 1; None if they are.
         self._units: FloatArray | None = None
         if state.spec.exponents:
             self._units = 2.0 ** -exact_sums.expand(state.spec.exponents)
@@ -338,7 +342,7 @@ class _Stripes:
                     _check_head_room(panel, block.numbers[rows])
                 moments += panel @ block.weighted_outputs[rows]
                 if block.weights is not None:
-                    # U'WU is then the product of a tile with itself
+                    # so that U'WU is the product of a tile with itself
                     panel *= np.sqrt(block.weights[rows])
                 if self.state.with_gram:
                     features.put(start, within, panel)
@@ -357,7 +361,7 @@ class _GramSums:
     ):
         self._spec = spec
         self._sums = [total.low for total in totals]
-        # tiles share output tiles
+        # Threads work on several tiles, which are added to the same output tiles.
         self._locks = {tile.offset: Lock() for tile in spec.layout.tiles()}
         # Each thread reuses one buffer for its products: Dask's workers return freed
         # memory to the system at once, and fresh pages for each product cost 5 % there.
@@ -366,7 +370,7 @@ class _GramSums:
         self._buffers = [np.empty((largest, largest + GAP)) for _ in range(n_threads)]
 
     def add(self, job: tuple[layouts.Region, _Tile]) -> None:
-        """Multiply a region of a tile's components, and add it to its output tiles."""
+        """Compute a region of a tile's Z'Z, and add it to the total's output tiles."""
         region, tile = job
         rows = region.rows
         columns = region.columns
@@ -403,8 +407,8 @@ def _sum_tiles(
     gram_sums = _GramSums(state.spec, totals, regions, n_threads)
     cross = [total.cross for total in totals]
     target_sums = [total.targets for total in totals]
-    # Few regions would leave threads idle at the end of each tile, so several tiles are
-    # worked on together: just enough of them, since each needs memory.
+    # With few regions threads would be idle at the end of each tile, so several tiles
+    # are worked on together. As few as suffice, since each needs memory.
     n_together = 1
     if n_threads > 1:
         n_together = min(len(tiles), -(-2 * n_threads // max(1, len(regions))))
@@ -418,8 +422,8 @@ def _sum_tiles(
                 features.clear(rows.stop - rows.start)
                 work.append(_Tile(piece, rows, features))
             jobs = itertools.product(work, state.feature_map.stripes)
-            # map keeps the order of its jobs: tile by tile, and stripe by stripe within
-            # a tile; the list waits for all of them
+            # `map` keeps the order of its jobs: tile by tile, and in a tile stripe by
+            # stripe. `list` waits for all of them.
             moments_of_tiles = list(
                 itertools.batched(pool.map(stripes.fill, jobs), n_stripes)
             )
@@ -458,10 +462,10 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
 def _add(product: FloatArray, total: IntArray, shift: int, *, exact: bool) -> None:
     """Round `product`, in place, to multiples of 2**-shift and add it to `total`.
 
-    It is not rounded if it consists of such multiples, that is `exact`.
+    With `exact` it consists of such multiples already, and is not rounded.
     """
-    # strips of 128 KiB stay in the cache: a quarter of the time that sweeps over whole
-    # tiles take
+    # Strips of 128 KiB stay in the cache; whole output tiles would take four times as
+    # long.
     for i in range(0, len(product), 32):
         strip = product[i : i + 32]
         strip *= 2.0**shift
@@ -518,7 +522,7 @@ def checked_weights(rows: blocks.Rows, spec: specs.StatisticsSpec) -> FloatArray
 
 
 def _repetitions(rows: blocks.Rows, spec: specs.StatisticsSpec) -> FloatArray | None:
-    """Return how many times each row is there, if weights say that."""
+    """Return how many times each row is repeated, if weights mean that; else None."""
     if not spec.frequency_weights:
         return None
     return rows.sample_weight if rows.own_weight is None else rows.own_weight
@@ -543,8 +547,8 @@ def measure_features(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatAr
     largest = np.zeros(feature_map.n_components)
 
     def measure(components: slice, tile: slice, features: FloatArray) -> None:
-        of_tile = np.abs(features).max(axis=1)
-        np.maximum(largest[components], of_tile, out=largest[components])
+        tile_largest = np.abs(features).max(axis=1)
+        np.maximum(largest[components], tile_largest, out=largest[components])
 
     share_features(measure, feature_map.inputs_of(rows), feature_map)
     return largest
@@ -555,7 +559,7 @@ def share_features(
     inputs: Float32Array,
     feature_map: maps.FeatureMap,
 ) -> None:
-    """Call a function with components, rows, and the features of these.
+    """Call a function with a range of components, a range of rows, and their features.
 
     Threads share the stripes. Features may overflow: the caller refuses their sums.
     """

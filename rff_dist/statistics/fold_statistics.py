@@ -1,8 +1,8 @@
 """The statistics of each fold, summed separately in one pass over the rows.
 
-Statistics add and subtract exactly. So the sums of all rows minus those of the held-out
-fold are those of the training rows, for every split of a cross-validation: k folds cost
-one pass instead of k.
+The sums of each fold go in; the sums of any set of folds come out. Statistics add and
+subtract exactly. So in every split of a cross-validation, the sums of the training rows
+are the sums of all rows minus the held-out fold's: k folds cost one pass instead of k.
 """
 
 import operator
@@ -31,8 +31,8 @@ class FoldStatistics:
     """Exact statistics of each fold of some rows."""
 
     folds: folding.Folds
-    #: Of each fold. A fold without rows has None, so that a block of contiguous folds
-    #: takes memory for the folds in it only.
+    #: The sums of each fold; None for a fold without rows, so that a block of
+    #: contiguous folds takes memory for its own folds only.
     parts: FoldSums
 
     @property
@@ -40,7 +40,7 @@ class FoldStatistics:
         return sum(part.n_samples for part in self.parts if part is not None)
 
     def fold(self, index: int) -> ridge_statistics.RidgeStatistics:
-        """Return the statistics of one fold, or raise StatisticsError without rows."""
+        """Return the statistics of one fold; StatisticsError if it has no rows."""
         part = self.parts[index]
         if part is None:
             n_filled = sum(other is not None for other in self.parts)
@@ -69,12 +69,13 @@ class FoldStatistics:
         return self.fold(held_out).n_observations > 0
 
     def total(self) -> ridge_statistics.RidgeStatistics:
-        """Return the statistics of all rows, or raise StatisticsError without any."""
+        """Return the statistics of all rows; StatisticsError if there are none."""
         return self.sum(range(len(self.parts)))
 
     def sum(self, indices: Sequence[int]) -> ridge_statistics.RidgeStatistics:
-        """Return the statistics of several folds, or raise StatisticsError."""
+        """Return the statistics of several folds; StatisticsError if all are empty."""
         total = reduce(plus, (self.parts[index] for index in indices))
+        # `fold` raises the error
         return self.fold(indices[0]) if total is None else total
 
     @property
@@ -86,7 +87,9 @@ class FoldStatistics:
     def leading(
         self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs
     ) -> Self:
-        """Return those of the leading components; see `RidgeStatistics.leading`."""
+        """Return the statistics of the leading components; see
+        `RidgeStatistics.leading`.
+        """
         return self._with_each(
             lambda part: part.leading(
                 n_components, feature_digest=feature_digest, scales=scales

@@ -1,11 +1,12 @@
-"""Products of Z'Z with a few vectors, for D at which Z'Z itself is too large.
+"""Products of Z'Z with a few vectors, if Z'Z itself is too large for memory.
 
-`GramOperator` multiplies columns V by Z'Z in one pass over the rows; conjugate
-gradients need nothing else. Z are the features, and U the unnormalised ones that all
-sums are of. A pass sums U'W(UV − 1o'), with the rows' weights on the diagonal of W, and
-in o the mean of each column of UV, or 0 if Z is not centred. The sums are integers on a
-grid that the trace of U'WU fixes. So they have the same bits in any order, as those of
-`U.T @ (U @ V)` would not.
+A dataset and columns V go in; Z'Z·V comes out of one pass over the rows, which is all
+that conjugate gradients need. Z is the matrix of features, with D columns, the
+components; U are the features before they are normalised, and sums are made of U. A
+pass sums U'W(UV − 1o'). W has the rows' weights on its diagonal, and o has the mean of
+each column of UV, or 0 if Z is not centred. The sums are integers on a grid that the
+trace of U'WU fixes. So they have the same bits in any order of the rows, unlike
+`U.T @ (U @ V)`.
 """
 
 import math
@@ -25,17 +26,18 @@ from rff_dist.numerics import exact_sums, machine
 from rff_dist.statistics import accumulate, reading, row_passes, specs, target_moments
 from rff_dist.typing import EPS, Float32Array, FloatArray, IntArray, frozen
 
-# Size of a tile's features, which are read twice. With few columns it matters that they
-# stay in the cache; with many, taller tiles are faster.
+# Bytes of a tile's features, which are read twice. With few columns they should stay in
+# the cache; with many columns taller tiles are faster.
 TILE_BYTES = 2**24
 FEW_COLUMNS = 16
 TILE_BYTES_OF_MANY = 2**26
 # tiles of 256 rows take a sixth more CPU time at D = 32,768
 MIN_TILE_ROWS = 512
 MAX_TILE_ROWS = 2048
-# a feature takes as long as so many of a product: 1.9 ns at 50 GFLOP/s
+# Making a feature takes as long as so many operations of a product: 1.9 ns at 50
+# GFLOP/s.
 FEATURE_OPERATIONS = 100
-# for each feature and column: a product to the rows, and one back
+# Two operations of U·V and two of U'·(UV), for each feature and column.
 COLUMN_OPERATIONS = 4
 
 
@@ -44,7 +46,7 @@ class TrainingSplit:
     """The last split of some folds: rows for training, and rows for validation."""
 
     folds: folding.Folds
-    #: Rows of the dataset, by which contiguous folds are cut.
+    #: Rows of the dataset, which contiguous folds depend on.
     n_samples: int
 
     def weights(
@@ -61,14 +63,15 @@ class TrainingSplit:
 
 @frozen(eq=False)
 class FirstSums:
-    """Exact sums of a pass that begins a solution without Z'Z; `+` adds rows."""
+    """Exact sums of the first pass of a solution without Z'Z; `+` adds rows."""
 
     n_samples: int
     #: U'W[Y - offset, 1], of shape (n_components, n_targets + 1).
     cross: exact_sums.ExactSum
-    #: Of shape (2, n_targets + 1), as in `RidgeStatistics`.
+    #: Sums of targets and their squares, of shape (2, n_targets + 1), as in
+    #: `RidgeStatistics`.
     targets: exact_sums.ExactSum
-    #: Of U'WU.
+    #: The trace of U'WU.
     trace: exact_sums.ExactSum
 
     __add__ = exact_sums.add_fields
@@ -80,7 +83,8 @@ def sum_targets(
     *,
     split: TrainingSplit | None = None,
 ) -> FirstSums:
-    """Return a block's sums of features times targets, of training rows in a split.
+    """Return a block's sums of features times targets; with `split` of its training
+    rows only.
 
     Takes O(n_samples · n_components · n_features). Raises DataError if values are not
     finite, targets are missing, or weights are outside the spec's grid.
@@ -102,30 +106,29 @@ def sum_targets(
         moments = np.empty((feature_map.n_components, right.shape[1]))
         squares = []
         for low, high in feature_map.stripes:
-            part = _filled(feature_map, inputs[tile], features, low, high)
-            # `ExactSum.of` refuses what is not finite
+            part = _fill(feature_map, inputs[tile], features, low, high)
+            # `ExactSum.of` refuses sums that are not finite
             with np.errstate(over="ignore", invalid="ignore"):
                 moments[low:high] = part @ weighted[tile]
                 squares.append(float(np.einsum("ij,ij,j->", part, part, weights[tile])))
-            of_targets = target_moments.target_products(right[tile], weights[tile])
-        products = moments, of_targets, np.asarray(math.fsum(squares))
+            target_sums = target_moments.target_products(right[tile], weights[tile])
+        products = moments, target_sums, np.asarray(math.fsum(squares))
         sums.append(
             FirstSums(tile.stop - tile.start, *map(exact_sums.ExactSum.of, products))
         )
 
     _share_tiles(add_up, len(inputs), feature_map.n_components, right.shape[1])
-    # exact sums: the order in which threads append them does not matter
+    # The sums are exact, so the order in which threads append them does not matter.
     return reduce(operator.add, sums)
 
 
 @frozen(eq=False)
 class Validation:
-    """Solutions whose errors on held-out rows a pass sums, besides its products."""
+    """Solutions, whose errors on held-out rows a pass sums besides its products."""
 
-    #: For unnormalised features, of shape (n_components, n_solutions).
+    #: Coefficients of the unnormalised features, of shape (n_components, n_solutions).
     coefficients: FloatArray
-    #: Of shape (n_solutions,).
-    intercept: FloatArray
+    intercept: FloatArray  # of shape (n_solutions,)
     #: The target that each solution predicts, of shape (n_solutions,).
     targets: IntArray
 
@@ -143,7 +146,7 @@ class GramFactor:
     grid_exponent: int
     #: If given, only its training rows are multiplied.
     split: TrainingSplit | None = None
-    #: What predicts the split's held-out rows.
+    #: Solutions that predict the split's held-out rows.
     validation: Validation | None = None
 
 
@@ -152,7 +155,8 @@ class GramProduct:
     """Sums of one pass over rows; `+` adds rows."""
 
     n_samples: int
-    #: In multiples of 2**grid_exponent, of shape (n_components, n_columns).
+    #: U'W(UV − 1o') in multiples of 2**grid_exponent, of shape (n_components,
+    #: n_columns).
     sums: IntArray
     #: The weighted squared error of each solution of a `Validation`, then the sum of
     #: the validation weights.
@@ -188,11 +192,10 @@ def multiply_rows(
 
     def multiply(tile: slice, features: FloatArray) -> None:
         nonlocal errors
-        # features are filled once and read twice: for UV here, and for U' times that
-        # below
+        # features are made once and read twice: for UV here, and for U'·(UV) below
         scores = np.zeros((tile.stop - tile.start, columns.shape[1]))
         for low, high in feature_map.stripes:
-            part = _filled(feature_map, inputs[tile], features, low, high)
+            part = _fill(feature_map, inputs[tile], features, low, high)
             scores += part.T @ columns[low:high]
         if validation is not None:
             squares = held_out[tile] @ np.square(
@@ -226,7 +229,8 @@ def _share_tiles(
 ) -> None:
     """Call a function with each tile of a block, and memory for its features.
 
-    Threads take whole tiles: if they shared one, they would wait for each other twice.
+    Each thread takes whole tiles: threads that share a tile would wait for each other
+    twice.
     """
     height = tile_height(n_components, n_columns)
     spare = machine.SpareMemory()
@@ -241,7 +245,7 @@ def _share_tiles(
     machine.share_out(work, range(0, n_rows, height))
 
 
-def _filled(
+def _fill(
     feature_map: maps.FeatureMap,
     inputs: Float32Array,
     features: FloatArray,
@@ -261,7 +265,10 @@ def pass_operations(n_columns: int) -> int:
 
 
 def tile_height(n_components: int, n_columns: int) -> int:
-    """Return the rows of a tile, by sizes alone: sums have the same bits everywhere."""
+    """Return the rows of a tile.
+
+    They depend on sizes alone, so that sums have the same bits on all machines.
+    """
     size = TILE_BYTES if n_columns <= FEW_COLUMNS else TILE_BYTES_OF_MANY
     return min(MAX_TILE_ROWS, max(MIN_TILE_ROWS, size // (8 * n_components) // 64 * 64))
 
@@ -272,8 +279,7 @@ class GramOperator:
 
     dataset: blocks.Dataset
     accumulation: accumulate.Accumulation
-    #: Those of the first pass.
-    sums: FirstSums
+    sums: FirstSums  # of the first pass
     #: Whether the columns of Z and Y have their weighted means subtracted.
     centred: bool
     engine: protocol.Engine
@@ -313,8 +319,8 @@ class GramOperator:
     @property
     def moments(self) -> FloatArray:
         """Z'WY, shape (n_components, n_targets)."""
-        # from U'W(Y − offset) to U'WY about the mean or about 0: the last column of
-        # cross is U'W1
+        # `cross` has U'W(Y − offset), and U'W1 in its last column. Adding multiples of
+        # the latter gives U'WY about the mean or about 0.
         cross = self.sums.cross.value()
         targets = self.targets
         shift = -targets.shifts if self.centred else targets.offsets
@@ -327,16 +333,19 @@ class GramOperator:
 
     @cached_property
     def rounding_error(self) -> float:
-        """Size of the rounding error of Z'WZ, of which centring may cancel most."""
+        """Size of the rounding error of Z'WZ.
+
+        It is relative to the uncentred sums: centring may cancel most of them.
+        """
         spec = self.accumulation.spec
         whitener = self.feature_map.whitener
         largest_scale = float(exact_sums.expand(self.feature_map.scales).max())
-        of_trace = EPS * float(self.sums.trace.value()) * largest_scale**2
+        trace_error = EPS * float(self.sums.trace.value()) * largest_scale**2
         if whitener is None:
-            return of_trace
-        # as in `gram_error_of`, for a trace of equal parts
+            return trace_error
+        # as in `gram_error_of`, if all diagonal entries were equal
         spectral, frobenius = reading.Whitener(whitener).inverse_norms
-        return 0.5 * of_trace / math.sqrt(spec.n_components) * spectral * frobenius
+        return 0.5 * trace_error / math.sqrt(spec.n_components) * spectral * frobenius
 
     def multiply(self, columns: FloatArray, *, label: str = "iterate") -> FloatArray:
         """Return Z'WZ times columns of shape (n_components, n_columns), in one pass."""
@@ -399,7 +408,7 @@ def _norm_exponents(columns: FloatArray) -> IntArray:
 
     Dividing by powers of two does not round.
     """
-    # first by the largest number, because squares of larger ones would overflow
+    # scaled by the largest number first, so that squares do not overflow
     exponents = np.frexp(np.abs(columns).max(axis=0))[1]
     norms = np.linalg.norm(np.ldexp(columns, -exponents), axis=0)
     return np.asarray(exponents + np.frexp(norms)[1])
@@ -429,4 +438,4 @@ def gram_operator(
 def sums_of_z(sums: FloatArray, feature_map: maps.FeatureMap) -> FloatArray:
     """Turn sums U'[…] of shape (n_components, n_columns) into sums Z'[…]."""
     scales = exact_sums.expand(feature_map.scales)[:, np.newaxis]
-    return reading.whitened(scales * sums, feature_map.whitener)
+    return reading.whiten(scales * sums, feature_map.whitener)

@@ -2,7 +2,8 @@
 
 A dataset goes in; `Moments` of all columns come out, or an error or a warning about
 data for which no fit can be good. NumPy's means and variances would lose digits of
-columns far from 0, and give other bits for other blocks.
+columns far from 0, and give other bits for other blocks. Values are shifted by a
+*pivot*, the first row, before they are summed.
 """
 
 from collections.abc import Sequence
@@ -29,14 +30,14 @@ from rff_dist.typing import FloatArray
 # absolute values. Float64 sums of up to 65,536 numbers at a time agree to
 # 2 * 65,536 * 2^-53 = 1.5e-11 of it.
 REGROUPED = 1e-10
-# The share of repeated rows, and the number of effective rows, beyond which errors of
-# folds mislead. Of 100 difficult generated datasets, 17 have more repeated rows, and 10
-# are weighted to fewer effective ones. On two of those, errors were 1.2 and 1.7 times
+# With a larger share of repeated rows, or fewer effective rows, errors of folds
+# mislead. Of 100 difficult generated datasets, 17 have more repeated rows, and 10 have
+# fewer effective rows by their weights. On two of the 10, errors were 1.2 and 1.7 times
 # those of a linear model or of the mean, and folds did not show it.
 MOST_REPEATED = 0.1
 LEAST_EFFECTIVE = 20
-# Repeated rows are copies if distinct rows have more distinct targets than this share
-# of their number: rows of few values may agree without being copies.
+# Repeated rows count as copies if the distinct rows have more distinct targets than
+# this share of their number. Otherwise rows may agree because columns have few values.
 _DISTINCT_TARGETS = 0.9
 
 
@@ -60,12 +61,12 @@ def inspect(
             label="inspect",
         )
 
-    moments = measure(_first_row_that_counts(dataset, blocks))
+    moments = measure(_first_weighted_row(dataset, blocks))
     specs.check_counted(moments.n_samples, dataset.n_samples)
     if not moments.weight.value() > 0:
         raise DataError("all sample weights are zero; at least one row must count")
     if moments.cancels:
-        # the first row lies far from all others, and weighs next to nothing
+        # The pivot is far from all other rows: measure again with the means as pivot.
         moments = measure(moments.means)
     reach = moments.reach
     is_lost = (reach > 0) & (reach < SQUARED_RANGE[0])
@@ -84,14 +85,14 @@ def check_same_rows(
     """Raise ConflictError if the rows changed after the pass that measured `moments`.
 
     `targets` are a later pass's sums of [Y - offset, 1] and of squares, with the spec's
-    offset. They are compared with those of `moments`.
+    offset. They are compared with the sums in `moments`.
     """
     weight = float(moments.weight.value())
     measured = slice(len(moments.pivot) - spec.n_targets, None)
     offset = spec.offsets
     sums = moments.sums.value()[measured] + weight * (moments.pivot[measured] - offset)
-    # Bounds the sum of absolute values about the pivot, by Cauchy and Schwarz; the 2 is
-    # for those about the offset.
+    # A bound on the sum of absolute values about the pivot, by Cauchy and Schwarz; the
+    # factor 2 makes it one for values about the offset.
     reach = 2.0 * np.sqrt(weight) * np.sqrt(moments.squares.value()[measured])
     sums_of_pass, _ = targets.value()
     differing = []
@@ -108,11 +109,13 @@ def check_same_rows(
         )
 
 
-def _first_row_that_counts(dataset: Dataset, blocks: Sequence[Block]) -> FloatArray:
-    """Return [X, y] of the first row with a weight above 0, with 0 if not finite."""
+def _first_weighted_row(dataset: Dataset, blocks: Sequence[Block]) -> FloatArray:
+    """Return [X, y] of the first row with a weight above 0; 0 for values that are not
+    finite.
+    """
     if not dataset.weighted:
         blocks = [Block(0, 0, 1)]
-    # Rows of weight 0 must not change anything, so none of them is the pivot.
+    # A row of weight 0 must not change anything, so it cannot be the pivot.
     for block in blocks:
         rows = dataset.read(block)
         numbers = np.flatnonzero(rows.weights > 0)
@@ -167,13 +170,13 @@ def check_float32(moments: Moments) -> None:
 def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
     """Warn if errors of folds mislead: rows repeat others, or few have most weight.
 
-    Pass `copies=False` if the folds hold out groups, in which copies may be together.
+    Pass `copies=False` if folds hold out groups: copies may be in the same group.
     """
     rows = dataset.read(Block(0, 0, dataset.n_samples))
-    assert rows.y is not None  # which folds validate
+    assert rows.y is not None  # folds are of rows with targets
     weights = rows.weights
     exponents = np.frexp(np.abs(rows.X).max(axis=0))[1]
-    # compared in float32: differences that float32 loses do not make two rows distinct
+    # Features see float32, so rows that only differ in further digits are not distinct.
     inputs = np.ldexp(rows.X.astype(np.float64), -exponents).astype(np.float32)
     weighted_rows = np.column_stack([inputs, rows.y])[weights > 0]
     n_rows = len(weighted_rows)
@@ -202,7 +205,9 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
 def input_range(
     moments: Moments, standardizer: maps.Standardizer | None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the min and max of each input column, standardised if that is wanted."""
+    """Return the min and max of each input column, standardised if there is a
+    standardizer.
+    """
     lower = moments.minimum[: moments.n_features]
     upper = moments.maximum[: moments.n_features]
     if standardizer is None:

@@ -1,8 +1,8 @@
 """How Z'Z is laid out in memory: which output tiles are stored, and where.
 
-The number of components goes in; a list of tiles of the upper triangle comes out, each
-with its place in one flat buffer. One D × D array would take twice the memory, and
-could not be summed in parts.
+The number of components D, the columns of Z, goes in; a list of tiles of the upper
+triangle of Z'Z comes out, each with its place in one flat buffer. One D × D array would
+take twice the memory, and could not be summed in parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rff_dist.typing import AnyArray, IntArray, frozen
 
 
 class Part(NamedTuple):
-    """Which share of the triangle one pass sums."""
+    """A share of the triangle, which one pass sums: `number` of `n_parts`."""
 
     number: int
     n_parts: int
@@ -37,13 +37,14 @@ class Region(NamedTuple):
     tiles: list[OutputTile]
 
 
-# Not one large product: threaded OpenBLAS kills the process on symmetric ones from D ≈
-# 16,000 on (numpy issue 19685). Tiles of 512 columns stay in the cache, are shared
-# evenly among threads, and reach 1.03 of the rate of one dsyrk at D = 4,096.
+# Components on a side of an output tile. One large product is not possible: threaded
+# OpenBLAS kills the process on symmetric ones from D ≈ 16,000 on (numpy issue 19685).
+# Tiles of 512 stay in the cache, are shared evenly among threads, and reach 1.03 of the
+# rate of one dsyrk at D = 4,096.
 OUTPUT_TILE = 512
-# A cell is a square of so many components. If Z'Z is summed in parts, a pass each, all
-# output tiles of a cell belong to the same part. Where parts are likely, a cell is as
-# large as the largest region that is multiplied, so that no region is in two parts.
+# Components on a side of a cell. If Z'Z is summed in parts, one pass each, all output
+# tiles of a cell belong to the same part. If D is so large that parts are likely, a
+# cell is as large as the largest region, so that no region is in two parts.
 CELL = 2048
 SMALL_CELL = 512
 SMALL_COMPONENTS = 8192
@@ -70,10 +71,10 @@ class TileLayout:
         return _tiles(self.n_components, self.part)
 
     def regions(self, most: int) -> list[Region]:
-        """Return the regions of Z'Z that are multiplied, those off the diagonal first.
+        """Return the regions of Z'Z, first those off the diagonal.
 
-        A region has at most `most` components on a side, and fewer if it would be the
-        only one, which threads cannot share.
+        A region has at most `most` components on a side. It has fewer if it would be
+        the only region: threads could not share it.
         """
         most = self._region_components(most)
 
@@ -92,8 +93,8 @@ class TileLayout:
         )
 
     def count_regions(self, most: int) -> int:
-        """Return the number of regions that `regions` makes of a whole triangle."""
-        # closed form: plans ask about D so large that listing tiles takes minutes
+        """Return the number of regions of a whole triangle."""
+        # not by `regions`: for the D of some plans, listing tiles takes minutes
         strips = -(-self.n_components // self._region_components(most))
         return strips * (strips + 1) // 2
 
@@ -104,7 +105,7 @@ class TileLayout:
 
     @property
     def size(self) -> int:
-        """The number of stored numbers."""
+        """The length of the buffer."""
         if self.part != WHOLE:
             return sum(
                 self.width(tile.row) * self.width(tile.column) for tile in self.tiles()
@@ -121,7 +122,7 @@ class TileLayout:
         return numbers.reshape(height, width)
 
     def copy(self, buffer: IntArray, target: TileLayout, out: IntArray) -> IntArray:
-        """Copy the tiles that `target` has to `out`, a buffer that it lays out."""
+        """Copy the tiles that `target` has too to `out`, which is `target`'s buffer."""
         own_tiles = {(tile.row, tile.column): tile for tile in self.tiles()}
         for tile in target.tiles():
             own = own_tiles.get((tile.row, tile.column))
@@ -148,7 +149,8 @@ def _tiles(n_components: int, part: Part) -> list[OutputTile]:
     n_numbers = layout.size
     tiles = []
     offset = 0
-    n_before = 0  # numbers of the triangle before this tile, and before its cell
+    # how many numbers of the triangle come before this tile, and before its cell
+    n_before = 0
     n_before_cell = 0
     last_cell = None
     for place in places:

@@ -1,8 +1,9 @@
-"""Moments of the columns of X and y, of which models keep those of their inputs.
+"""Moments of the columns of X and y; models keep the moments of their inputs.
 
-`Moments` are the exact sums of a first pass, which standardise the data and fix the
-grids of later sums. `ColumnMoments` are means and variances, which a model updates when
-rows are added or removed.
+Rows go in; exact sums come out. `Moments` are the sums of a first pass, by which the
+data are standardised and the grids of later sums fixed. `ColumnMoments` are means and
+variances, which a model updates when rows are added or removed. A sum of squares about
+0 would lose the digits of columns far from 0; so a *pivot* is subtracted first.
 """
 
 from collections.abc import Mapping
@@ -18,20 +19,21 @@ from rff_dist.numerics import exact_sums
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, Arrays, FloatArray, IntArray, frozen
 
-# Columns that reach less or more far from the pivot have squares, or fourth powers,
-# that float64 cannot hold with all digits, or cannot weight and sum.
+# Only for differences from the pivot in these ranges, float64 has all digits of squares
+# and of fourth powers, and can weight and sum them.
 SQUARED_RANGE = 1e-145, 1e150
 FOURTH_RANGE = 1e-70, 1e40
+# A variance below this share of the mean square about the pivot has lost digits.
 _CANCELS = 1e-6
 
 
 @frozen
 class Moments:
-    """What a first, cheap pass measures."""
+    """The sums and ranges that a first, cheap pass measures; `+` joins sets of rows."""
 
     n_samples: int
-    #: Of shape (n_columns,): subtracted before anything is summed, so that large means
-    #: cause no cancellation. It is the first row.
+    #: The first row, of shape (n_columns,), subtracted before anything is summed, so
+    #: that large means cause no cancellation.
     pivot: FloatArray
     #: Weighted sums of the shifted columns [X, y], and of their powers, of shape
     #: (n_columns,). Values beyond 1e40 count as 1e40 in cubes and fourths.
@@ -44,13 +46,13 @@ class Moments:
     #: Of the weights above 0; 1 without weights.
     largest_weight: float
     smallest_weight: float
-    #: Of the columns [X, y], of rows with weight.
+    #: The range of each of the columns [X, y], in rows with weight.
     minimum: FloatArray
     maximum: FloatArray
-    #: The last columns are targets.
+    #: The last `n_targets` columns are targets.
     n_targets: int
-    #: Rows with weight of each level of the columns of categories, by column, shape
-    #: (n_levels + 1,); the last are of levels that were never seen.
+    #: For each column of categories the numbers of rows with weight per level, of shape
+    #: (n_levels + 1,); the last one is for unseen levels.
     counts: Mapping[int, IntArray] = field(default_factory=dict)
 
     def __add__(self, other: Self) -> Self:
@@ -71,7 +73,7 @@ class Moments:
             smallest_weight=min(self.smallest_weight, other.smallest_weight),
             minimum=np.minimum(self.minimum, other.minimum),
             maximum=np.maximum(self.maximum, other.maximum),
-            counts=_added(self.counts, other.counts),
+            counts=_add_counts(self.counts, other.counts),
         )
 
     @property
@@ -105,7 +107,7 @@ class Moments:
     def fourth_central(self) -> FloatArray:
         """The mean fourth powers of the deviations of [X, y] from their means.
 
-        0 where float64 cannot hold them, see `FOURTH_RANGE`.
+        0 for columns outside of `FOURTH_RANGE`.
         """
         total = self.weight.value()
         first = self.sums.value() / total
@@ -122,7 +124,7 @@ class Moments:
     def standard_deviations(self) -> FloatArray:
         """Weighted population standard deviations of the columns [X, y].
 
-        That of a constant column is exactly 0, whatever rounding makes of it.
+        A constant column has exactly 0, without a rounding error.
         """
         total = self.weight.value()
         shifted = self.sums.value() / total
@@ -140,15 +142,15 @@ def measure_moments(
     All blocks of a dataset have the same pivot. Raises DataError if a value is not
     finite, a weight is negative, or a square overflows float64.
     """
-    # NumPy's sums round by the layout in memory
+    # in one layout, since NumPy's sums are rounded differently for others
     columns = np.ascontiguousarray(rows.X, np.float64)
     blocks.check_finite(rows, columns)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
     weights = rows.weights
     if not weights.all():
-        # rows of weight 0 must not change anything, and the square of such a value may
-        # overflow
+        # Rows of weight 0 must not change anything, but their squares may overflow: the
+        # pivot replaces them.
         columns = np.where(weights[:, np.newaxis] != 0, columns, pivot)
     minimum = columns.min(axis=0, initial=np.inf)
     maximum = columns.max(axis=0, initial=-np.inf)
@@ -169,9 +171,11 @@ def measure_moments(
     if reach > FOURTH_RANGE[1]:
         columns = np.clip(columns, -FOURTH_RANGE[1], FOURTH_RANGE[1])
         powers = np.square(columns)
-    columns *= powers  # overwritten, since fresh memory takes as long as the arithmetic
+    # In place, since fresh memory takes as long as the arithmetic: `columns` are cubes
+    # now, and `powers` fourth powers.
+    columns *= powers
     powers *= powers
-    # weights that large are refused later, with a reason
+    # weights so large that these overflow are refused later, with a reason
     with np.errstate(over="ignore"):
         cubes = weights @ columns
         fourths = weights @ powers
@@ -211,7 +215,7 @@ def _count_levels(rows: blocks.Rows, levels: Levels) -> dict[int, IntArray]:
     return counts
 
 
-def _added(
+def _add_counts(
     counts: Mapping[int, IntArray], others: Mapping[int, IntArray]
 ) -> dict[int, IntArray]:
     """Add counts of the columns that both have."""
@@ -225,8 +229,8 @@ def name_column(column: int, n_features: int) -> str:
     return f"y, column {column - n_features}"
 
 
-# Like `ROUNDING`, for moments from which rows were removed: those rows were summed in
-# other blocks, with other roundings.
+# Like `ROUNDING`, for moments from which rows were removed. It is larger, because those
+# rows were summed in other blocks, with other roundings.
 _CANCELLED = 1e-13
 
 
@@ -237,22 +241,22 @@ class ColumnMoments:
     Rows are removed by adding their `negative`.
     """
 
-    #: Equivalent rows of equal weight. If weights repeat rows, this is their sum; if
-    #: they are precisions, it is the smallest number possible, their sum in units of
-    #: the largest.
+    #: The number of rows of equal weight with the same information. If weights repeat
+    #: rows, this is their sum. If they are precisions, it is a lower bound: their sum
+    #: over the largest weight.
     n_samples: float
     #: The sum of the weights.
     weight: float
-    #: Of shape (n_features,), as are the mean squares of the deviations from it.
+    #: Means and variances, of shape (n_features,); they have no meaning for columns of
+    #: categories.
     mean: FloatArray
     second: FloatArray
-    #: A difference of means below this may be rounding, which remains after rows with
-    #: most of the variation were removed.
+    #: A difference of means below this may be rounding. It grows when rows with most of
+    #: the variation are removed.
     rounding: FloatArray
-    #: The largest value of each column so far, also of rows that were removed.
+    #: The largest value of each column so far, also of removed rows.
     maximum: FloatArray
-    #: As in `Moments`; codes are those of the model's features. Means and moments of
-    #: codes say nothing.
+    #: As in `Moments`, with the codes of the model's features.
     counts: Mapping[int, IntArray] = field(default_factory=dict)
 
     __repr__ = short_repr
@@ -280,14 +284,14 @@ class ColumnMoments:
     def __add__(self, other: Self) -> Self:
         weight = self.weight + other.weight
         mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
-        # each part's mean squares about the common mean, averaged by weight (Chan,
-        # Golub & LeVeque 1983)
+        # The variance is the weighted mean of each part's mean squares about the common
+        # mean (Chan, Golub & LeVeque 1983).
         parts = [
             part.weight / weight * (part.second + (part.mean - mean) ** 2)
             for part in (self, other)
         ]
         rounding = np.maximum(self.rounding, other.rounding)
-        # rows are removed, perhaps with most of the variation
+        # A negative weight removes rows, perhaps with most of the variation.
         if min(self.weight, other.weight) < 0:
             summed = np.abs(parts).sum(axis=0)
             rounding = np.maximum(rounding, np.sqrt(_CANCELLED * summed))
@@ -298,19 +302,21 @@ class ColumnMoments:
             parts[0] + parts[1],
             rounding,
             np.maximum(self.maximum, other.maximum),
-            _added(self.counts, other.counts),
+            _add_counts(self.counts, other.counts),
         )
 
     @property
     def negative(self) -> Self:
-        """These rows as ones to be removed."""
+        """These rows with negative weight: adding them removes them from others."""
         counts = {j: -rows for j, rows in self.counts.items()}
         return replace(
             self, n_samples=-self.n_samples, weight=-self.weight, counts=counts
         )
 
     def with_levels(self, levels: Levels, wanted: Levels) -> Self:
-        """Return the moments with counts by other lists of levels than `levels`."""
+        """Return the moments with counts in the order of the lists `wanted`; they are
+        in the order of `levels` now.
+        """
         counts = {}
         columns = self.counts.keys() & levels.keys() & wanted.keys()
         tables = codes_of({j: levels[j] for j in columns}, wanted)
@@ -328,7 +334,7 @@ class ColumnMoments:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
-        """Read what `to_arrays` returned."""
+        """Return the moments from arrays of `to_arrays`."""
         n_samples, weight = np.asarray(arrays["weights"], np.float64)
         counts = {
             int(name.removeprefix("counts")): np.asarray(rows, np.int64)

@@ -1,8 +1,9 @@
 """Passes that accumulate a dataset's statistics, for all rows or for each fold.
 
-A dataset, feature maps and an engine come in; exact sums of Z'Z and Z'y go out. Summing
-blocks is `accumulate.py`; here the grids of the sums are fixed before, parts of Z'Z are
-joined after, and it is checked that each row counted once.
+A dataset, feature maps and an engine come in; exact sums of Z'Z and Z'y go out. Z is
+the matrix of features. `accumulate.py` sums a block. Here the *grid*, the unit that
+sums are whole multiples of, is fixed before, parts of Z'Z are joined after, and each
+row must have been counted once.
 """
 
 import itertools
@@ -36,18 +37,18 @@ type Sums = ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
 
 MAX_WEIGHT_EXPONENT = 400
 MOST_REPETITIONS = 2**53  # float64 holds all whole numbers up to this
-# the sums' grid should keep at least so many bits of the smallest weight: three digits
+# The sums' grid should keep at least so many bits of the smallest weight, three digits.
 WEIGHT_BITS = 10
-# Named, since whole numbers are no sign of counts. Rows of weight 0 must not thin the
-# noise, and a factor on all weights changes no choice.
+# Users choose the kind by name, since whole numbers may also be precisions. With
+# precisions a factor on all weights changes nothing.
 WEIGHT_KINDS = ("precision", "frequency")
 
 
 def fraction_bits_for(n_samples: int) -> int:
     """Return the fraction bits of the sums' grid: more for few rows.
 
-    Their products have finer bits. If many rows are added on the fine grid later, the
-    sums stay exact and take twice the memory.
+    Products of few rows have finer bits. If many rows are added on the fine grid later,
+    the sums stay exact and take twice the memory.
     """
     return specs.FINE_FRACTION_BITS if n_samples <= 2**13 else specs.FRACTION_BITS
 
@@ -59,12 +60,12 @@ def check_weight_kind(sample_weight_kind: object) -> None:
 
 @frozen
 class WeightGrid:
-    """The part of a `StatisticsSpec` that weights decide."""
+    """The members of a `StatisticsSpec` that depend on weights."""
 
     #: No weight is above 2**exponent.
     exponent: int = 0
     #: Whether weights are whole numbers that repeat their rows.
-    repeated: bool = False
+    frequency_weights: bool = False
 
 
 def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> WeightGrid:
@@ -76,8 +77,8 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> Weig
     small that float64 would overflow or lose them. `fit` explains `sample_weight_kind`.
     """
     check_weight_kind(sample_weight_kind)
-    repeated = sample_weight_kind == "frequency"
-    if repeated and moments.weight.value() > MOST_REPETITIONS:
+    frequency_weights = sample_weight_kind == "frequency"
+    if frequency_weights and moments.weight.value() > MOST_REPETITIONS:
         raise DataError(
             f"sample weights say that there are {moments.weight.value():.3g} rows, more"
             f" than {MOST_REPETITIONS:.3g}, which are all that can be counted; give"
@@ -99,7 +100,7 @@ def weight_grid(moments: Moments, sample_weight_kind: str = "precision") -> Weig
             f" weights below {resolved:.3g}. Give weight 0 to rows that should not"
             " count, and bring the other weights nearer to each other",
         )
-    return WeightGrid(exponent, repeated)
+    return WeightGrid(exponent, frequency_weights)
 
 
 def statistics_spec(
@@ -114,11 +115,11 @@ def statistics_spec(
 ) -> specs.StatisticsSpec:
     """Return the spec of statistics of a dataset in a feature map.
 
-    Features without a bound, such as linear ones, take their grid from a first pass on
-    `engine` that measures maxima, with head-room for twice as much; see
+    For features without a bound, such as linear ones, a first pass on `engine` measures
+    the maxima, and the grid has room for twice as much; see
     `statistics.accumulate.measure_features`. Fixed-point features of rows without
-    weights need no grid: their sums are exact. Without targets the statistics are Z'Z,
-    Z'1 and the counts only, and y is ignored.
+    weights are not rounded: their products are on the grid. Without targets the
+    statistics are Z'Z, Z'1 and the counts only, and y is ignored.
 
     Raises DataError if targets are wanted and the dataset has none.
     """
@@ -136,7 +137,7 @@ def statistics_spec(
         )
         if not (largest <= maps.LARGEST_FEATURE).all():
             raise maps.overflow()
-        # + 1: head-room for rows added later
+        # + 1: rows that are added later may have features twice as large
         powers = np.where(largest > 0, np.frexp(largest)[1] + 1, 0)
         runs = exact_sums.as_runs(powers)
         exponents = tuple((count, int(exponent)) for count, exponent in runs)
@@ -151,7 +152,7 @@ def statistics_spec(
         weight_exponent=weights.exponent,
         target_offset=target_offset,
         one_dimensional=with_targets and dataset.one_dimensional,
-        frequency_weights=weights.repeated,
+        frequency_weights=weights.frequency_weights,
         fraction_bits=specs.FIXED_FRACTION_BITS if fixed_point else fraction_bits,
         fixed_point=fixed_point,
     )
@@ -216,7 +217,9 @@ def accumulate(
         if dataset.weighted:
             grid = weight_grid(inspection.inspect(dataset, engine=engine))
             spec = replace(
-                spec, weight_exponent=grid.exponent, frequency_weights=grid.repeated
+                spec,
+                weight_exponent=grid.exponent,
+                frequency_weights=grid.frequency_weights,
             )
     member = block_sums.Accumulation(feature_map, spec)
     state = block_sums.Accumulations((member,), None, dataset.n_samples).of_part(
@@ -256,9 +259,9 @@ def accumulate_shared(
 ) -> tuple[Sums, ...]:
     """Accumulate exact statistics of each feature map in a state that workers have.
 
-    If a worker's memory does not hold the whole of Z'Z, each pass sums a part: some of
+    If a worker's memory cannot hold the whole of Z'Z, each pass sums a part: some of
     the output tiles. It reads all rows and makes their features again, which is a small
-    share of the work where D is large, and multiplies for its own tiles only. The
+    share of the work if D is large, and computes products for its own tiles only. The
     joined parts have the same bits as the sums of one pass.
 
     `shared` is the state of the first part of Z'Z, with the number of parts and passes.
@@ -266,9 +269,9 @@ def accumulate_shared(
     """
     state = shared.state
     folds = state.folds
-    specs_of = [member.spec for member in state.members]
-    n_parts = specs_of[0].part.n_parts
-    _tell_work(specs_of, dataset.n_samples, engine)
+    member_specs = [member.spec for member in state.members]
+    n_parts = member_specs[0].part.n_parts
+    _tell_work(member_specs, dataset.n_samples, engine)
     if n_parts > 1:
         engine.tell(events.Rounds("accumulate", n_parts))
 
@@ -276,7 +279,7 @@ def accumulate_shared(
     row_blocks = row_passes.blocks_of(
         dataset,
         # a block's sums must fit in one limb
-        max_rows=min(spec.limb_rows for spec in specs_of),
+        max_rows=min(spec.limb_rows for spec in member_specs),
         n_folds=1 if folds is None else folds.n_folds,
     )
     sums: fold_statistics.MapSums = ()
@@ -290,13 +293,13 @@ def accumulate_shared(
             combine=block_sums.add_fold_rows,
             label="accumulate",
         )
-        sums = part if n_parts == 1 else _joined(sums, part)
+        sums = part if n_parts == 1 else _join(sums, part)
 
     whole: list[Sums] = []
-    for member, of_folds in zip(state.members, sums, strict=True):
-        statistics: Sums | None = of_folds[0]
+    for member, fold_sums in zip(state.members, sums, strict=True):
+        statistics: Sums | None = fold_sums[0]
         if folds is not None:
-            statistics = fold_statistics.FoldStatistics(folds, of_folds)
+            statistics = fold_statistics.FoldStatistics(folds, fold_sums)
         assert statistics is not None  # there are rows
         statistics.check_complete(dataset.n_samples, member.feature_map)
         whole.append(statistics.with_whitener(member.feature_map.whitener))
@@ -304,27 +307,31 @@ def accumulate_shared(
 
 
 def _tell_work(
-    specs_of: Sequence[specs.StatisticsSpec], n_samples: int, engine: protocol.Engine
+    member_specs: Sequence[specs.StatisticsSpec],
+    n_samples: int,
+    engine: protocol.Engine,
 ) -> None:
     """Tell observers how many operations the sums of each feature map take."""
-    for spec in specs_of:
+    for spec in member_specs:
         work = events.Work(
             "accumulate",
             operations=float(n_samples) * spec.n_components**2,
             n_components=spec.n_components,
             fixed_point=spec.fixed_point,
-            # some may still be on their way
+            # at least 1, as workers may still be starting
             n_workers=max(1, engine.n_workers),
             n_threads=engine.n_threads,
         )
         engine.tell(work)
 
 
-def _joined(
+def _join(
     wholes: fold_statistics.MapSums, parts: fold_statistics.MapSums
 ) -> fold_statistics.MapSums:
-    """Copy a pass's output tiles to the whole sums, which the first pass creates."""
-    wholes = wholes or tuple(tuple(map(_with_all_tiles, of_map)) for of_map in parts)
+    """Copy a pass's output tiles to the whole sums; `wholes` is empty at first."""
+    wholes = wholes or tuple(
+        tuple(map(_with_all_tiles, map_sums)) for map_sums in parts
+    )
     for whole, part in zip(
         itertools.chain(*wholes), itertools.chain(*parts), strict=True
     ):

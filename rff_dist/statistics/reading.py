@@ -1,8 +1,9 @@
-"""Reads exact sums over U as float64 sums over Z.
+"""Read exact sums over U as float64 sums over Z.
 
-Integers of U'U go in; Z'Z comes out as one matrix, with a bound on its error. Z is
-factors · U, or V·T⁻¹ for Nyström features, of which V = factors · U are the kernel's
-values at centres. Scaling a copy of the sums would take the memory of a second D × D
+Integers of U'U go in; Z'Z comes out as one matrix, with a bound on its error. U are
+unnormalised features in [-1, 1], Z the features, with Z = factors · U. Nyström features
+are Z = V·T⁻¹ instead, where V = factors · U are the kernel's values at centres, and T
+is the *whitener*. Scaling a copy of the sums would take the memory of a second D × D
 array.
 """
 
@@ -41,8 +42,8 @@ def gram_of(
         for first in range(0, height, _STRIP_ROWS):
             strip = slice(first, min(first + _STRIP_ROWS, height))
             rows = slice(tile.row + strip.start, tile.row + strip.stop)
-            # in place: fresh pages for arrays next to the result took most of the time
-            # of a small Gram
+            # In place: fresh memory for temporary arrays took most of the time of a
+            # small Gram.
             part = _numbers(statistics, tile, strip, out=gram[rows, columns])
             if center is not None:
                 part -= np.outer(center[rows], center[columns])
@@ -61,10 +62,10 @@ def sums_over_z(
     """Turn sums U'[…] of shape (n_components, n_columns) into sums Z'[…]."""
     whitener = _whitener_of(statistics)
     scaled = statistics.spec.factors[:, np.newaxis] * sums
-    return whitened(scaled, None if whitener is None else whitener.factor)
+    return whiten(scaled, None if whitener is None else whitener.factor)
 
 
-def whitened(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
+def whiten(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
     """Turn sums over V into sums over Z = V·T⁻¹ in place, with the whitener T."""
     if whitener is not None:
         with machine.single_threaded_blas():
@@ -77,28 +78,30 @@ def gram_error_of(
 ) -> float:
     """Return a bound on the spectral norm of the error of Z'Z, centred or not.
 
-    Each tile rounds every entry to the grid: for D x D independent roundings the norm
-    is 2·√D/√12 of the grid, doubled to be safe. Centring subtracts cc', whose entries
-    and roots are rounded.
+    For each tile of rows every entry is rounded to the grid. D x D independent
+    roundings have the norm 2·√D/√12 of the grid, doubled to be safe. Centring subtracts
+    cc', whose entries and roots are rounded.
 
-    With a whitener, independent roundings E of size s give T⁻ᵀET⁻¹ the norm
-    2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's inequality). There the rounding of the sums to float64
-    counts too, and that of the products with T⁻¹: 0.2 to 0.4 times ε·√(largest sum ·
-    ‖V'V‖)·‖T⁻¹‖·‖T⁻¹‖_F, measured against long doubles for 200 to 1,024 centres of
-    condition 1e3 to 1e4.
+    With a whitener T, independent roundings E of size s give T⁻ᵀET⁻¹ the norm
+    2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's inequality). Two more roundings count there: of the sums
+    to float64, and of the products with T⁻¹. The latter gives 0.2 to 0.4 times
+    ε·√(largest sum · ‖V'V‖)·‖T⁻¹‖·‖T⁻¹‖_F, measured against long doubles for 200 to
+    1,024 centres with condition numbers of 1e3 to 1e4.
     """
     spec = statistics.spec
-    of_grid = float(
+    grid_error = float(
         np.sqrt(statistics.n_tiles / 12)
         * 2.0**spec.grid_exponent
         * spec.factors.max() ** 2
     )
     whitener = _whitener_of(statistics)
     if whitener is None:
-        of_centring = 0.0
+        centring_error = 0.0
         if center is not None:
-            of_centring = 2 * EPS * float(np.square(spec.factors * center).sum())
-        return math.hypot(4 * math.sqrt(statistics.n_components) * of_grid, of_centring)
+            centring_error = 2 * EPS * float(np.square(spec.factors * center).sum())
+        return math.hypot(
+            4 * math.sqrt(statistics.n_components) * grid_error, centring_error
+        )
     # The largest entry of V'V is on its diagonal, and ‖V'V‖ is at most its trace.
     squares = [
         np.abs(diagonal) * spec.factors[rows] ** 2
@@ -106,11 +109,13 @@ def gram_error_of(
     ]
     largest = max(float(diagonal.max()) for diagonal in squares)
     trace = sum(float(diagonal.sum()) for diagonal in squares)
-    of_sums = EPS * largest
-    of_products = EPS * math.sqrt(largest * trace)
+    sum_error = EPS * largest
+    product_error = EPS * math.sqrt(largest * trace)
     spectral, frobenius = whitener.inverse_norms
     return (
-        math.hypot(4 * of_grid, 4 * of_sums, 0.5 * of_products) * spectral * frobenius
+        math.hypot(4 * grid_error, 4 * sum_error, 0.5 * product_error)
+        * spectral
+        * frobenius
     )
 
 
@@ -129,7 +134,7 @@ def _numbers(
     """Fill `out` with some rows of an output tile of U'U."""
     layout = statistics.spec.layout
     exponent = statistics.spec.grid_exponent
-    # powers of two are exact factors; this takes 0.56 of the time of `ldexp`
+    # Products with powers of two are exact, and take 0.56 of the time of `ldexp`.
     np.multiply(
         layout.view(statistics.low, tile)[strip], np.ldexp(1.0, exponent), out=out
     )
@@ -143,7 +148,7 @@ def _numbers(
 def _diagonals(
     statistics: ridge_statistics.RidgeStatistics,
 ) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield the diagonal of U'U in pieces, each with the components it belongs to."""
+    """Yield the diagonal of U'U in pieces, each with its range of components."""
     layout = statistics.spec.layout
     for tile in layout.tiles():
         if tile.row == tile.column:
@@ -175,12 +180,11 @@ class Whitener:
 
     @cached_property
     def inverse_norms(self) -> tuple[float, float]:
-        """‖T⁻¹‖ and ‖T⁻¹‖_F by sixteen random vectors g; at worst a few per cent too
-        small.
+        """Estimates of ‖T⁻¹‖ and ‖T⁻¹‖_F, at worst a few per cent too small.
 
-        Estimated once for the sums of all folds. ‖T⁻¹‖ comes from three steps of a
-        subspace iteration with (T'T)⁻¹, ‖T⁻¹‖_F from the mean square of T⁻ᵀg
-        (Hutchinson).
+        They are made once for the sums of all folds, with sixteen random vectors g:
+        ‖T⁻¹‖ by three steps of a subspace iteration with (T'T)⁻¹, ‖T⁻¹‖_F by the mean
+        square of T⁻ᵀg (Hutchinson).
         """
         shape = len(self.factor), min(16, len(self.factor))
         vectors = np.random.Generator(np.random.Philox(0)).standard_normal(shape)

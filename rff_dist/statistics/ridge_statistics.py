@@ -1,10 +1,11 @@
 """Sufficient statistics of ridge regression, and their exact `+` and `-`.
 
-The Gram matrix U'U of unnormalised features is stored as int64 multiples of a power of
-two, Z'Y, Y'Y and the plain sums as `ExactSum`. Both add without rounding, as float64
-sums do not. So the same blocks give the same bits in any order and on any number of
-workers, and `(S + T) - T` is S. Scaling, offsets and centring are applied when the
-statistics are read, in float64.
+Sums of blocks go in; Z'Z, Z'y and normal equations come out, where Z is the matrix of
+features. The Gram matrix U'U of unnormalised features is stored as int64 multiples of a
+power of two; Z'Y, Y'Y and the plain sums as `ExactSum`. Both add without rounding,
+unlike float64 sums. So the same blocks give the same bits in any order and on any
+number of workers, and `(S + T) - T` is S. Scaling, offsets and centring are applied
+when the statistics are read, in float64.
 """
 
 import hashlib
@@ -36,8 +37,8 @@ type _Limbs = tuple[IntArray, IntArray | None]
 
 _LIMB_MASK = (1 << specs.LIMB_BITS) - 1
 _COUNTS = ("n_samples", "n_observations", "n_tiles")
-# numbers worked on at a time, a few MiB, so that no temporary array is as large as the
-# result
+# Numbers that are worked on at a time, a few MiB: no temporary array is as large as the
+# result.
 _STRIP = 2**18
 
 
@@ -52,9 +53,9 @@ class RidgeStatistics(EqualByFields):
     Attributes
     ----------
     spec : StatisticsSpec
-        What the numbers are about.
+        Features, targets and grid of the sums.
     n_samples : int
-        Rows counted.
+        Number of rows.
     n_observations : int
         Number of rows with a weight above 0. If weights repeat rows: the sum of the
         weights, without class weights.
@@ -65,11 +66,10 @@ class RidgeStatistics(EqualByFields):
     targets : ExactSum of shape (2, n_targets + 1)
         1'W[Y - offset, 1], and the same of squares.
     n_tiles : int
-        Number of products, of a tile of rows each, that were rounded to the grid, 0 in
-        fixed point: which tells how far the Gram may be off. Not part of equality or
-        digest.
+        Number of tiles of rows whose products were rounded to the grid, 0 in fixed
+        point: the Gram's error grows with it. Not part of equality or digest.
     whitener : Whitener or None
-        The feature map's. Not part of equality, digest or storage.
+        The feature map's whitener. Not part of equality, digest or storage.
 
     Examples
     --------
@@ -120,12 +120,12 @@ class RidgeStatistics(EqualByFields):
     def __add__(self, other: object) -> Self:
         if not isinstance(other, RidgeStatistics):
             return NotImplemented
-        return _combined(self, other, 1)
+        return _combine(self, other, 1)
 
     def __sub__(self, other: object) -> Self:
         if not isinstance(other, RidgeStatistics):
             return NotImplemented
-        return _combined(self, other, -1)
+        return _combine(self, other, -1)
 
     def with_whitener(self, whitener: FloatArray | reading.Whitener | None) -> Self:
         """Return the same sums, to be read with a feature map's `whitener`."""
@@ -136,14 +136,14 @@ class RidgeStatistics(EqualByFields):
     def leading(
         self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs
     ) -> Self:
-        """Return those of the leading components, which a shorter draw of features has.
+        """Return the statistics of the leading components: those of fewer features.
 
         Parameters
         ----------
         n_components : int
             How many components to keep.
         feature_digest, scales
-            Those of the feature map with these components; see `shortened`.
+            Digest and scales of the feature map with these components; see `shortened`.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class RidgeStatistics(EqualByFields):
             )
         exponents = self.spec.exponents
         if exponents:
-            # a run is a count and an exponent: so many components in a row share it
+            # a run (count, exponent) stands for so many components with this exponent
             runs = exact_sums.as_runs(exact_sums.expand(exponents)[:n_components])
             exponents = tuple((count, int(exponent)) for count, exponent in runs)
         spec = replace(
@@ -186,7 +186,8 @@ class RidgeStatistics(EqualByFields):
     def digest(self) -> str:
         """Return the SHA-256 of spec, counts and all integers."""
         spec = _spec_to_dict(self.spec)
-        # Omitted at their defaults, so that digests from before they existed stay.
+        # Members at their defaults are left out, so that digests from before these
+        # members existed stay the same.
         if not self.spec.fixed_point:
             del spec["fixed_point"]
         facts = [spec, self.n_samples]
@@ -232,7 +233,7 @@ class RidgeStatistics(EqualByFields):
         return ZtY[:, 0] if self.spec.one_dimensional else ZtY
 
     def yty(self) -> float | FloatArray:
-        """Return y'y, or that of each target, of shape (n_targets,)."""
+        """Return y'y, or y'y of each target, of shape (n_targets,)."""
         squares = self.target_moments.sums_of_squares(centred=False)
         return float(squares[0]) if self.spec.one_dimensional else squares
 
@@ -245,7 +246,7 @@ class RidgeStatistics(EqualByFields):
         return self.target_moments.means
 
     def target_deviations(self) -> FloatArray:
-        """Return the (weighted) population standard deviations, of (n_targets,)."""
+        """Return the targets' (weighted) population standard deviations."""
         return self.target_moments.deviations
 
     def normal_equations(
@@ -269,7 +270,7 @@ class RidgeStatistics(EqualByFields):
         if fit_intercept:
             # Z'Z − n·z̄z̄' = Z'Z − cc' with c = Z'1/√n
             center = cross[:, -1] / np.sqrt(total)
-            # means minus the offsets are small, so that little cancels
+            # `shifts`, means minus offsets, are small, so that few digits cancel
             raw = cross[:, :-1] - np.outer(cross[:, -1], targets.shifts)
             ZtY = reading.sums_over_z(self, raw)
             feature_means = self.Zt1() / total
@@ -301,8 +302,7 @@ class RidgeStatistics(EqualByFields):
         n_samples : int
             Number of rows of the dataset.
         feature_map : FeatureMap
-            Its `squared_norm`, if it has one, is what each row adds to the trace of
-            U'U.
+            If it has a `squared_norm`, each row adds this to the trace of U'U.
 
         Raises
         ------
@@ -313,10 +313,11 @@ class RidgeStatistics(EqualByFields):
         squared_norm = feature_map.squared_norm
         if squared_norm is None:
             return
-        # Each row adds the same to the trace: dropped, doubled or damaged rows show.
+        # Each row adds the same to the trace, so lost, doubled and damaged rows change
+        # it.
         expected = squared_norm * self.sum_of_weights
         trace = reading.trace_of(self)
-        # unit of the grid that rows were rounded to
+        # each diagonal entry was rounded by up to a unit of the grid in each tile
         rounding = (
             self.n_components * max(1, self.n_tiles) * 2.0**self.spec.grid_exponent
         )
@@ -335,9 +336,9 @@ class RidgeStatistics(EqualByFields):
         The Gram is packed: the upper triangle of each diagonal tile, and the whole of
         each other tile.
         """
-        arrays = {"gram_low": _packed(self.spec.layout, self.low)}
+        arrays = {"gram_low": _pack(self.spec.layout, self.low)}
         if self.high is not None:
-            arrays["gram_high"] = _packed(self.spec.layout, self.high)
+            arrays["gram_high"] = _pack(self.spec.layout, self.high)
         for name in ("cross", "targets"):
             arrays |= exact_sums.exact_sum_arrays(name, getattr(self, name))
         metadata = {
@@ -349,7 +350,7 @@ class RidgeStatistics(EqualByFields):
 
     @classmethod
     def from_arrays(cls, metadata: Facts, arrays: Arrays) -> Self:
-        """Build statistics from what `to_arrays` returned.
+        """Build statistics from metadata and arrays of `to_arrays`.
 
         Raises
         ------
@@ -364,10 +365,10 @@ class RidgeStatistics(EqualByFields):
         counts: dict[str, Any] = {name: int(metadata[name]) for name in _COUNTS}
         high = None
         if "gram_high" in arrays:
-            high = _unpacked(spec.layout, arrays["gram_high"])
+            high = _unpack(spec.layout, arrays["gram_high"])
         statistics = cls(
             spec=spec,
-            low=_unpacked(spec.layout, arrays["gram_low"]),
+            low=_unpack(spec.layout, arrays["gram_low"]),
             high=high,
             cross=exact_sums.exact_sum_from_arrays("cross", arrays),
             targets=exact_sums.exact_sum_from_arrays("targets", arrays),
@@ -387,7 +388,7 @@ def _spec_to_dict(spec: specs.StatisticsSpec) -> Summary:
     return values
 
 
-def _combined[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) -> S:
+def _combine[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) -> S:
     if left.spec != right.spec:
         others = asdict(right.spec)
         differing = ", ".join(
@@ -432,13 +433,13 @@ def make_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
 
 
 def carry_in_place[S: RidgeStatistics](statistics: S) -> S:
-    """Carry what exceeds 2**62 from `low` to `high`, and return the same sums."""
+    """Carry multiples of 2**62 from `low` to `high`, and return the same sums."""
     if statistics.high is not None:
         for start in range(0, len(statistics.low), _STRIP):
             low = statistics.low[start : start + _STRIP]
             high = statistics.high[start : start + _STRIP]
-            # the value is high · 2**62 + low; `>>` rounds down, so that low is never
-            # negative and high has the sign
+            # The value is high · 2**62 + low. `>>` rounds down, so that low is not
+            # negative, and high has the sign.
             high += low >> specs.LIMB_BITS
             low &= _LIMB_MASK
     return statistics
@@ -449,7 +450,8 @@ def _combine_limbs(
 ) -> _Limbs:
     """Add or subtract Gram matrices.
 
-    They have one limb up to `limb_rows` rows, two above: equal sums then compare equal.
+    The result has one limb up to `limb_rows` rows, and two above, so that equal sums
+    have equal arrays.
     """
     needs_high = n_samples > left.spec.limb_rows
     if left.high is None and right.high is None and not needs_high:
@@ -461,8 +463,8 @@ def _combine_limbs(
         part = slice(start, start + _STRIP)
         left_low, left_high = _split(left, part)
         right_low, right_high = _split(right, part)
-        # low ± low is from −2**62 to 2**63, which an int64 holds; what exceeds 62 bits
-        # goes to high
+        # low ± low is between −2**62 and 2**63, which fits into an int64; multiples of
+        # 2**62 are carried to high
         lower = left_low + sign * right_low
         upper = left_high + sign * right_high + (lower >> specs.LIMB_BITS)
         lower &= _LIMB_MASK
@@ -477,11 +479,11 @@ def _combine_limbs(
 def _split(statistics: RidgeStatistics, part: slice) -> tuple[IntArray, IntArray]:
     if statistics.high is not None:
         return statistics.low[part], statistics.high[part]
-    # one limb seen as two, in the same form as `carry_in_place` leaves them
+    # one limb as two, in the form of `carry_in_place`
     return statistics.low[part] & _LIMB_MASK, statistics.low[part] >> specs.LIMB_BITS
 
 
-def _packed(layout: layouts.TileLayout, buffer: IntArray) -> IntArray:
+def _pack(layout: layouts.TileLayout, buffer: IntArray) -> IntArray:
     parts = []
     for tile in layout.tiles():
         matrix = layout.view(buffer, tile)
@@ -493,7 +495,7 @@ def _packed(layout: layouts.TileLayout, buffer: IntArray) -> IntArray:
     return np.concatenate(parts)
 
 
-def _unpacked(layout: layouts.TileLayout, packed: IntArray) -> IntArray:
+def _unpack(layout: layouts.TileLayout, packed: IntArray) -> IntArray:
     buffer = np.empty(layout.size, np.int64)
     expected = layout.n_components * (layout.n_components + 1) // 2
     if packed.shape != (expected,):

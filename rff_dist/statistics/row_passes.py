@@ -1,8 +1,8 @@
-"""Cuts a dataset into the blocks of its passes, and sums a function of the rows.
+"""Cut a dataset into the blocks of its passes, and sum a function of the rows.
 
 A dataset and a function of its rows go in; the sum over all blocks comes out, from any
-engine. Blocks that each caller cut by itself would differ between passes, and so would
-the places where sums are rounded.
+engine. All passes cut blocks here: sums are rounded at the edges of blocks, which must
+be the same in all passes.
 """
 
 import operator

@@ -24,14 +24,14 @@ from rff_dist.data.blocks import Rows
 from rff_dist.frequencies import uniforms
 from rff_dist.typing import FloatArray, IntArray, frozen
 
-# A sample has MAX_ROWS rows; of many columns fewer, but at least MIN_ROWS. A histogram
-# by the leading bits of floats would need no sample, but would put most values of a
-# column that lies far from 0 into one bin.
+# A sample has MAX_ROWS rows; with many columns fewer, but at least MIN_ROWS. A
+# histogram by the leading bits of floats would need no sample, but would put most
+# values of a column that lies far from 0 into one bin.
 MAX_ROWS = 4096
 MIN_ROWS = 512
 # numbers in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
 MAX_VALUES = 2**22
-_KEY_SEED = 0x726F7773  # of the keys, far from seeds that users give
+_KEY_SEED = 0x726F7773  # the seed of the keys, far from users' seeds
 
 
 @frozen(eq=False)

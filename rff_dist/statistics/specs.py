@@ -1,9 +1,11 @@
-"""What statistics are sums of, and the grid on which they add up without rounding.
+"""The spec of statistics: their features, targets and weights, and the grid on which
+they add up without rounding.
 
-A feature map and a dataset's weights and targets decide a spec. Sums are over features
-U in [-1, 1], in whole multiples of a power of two, so that they are integers; only sums
-with equal specs can be added. Sums in float64 would need no spec, and would differ in
-their last digits with the order of the rows.
+A feature map and a dataset's weights and targets decide a spec. Z is the matrix of
+features, V are the features before they are normalised, and U is V in units by which it
+lies in [-1, 1]. Sums are over U, in whole multiples of a power of two (the grid), so
+that they are integers; only sums with equal specs can be added. Sums in float64 would
+need no spec, but their last digits would depend on the order of the rows.
 """
 
 import numpy as np
@@ -19,27 +21,32 @@ FRACTION_BITS = 39
 FINE_FRACTION_BITS = 49  # for few rows, whose products are smaller and have finer bits
 # products of fixed-point features are exact on this grid
 FIXED_FRACTION_BITS = 2 * protocol.FIXED_POINT_BITS
-LIMB_BITS = 62  # of an int64: one bit for the sign, one to spare
+# Sums are stored in int64 numbers, the limbs, with so many bits: one more is for the
+# sign, and one to spare.
+LIMB_BITS = 62
 
 
 def tile_rows(n_components: int) -> int:
-    """Return the rows of a tile, by D alone: sums have the same bits everywhere.
+    """Return the rows of a tile.
 
-    With 4,096 rows, adding the integers takes below 1 % of the product's time. Wide
-    maps take 2,048, so that the tile's float64 features, `8 * tile_rows * n_components`
-    bytes, take 128 MiB for D = 8,192.
+    They depend on D alone, so that sums have the same bits on all machines. With 4,096
+    rows, adding the integers takes below 1 % of the product's time. With many
+    components a tile has 2,048, so that its float64 features, `8 * tile_rows *
+    n_components` bytes, take 128 MiB for D = 8,192.
     """
     return 4096 if n_components <= 4096 else 2048
 
 
 @frozen
 class StatisticsSpec:
-    """What statistics are sums of: only those with equal specs can be added."""
+    """Features, targets, weights and grid of statistics; only statistics with equal
+    specs can be added.
+    """
 
     n_components: int
     #: Columns of Y; 0 for sums of features only.
     n_targets: int
-    #: Of the feature map.
+    #: The digest of the feature map.
     feature_digest: str
     #: Z = scale · V, where V are the unnormalised features.
     scales: exact_sums.Runs
@@ -49,13 +56,15 @@ class StatisticsSpec:
     fraction_bits: int = FRACTION_BITS
     #: V = 2**exponent · U, where U is in [-1, 1]; empty if V already is.
     exponents: tuple[tuple[int, int], ...] = ()
-    #: Subtracted from Y before anything is summed, so that large means cancel nothing.
+    #: Subtracted from Y before anything is summed, so that no digits cancel if means
+    #: are large.
     target_offset: tuple[float, ...] = ()
     #: Whether Y is a vector; then `Zty` and `yty` drop the target axis.
     one_dimensional: bool = False
     #: Whether weights are whole numbers that repeat their rows, rather than precisions.
     frequency_weights: bool = False
-    #: Whether Z is V·T⁻¹ with the feature map's T, which reading the sums then needs.
+    #: Whether Z is V·T⁻¹ with the feature map's whitener T; then reading the sums needs
+    #: T.
     whitened: bool = False
     #: Whether features are whole multiples of 2**-14 and rows have no weights. Then
     #: nothing is rounded.

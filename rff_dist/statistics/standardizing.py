@@ -1,8 +1,9 @@
-"""How input columns are scaled before features are made of them.
+"""Scale input columns before features are made of them.
 
 Moments of the columns go in, and a `Standardizer` comes out: by means and standard
 deviations, or by the ranks of values for columns with heavy tails. Scaling by standard
-deviations alone would squeeze the bulk of such a column into a small part of its range.
+deviations alone would squeeze most values of such a column into a small part of its
+range.
 """
 
 import logging
@@ -21,18 +22,20 @@ from rff_dist.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
 
-# With `standardize="auto"` a column is mapped by ranks if its kurtosis is above an
-# eighth of the number of rows, kept between these two limits: few rows cannot have a
-# large kurtosis. Measured: R² with ranks in all columns
-# less R² with means and deviations, on generated problems of 5,000 rows, one seed. With
-# a kurtosis above 170 (Student t₁.₅, log-normal of sigma 2) ranks gain 0.02 to 0.36,
-# and -0.01 to 0.02 with tuned widths. Below 60 no threshold is right: with skew
-# distributions (exponential, log-normal of sigma 1) ranks lose up to 0.08, with
-# symmetric ones (Laplace, t₃ to t₅) they gain up to 0.16 for one target and lose 0.01
-# for another; with tuned widths they gain -0.04 to 0.01. On two real sets a limit of
-# 100 changed no error by more than 1 %, and one of 20 made an error 22 % larger. The
-# eighth was chosen on 100 to 1,000 generated rows: t₁.₅ columns have a kurtosis of n/5
-# and gain 0.17 to 0.23, exponential ones n/18.
+# With `standardize="auto"` a column is mapped by ranks if its kurtosis is above n/8 for
+# n rows, but the limit is kept between these two numbers: few rows cannot have a large
+# kurtosis. Measured is how much R² gains if all columns are mapped by ranks, on
+# generated problems of 5,000 rows with one seed:
+#
+#   kurtosis   distribution                        gain            with tuned widths
+#   above 170  Student t₁.₅, log-normal (sigma 2)  0.02 to 0.36    -0.01 to 0.02
+#   below 60   exponential, log-normal (sigma 1)   down to -0.08   -0.04 to 0.01
+#   below 60   Laplace, t₃ to t₅                   -0.01 to 0.16   -0.04 to 0.01
+#
+# So below 60 no limit is right. On two real sets a limit of 100 changed no error by
+# more than 1 %, and one of 20 made an error 22 % larger. The n/8 was chosen on 100 to
+# 1,000 generated rows: t₁.₅ columns have a kurtosis of n/5 and gain 0.17 to 0.23,
+# exponential ones have n/18.
 HEAVY_KURTOSIS = (12.0, 100.0)
 
 # With "auto", columns with fewer distinct values are not mapped by ranks: ranks of two
@@ -43,9 +46,10 @@ MIN_RANKED_VALUES = 16
 def standardizer_from(
     moments: Moments, categories: Sequence[int] = ()
 ) -> maps.Standardizer:
-    """Return what subtracts means and divides by standard deviations, as sklearn's.
+    """Return a standardizer that subtracts means and divides by standard deviations.
 
-    Constant columns are not scaled; categories stay as they are.
+    As in scikit-learn's `StandardScaler`, constant columns are not scaled; categories
+    stay as they are.
     """
     means = moments.means[: moments.n_features].copy()
     deviations = moments.standard_deviations[: moments.n_features]
@@ -75,7 +79,7 @@ def standardizer_for(
     categories: Sequence[int] = (),
     engine: protocol.Engine,
 ) -> maps.Standardizer | None:
-    """Return what transforms the input columns before features are made of them.
+    """Return the standardizer that the option asks for; None for False.
 
     Parameters
     ----------
@@ -85,7 +89,7 @@ def standardizer_for(
         True subtracts means and divides by standard deviations; False does nothing.
         "rank" maps each column to a normal distribution by the ranks of its values,
         with another cheap pass. "auto" does so for columns with heavy tails only, see
-        `HEAVY_KURTOSIS`, and treats the others as True does.
+        `HEAVY_KURTOSIS`, and does for all others the same as True.
     frequency_weights : bool
         Whether weights repeat rows.
     categories : sequence of int
@@ -125,11 +129,10 @@ def _ranks_of_heavy_tails(
 ) -> list[maps.ColumnMap]:
     """Return maps by ranks of the columns with heavy tails, see `HEAVY_KURTOSIS`."""
     limit = np.clip(central.n_samples / 8, *HEAVY_KURTOSIS)
-    # kurtosis above the limit, by roots, since the square of a large column's variance
-    # may overflow
+    # kurtosis > limit, compared by roots, since the square of a variance may overflow
     fourth = moments.fourth_central[: dataset.n_features]
     is_heavy = np.sqrt(fourth) > np.sqrt(limit) * central.second
-    # float64 lacks the fourth powers of these columns: their samples' kurtosis decides
+    # Columns whose fourth powers float64 cannot hold: the kurtosis of a sample decides.
     reach = moments.reach[: dataset.n_features]
     smallest, largest = FOURTH_RANGE
     is_unknown = (reach > 0) & ((reach < smallest) | (reach > largest))

@@ -76,8 +76,8 @@ def test_what_weights_mean_is_said_and_not_guessed():
     moments = inspection.inspect(
         ArrayDataset(np.eye(3), np.ones(3), np.array([0.0, 1.0, 7.0])), engine=ENGINE
     )
-    assert not passes.weight_grid(moments).repeated
-    assert passes.weight_grid(moments, "frequency").repeated
+    assert not passes.weight_grid(moments).frequency_weights
+    assert passes.weight_grid(moments, "frequency").frequency_weights
     with refuses(InvalidParameterError, "sample_weight_kind", "'counts'"):
         passes.weight_grid(moments, "counts")
 
