@@ -1,8 +1,8 @@
 """Checks of single values that users pass: numbers, counts, names and masked arrays.
 
-A value and the parameter's name go in. A wrong value raises an error that names the
-parameter, the value and what was expected. Checks of numbers return the value as an int
-or a float.
+A value and the parameter's name go in. A wrong value raises an error with the
+parameter, the value and the expected values. Checks of numbers return the value as an
+int or a float.
 """
 
 import reprlib

@@ -40,7 +40,7 @@
     └── MissingDependencyError (ImportError)    an optional package is needed
 
 Each error is also a built-in error, which callers can catch without knowing rff_dist.
-Messages say what is wrong, the values got, what was expected, and what to do.
+Messages have the problem, the values got, the expected values and a remedy.
 """
 
 import os

@@ -221,8 +221,8 @@ def _bounds(annotation: Any) -> str:
     words: dict[str, str] = {}
     for part in _parts(annotation):
         if part is list and words:
-            # Next come the bounds of a list's elements, nearly the same as those of a
-            # single value, which are enough for a message.
+            # Next come the bounds of a list's elements. A single value's bounds are
+            # nearly the same, and enough for a message.
             break
         for name, word in _BOUNDS.items():
             if hasattr(part, name) and not isinstance(part, type):

@@ -381,8 +381,8 @@ class TuningFolds(Folds):
         begin = parts * self.n_samples // self.n_stretches
         end = (parts + 1) * self.n_samples // self.n_stretches
         room = (end - begin - self.width + 1).astype(np.uint64)
-        # Another seed than that of the folds: with the same one, the place of a stretch
-        # and the folds of its rows would depend on each other.
+        # Not the folds' seed: with it, the place of a stretch and the folds of its rows
+        # would depend on each other.
         return begin + _numbers_below(
             room, _mix(parts.astype(np.uint64), self.seed + 1)
         )

@@ -3,8 +3,8 @@
 A load is the rows of one append. The manifest has a list of loads, with the row at
 which each ends, in the order of the rows. Functions here take that list, and return it
 as an append or a deletion changes it. A deletion that keeps the order renumbers the
-rows behind. Any other one moves the newest rows to the places of deleted ones, and from
-then on they belong to the loads of those places.
+rows behind. Any other one moves the newest rows to the places of deleted ones, and then
+they belong to the loads of these places.
 """
 
 import bisect

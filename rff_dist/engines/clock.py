@@ -1,8 +1,8 @@
 """Where a job's time went, and how near its products came to the processor's limit.
 
 Events go in, and the seconds of each part of the job come out: of passes, and of the
-work between them. *Products* are those of features with each other, most of the work of
-a fit. A stopwatch around each step would count a pass within a step twice, and would
+work between them. *Products* are products of features with each other, most of the work
+of a fit. A stopwatch around each step would count a pass within a step twice, and would
 not know about starting and stopping.
 """
 

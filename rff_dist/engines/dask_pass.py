@@ -116,7 +116,7 @@ class _Chain:
         return runs
 
 
-#: A task to start: its chain, what it adds, and its arguments.
+#: A task to start: its chain, the run or chain that it adds, and its arguments.
 type _Submission = tuple[_Chain, Run | _Chain, list[Any]]
 
 

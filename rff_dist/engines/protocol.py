@@ -169,7 +169,7 @@ class Engine(ABC):
         Parameters
         ----------
         function : callable
-            Pure. On an engine with threads it may use those of `using_threads`.
+            Pure. It may use as many threads as `using_threads` allows.
         blocks : sequence of Block
             At least one.
         state
@@ -205,8 +205,8 @@ class Engine(ABC):
     ) -> int:
         """Write `function(block, state)`, a row per row of the block, to `output`.
 
-        Takes O(1) memory per worker. Returns the number of rows written; raises as
-        `map_reduce`.
+        Takes O(1) memory per worker. Returns the number of rows written; raises the
+        errors of `map_reduce`.
         """
         return self.map_reduce(WriteTask(function, output), blocks, state, label=label)
 

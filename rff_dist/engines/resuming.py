@@ -4,8 +4,8 @@ them.
 A pass goes in; its name comes out, and the blocks whose sums a ledger has already. The
 name is a digest of all that the result depends on: the function, its state, the stored
 rows and the blocks. A *run* is consecutive blocks that one task sums. Now and then the
-task keeps the sums of the run's first blocks, in place of those that it kept before.
-Sums are exact, so kept ones and new ones add up to the bits of an uninterrupted pass.
+task keeps the sums of the run's first blocks, in place of its earlier ones. Sums are
+exact, so kept ones and new ones add up to the bits of an uninterrupted pass.
 """
 
 from __future__ import annotations

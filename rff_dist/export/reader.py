@@ -204,7 +204,7 @@ def _additive(kernel: dict[str, Any], x: Any, y: Any, is_code: Any) -> Any:
             "categories": np.flatnonzero(is_code[[j]]),
         }
         column = gram(column_kernel, x[:, [j]], y[:, [j]])
-        # Σ_{i<j} k_i·k_j, each column's kernel times the sum of those before it
+        # Σ_{i<j} k_i·k_j: each column's kernel times the sum of earlier columns'
         pairs = pairs + singles * column
         singles = singles + column
         weighted = weighted + column_weights[j] * column

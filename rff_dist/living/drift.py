@@ -171,7 +171,7 @@ def column_shifts(
     before.
     """
     shift = new.mean - old.mean
-    # A difference by rounding is no shift, such as that of a constant column.
+    # A difference by rounding is no shift; a constant column may have one.
     rounding = np.maximum(4 * EPS * np.abs(old.mean), old.rounding)
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
     error = _standard_error(old.second, new.second, old.n_samples, new.n_samples)

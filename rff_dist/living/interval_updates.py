@@ -41,9 +41,9 @@ def hold_out_newest(
     """Score the newest rows of `model` by models without their folds, for intervals.
 
     `ranges` are the model's rows in the dataset; `before` is the same model before it
-    was solved again. The intervals become normal ones if those of `before` were, or
-    came from folds of groups or of time: the newest rows cannot show how large errors
-    are for new groups and times.
+    was solved again. The intervals become normal ones if `before` has normal ones, or
+    has intervals by folds of groups or of time: the newest rows cannot show how large
+    errors are for new groups and times.
     """
     if before.held_out is None:
         return model

@@ -54,9 +54,9 @@ def refit_on(
 ) -> RidgeModel:
     """Train on other rows with a model's features, standardisation, offsets and grids.
 
-    This takes two passes, one of them cheap, and those of `hold_out_newest`. Alpha is
-    chosen by the model's method, or stays if folds chose it. Raises StatisticsError if
-    the model has no statistics; DataError if the columns differ, or values cannot be
+    This takes two passes, one of them cheap, and the passes of `hold_out_newest`. Alpha
+    is chosen by the model's method, or stays if folds chose it. Raises StatisticsError
+    if the model has no statistics; DataError if the columns differ, or values cannot be
     used or are too large for the grids of the sums.
     """
     spec = _sums_of(model).spec
@@ -135,8 +135,8 @@ def rows_of(model: RidgeModel) -> list[Facts]:
 
 
 def _texts_about(model: RidgeModel, sources: Sequence[RidgeModel]) -> Summary:
-    """Return the card entry of texts about a model: its own, except on data, for which
-    those of `sources` are joined.
+    """Return the card entry of texts about a model: its own texts, but the text on data
+    joins the texts of all `sources`.
     """
     texts = dict(model.card.get("about", {}))
     texts.pop("data", None)

@@ -70,7 +70,7 @@ class Refusal:
 class NewRows:
     """The rows that an update adds to a model, and those that it takes out.
 
-    Ranges are of row numbers in the data as they are now.
+    Ranges are of present row numbers.
     """
 
     #: How many rows the data had when the model was made, and have now; missing rows
@@ -345,7 +345,7 @@ def check_columns(model: RidgeModel, dataset: blocks.Dataset) -> None:
         )
 
 
-# -- what a model's card says about its rows
+# -- facts about a model's rows, from its card
 
 
 def n_seen(model: RidgeModel) -> int:

@@ -28,7 +28,7 @@ type AnyModel = models.RidgeModel | starts.Clusters
 
 
 def read_any(url: PathLike) -> AnyModel:
-    """Read a model of any kind; raises StorageError as `records.read_record`."""
+    """Read a model of any kind; StorageError if there is none, or it is damaged."""
     record = records.read_record(url)
     if record.kind == models.KIND:
         return models.model_from(record, url)

@@ -234,7 +234,7 @@ def measure(
         cuts_single_rows = not (
             isinstance(options.cv, folding.Folds) or has_groups(dataset)
         )
-        inspection.warn_of_few_rows(dataset, copies=cuts_single_rows)
+        inspection.warn_of_few_rows(dataset, checks_copies=cuts_single_rows)
     return prepared, choices
 
 

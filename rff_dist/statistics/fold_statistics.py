@@ -97,7 +97,7 @@ class FoldStatistics:
         )
 
     def check_complete(self, n_samples: int, feature_map: maps.FeatureMap) -> None:
-        """Check that every row counted once, as `RidgeStatistics.check_complete`."""
+        """Raise StatisticsError unless every row was counted once."""
         specs.check_counted(self.n_samples, n_samples)
         for part in self.parts:
             if part is not None:

@@ -167,10 +167,10 @@ def check_float32(moments: Moments) -> None:
         )
 
 
-def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
+def warn_of_few_rows(dataset: Dataset, *, checks_copies: bool) -> None:
     """Warn if errors of folds mislead: rows repeat others, or few have most weight.
 
-    Pass `copies=False` if folds hold out groups: copies may be in the same group.
+    Pass `checks_copies=False` if folds hold out groups: copies may be in one group.
     """
     rows = dataset.read(Block(0, 0, dataset.n_samples))
     assert rows.y is not None  # folds are of rows with targets
@@ -185,7 +185,7 @@ def warn_of_few_rows(dataset: Dataset, *, copies: bool) -> None:
     n_repeated = n_rows - n_distinct
     has_repeated = n_repeated > MOST_REPEATED * n_rows
     has_distinct_targets = n_targets > _DISTINCT_TARGETS * n_distinct
-    if copies and has_repeated and has_distinct_targets:
+    if checks_copies and has_repeated and has_distinct_targets:
         warn(
             f"{n_repeated} of {n_rows} rows repeat the inputs and targets of"
             " others: folds validate on copies of rows that they train on, and errors"

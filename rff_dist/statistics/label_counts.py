@@ -51,7 +51,7 @@ def count_labels(
 def count_groups(
     dataset: Dataset, *, at_most: int, engine: protocol.Engine
 ) -> labelled.LabelCounts | None:
-    """Count the rows and the weight of each group, as `count_labels` does.
+    """Count the rows and the weight of each group, in one pass.
 
     Groups that are stored as floats become integers. The result is None if there are
     more than `at_most` groups. Raises DataError if a weight is negative or not finite.

@@ -313,8 +313,9 @@ def read_rows(array: ZarrArray, start: int, stop: int, *, label: str) -> AnyArra
 
 
 def gather_rows(array: ZarrArray, indices: AnyArray, *, label: str) -> AnyArray:
-    """Equivalent to `array.oindex[indices]` as `read_rows`; each stored chunk is read
-    once, since indices ascend without repeats.
+    """Equivalent to `array.oindex[indices]`, with the errors of `read_rows`.
+
+    Indices ascend without repeats, so each stored object is read once.
     """
     numbers = np.unique(indices // stored_rows(array)).tolist()
     with _naming_chunks(array, numbers, label):

@@ -32,7 +32,8 @@ ID = "id"  # the array of the rows' ids, which are written next to their predict
 # the attribute of a dataset whose later rows were held out: the name of its column of
 # times
 TIME_COLUMN = "time_column"
-_MOST_TIMES = 2**22  # of which the cuts between folds are quantiles
+# Folds are cut by at most so many times, of evenly spread rows.
+_MOST_TIMES = 2**22
 _log = logging.getLogger(__name__)
 
 
@@ -82,15 +83,15 @@ class StoredColumn(StoredValues):
     def read(self, block: Block) -> AnyArray:
         """Read the values of a block's rows.
 
-        Raises StorageError or IntegrityError as `ZarrDataset.read`; DataError, with the
-        row's number, if a value is NaN or a fraction.
+        Raises StorageError if they cannot be read, IntegrityError if bytes are damaged;
+        DataError, with the row's number, if a value is NaN or a fraction.
         """
         values = self.values.read(block.start, block.stop)
         rows = np.arange(block.start, block.stop)
         return check_values(values, self.values.label, rows)
 
     def take(self, indices: Any) -> AnyArray:
-        """Read single rows, in the order of `indices`; raises as `read`."""
+        """Read single rows, in the order of `indices`; raises the errors of `read`."""
         values = self.values.take(indices)
         return check_values(values, self.values.label, np.asarray(indices))
 

@@ -181,7 +181,7 @@ class Place:
         """Let the completed group appear: readers find the old one or this one.
 
         Raises OutputExistsError, ConflictError or OutputBusyError if another run wrote
-        there meanwhile. After an error what is there stays.
+        there meanwhile. After an error an old output stays.
         """
         if self.is_first:
             # `complete` has published it, by a second change of the entry file.

@@ -238,7 +238,7 @@ def _open(
     for role, name in zip(_ROLES, names, strict=True):
         if name is None:
             continue
-        # Text is accepted for y only to tell the user what to do with labels.
+        # Text is accepted for y here, since `_refuse_text` explains labels to the user.
         array = group.find_array(name, missing_chunks, allows_text=role == "y")
         if array is not None:
             _refuse_text(array)

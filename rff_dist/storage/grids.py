@@ -255,7 +255,7 @@ def open_grid(
 def group_by_blocks(dataset: GridDataset, sizes: Sequence[str]) -> GroupedDataset:
     """Return rows of a stored grid grouped by blocks of sizes such as "lat=2".
 
-    Sizes are in the units of the variable, those of a time in days.
+    Sizes are in the units of the variable, for a time in days.
     """
     cuts = []
     for text in sizes:

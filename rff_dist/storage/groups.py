@@ -53,7 +53,7 @@ class StoredGroup:
     #: by `describe_files`.
     files_state: str | None = None
     sha256: str | None = None  # the digest that its manifest must have, if known
-    may_be_unfinished: bool = False  # whether to accept what its writer did not finish
+    may_be_unfinished: bool = False  # whether to accept an unfinished group
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.url, self.generation, self.version, self.files_state)
@@ -245,7 +245,12 @@ class StoredArray:
         return values[(slice(None), *columns)]
 
     def read(self, start: int, stop: int) -> AnyArray:
-        """Equivalent to `array[start:stop]`; raises as `arrays.read_rows`."""
+        """Equivalent to `array[start:stop]`.
+
+        Raises IntegrityError for damaged bytes; ConflictError if plain Zarr was changed
+        meanwhile; any other StorageError if a chunk is missing, the store does not
+        answer, or there are no such rows.
+        """
         with self._checking():
             return arrays.read_rows(self.array, start, stop, label=self.label)
 
@@ -275,7 +280,7 @@ class StoredArray:
         return arrays.sample_digest(self.array, self.header, label=self.label)
 
     def content_key(self) -> str | None:
-        """Return a key as `StoredGroup.content_key`."""
+        """Return a key of the values; None if they may change."""
         return self.group.content_key(*self.options)
 
     def __reduce__(self) -> tuple[Any, ...]:

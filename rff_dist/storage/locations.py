@@ -353,7 +353,7 @@ def writing_advice(error: BaseException) -> str:
     return _CHOOSE if isinstance(error, OSError) else _CHECK
 
 
-# -- what is there
+# -- contents of a location
 
 
 def exists(location: Location) -> bool:

@@ -1,8 +1,8 @@
 """Places of outputs: checked before the work, locked by one run, and removed.
 
 A location goes in; an error comes out if nothing may be written there, or another run
-writes there. Without these a run would learn only at its end, after hours, that its
-output cannot be published, or would damage what the other run writes.
+writes there. Without these checks a run would fail only at its end, after hours, or
+would damage the other run's output.
 """
 
 import logging
@@ -321,7 +321,7 @@ def discard(location: Location) -> None:
 #
 # In a folder a run has a lock of the operating system on the file `.NAME.lock` next
 # to the output. It ends with its process, so that no clock matters. Whoever gets it
-# removes what killed writers wrote there.
+# removes the folders of killed writers.
 #
 # An object store has no locks, and a run that is silent there may be dead or slow. So
 # two runs may work for one place; the first one that publishes wins. To publish is to

@@ -90,8 +90,8 @@ def write_dataset(
 ) -> ZarrDataset:
     """Write a dataset from arrays, frames or batches.
 
-    Zarr arrays, Dask collections and batches are written piece by piece: memory holds
-    at most a chunk or a block of them.
+    Zarr arrays, Dask collections and batches are written piece by piece: at most a
+    chunk or a block of them is in memory.
 
     Floats and integers keep their dtype in X. A vector y of integers, booleans or text
     holds labels and keeps its type; other targets and weights become float64. Every
