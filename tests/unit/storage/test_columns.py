@@ -133,7 +133,7 @@ def test_numbers_and_booleans_in_objects_become_numbers(values, dtype):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.ones((3, 1), int), r"y has shape \(3, 1\); expected one value a row"),
+        (np.ones((3, 1), int), r"y has shape \(3, 1\); expected one value per row"),
         ([1.0, 2.5], r"y is 2\.5, no whole number up to 2\^53, in row 1"),
         ([1.0, np.inf], r"y is inf, no whole number"),
         ([1.0, 1e300], r"y is 1e\+300, no whole number"),
