@@ -81,7 +81,7 @@ def run(console: Console, folder: Path) -> None:
         planned = plan.plan_on_engine(
             dataset,
             shapes.MOST_CENTRES,
-            sizes.Sums(features="nystrom"),
+            sizes.SumOptions(features="nystrom"),
             engine=engine,
         )
         for each, n_rows in ((sample, 5_000), (model, N_ROWS)):

@@ -24,7 +24,7 @@ from scipy.linalg import LinAlgWarning
 from benchmarks.measure import seconds
 from rff_dist import Matern, RFFRidge
 from rff_dist.fitting.plan import plan_fit
-from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.numerics.machine import available_cores, measure_gflops
 from rff_dist.products.choice import rate_for
 
@@ -90,7 +90,7 @@ def planned_seconds(n_components: int) -> float:
     sizes = Sizes(
         n_samples=N_SAMPLES, n_features=N_FEATURES, n_targets=1, chunk_rows=16_384
     )
-    plan = plan_fit(PlannedFit(sizes, n_components, machines, Sums(alpha=1.0)))
+    plan = plan_fit(PlannedFit(sizes, n_components, machines, SumOptions(alpha=1.0)))
     factor = n_components**3 / 3 / (measure_gflops() * 1e9 * machines.n_threads)
     return plan.seconds(rate_for(n_components).gflops) + factor
 

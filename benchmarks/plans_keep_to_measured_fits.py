@@ -14,7 +14,7 @@ from rich.table import Table
 from rff_dist import DaskEngine, Gaussian, open_dataset, write_dataset
 from rff_dist.data.blocks import Dataset
 from rff_dist.fitting.plan import Plan, plan_fit
-from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.numerics.machine import measure_gflops
 from tests.plain import fit_ridge
 from tools.kill_schedules import worker_processes
@@ -70,7 +70,10 @@ def plan_seconds(
     with DaskEngine(n_workers=n_workers, threads_per_worker=1) as engine:
         plan = plan_fit(
             PlannedFit(
-                Sizes.of(dataset), n_components, Machines.of(engine), Sums(alpha=1.0)
+                Sizes.of(dataset),
+                n_components,
+                Machines.of(engine),
+                SumOptions(alpha=1.0),
             )
         )
     return plan.seconds(measure_gflops()), plan

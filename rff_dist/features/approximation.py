@@ -1,7 +1,8 @@
 """Whether D is large enough: the error of Z Z' on sampled rows.
 
-A feature map and rows go in; the largest, mean and spectral error of the kernel come
-out. The bounds of theory, see `bounds.py`, are 10 to 100 times as large.
+D is the number of components of the features Z, and Z Z' approximates the kernel's Gram
+matrix K. A feature map and rows go in; the largest, mean and spectral error of Z Z'
+come out. The bounds of theory, see `bounds.py`, are 10 to 100 times as large.
 """
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
@@ -42,8 +43,9 @@ class ApproximationError:
     n_samples: int
 
     def components_for(self, error: float, *, measure: str = "max") -> int:
-        """Return the even D at which a measure would fall to `error`, by the 1/√D rate.
+        """Return the D at which a measure would fall to `error`, by the 1/√D rate.
 
+        It is even, since features come in pairs of a cosine and a sine.
         Raises InvalidParameterError if the error is not above 0, or the measure is
         unknown.
         """
@@ -117,8 +119,8 @@ def approximation_error(
         raise DataError(f"the data have {len(rows)} rows; expected at least 2")
 
     gram = exact(feature_map.prepare(rows))
-    # K is positive semi-definite, so its largest eigenvalue is its norm; SciPy counts
-    # eigenvalues upwards, and takes the first and the last that it is to compute
+    # K is positive semi-definite, so its largest eigenvalue is its norm. SciPy counts
+    # eigenvalues upwards; the subset is the first and the last that it computes.
     last = len(gram) - 1
     [largest] = scipy.linalg.eigvalsh(gram, subset_by_index=[last, last])
     gram_norm = float(largest)
@@ -128,7 +130,7 @@ def approximation_error(
         )
     Z = feature_map.transform(rows)
     error = Z @ Z.T - gram
-    # of a difference, the smallest eigenvalue may be negative, and largest in size
+    # the difference may have a negative eigenvalue that is largest in size
     eigenvalues = scipy.linalg.eigvalsh(error)
     operator_norm = float(np.abs(eigenvalues[[0, -1]]).max())
     return ApproximationError(

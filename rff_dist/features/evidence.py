@@ -1,8 +1,8 @@
 """The evidence of length scales: how likely rows' targets are under a kernel.
 
 Rows and a kernel go in; an objective comes out, a function of length scales and α that
-returns a value with its gradient. SciPy's normal distribution has no gradient, and one
-by differences would take an evaluation per column.
+returns a value with its gradient. SciPy's normal distribution has no gradient, and
+finite differences would take an evaluation per column.
 
 The model is y = f(x) + noise, where f is a Gaussian process with covariance signal
 variance · k. So y ~ N(0, σ²·(K/α + I)), where σ² is the noise variance, and α, its
@@ -11,7 +11,7 @@ on the length scales only through its angles, so the gradient costs two more mat
 products than the evidence itself, for any number of columns.
 
 Objectives are -2·log evidence per row and target, without constants, with σ² at its
-maximum. Of classes they are the log loss of `left_out` in place of the evidence.
+maximum. For classes they are the log loss of `left_out`.
 
 Rasmussen & Williams (2006), Gaussian Processes for Machine Learning, eq. 5.8 and 5.9.
 """
@@ -47,7 +47,7 @@ class BestAlpha:
 
 @frozen
 class EvidenceRows:
-    """Rows that an objective is of."""
+    """The rows of an objective."""
 
     #: Shape (n_samples, n_features).
     inputs: FloatArray
@@ -56,7 +56,7 @@ class EvidenceRows:
     #: Square roots of the sample weights, shape (n_samples,): a row of weight w counts
     #: w times in the likelihood. None if each counts once.
     root_weights: FloatArray | None
-    #: If targets are of classes.
+    #: The rows' classes; None for a regression.
     labels: left_out.Labels | None = None
 
     @property
@@ -72,10 +72,10 @@ class EvidenceRows:
         n_kept = min(n_samples, total)
         return self._at(np.arange(n_kept) * total // n_kept)
 
-    def parts(self, n_samples: int) -> list[EvidenceRows]:
-        """Return all rows, in parts of at most `n_samples`, each evenly spaced."""
-        n_parts = -(-len(self.inputs) // n_samples)
-        return [self._at(slice(first, None, n_parts)) for first in range(n_parts)]
+    def batches(self, n_samples: int) -> list[EvidenceRows]:
+        """Return all rows, in batches of at most `n_samples`, each evenly spaced."""
+        n_batches = -(-len(self.inputs) // n_samples)
+        return [self._at(slice(first, None, n_batches)) for first in range(n_batches)]
 
     def _at(self, rows: IndexArray | slice) -> EvidenceRows:
         roots = None if self.root_weights is None else self.root_weights[rows]
@@ -127,7 +127,7 @@ class KernelObjective:
     """The objective of the kernel itself, for few rows: O(n_samples³)."""
 
     rows: EvidenceRows
-    #: A `differentiable` one.
+    #: Has derivatives, see `Stationary.differentiable`.
     kernel: stationary.Stationary
 
     def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
@@ -176,14 +176,14 @@ class KernelObjective:
         """Join derivatives by each column's scale and the logits, and by log α."""
         n_scales = len(parameters) - len(self.kernel.logits) - 1
         if n_scales == 1:
-            # it moves all columns' scales alike, so their derivatives add up
+            # the one scale moves all columns alike, so their derivatives add up
             n_features = self.rows.inputs.shape[1]
             by_scales = by_kernel[:n_features]
             by_kernel = np.append(by_scales.sum(), by_kernel[n_features:])
         return np.append(by_kernel, by_log_alpha)
 
     def best_alpha(self, parameters: FloatArray) -> BestAlpha:
-        """Return the best α at length scales and logits, which `parameters` begin."""
+        """Return the best α at a point without α: log length scales, then logits."""
         inputs = self.rows.inputs
         kernel = kernel_at(self.kernel, parameters, inputs.shape[1])
         eigenvalues, vectors = _decompose(self.rows.weigh(kernel.gram(inputs, inputs)))
@@ -290,8 +290,8 @@ class FeatureObjective:
         value = n * np.log(misfit / n).sum() + n_targets * log_determinant
 
         inverse = _inverse(factor)
-        # Rasmussen & Williams in weight space: weights minimise the misfit, so
-        # it changes with α and with Z as if they were held fixed
+        # Rasmussen & Williams in weight space: weights minimise the misfit, so its
+        # derivatives by α and Z are those for fixed weights
         by_log_alpha = n * alpha * (squares / misfit).sum()
         by_log_alpha += n_targets * (alpha * np.trace(inverse) - n_components)
         by_Z = (2 * n_targets) * (Z @ inverse)
@@ -311,8 +311,10 @@ class FeatureObjective:
         count = n * n_targets
         return float(value) / count, np.append(by_log_scale, by_log_alpha) / count
 
-    def best_alpha(self, length_scales: FloatArray) -> BestAlpha:
-        Z = self.features(length_scales)
+    def best_alpha(self, log_scales: FloatArray) -> BestAlpha:
+        """Return the best α at logarithms of one or all columns' length scales."""
+        scales = np.broadcast_to(np.exp(log_scales), len(self.frequencies))
+        Z = self.features(scales)
         eigenvalues, vectors = _decompose(Z.T @ Z)
         projected = vectors.T @ (Z.T @ self.rows.targets)
         return self.rows.best_alpha(eigenvalues, projected)

@@ -137,7 +137,7 @@ class LinearFeatureMap(ExplicitFeatureMap):
             return self
         union = levels_of.joined(levels, self.marked_levels)
         codes = self.codes.copy()
-        for column, table in levels_of.codes_of(self.levels, union).items():
+        for column, table in levels_of.code_changes(self.levels, union).items():
             marks = self.columns == column
             codes[marks] = table[codes[marks]]
         return replace(self, codes=codes, level_texts=union)

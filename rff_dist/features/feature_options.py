@@ -1,8 +1,9 @@
 """Which features of a kernel are drawn: options that all models share.
 
-Each is declared once; flags, TOML files and estimators are made from that. A group
-checks itself when it is made. Kernels and features are imported then, not sooner,
-because `--help` shows these options too and must not wait for SciPy.
+A user's values go in; a group of options comes out that has checked itself. Each option
+is declared once here; flags, TOML files and estimators are made from the declaration.
+Kernels and features are imported only when a group is made, because `--help` shows
+these options too and must not wait for SciPy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rff_dist.frequencies.designs import Design
     from rff_dist.kernels.base import Kernel, LengthScale
 
-# Aliases are evaluated when they are needed, which help does not.
+# Help needs none of these aliases' values, so it does not import what they name.
 type KernelObject = Kernel
 type FeatureKind = str | Nystrom
 type Arrangement = str | Design
@@ -28,9 +29,11 @@ type Scale = str | LengthScale | None
 type Standardize = bool | Literal["rank", "auto"]
 
 FEATURES = ("fourier", "nystrom")
-# Pairs are the default. In 156 fits on 13 problems they err by 1.005 times as much as
-# phases, and win 47 % of the comparisons; phases win by 5 % on sums of 40 sines.
-# Interleaved pairs make a shorter draw a prefix of a longer one.
+# Pairs are a cosine and a sine of each frequency; phases are one cosine, with a random
+# phase. Pairs are the default. In 156 fits on 13 problems they err by 1.005 times as
+# much as phases, and win 47 % of the comparisons; phases win by 5 % on sums of 40
+# sines. Cosines and sines alternate, so that a shorter draw is a prefix of a longer
+# one.
 MAPS = ("pairs", "phases")
 PRECISIONS = ("standard", "high")
 KERNELS = (
@@ -48,10 +51,10 @@ LENGTH_SCALE = (
 class KernelFeatures:
     """Features of a kernel.
 
-    In a sum or product, length scales go to the parts without one. "median" also
-    replaces the length scale that a single kernel has. Nyström features have neither
-    `design` nor `map` nor `precision`. Raises InvalidParameterError if a value is out
-    of range.
+    In a sum or product, the length scale goes to parts without one. "median" also
+    replaces the length scale that a single kernel has. Nyström features ignore `map`
+    and `precision`, and have no `design`. Raises InvalidParameterError if a value is
+    out of range.
     """
 
     panel: ClassVar[str] = "Random features"
@@ -124,13 +127,13 @@ class KernelFeatures:
         if scale is not None and not isinstance(scale, str):
             kernel = stationary.with_length_scale(kernel, scale)
         kernel.check_columns(n_features)
-        if find_features(self.features) is None:
+        if find_nystrom(self.features) is None:
             base.check_design(kernel, self.design, n_features)
 
 
 @fields.group
 class FeatureOptions(KernelFeatures):
-    """Features of a kernel, and what is done to the inputs first."""
+    """Features of a kernel, with the scaling of the inputs, and the seed."""
 
     standardize: bool | str = fields.option(
         "Scaling of the input columns. true (yes): subtract the mean, divide by the"
@@ -149,12 +152,12 @@ class FeatureOptions(KernelFeatures):
         super().__post_init__()
         if self.design == "auto":
             return
-        if find_features(self.features) is None:
+        if find_nystrom(self.features) is None:
             scale = stationary.own_length_scale(self.kernel)
-            # what a design allows does not depend on the number of columns
-            base.check_design(
-                self.kernel, self.design, len(scale) if isinstance(scale, tuple) else 1
-            )
+            # the check's result does not depend on the number of columns, so any will
+            # do
+            n_features = len(scale) if isinstance(scale, tuple) else 1
+            base.check_design(self.kernel, self.design, n_features)
         else:
             raise InvalidParameterError(
                 f"`design` is {self.design!r}, but Nyström features have none, only"
@@ -167,11 +170,11 @@ def as_length_scale(length_scale: Any) -> Any:
     return tuple(length_scale) if isinstance(length_scale, list) else length_scale
 
 
-def find_features(features: object) -> Nystrom | None:
-    """Return how Nyström features are made, or None for random Fourier features.
+def find_nystrom(features: object) -> Nystrom | None:
+    """Return the options of Nyström features; None for random Fourier features.
 
-    A name may be "fourier", "nystrom", or "nystrom:" with how centres are chosen.
-    Raises InvalidParameterError for what is neither a name nor a `Nystrom`.
+    A name may be "fourier", "nystrom", or "nystrom:" with the rule that chooses
+    centres. Raises InvalidParameterError for anything but such a name or a `Nystrom`.
     """
     if isinstance(features, str) and features == "fourier":
         return None
@@ -188,8 +191,8 @@ def find_features(features: object) -> Nystrom | None:
 def check_n_components(n_components: object, map_name: str) -> int:
     """Return `n_components` as an int.
 
-    Raises InvalidParameterError if it is not an integer of at least 1, or is odd where
-    cosines and sines come in pairs.
+    Raises InvalidParameterError if it is not an integer of at least 1, or is odd
+    although the map has cosines and sines in pairs.
     """
     count = check_count(n_components, "n_components")
     if map_name == "pairs" and count % 2:
@@ -201,9 +204,10 @@ def check_n_components(n_components: object, map_name: str) -> int:
 
 
 def check_width(n_components: object, map_name: str, features: object) -> int:
-    """Return `n_components` as an int, if such features can have as many."""
-    is_fourier = find_features(features) is None
-    return check_n_components(n_components, map_name if is_fourier else "centres")
+    """Return `n_components` as an int; raise as `check_n_components`."""
+    if find_nystrom(features) is not None:
+        map_name = "centres"  # any number of them
+    return check_n_components(n_components, map_name)
 
 
 def check_without_targets(length_scale: object) -> None:

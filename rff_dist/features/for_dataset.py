@@ -23,7 +23,7 @@ from rff_dist.features import (
     nystrom,
 )
 from rff_dist.features.draw import draw_feature_map
-from rff_dist.features.feature_options import KernelFeatures, find_features
+from rff_dist.features.feature_options import KernelFeatures, find_nystrom
 from rff_dist.features.levels import Levels
 from rff_dist.kernels import base, stationary
 from rff_dist.typing import AnyArray, FloatArray, frozen
@@ -191,7 +191,7 @@ def draw(inputs: Inputs, described: KernelFeatures) -> maps.FeatureMap:
     """
     kernel = resolve_kernel(inputs, described.kernel, described.length_scale)
     n_components = described.n_components
-    nystrom_options = find_features(described.features)
+    nystrom_options = find_nystrom(described.features)
     if nystrom_options is not None:
         n_rows = nystrom_options.rows_to_sample(n_components)
         sample = samples.sample_inputs(inputs.dataset, inputs.seed, n_rows=n_rows)

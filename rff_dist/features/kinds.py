@@ -1,7 +1,8 @@
 """Feature maps as they are stored, and which kernel a map approximates.
 
-Facts and arrays of a record go in, and a feature map comes out. The map's class alone
-could not rebuild it: maps are made of maps, and one that was drawn is drawn again.
+A record, JSON facts and arrays by name, goes in; a feature map comes out. The map's
+class alone could not rebuild it: maps consist of maps, and a map that was drawn from a
+spec (kernel, design, seed and sizes) is drawn again.
 """
 
 import logging
@@ -32,7 +33,7 @@ _CLASSES: dict[str, type[maps.FeatureMap]] = {
 def read_map(
     facts: Facts, arrays: Arrays, standardizer: maps.Standardizer | None = None
 ) -> maps.FeatureMap:
-    """Rebuild a feature map from its record, and before it the maps that it is made of.
+    """Rebuild a feature map from its record, after the maps that it consists of.
 
     `facts` are those of `FeatureMap.record`, and the map's `kind`. Raises
     IntegrityError if the kind is unknown.
@@ -45,13 +46,14 @@ def read_map(
             f" {sorted(_CLASSES)}"
         )
     if kind == composed.ConcatenatedFeatureMap.kind:
+        # parts get no standardizer: the whole map standardises their inputs
         inner["parts"] = [
             read_map(part, with_prefix(arrays, f"part{i}_"))
             for i, part in enumerate(facts["parts"])
         ]
     elif kind == composed.PrincipalFeatureMap.kind:
-        # Whoever reads the outermost map draws it again from its spec. A principal map
-        # has none, but its base may have one.
+        # The caller draws the outermost map again from its spec. A principal map has no
+        # spec, so its base is drawn again here.
         base = read_map(facts["base"], with_prefix(arrays, "base_"))
         inner["base"] = drawn_again(base, facts["base"].get("spec"), base.digest())
     return _CLASSES[kind].from_record(inner, arrays, standardizer)
@@ -72,8 +74,8 @@ def drawn_again(
     """Return the map that a stored spec draws here.
 
     It is the stored map itself if there is no spec, or if this machine draws another
-    one. The drawn one pickles as the spec, a stored one as all of its frequencies.
-    `digest` is that of the map that was stored.
+    one. A drawn map is pickled as its spec, a stored one with all of its frequencies.
+    `digest` is the stored map's.
     """
     if spec is None:
         return stored
@@ -116,7 +118,7 @@ def kernel_of(feature_map: maps.FeatureMap) -> Kernel | None:
 
 
 def marked_levels(feature_map: maps.FeatureMap) -> dict[int, list[str]]:
-    """Return the levels that have a component each, by column, of linear kernels."""
+    """Return the levels to which linear kernels give a component each, by column."""
     marked: dict[int, list[str]] = {}
     for part in getattr(feature_map, "parts", (feature_map,)):
         if isinstance(part, explicit.LinearFeatureMap):

@@ -4,10 +4,10 @@ A kernel and rows in memory go in; the kernel with tuned length scales comes out
 with tuned weights if it is a sum of parts. One climb with a large sample would be slow
 and end in a local maximum, so short climbs on few rows choose where a long one begins.
 
-Features of all rows polish its end: a kernel of huge length scales and a tiny α can be
-best, but no Fourier features follow it. For Nyström features the kernel itself polishes
-it, on fewer rows. Classes have the log loss of rows left out in turn in place of the
-evidence; `evidence` has the objectives of both.
+The last climb, the polish, takes Fourier features of all rows: a kernel of huge length
+scales and a tiny penalty α can be best, but no Fourier features follow it. For Nyström
+features the kernel itself polishes, on fewer rows. Classes have the log loss of rows
+left out in turn in place of the evidence; `evidence` has the objectives of both.
 """
 
 from __future__ import annotations  # an evaluated annotation would load scipy.optimize
@@ -54,11 +54,11 @@ ROWS_PER_COLUMN = 10
 # After short climbs, a longer one of the kernel itself begins on so many rows. On 250
 # rows additive kernels take 0.88 times as long, and err 1.2 times as much on concrete.
 CLIMBED_ROWS = 400
-# Rows of classes are cut into parts of so many, whose left-out log losses are averaged.
-# Fewer rows use the evidence, which overfits less: by the log loss titanic, 334 rows,
-# would err by 0.413, not 0.405. Two parts of 1,000 in place of four took 3 times as
-# long, for 0.96 times the loss on letter.
-ROWS_OF_PART = 500
+# Rows with classes are cut into batches of so many, and the batches' left-out log
+# losses are averaged. Fewer rows use the evidence, which overfits less: by the log loss
+# titanic, 334 rows, would err by 0.413, not 0.405. Two batches of 1,000 in place of
+# four took 3 times as long, for 0.96 times the loss on letter.
+ROWS_OF_BATCH = 500
 # The weights of an additive kernel take climbs on so many rows, from the median
 # distance and from SHORT_START times it. The evidence of ROWS_OF_JUDGE rows chooses
 # between their ends.
@@ -132,7 +132,10 @@ def check_tunable(kernel: base.Kernel) -> stationary.Stationary:
 
 @frozen
 class EvidenceSearch:
-    """How length scales are searched for."""
+    """How length scales are searched for.
+
+    Raises InvalidParameterError if a number is out of range.
+    """
 
     #: Whether each input column has its own length scale; columns that do not matter
     #: get large ones
@@ -144,15 +147,13 @@ class EvidenceSearch:
     #: Number of short climbs, one per CPU at the same time; by default 2, or 12 from
     #: 16 columns on. The first starts at the median distance between rows, the second
     #: at √n_features times that, the others at random multiples of it. Weights of
-    #: additive kernels always climb from two starts. Raises
-    #: InvalidParameterError if a number is out of range.
+    #: additive kernels always climb from two starts.
     n_starts: int | None = None
-    #: If above 0, the kernel itself polishes the length scales, on so many rows if
-    #: there are more: for Nyström features, which follow it. 0: Fourier features of all
-    #: rows do.
+    #: 0: Fourier features of all rows polish the length scales. Above 0: the kernel
+    #: itself does, on at most so many rows; for Nyström features, which follow it.
     exact_rows: int = 0
-    #: Whether targets are of classes: 500 or more of their rows give length scales by
-    #: the log loss of rows left out in turn, in place of the evidence
+    #: Whether targets stand for classes. From 500 rows on, the log loss of rows that
+    #: are left out in turn then chooses length scales, in place of the evidence
     of_classes: bool = False
 
     def __post_init__(self) -> None:
@@ -231,7 +232,7 @@ def maximize_evidence(
         )
 
     labels = None
-    if search.of_classes and tunable.differentiable and n_samples >= ROWS_OF_PART:
+    if search.of_classes and tunable.differentiable and n_samples >= ROWS_OF_BATCH:
         labels = left_out.Labels.of(y[:, targets.varying], targets.units, weights)
     values = targets.values
     roots = None
@@ -242,8 +243,8 @@ def maximize_evidence(
 
     climbs = _Climbs(tunable, rows, search, median, seed=seed, report=report)
     n_threads = min(machine.available_cores(), len(climbs.starts))
-    # one BLAS thread each: with more, products and so the result would depend on their
-    # number
+    # one BLAS thread each: with more, the bits of products, and so the result, would
+    # depend on the number of threads
     with machine.single_threaded_blas(), ThreadPoolExecutor(n_threads) as pool:
         end = climbs.run(pool)
         best = climbs.best_alpha(end)
@@ -262,11 +263,11 @@ def maximize_evidence(
         alpha=best.alpha,
         noise_variance=tuple(noise_variance.tolist()),
         log_evidence=float(
-            best.log_evidence - climbs.judged_rows.n_observations * log_units
+            best.log_evidence - climbs.final_rows.n_observations * log_units
         ),
         converged=bool(end.success),
         n_evaluations=climbs.n_evaluations,
-        n_samples=len(climbs.judged_rows.inputs),
+        n_samples=len(climbs.final_rows.inputs),
     )
     logger.debug(
         "evidence of %d rows after %d evaluations: %.6g; alpha %.3g",
@@ -312,7 +313,7 @@ class _Climbs:
         #: With a length scale of 1.
         self._unit = kernel.with_length_scale(1.0)
         self._is_exact = kernel.differentiable
-        #: Of parts, which are tuned together with length scales.
+        #: Whether weights of the kernel's parts are tuned together with length scales.
         self._has_weights = self._is_exact and len(kernel.logits) > 0
         self._design = base.design_for(kernel)
         self._ends: list[Any] = []
@@ -362,11 +363,11 @@ class _Climbs:
         return best
 
     def _for_classes(self, pool: Executor) -> Any:
-        """Climb on few rows, then on the mean loss of parts of all rows."""
+        """Climb on few rows, then on the mean loss of batches of all rows."""
         few_rows = self._of_few_rows()
         best = self._best_start(pool, few_rows, few_rows)
-        parts = self._rows.parts(ROWS_OF_PART)
-        objectives = [KernelObjective(part, self._unit) for part in parts]
+        batches = self._rows.batches(ROWS_OF_BATCH)
+        objectives = [KernelObjective(batch, self._unit) for batch in batches]
 
         def mean_loss(point: FloatArray) -> tuple[float, FloatArray]:
             results = [objective(point) for objective in objectives]
@@ -374,6 +375,7 @@ class _Climbs:
             return float(np.mean(losses)), np.mean(gradients, axis=0)
 
         log_scales = best.x[: self._n_scales]
+        # the short climbs' logits are those of the dense part, so start from equal ones
         point = _point(log_scales, self._unit.logits, best.x[-1])
         return self._climb(mean_loss, point)
 
@@ -401,7 +403,10 @@ class _Climbs:
     def _best_start(
         self, pool: Executor, objective: _Objective, judge: _Objective
     ) -> Any:
-        """Climb a few steps from each start; return the end that the judge prefers."""
+        """Climb a few steps from each start; return the end that the judge prefers.
+
+        Sums of parts climb with their dense part alone, the one of all columns.
+        """
         logits = self._unit.dense_part.logits if self._is_exact else np.empty(0)
         points = [
             _point(log_scales, logits, np.log(FIRST_ALPHA))
@@ -489,19 +494,22 @@ class _Climbs:
         return unit
 
     @property
-    def judged_rows(self) -> EvidenceRows:
-        """The rows that the evidence of the best point is of."""
-        # features do not follow the weights of single columns
+    def final_rows(self) -> EvidenceRows:
+        """The rows that give the best point its evidence."""
+        # the kernel itself takes O(n³), and features do not follow the weights of parts
         return self._rows.some(ROWS_OF_WEIGHTS) if self._has_weights else self._rows
 
     def best_alpha(self, end: Any) -> BestAlpha:
-        """Return the evidence of the best point, with more features than it climbed."""
-        rows = self.judged_rows
+        """Return the evidence of the best point, with more features than its climb."""
+        rows = self.final_rows
         has_few_rows = self._is_exact and len(rows.inputs) <= self._search.exact_rows
+        point_without_alpha = end.x[:-1]
         if self._has_weights or has_few_rows:
-            return KernelObjective(rows, self._unit).best_alpha(end.x[:-1])
+            return KernelObjective(rows, self._unit).best_alpha(point_without_alpha)
         n_components = COMPARED_COMPONENTS * self._search.n_components
-        return self._of_features(3, n_components).best_alpha(self.scales_at(end))
+        objective = self._of_features(3, n_components)
+        # features have no logits, and the kernel has none without weights
+        return objective.best_alpha(point_without_alpha[: self._n_scales])
 
 
 def _around(center: float, reach: float) -> tuple[float, float]:

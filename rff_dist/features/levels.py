@@ -1,9 +1,10 @@
 """Levels of categories in Fourier features: a table of angles for each column.
 
-A column of categories holds codes, the places of levels in a list of texts. Each
-level's text decides angles, which are added to those of a row, so that features are the
-same for any list that has the level. Simple maps would take one-hot columns, of which
-each has a row of frequencies, and each row of data a product with all of them.
+A column of categories holds codes: a code is the place of a level in the column's list
+of texts. Lists go in; tables of angles come out. A level's angles are added to those of
+the row, and the level's text alone decides them, so that features are the same for any
+list that has the level. One-hot columns would need a line of frequencies for each
+level, and a product with all of these lines for each row of data.
 """
 
 from __future__ import annotations
@@ -36,27 +37,31 @@ NO_LEVELS: Levels = {}
 
 @dataclass(frozen=True, eq=False)
 class LevelTable:
-    """The angles that the levels of one column add: a line for each code."""
+    """The angles that the levels of one column add to a row's: a line for each code."""
 
     column: int
     #: The level of each code.
     texts: tuple[str, ...]
-    #: With the column and a level's text it decides the level's line.
+    #: Seed, column and a level's text decide the level's line.
     seed: int
-    #: Of shape (n_levels + 1, n_frequencies); the last line is that of levels that were
-    #: never seen.
+    #: Shape (n_levels + 1, n_frequencies); the last line is for levels that were never
+    #: seen.
     angles: Float32Array
-    #: E cos(angle) of any level, shape (n_frequencies,), which no list changes.
+    #: The expected cosine of a level's angle, shape (n_frequencies,); it depends on the
+    #: kernel, not on the list of levels.
     characteristic: Float32Array
 
     @cached_property
     def unseen_factors(self) -> Float32Array:
-        """The factors of cosines and sines of a level that was never seen."""
+        """Factors by which cosines and sines shrink for a level that was never seen.
+
+        With them and the last line of `angles` the features are the mean over levels.
+        """
         return np.abs(_mean_phasor(self.texts, self.angles[:-1])).astype(np.float32)
 
     def places(self, inputs: AnyArray) -> IndexArray:
-        """Return which line of `angles` each row of inputs has: its code, or the last
-        line for a level that was never seen.
+        """Return each row's line in `angles`: its code, or the last line if its level
+        was never seen.
         """
         codes = inputs[:, self.column]
         is_known = _is_known(codes, self.texts)
@@ -66,7 +71,7 @@ class LevelTable:
 def draw_tables(
     kernel: base.ShiftInvariant, draw: designs.Draw, levels: Levels
 ) -> tuple[LevelTable, ...]:
-    """Draw a table for each column of categories that the kernel sees."""
+    """Draw a table for each column of categories that the kernel uses."""
     tables = []
     for column, texts in sorted(levels.items()):
         parts = kernel.level_angles(column, draw)
@@ -92,16 +97,16 @@ def _draw_table(
 
 def _mean_phasor(texts: Sequence[str], angles: Float32Array) -> AnyArray:
     """Return the mean of exp(i·angle) over levels, shape (n_frequencies,)."""
-    # of at most 1,024 levels, to bound time; sorted, so that the list's order decides
-    # nothing
+    # at most 1,024 levels, to bound time; the first in sorted order, so that the order
+    # of the list changes nothing
     first = np.argsort(texts)[:1024]
     return np.exp(1j * angles[first]).sum(axis=0) / max(1, len(first))
 
 
 def check_levels(kernel: base.Kernel, levels: Levels) -> None:
-    """Check that the levels of each column of categories are known.
+    """Check that kernel and `levels` have the same columns of categories.
 
-    Raises InvalidParameterError if a kernel takes other columns for categories.
+    Raises InvalidParameterError if they do not.
     """
     if kernel.with_categories(sorted(levels)) != kernel:
         raise InvalidParameterError(
@@ -119,16 +124,17 @@ def never_seen(inputs: AnyArray, levels: Levels) -> BoolArray:
 
 
 def _is_known(codes: AnyArray, texts: Sequence[str]) -> BoolArray:
-    """Return which codes are those of levels; NaN is none."""
+    """Return which codes are places in the list of texts; NaN is none."""
     return (codes >= 0) & (codes < len(texts))
 
 
 def gram_of(
     kernel: base.Kernel, points: FloatArray, rows: FloatArray, levels: Levels
 ) -> FloatArray:
-    """Return k(points, rows), of a row's unseen level the mean over the list of levels.
+    """Return k(points, rows), shape (n_points, n_rows).
 
-    The levels of points are known.
+    For a row whose level is not in the list, it is the mean of the kernel over all
+    levels in the list. The levels of points are all in the lists.
     """
     if not levels:
         return kernel.gram(points, rows)
@@ -136,28 +142,28 @@ def gram_of(
     values = gram_of(kernel, points, rows, dict(others))
     is_unseen = ~_is_known(rows[:, column], texts)
     if is_unseen.any():
-        # A share s = 1/n_levels of the levels is the point's own, and all others differ
-        # from it as the unseen code does: (1 − s)·k(different) + s·k(same), where s is
-        # 0 for rows whose level is known. The same code in both makes levels the same.
+        # The mean is (1 − s)·k(different) + s·k(same), where s = 1/n_levels: one level
+        # is the point's own, and all others differ from it, as the unseen code does. s
+        # is 0 for rows with a known level. Equal codes in both give k(same).
         share = is_unseen / len(texts)
         points = points.copy()
         rows = rows.copy()
         points[:, column] = 0.0
         rows[:, column] = 0.0
-        values_of_same = gram_of(kernel, points, rows, dict(others))
+        values_if_same = gram_of(kernel, points, rows, dict(others))
         values = (1.0 - share) * values
-        values += share * values_of_same
+        values += share * values_if_same
     return values
 
 
-def codes_of(levels: Levels, wanted: Levels) -> dict[int, FloatArray]:
-    """Return the new code of each code: from one list of levels to another, by column.
+def code_changes(old_levels: Levels, new_levels: Levels) -> dict[int, FloatArray]:
+    """Return, for each column, the new code of each old one: an array over old codes.
 
-    A level that is not in the other list has the code after its last.
+    A level that is not in the new list gets the code after its last.
     """
     new_codes = {}
-    for column, texts in levels.items():
-        place_of = {text: place for place, text in enumerate(wanted[column])}
+    for column, texts in old_levels.items():
+        place_of = {text: place for place, text in enumerate(new_levels[column])}
         last = len(place_of)
         codes = [place_of.get(text, last) for text in texts]
         new_codes[column] = np.array([*codes, last], float)
@@ -167,7 +173,7 @@ def codes_of(levels: Levels, wanted: Levels) -> dict[int, FloatArray]:
 def recoded[A: np.floating[Any]](
     X: NDArray[A], new_codes: Mapping[int, FloatArray]
 ) -> NDArray[A]:
-    """Return rows with other codes in columns of categories, see `codes_of`.
+    """Return rows with other codes in columns of categories, see `code_changes`.
 
     Rows without such columns are not copied.
     """
@@ -178,7 +184,7 @@ def recoded[A: np.floating[Any]](
         values = X[:, column]
         is_known = (values >= 0) & (values < len(codes))
         places = np.where(is_known, values, len(codes) - 1).astype(np.intp)
-        # what is no number is refused later
+        # NaN stays, and is refused later
         changed[:, column] = np.where(np.isnan(values), values, codes[places])
     return changed
 

@@ -196,7 +196,7 @@ class NystromFeatureMap(maps.FeatureMap):
         if self.levels == levels:
             return self
         union = levels_of.joined(levels, self._texts_of_centres())
-        codes = levels_of.codes_of(self.levels, union)
+        codes = levels_of.code_changes(self.levels, union)
         recoded = levels_of.recoded(self.centres, codes)
         return replace(self, centres=recoded, level_texts=union)
 
@@ -214,7 +214,7 @@ class NystromFeatureMap(maps.FeatureMap):
         used = self._texts_of_centres()
         for column, texts in used.items():
             label += f" {column} {texts}"
-        recoding = levels_of.codes_of(self.levels, used)
+        recoding = levels_of.code_changes(self.levels, used)
         recoded = levels_of.recoded(self.centres, recoding)
         return maps.arrays_digest(label, [recoded], self.standardizer)
 
@@ -314,7 +314,7 @@ def draw_nystrom(
     # Centres are chosen by their places in sorted order, which must not depend on the
     # order of a list of levels.
     in_order = {column: tuple(sorted(texts)) for column, texts in levels.items()}
-    sample = levels_of.recoded(sample, levels_of.codes_of(levels, in_order))
+    sample = levels_of.recoded(sample, levels_of.code_changes(levels, in_order))
     # two equal centres would make the Gram singular
     points = np.unique(sample, axis=0)
     choose = centres.RULES[nystrom.centres]
@@ -327,7 +327,7 @@ def draw_nystrom(
         )
         logger.info(message, len(chosen), n_components, len(points))
     chosen_points = np.ascontiguousarray(points[chosen])
-    to_given_order = levels_of.codes_of(in_order, levels)
+    to_given_order = levels_of.code_changes(in_order, levels)
     chosen_points = levels_of.recoded(chosen_points, to_given_order)
     with np.errstate(over="ignore"):
         mean = float(kernel.diagonal(chosen_points.astype(np.float64)).mean())

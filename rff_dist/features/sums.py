@@ -1,6 +1,6 @@
-"""Draws the features of a sum of kernels: those of its terms, side by side.
+"""Draws the features of a sum of kernels: its terms' features, side by side.
 
-Terms and a number of components go in; a feature map of each term comes out, with its
+Terms and a number of components go in; a feature map per term comes out, with its
 weight. Terms with exact features take the components that they need, and the others
 share the rest. Equal shares would spend as much on a term that adds little as on one
 that adds most of the sum.
@@ -24,8 +24,8 @@ from rff_dist.typing import FloatArray, IntArray
 
 type _Weighted[T] = list[tuple[float, T]]  # terms of a sum, with their weights
 
-# A linear kernel marks each level by a component of its own, in columns with at most so
-# many; more levels share random features.
+# In columns with at most so many levels, a linear kernel marks each level by a
+# component of its own; more levels share random features.
 MOST_MARKED = 64
 # length scale at which two levels, which are √2 apart, have k = exp(-25)
 _SCALE_APART = 0.2
@@ -34,7 +34,10 @@ _SCALE_APART = 0.2
 def draw_parts(
     spec: maps.FeatureSpec, terms: list[base.Term], levels: Levels
 ) -> _Weighted[maps.FeatureMap]:
-    """Draw the terms' maps; pairs come first, so that each starts at an even place."""
+    """Draw the terms' maps, maps of pairs first.
+
+    Each then starts at an even component, so that no tile of components cuts a pair.
+    """
     fixed, shared = _split_terms(terms, spec.n_features, levels)
     rest = spec.n_components - sum(part.n_components for _, part in fixed)
     if rest < 2 * len(shared):
@@ -52,16 +55,15 @@ def draw_parts(
             explicit_map = _draw_explicit(kernel, spec.n_features, count, seed)
             single.append((weight, explicit_map))
             continue
-        # An odd count is pairs and one cosine with a phase. The weight is divided so
-        # that all components have the scale √(2/count).
+        # An odd count is divided into pairs and one cosine with a phase. The weight is
+        # divided so that all components have the scale √(2/count).
         n_alone = count % 2 if spec.map == "pairs" else 0
         n_paired = count - n_alone
         even = replace(spec, kernel=kernel, seed=seed, n_components=n_paired)
         pairs = fourier.draw_fourier(even, levels=levels)
         paired.append((weight * n_paired / count, pairs))
         if n_alone:
-            # another seed than those of all terms: this cosine must be independent of
-            # the pairs
+            # a seed that no term has: this cosine must be independent of the pairs
             own_seed = uniforms.derived_seed(seed, 2**20)
             alone = replace(even, n_components=1, map="phases", seed=own_seed)
             cosine = fourier.draw_fourier(alone, levels=levels)
@@ -106,7 +108,8 @@ def _split_terms(
                 width=n_features,
             )
             fixed.append((term.weight, linear_map))
-            # a kernel that is 1 for equal levels, and almost 0 for others
+            # linear in one-hot columns is 1 for equal levels and 0 for others; this
+            # Gaussian is 1 and almost 0
             for j in unmarked:
                 apart = Gaussian(_SCALE_APART, categories=(0,)).on([j])
                 shared.append((term.weight, apart))
@@ -116,8 +119,9 @@ def _split_terms(
 def linear_components(n_features: int, levels: Levels) -> int:
     """Return how many components a linear kernel takes.
 
-    They are one for each column of numbers and for each level; a column of many levels
-    has a fixed number of random ones.
+    They are one for each column of numbers and for each level. A column of many levels
+    counts as 256: its random components have no number of their own, and share the
+    others' by weight, so this is what a caller leaves room for.
     """
     n_components = n_features - len(levels)
     for texts in levels.values():
@@ -131,10 +135,11 @@ def _is_marked(texts: Sequence[str]) -> bool:
 
 
 def _divide(shared: _Weighted[base.Kernel], n_features: int, total: int) -> list[int]:
-    """Return how many components each term gets, such that all errors fall alike.
+    """Return how many components each term gets, so that the errors of all fall alike.
 
     Polynomials get as many as they have monomials, and are exact. The others share the
-    rest in proportion to weight · typical k(x, x), as `_proportional` does.
+    rest in proportion to weight · typical k(x, x), see `_proportional`. Without others
+    the rest is not used.
     """
     counts: dict[int, int] = {}
     others = []

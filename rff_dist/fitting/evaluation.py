@@ -16,7 +16,7 @@ from rff_dist.fitting import predicting
 from rff_dist.numerics import exact_sums
 from rff_dist.typing import AnyArray, FloatArray, Summary, frozen
 
-#: Groups whose errors are kept; more of them are ids rather than groups.
+#: The most groups whose errors are kept: a column with more values has ids, no groups.
 MOST_GROUPS = 50
 
 
@@ -25,7 +25,7 @@ class GroupErrors[T]:
     """Sums over all rows, and over those of each group."""
 
     whole: T
-    #: By name; None for more than `MOST_GROUPS`.
+    #: By the group's name; None if there are more than `MOST_GROUPS`.
     groups: dict[str, T] | None
 
     def __add__(self, other: Self) -> Self:
@@ -34,22 +34,23 @@ class GroupErrors[T]:
         merged: Summary = dict(self.groups)
         for name, part in other.groups.items():
             merged[name] = merged[name] + part if name in merged else part
-        is_small = len(merged) <= MOST_GROUPS
-        return exact_sums.add_fields(self, other, groups=merged if is_small else None)
+        if len(merged) > MOST_GROUPS:
+            return exact_sums.add_fields(self, other, groups=None)
+        return exact_sums.add_fields(self, other, groups=merged)
 
 
 def by_group[T](
     sums: Callable[[Any], T], groups: AnyArray | None, weights: FloatArray
 ) -> GroupErrors[T]:
-    """Return the sums of a block's rows and of each group that has weight.
+    """Return the sums of a block's rows, and of each group that has weight.
 
-    `sums` makes them of the rows at an index of NumPy.
+    `sums` takes a NumPy index of rows, and returns the sums of these.
     """
     names = [] if groups is None else np.unique(groups[weights > 0]).tolist()
-    of_groups = None
+    sums_of_groups = None
     if len(names) <= MOST_GROUPS:
-        of_groups = {str(name): sums(groups == name) for name in names}
-    return GroupErrors(sums(slice(None)), of_groups)
+        sums_of_groups = {str(name): sums(groups == name) for name in names}
+    return GroupErrors(sums(slice(None)), sums_of_groups)
 
 
 @frozen(eq=False)
@@ -69,8 +70,8 @@ class Errors:
     #: Sums of y − b and (y − b)² per target, b the model's intercept.
     target: exact_sums.ExactSum
     target_squared: exact_sums.ExactSum
-    #: Sums of w²(y − f)⁴, w²(y − f)² and w², shape (3, n_targets); None if a fourth
-    #: power overflows.
+    #: Sums of w²(y − f)⁴, w²(y − f)² and w², shape (3, n_targets), for standard errors;
+    #: None if a fourth power overflows.
     spread: exact_sums.ExactSum | None
     #: Largest |y − f| per target.
     largest: FloatArray
@@ -88,7 +89,9 @@ class Errors:
 
     @property
     def n_effective(self) -> FloatArray:
-        """Rows of equal weight whose means vary as much (Kish 1965); NaN if unknown."""
+        """How many rows of equal weight would give means that vary as much; NaN if
+        unknown (Kish 1965).
+        """
         if self.spread is None:
             return np.full(len(self.largest), np.nan)
         return np.asarray(self.weight.value() ** 2 / self.spread.value()[2])
@@ -100,8 +103,8 @@ class Errors:
         if self.spread is None:
             return np.full(len(mse), np.nan)
         fourth, second, weight_squares = self.spread.value()
-        # Cochran 1977, ch. 6: a weighted mean is a ratio of sums; below 0 is rounding
-        # of equal errors
+        # Cochran 1977, ch. 6: a weighted mean is a ratio of sums. If all errors are
+        # equal, rounding may make the difference negative.
         squares = np.maximum(fourth - 2 * mse * second + mse**2 * weight_squares, 0.0)
         variance = (
             squares / weight_squares * self.n_samples / max(1, self.n_samples - 1)
@@ -131,11 +134,11 @@ class Errors:
 
     @property
     def target_variance(self) -> FloatArray:
-        """Population variance of each target on these rows; 0 where it is constant."""
+        """Population variance of each target on these rows; 0 for a constant one."""
         total = self.weight.value()
         mean_square = self.target_squared.value() / total
         variance = mean_square - (self.target.value() / total) ** 2
-        # a constant target leaves rounding
+        # the variance of a constant target is rounding error
         return np.where(variance > blocks.ROUNDING * mean_square, variance, 0.0)
 
     @property
@@ -203,11 +206,11 @@ def errors_of(
 ) -> Errors:
     """Return the errors of a block's predictions, shape (n_samples, n_targets)."""
     residual = y - predictions
-    # about the intercept, which is near the mean: the variance then loses few digits
+    # the intercept is near the mean, so the variance of the difference loses few digits
     target = y - intercept
     exact = exact_sums.ExactSum.of
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
-        fourth = np.stack([weights**2 @ residual**power for power in (4, 2, 0)])
+        spread = np.stack([weights**2 @ residual**power for power in (4, 2, 0)])
         return Errors(
             n_samples=len(residual),
             weight=exact(np.asarray(weights.sum())),
@@ -216,6 +219,6 @@ def errors_of(
             residual=exact(weights @ residual),
             target=exact(weights @ target),
             target_squared=exact(weights @ target**2),
-            spread=exact(fourth) if np.isfinite(fourth).all() else None,
+            spread=exact(spread) if np.isfinite(spread).all() else None,
             largest=np.abs(residual).max(axis=0, initial=0.0),
         )

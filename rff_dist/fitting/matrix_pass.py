@@ -1,7 +1,7 @@
-"""Plan a pass that carries D × D matrices, such as one of standard deviations.
+"""Plan a pass that carries D × D matrices, such as the pass of standard deviations.
 
-A dataset and a feature map go in; a PlanError is raised if memory is too small. The
-sums of the fit are there already, but on a cluster a worker has to hold the matrices.
+A dataset and a feature map with D components go in; a PlanError is raised if memory is
+too small. The sums of the fit exist already, but each worker has to hold the matrices.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from rff_dist.engines import protocol
 from rff_dist.errors import PlanError
 from rff_dist.features import maps
 from rff_dist.fitting.plan import n_limbs, shortages_of
-from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.numerics import triangular
 from rff_dist.statistics import layouts, specs
 from rff_dist.text import human_bytes
@@ -27,9 +27,9 @@ def check_matrix_pass(
 ) -> None:
     """Refuse a pass that carries D × D matrices if memory is too small.
 
-    By default `n_targets` are those of the dataset.
+    `n_targets` of 0 takes the dataset's number.
     """
-    sums = Sums(features="fourier" if feature_map.whitener is None else "nystrom")
+    sums = SumOptions(features="fourier" if feature_map.whitener is None else "nystrom")
     sizes = Sizes.of(dataset)
     machines = Machines.of(engine)
     sizes = replace(sizes, n_targets=n_targets or sizes.n_targets)
@@ -63,25 +63,27 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
     height = min(specs.tile_rows(n_components), rows)
     # a block as stored and as decoded
     block_bytes = 2 * max(rows, min(sizes.chunk_rows, n_samples)) * sizes.row_bytes
-    # 24 as in `_block_bytes`; targets four times, with room for predictions, residuals
-    # and their squares
+    # 24 bytes per number, as `plan.plan_direct` counts: float64 as read and as
+    # standardised, and two float32. Targets count four times: with predictions,
+    # residuals and their squares.
     block_bytes += rows * 24 * (sizes.n_features + 4 * (n_targets + 1))
-    # of each thread: features of 256 rows, what they are turned into and its squares; a
-    # stripe of a tile for predictions
-    copies = 3 + (n_matrices > 1)
-    strip_bytes = n_threads * (copies * 8 * triangular.STRIP_COLUMNS * n_components)
+    # each thread has the features of a strip of rows, their product with a matrix and
+    # its squares, with several matrices another product; and a stripe of a tile for
+    # predictions
+    n_copies = 3 if n_matrices == 1 else 4
+    strip_bytes = n_threads * n_copies * 8 * triangular.STRIP_COLUMNS * n_components
     strip_bytes += n_threads * 8 * layouts.OUTPUT_TILE * height
     whitener_bytes = fit.sums.whitened * 8 * n_components**2
     matrix_bytes = n_matrices * 8 * n_components**2
     pass_bytes = fit.process_bytes + block_bytes + strip_bytes + matrix_bytes
-    # of the model
+    # the model's own sums
     sums_bytes = (
         8 * n_limbs(n_samples) * layouts.TileLayout(n_components).size + whitener_bytes
     )
     # the Cholesky factor that the pass carries is made in the Gram's own memory
     making_bytes = fit.process_bytes + sums_bytes + matrix_bytes
     if machines.separate_client:
-        # a matrix that travels is there twice while it is packed or unpacked
+        # a matrix that is sent exists twice while it is packed or unpacked
         return pass_bytes + matrix_bytes, making_bytes + matrix_bytes
     shared_bytes = max(making_bytes, pass_bytes + sums_bytes)
     return shared_bytes, shared_bytes

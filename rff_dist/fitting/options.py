@@ -321,7 +321,7 @@ class RidgeOptions(FeatureOptions):
                 " `n_components`. Or take solver='direct'"
             )
         for kind in self.kinds:
-            feature_options.find_features(kind)  # raises for an unknown name
+            feature_options.find_nystrom(kind)  # raises for an unknown name
             if not self.chooses_n_components:
                 read_n_components(self.n_components, "phases", kind)
         if self.design != "auto":
@@ -358,7 +358,7 @@ class RidgeOptions(FeatureOptions):
 
     @property
     def kinds(self) -> list[FeatureKind]:
-        """The kinds of features to compare; one if it is given."""
+        """The kinds of features to compare, the cheapest first; a given kind alone."""
         from rff_dist.kernels import explicit
 
         is_auto = isinstance(self.features, str) and self.features == "auto"

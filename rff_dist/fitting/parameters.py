@@ -1,8 +1,9 @@
 """An estimator's parameters on the card of a model, as JSON values.
 
-Parameters go in, as kernels, folds and numbers; JSON comes out, and parameters again
-from that, so that another fit can repeat this one. `repr` could not be read back, and
-pickle would run code.
+Parameters go in, as kernels, folds and numbers; JSON comes out, and `from_card` reads
+the parameters back, so that another fit can repeat this one. A card is the dictionary
+of facts that is stored with a model. `repr` could not be read back, and pickle would
+run code.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from rff_dist.data import folding
 from rff_dist.features import nystrom
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base, names
-from rff_dist.typing import Facts, Summary
+from rff_dist.typing import Facts, Summary, frozen
 
 #: The name on cards.
 PARAMETERS = "parameters"
@@ -35,7 +36,7 @@ def to_card(parameters: Facts) -> Summary:
 
 
 def of_options(*groups: Any) -> Summary:
-    """Return groups of options for a card, the seed as `random_state`."""
+    """Return groups of options for a card, the seed also as `random_state`."""
     values = {
         item.name: getattr(group, item.name)
         for group in groups
@@ -53,18 +54,29 @@ def from_card(card: Facts, known: Facts) -> Summary:
     }
 
 
-# By name: the type of a value, how it becomes JSON, and how it is read.
-_KINDS: dict[str, tuple[Any, Callable[..., Any], Callable[..., Any]]] = {
-    "kernel": (base.Kernel, lambda kernel: kernel.to_dict(), names.kernel_from_dict),
-    "folds": (folding.Folds, folding.folds_to_dict, folding.folds_from_dict),
-    "nystrom": (nystrom.Nystrom, asdict, lambda values: nystrom.Nystrom(**values)),
-    "design": (
+@frozen
+class _Form:
+    """How values of a type, or of several types, become JSON and are read back."""
+
+    types: Any
+    write: Callable[..., Any]
+    read: Callable[..., Any]
+
+
+# By the name that stands for the type in JSON.
+_FORMS = {
+    "kernel": _Form(
+        base.Kernel, lambda kernel: kernel.to_dict(), names.kernel_from_dict
+    ),
+    "folds": _Form(folding.Folds, folding.folds_to_dict, folding.folds_from_dict),
+    "nystrom": _Form(nystrom.Nystrom, asdict, lambda values: nystrom.Nystrom(**values)),
+    "design": _Form(
         tuple(map(type, designs.DESIGNS.values())),
         lambda design: design.name,
         designs.find_design,
     ),
-    "array": (np.ndarray, np.ndarray.tolist, np.array),
-    "items": (
+    "array": _Form(np.ndarray, np.ndarray.tolist, np.array),
+    "items": _Form(
         Mapping,
         lambda items: _to_json([*items.items()]),
         lambda items: dict(_from_json(items)),
@@ -83,17 +95,18 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         parts = [_to_json(part) for part in value]
         return NotImplemented if NotImplemented in parts else parts
-    for name, (kind, write, _) in _KINDS.items():
-        if isinstance(value, kind):
-            content = write(value)
+    for name, form in _FORMS.items():
+        if isinstance(value, form.types):
+            content = form.write(value)
             return NotImplemented if content is NotImplemented else {name: content}
     return NotImplemented
 
 
 def _from_json(value: Any) -> Any:
+    """Return the value that `_to_json` wrote; KeyError for the name of no form."""
     if isinstance(value, list):
         return [_from_json(part) for part in value]
     if not isinstance(value, dict):
         return value
     ((name, content),) = value.items()
-    return _KINDS[name][2](content)
+    return _FORMS[name].read(content)

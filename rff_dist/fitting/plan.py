@@ -3,6 +3,9 @@
 Sizes of the data, options and the memory of machines go in; a `Plan` comes out, or a
 PlanError with the bytes needed and available. A fit that runs out of memory would fail
 after hours, and on a cluster take other jobs with it.
+
+Statistics are the sums that a pass over the rows makes, such as Z'Z and Z'y of the
+features Z, for each fold and feature map; D is the number of features, `n_components`.
 """
 
 import logging
@@ -15,7 +18,7 @@ from rff_dist.engines import protocol, resuming
 from rff_dist.errors import PlanError
 from rff_dist.features import feature_options, nystrom
 from rff_dist.fitting.options import is_one_alpha
-from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.numerics import machine
 from rff_dist.products.protocol import FLOAT64_REGION
 from rff_dist.selection import cross_validation
@@ -43,7 +46,8 @@ class Plan:
     n_blocks: int
     rows_per_block: int
     tile_rows: int
-    #: Inputs and targets, once for the moments and once for the statistics.
+    #: Inputs and targets are read once to measure the columns, then once for each part
+    #: of the statistics.
     bytes_read: int
     #: Multiplications and additions of the products. For "pcg" these and
     #: `statistics_bytes` assume a sketch of rank 512 and 40 steps.
@@ -96,16 +100,17 @@ def plan_fit(fit: PlannedFit) -> Plan:
     return within_memory(plan_direct, fit)
 
 
-def within_memory(plan: Callable[[PlannedFit], Plan], fit: PlannedFit) -> Plan:
-    """Return what `plan` makes of a fit; raise PlanError if memory is too small."""
+def within_memory(make_plan: Callable[[PlannedFit], Plan], fit: PlannedFit) -> Plan:
+    """Return the plan of a fit; raise PlanError if memory is too small."""
 
     def is_too_large(n_components: int) -> bool:
-        return bool(plan(replace(fit, n_components=n_components)).shortages)
+        return bool(make_plan(replace(fit, n_components=n_components)).shortages)
 
+    # a plan does not know the map; "phases" is the one that allows odd numbers
     feature_options.check_n_components(fit.n_components, "phases")
-    planned = plan(fit)
-    if planned.shortages:
-        who, needed, limit = planned.shortages[0]
+    plan = make_plan(fit)
+    if plan.shortages:
+        who, needed, limit = plan.shortages[0]
         advice = "lower n_components, or"
         # memory grows with D, so the largest D that fits is found by bisection
         smaller = range(512, fit.n_components, 512)
@@ -114,14 +119,14 @@ def within_memory(plan: Callable[[PlannedFit], Plan], fit: PlannedFit) -> Plan:
             advice = f"lower n_components to {smaller[n_fitting - 1]:_} or"
         raise PlanError(
             f"{who} needs {human_bytes(needed)} (n_components={fit.n_components:_}, "
-            f"blocks of {planned.rows_per_block:_} rows) but has {human_bytes(limit)}; "
+            f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(limit)}; "
             f"{advice} give each process more memory"
         )
-    return planned
+    return plan
 
 
 def shortages_of(*processes: tuple[str, int, int | None]) -> list[tuple[str, int, int]]:
-    """Return the processes that need more bytes than they have, if that is known."""
+    """Return the processes that need more bytes than their limit; None is no limit."""
     return [
         (who, needed, limit)
         for who, needed, limit in processes
@@ -141,8 +146,9 @@ def plan_direct(fit: PlannedFit) -> Plan:
     one_set = _bytes_of_one_set(fit)
     statistics_bytes = one_set * sums.n_folds * sums.n_maps
 
-    # A pass: blocks are added in place to the sums of a run of blocks. Then a worker
-    # has three arrays at once: these, its total so far, and the sum of both.
+    # A pass: blocks are added in place to the sums of a run, consecutive blocks of one
+    # task. Then a worker has three arrays at once: these, its total so far, and the sum
+    # of both.
     pass_bytes = fit.process_bytes + _block_bytes(sizes, rows) + _tile_bytes(fit, rows)
     n_copies = 3 if machines.separate_client and n_blocks > 1 else 1
     limit = machines.memory_limit
@@ -164,8 +170,8 @@ def plan_direct(fit: PlannedFit) -> Plan:
     if client_limit is None:
         client_limit = limit
 
-    # Operations: each part computes the features again, and half of Z'Z is enough,
-    # since it is symmetric.
+    # Operations: each part computes the features again. Half of Z'Z is enough, since it
+    # is symmetric.
     feature_flops = n_parts * n_components * (sizes.n_features + sizes.n_targets + 1)
     gram_flops = n_components * n_components // 2
     n_kept = resuming.most_kept(
@@ -181,7 +187,7 @@ def plan_direct(fit: PlannedFit) -> Plan:
         n_blocks=n_blocks,
         rows_per_block=rows,
         tile_rows=min(specs.tile_rows(n_components), rows),
-        # one more, for the moments
+        # one reading more, to measure the columns
         bytes_read=(1 + n_parts) * n_samples * sizes.row_bytes,
         flops=2 * n_samples * sums.n_maps * (gram_flops + feature_flops),
         statistics_bytes=statistics_bytes,
@@ -198,17 +204,18 @@ def _bytes_of_one_set(fit: PlannedFit) -> int:
     """Return the bytes of the statistics of one fold and one feature map."""
     n_components = fit.n_components
     gram_numbers = layouts.TileLayout(n_components).size
-    # Z'Z is summed as whole numbers of one or two limbs; Z'[Y, 1] as `ExactSum`, which
-    # takes about six digits for each number. Limbs and digits have 8 bytes.
-    n_moments = n_components * (fit.sizes.n_targets + 1)
-    return 8 * n_limbs(fit.sizes.n_samples) * gram_numbers + 8 * 6 * n_moments
+    # Z'Z is summed as whole numbers of one or two limbs. Z'[Y, 1] is summed as
+    # `ExactSum`, which takes about six digits for each number. Limbs and digits have 8
+    # bytes.
+    n_cross_products = n_components * (fit.sizes.n_targets + 1)
+    return 8 * n_limbs(fit.sizes.n_samples) * gram_numbers + 8 * 6 * n_cross_products
 
 
 def _cell_bytes(fit: PlannedFit) -> int:
     """Return the bytes of a cell of Z'Z, for all folds and feature maps.
 
-    Cells are squares of Z'Z, see `layouts.CELL`; a part of the sums has whole ones, so
-    that each keeps the bits of one pass.
+    Cells are squares of Z'Z, see `layouts.CELL`. Parts of the sums are made of whole
+    cells, so that a cell's sum has the same bits whether there is one part or several.
     """
     n_numbers = layouts.cell_components(fit.n_components) ** 2
     n_sets = fit.sums.n_folds * fit.sums.n_maps
@@ -217,10 +224,11 @@ def _cell_bytes(fit: PlannedFit) -> int:
 
 def _block_bytes(sizes: Sizes, rows: int) -> int:
     chunk_rows = max(rows, min(sizes.chunk_rows, sizes.n_samples))
-    # of each number: float64 as read and standardised, then float32 with and without
-    # the rows of weight 0
+    # a number takes 24 bytes: float64 as read and as standardised, then float32 with
+    # and without the rows of weight 0
     n_numbers = rows * (sizes.n_features + sizes.n_targets + 1)
-    # a block as stored and as decoded, and the next one, which is read ahead
+    # three chunks: a block as stored and as decoded, and the next one, which is read
+    # ahead
     return 3 * chunk_rows * sizes.row_bytes + 24 * n_numbers
 
 
@@ -252,7 +260,8 @@ def _bytes_to_solve(fit: PlannedFit, one_set: int) -> int:
     n_matrices = 5  # the Gram, its copy, eigenvectors and two work arrays
     if is_one_alpha(sums.alpha):
         n_matrices = 2  # the Gram and its Cholesky factor
-    # statistics twice: room for totals and shorter copies that are made of them
+    # statistics twice: the totals, and the copies that the solver makes for fewer
+    # components or other folds
     needed = (
         fit.process_bytes
         + 2 * one_set * sums.n_folds * sums.n_maps
@@ -278,18 +287,25 @@ def _parts_for(n_bytes: int, room: int, cell_bytes: int) -> int:
     if n_bytes <= room or room <= cell_bytes:
         return 1
     n_parts = -(-n_bytes // (room - cell_bytes))
-    return n_parts if n_parts <= MAX_PARTS else 1
+    if n_parts > MAX_PARTS:
+        return 1
+    return n_parts
 
 
 def n_limbs(n_samples: int) -> int:
     """Return how many limbs, 64-bit integers, the sum of so many products needs."""
     # a product of features is at most 1, which is 2**FRACTION_BITS on the grid of the
     # sums
-    return 1 if n_samples <= 1 << (specs.LIMB_BITS - specs.FRACTION_BITS) else 2
+    most_in_one_limb = 1 << (specs.LIMB_BITS - specs.FRACTION_BITS)
+    return 1 if n_samples <= most_in_one_limb else 2
 
 
 def plan_on_engine(
-    dataset: blocks.Dataset, n_components: int, sums: Sums, *, engine: protocol.Engine
+    dataset: blocks.Dataset,
+    n_components: int,
+    sums: SumOptions,
+    *,
+    engine: protocol.Engine,
 ) -> Plan:
     """Plan a fit on an engine's machines; see `plan_fit`."""
     return plan_fit(
@@ -306,16 +322,16 @@ def plan_readings(
     n_folds: int,
     features: str | nystrom.Nystrom = "fourier",
 ) -> tuple[int, int]:
-    """Share out feature maps among as few readings of the data as memory allows.
+    """Divide feature maps among as few readings of the data as memory allows.
 
     Returns how many maps share a reading, and the passes of a reading: more than 1 if a
     worker lacks memory for the sums of a single map. Raises PlanError if memory is too
     small for a single map.
     """
     for n_readings in range(1, n_maps + 1):
-        # equal batches: a last reading for one map would cost as much as others
+        # equal batches, since a last reading for a single map would cost as much
         n_at_once = -(-n_maps // n_readings)
-        sums = Sums(
+        sums = SumOptions(
             alpha="cv",
             features=features,
             n_folds=n_folds,

@@ -32,8 +32,8 @@ from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike, frozen
 class LinearModel:
     """The state of a predicting pass: f(x) = z(x)'·coefficients + intercept.
 
-    Passes compute features u before their scaling and whitening. These are linear, so
-    `raw_coefficients` take them over: f(x) = u(x)'·raw_coefficients + intercept.
+    Passes compute raw features u, before scaling and whitening. Both steps are linear,
+    so `raw_coefficients` include them: f(x) = u(x)'·raw_coefficients + intercept.
     """
 
     feature_map: maps.FeatureMap
@@ -44,7 +44,8 @@ class LinearModel:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        # once, and sent to workers: with a whitened map it takes D³ operations
+        # computed once here and sent to workers, since a whitened map takes D³
+        # operations
         object.__setattr__(
             self,
             "raw_coefficients",
@@ -55,8 +56,8 @@ class LinearModel:
 def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
     """Return predictions of shape (n_samples, n_targets).
 
-    O(n_samples · n_components · n_features). Memory has one stripe of Z (some of its
-    components) at a time.
+    O(n_samples · n_components · n_features). Each thread has one stripe of Z (some of
+    its components, for a tile of rows) in memory.
 
     Raises DataError if X has another number of columns, contains NaN or infinity, or is
     so large that features overflow.
@@ -71,7 +72,7 @@ def predict_rows(rows: Rows, model: LinearModel) -> FloatArray:
     def predict(start: int) -> None:
         tile = X[start : start + height]
         stripe = np.empty((max(stop - first for first, stop in stripes), len(tile)))
-        # stripes are added in their order, within one thread: the bits depend on D and
+        # one thread adds the stripes in their order, so that the bits depend on D and
         # the tile's rows alone
         total = np.zeros((len(coefficients), len(tile)))
         for first, stop in stripes:
@@ -98,13 +99,13 @@ def check_predictions(
         )
 
 
-#: Seconds of writing, above which the rows that a stopped job wrote are kept for one
-#: that does the same.
+#: Rows that a stopped job wrote are kept for another run of the same job if writing
+#: them took so many seconds.
 WORTH_KEEPING_S = 5.0
 
 
 def layout_of(dataset: Dataset, **arrays: Any) -> outputs.Layout:
-    """Return a layout with a chunk for each block, so that no tasks share a chunk."""
+    """Return a layout with a chunk for each block, so that no two tasks share one."""
     return outputs.Layout(
         dataset.n_samples, row_passes.blocks_of(dataset)[0].n_samples, **arrays
     )
@@ -125,19 +126,21 @@ def write_output[S](
 ) -> outputs.StagedOutput:
     """Apply a function to each block's rows, and write the results to a new output.
 
-    If the rows have ids, these are written next to them as `id`. An error discards the
-    output. With a ledger the written rows stay instead, for a job that does the same,
-    if writing took `WORTH_KEEPING_S` or went on from such rows. If the rows are cells
-    of a grid, which is read in pieces of whole chunks, the results are variables on
-    that grid.
+    If the rows have ids, these are written next to the results as `id`. If the rows are
+    cells of a grid, which is read in pieces of whole chunks, the results are variables
+    on that grid.
+
+    An error discards the output. If the engine has a ledger, the store of unfinished
+    jobs, the written rows stay for another run of the same job: if writing took
+    `WORTH_KEEPING_S`, or if this run went on from such rows.
 
     With `publish` the output is finished, with `attributes`, and appears at `url`.
     Without it the caller finishes or discards it.
     """
     blocks = row_passes.blocks_of(dataset)
     if isinstance(labelled.source_of(dataset), GridDataset):
-        # whole pieces of the grid, however many rows they have, since a piece is
-        # written at once
+        # blocks are whole pieces of the grid, however many rows these have, since a
+        # piece is written at once
         blocks = row_passes.blocks_of(dataset, max_rows=dataset.n_samples)
         compute = partial(_with_cells, compute=compute, layout=layout)
     task = BlockTask(dataset, compute)
@@ -199,7 +202,7 @@ def _with_cells[S](
     compute: Callable[[Rows, S], AnyArray],
     layout: outputs.Layout,
 ) -> AnyArray:
-    """Return the results of a piece's rows, each with the index of its cell there."""
+    """Return the results of a piece's rows, each with its cell's index in the piece."""
     values = np.empty(rows.block.n_samples, grids.fields_of(layout))
     values["cell"] = rows.cells
     for name, part in layout.split(compute(rows, state)).items():
@@ -216,7 +219,7 @@ def rows_in_memory[S](
     label: str,
 ) -> AnyArray:
     """Apply a function to each block's rows, and return the results as one array."""
-    # the "sum" of `RowParts` is their union: no numbers are added
+    # `+` of `RowParts` joins them: no numbers are added
     part_of = partial(_part_of, compute=compute)
     return row_passes.sum_rows(
         dataset, part_of, state, engine=engine, label=label

@@ -2,7 +2,7 @@
 
 A dataset goes in; a `PreparedDataset` comes out, which every later step of a fit
 takes. Measuring takes a cheap pass of its own, because features depend on the columns'
-means and deviations.
+means and standard deviations.
 """
 
 from dataclasses import field
@@ -23,18 +23,17 @@ class PreparedDataset:
     """A dataset whose columns were measured: the start of every fit."""
 
     dataset: blocks.Dataset
-    #: Of the columns.
+    #: Means, deviations and extremes of the columns.
     moments: Moments
     #: Transforms the inputs before features are made; None leaves them as they are.
     standardizer: maps.Standardizer | None
     #: Runs the passes.
     engine: protocol.Engine
-    #: The option that gave the standardizer.
+    #: The option that decided the standardizer.
     standardize: bool | str = True
     #: What weights mean; see `RidgeOptions`.
     sample_weight_kind: str = "precision"
-
-    #: Of the columns of categories.
+    #: The levels of each column of categories, by the column's number.
     levels: Levels = field(default_factory=dict)
 
     @property
@@ -68,7 +67,10 @@ class PreparedDataset:
     def accumulation(
         self, feature_map: maps.FeatureMap, *, with_targets: bool = True
     ) -> accumulate.Accumulation:
-        """Return what a pass over the dataset sums up for a feature map."""
+        """Return the state of a pass that sums up a feature map over the dataset.
+
+        Its spec is the grid on which sums are exact.
+        """
         spec = passes.statistics_spec(
             self.dataset,
             feature_map,
@@ -127,10 +129,11 @@ def describe_dataset(dataset: blocks.Dataset) -> Facts:
         if name is not None:
             facts["data_id"] = name
     n_samples = dataset.n_samples
-    # versions record digests of those that they only appended to, which need no reading
+    # A version records digests of earlier versions that it only appended rows to;
+    # reading a record is cheaper than reading the rows.
     prefix = dataset.recorded_prefix(n_samples) or dataset.prefix_fingerprint(n_samples)
     if prefix is not None:
-        # by it an update recognises these rows at the start of data that grew
+        # an update recognises these rows by it, at the start of data that grew
         facts["prefix_fingerprint"] = prefix
     attributes = dataset.attributes
     if columns.TIME_COLUMN in attributes:
@@ -142,11 +145,11 @@ def describe_dataset(dataset: blocks.Dataset) -> Facts:
         facts["data_table"] = table
     recipe = attributes.get("recipe")
     if recipe is not None:
-        # It makes inputs of the model from tables. Notes name the files of these rows,
-        # which no model needs.
+        # The recipe turns a table's columns into the model's inputs. Its notes name the
+        # files of these rows, which no model needs.
         facts["recipe"] = {**recipe, "notes": {}}
         if "target_names" in attributes:
-            # in the table, labels included
+            # their names in the table, also of a column of labels
             facts["target_columns"] = attributes["target_names"]
     if dataset.feature_names is not None:
         facts["feature_names"] = list(dataset.feature_names)

@@ -1,4 +1,4 @@
-"""What a plan is made of: sizes of the data, machines, and which sums a fit makes.
+"""The inputs of a plan: sizes of the data, machines, and which sums a fit makes.
 
 Datasets, engines and options go in; plain numbers come out, so that planning is
 arithmetic, and a fit can be planned for data and machines that are not there yet.
@@ -32,9 +32,9 @@ class Sizes:
     chunk_rows: int
     #: Bytes of one number of X.
     itemsize: int = 4
-    #: Whether rows come in pieces, as those of a grid do, which are always read whole.
+    #: Whether rows come in pieces that are always read whole, as a grid's do.
     in_pieces: bool = False
-    #: Of all columns of categories.
+    #: Number of levels, over all columns of categories.
     n_levels: int = 0
 
     @classmethod
@@ -91,7 +91,7 @@ class Machines:
     def of(cls, engine: protocol.Engine) -> Self:
         here = machine.available_memory()
         return cls(
-            # a cluster may still wait for its first worker
+            # a cluster may still wait for its first worker, and have none
             n_workers=max(1, engine.n_workers),
             n_threads=engine.n_threads,
             separate_client=not engine.is_in_process,
@@ -101,8 +101,8 @@ class Machines:
 
 
 @frozen(kw_only=True)
-class Sums:
-    """Which sums a fit makes of the rows, and how they are solved."""
+class SumOptions:
+    """Which sums a fit makes from the rows, and how it solves them."""
 
     #: One number takes a Cholesky factorisation, anything else eigenvectors.
     alpha: Alpha = "auto"
@@ -110,9 +110,9 @@ class Sums:
     features: str | nystrom.Nystrom = "fourier"
     #: Folds that are summed separately, for cross-validation; 1 for none.
     n_folds: int = 1
-    #: Feature maps that one reading of the data is summed up for.
+    #: Feature maps whose sums one reading of the data makes.
     n_maps: int = 1
-    #: Whether sums too large for a worker may be made in several readings.
+    #: Whether several readings may make the sums if they are too large for a worker.
     in_parts: bool = False
 
     @classmethod
@@ -120,6 +120,7 @@ class Sums:
         """Return the sums of a regression, for its most costly kind of features."""
         return cls(
             alpha=options.alpha,
+            # `kinds` has the most costly one last
             features=options.kinds[-1],
             n_folds=n_folds,
             in_parts=True,
@@ -128,7 +129,7 @@ class Sums:
     @property
     def whitened(self) -> bool:
         """Whether features are Nyström's."""
-        return feature_options.find_features(self.features) is not None
+        return feature_options.find_nystrom(self.features) is not None
 
 
 @frozen
@@ -138,13 +139,17 @@ class PlannedFit:
     sizes: Sizes
     n_components: int
     machines: Machines
-    sums: Sums = field(default_factory=Sums)
+    sums: SumOptions = field(default_factory=SumOptions)
 
     @property
     def process_bytes(self) -> int:
-        """Bytes of a process before it has rows, with the angles of levels."""
-        if self.sums.whitened:  # which have no angles
+        """Bytes of a process before it has rows.
+
+        They include the tables of angles that Fourier features have for levels of
+        categories, see `features.levels`.
+        """
+        if self.sums.whitened:  # Nyström features have no such tables
             return PROCESS_BYTES
-        # half as many frequencies as components, of four bytes
+        # an angle of four bytes per frequency, of which there are n_components / 2
         angle_bytes = 2 * self.n_components * self.sizes.n_levels
         return PROCESS_BYTES + self.sums.n_maps * angle_bytes

@@ -1,9 +1,9 @@
 """Plan a regression with the solver that suits it: direct, or conjugate gradients.
 
 A fit to plan and the options go in; the plan of one solver comes out, with the reason
-for it. Direct solutions need the sums of Z'Z, which memory may not hold. Conjugate
-gradients do without them, but then a model has no statistics, which standard deviations
-and updates need.
+for it. Direct solutions need Z'Z, the sum of products of all features, and memory may
+not hold it. Conjugate gradients (pcg) do without it, but then the model has no
+statistics, which standard deviations and updates need.
 """
 
 from dataclasses import replace
@@ -12,20 +12,20 @@ from rff_dist.data import blocks
 from rff_dist.errors import PlanError
 from rff_dist.fitting.options import RidgeOptions, is_one_alpha
 from rff_dist.fitting.plan import Plan, plan_direct, plan_fit, within_memory
-from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.numerics import conjugate_gradients
 from rff_dist.statistics import gram_products
 
-# The rank of the sketch that preconditions conjugate gradients, and their steps; both
-# depend on the data.
+# The rank of the sketch that preconditions conjugate gradients, and the number of their
+# steps. The real ones depend on the data.
 ASSUMED_RANK = 512
 ASSUMED_STEPS = 40
-# Share of the planned cost of Z'Z and its factorisation, below which "auto" iterates
-# and goes without statistics. It is far below 1 because at D = 4,096 iterating took 9
-# to 20 times as long as products of bytes were planned to.
+# "auto" iterates, and goes without statistics, if that is planned to cost less than
+# this share of Z'Z and its factorisation. It is far below 1 because at D = 4,096
+# iterating took 9 to 20 times as long as products of bytes were planned to.
 WORTH_ITERATING = 0.25
-# of an operation on bytes, in which fixed-point features are multiplied; one in float64
-# costs 1
+# Cost of an operation on bytes, relative to one in float64; fixed-point features are
+# multiplied as bytes.
 BYTES_COST = 0.2
 
 
@@ -42,10 +42,10 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     sizes = fit.sizes
     n_components = fit.n_components
     n_targets = sizes.n_targets
-    # Blocks are cut and read as for sums of Z'Z, which one component makes negligible.
-    # Everything else in memory grows with the real number: the angles of levels here,
-    # tiles and columns below.
-    one_component = replace(fit, n_components=1, sums=Sums(alpha=1.0))
+    # Blocks are cut and read as for sums of Z'Z. With one component that plan's Z'Z is
+    # negligible. Everything else in memory grows with the real number of components:
+    # the angles of levels here, tiles and columns below.
+    one_component = replace(fit, n_components=1, sums=SumOptions(alpha=1.0))
     plan_without_sums = plan_direct(one_component)
     angle_bytes = fit.process_bytes - one_component.process_bytes
 
@@ -57,7 +57,7 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     operations = gram_products.COLUMN_OPERATIONS * rank
     operations += gram_products.FEATURE_OPERATIONS * n_sketches
     operations += ASSUMED_STEPS * gram_products.pass_operations(n_targets)
-    # 2 more: the moments of the columns, and features times targets
+    # 2 more passes: one measures the columns, one multiplies features by targets
     n_passes = 2 + n_sketches + ASSUMED_STEPS
     columns_bytes = 8 * n_components * min(sketch_columns, rank)
     bytes_of_steps = ASSUMED_STEPS * 8 * n_components * n_targets
@@ -71,8 +71,8 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
         gram_products.tile_height(n_components, sketch_columns),
     )
     tile_bytes = 8 * n_components * height * fit.machines.n_threads
-    # of the sums: a run's, a worker's total so far, and the sum of both; next to the
-    # columns that are multiplied
+    # Three copies of the sums on a worker: a run's, the worker's total so far, and the
+    # sum of both. The columns that are multiplied come in addition.
     n_copies = 3 if fit.machines.separate_client else 1
     pass_bytes = plan_without_sums.worker_bytes + angle_bytes + tile_bytes
     pass_bytes += columns_bytes * (n_copies + 1)
@@ -133,8 +133,8 @@ def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
         return replace(iterating, reason=f"memory does not hold Z'Z: {error}")
     is_fixed_point = not fit.sums.whitened and options.precision == "standard"
     cost = BYTES_COST if is_fixed_point else 1.0
-    factoring = fit.n_components**3 / 3  # operations of a Cholesky factorisation
-    ratio = iterating.flops / (summing.flops * cost + factoring)
+    factorisation_flops = fit.n_components**3 / 3
+    ratio = iterating.flops / (summing.flops * cost + factorisation_flops)
     is_worth_it = ratio < WORTH_ITERATING and not iterating.shortages
     return replace(
         iterating if is_worth_it else summing,
@@ -154,7 +154,7 @@ def plan_regression(
     machines: Machines,
 ) -> Plan:
     """Plan a fit with the solver that the options ask for; see `choose_solver`."""
-    sums = Sums.of(options, n_folds)
+    sums = SumOptions.of(options, n_folds)
     return choose_solver(
         PlannedFit(Sizes.of(dataset), n_components, machines, sums), options
     )

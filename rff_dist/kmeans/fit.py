@@ -148,7 +148,7 @@ def check_plan(
         space = shapes.largest_space(space, lloyd)
     check_fits(dataset, space.width, lloyd, engine=engine)
     if space.n_principal is not None:
-        sums = sizes.Sums(features=space.features)
+        sums = sizes.SumOptions(features=space.features)
         plan.plan_on_engine(dataset, space.n_components, sums, engine=engine)
 
 

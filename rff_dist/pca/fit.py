@@ -124,7 +124,7 @@ def fit_components(
     plan.plan_on_engine(
         source,
         features.n_components,
-        sizes.Sums(features=features.features),
+        sizes.SumOptions(features=features.features),
         engine=engine,
     )
     prepared = prepare.prepare(

@@ -144,7 +144,7 @@ def codes_between(levels: Levels, wanted: Levels) -> Mapping[int, FloatArray]:
         n_common = min(len(texts), len(wanted[column]))
         if texts[:n_common] != wanted[column][:n_common]:
             differing[column] = texts
-    return feature_levels.codes_of(differing, wanted)
+    return feature_levels.code_changes(differing, wanted)
 
 
 def recode(codes: Mapping[int, FloatArray], rows: blocks.Rows) -> blocks.Rows:

@@ -1,8 +1,8 @@
 """Candidates of a fit: kernels, length scales and kinds of features, and their maps.
 
-A user's kernels and length scales go in; candidates come out, each once, and `Draws`
-draws their feature maps for a dataset. Candidates share what several of them need, such
-as median distances and tuned length scales, so that each is computed once.
+A user's kernels and length scales go in; candidates come out, without repeats, and
+`Draws` draws their feature maps for a dataset. Median distances and tuned length scales
+serve several candidates, so `Draws` computes each once.
 """
 
 import re
@@ -55,11 +55,11 @@ DEFAULT_LENGTH_SCALES: tuple[ScaleChoice, ...] = tuple(
 )
 
 
-# A tuned kernel loses the parts whose functions have less than this share of the
-# variance. Their weights would not tell: a part with a wide length scale has a large
-# weight, but barely varies.
+# Parts whose functions have less than this share of the variance are removed from a
+# tuned kernel. Weights would not tell which: a part with a wide length scale may have a
+# large weight, but barely varies.
 SMALLEST_PART = 0.003
-# It also loses parts with less than this share of the weight. If an almost constant
+# Parts with less than this share of the weight are removed too. If an almost constant
 # part has nearly all of it, the rounding of Z'Z hides small ones: on 600 rows, with a
 # part of weight 8e-5, cross-validated squared errors were 0.007 with the exact kernel
 # but 0.133 with features.
@@ -108,8 +108,9 @@ class Candidate:
 def read_length_scale(value: Any) -> ScaleChoice:
     """Read one of several length scales as a user gives it.
 
-    It has numbers, or text: "0.5x" is a multiple of the median distance, "median" is
-    "1x", and "evidence" tunes one length scale per column. None keeps the kernel's own.
+    It is a number, numbers, or a text: "0.5x" is a multiple of the median distance,
+    "median" is "1x", and "evidence" tunes one length scale per column. None keeps the
+    kernel's own.
     """
     if value is None or isinstance(value, TimesMedian):
         return value
@@ -133,9 +134,9 @@ def make_candidates(
 ) -> list[Candidate]:
     """Combine every kernel with every length scale.
 
-    A kernel that takes no length scale stays as it is. A kernel's own is replaced; in
-    sums and products, parts keep theirs. For texts see `find_kernel` and
-    `read_length_scale`.
+    A kernel that takes no length scale stays as it is. A single kernel's own length
+    scale is replaced; parts of sums and products keep theirs. `find_kernel` and
+    `read_length_scale` read texts.
 
     By default length scales are ¼, ½, 1, 2 and 4 times the median distance. On six UCI
     data sets with Gaussian, Matérn-3/2 and Matérn-1/2 kernels (6,000 rows, D = 384) the
@@ -156,14 +157,14 @@ def make_candidates(
         )
     candidates: list[Candidate] = []
     for kernel in map(names.find_kernel, kernels):
-        of_kernel = scales
+        kernel_scales = scales
         if not isinstance(kernel, stationary.Stationary):
-            # parts take one, but the evidence tunes one kernel alone
-            of_kernel = [None]
+            kernel_scales = [None]
             if stationary.parts_without_length_scale(kernel):
-                without = [scale for scale in scales if scale != "evidence"]
-                of_kernel = without or [None]
-        candidates += [Candidate(kernel, scale) for scale in of_kernel]
+                # the evidence tunes single kernels only, no sums or products
+                untuned = [scale for scale in scales if scale != "evidence"]
+                kernel_scales = untuned or [None]
+        candidates += [Candidate(kernel, scale) for scale in kernel_scales]
     return list(dict.fromkeys(candidates))
 
 
@@ -172,14 +173,15 @@ def check_candidates(
 ) -> None:
     """Check that there are candidates, and that each suits the columns and the design.
 
-    Raises InvalidParameterError if there is none, or one does not.
+    Raises InvalidParameterError if there is none, or one does not suit them.
     """
     if not candidates:
         raise InvalidParameterError(
             "there is no candidate to compare; expected at least 1"
         )
     design = options.design
-    is_fourier = feature_options.find_features(options.kinds[0]) is None
+    # the first kind is that of candidates without a kind
+    is_fourier = feature_options.find_nystrom(options.kinds[0]) is None
     if design != "auto" and not is_fourier:
         raise InvalidParameterError(
             f"`design` is {design!r}, but Nyström features have none; leave it out"
@@ -196,10 +198,10 @@ def check_candidates(
 
 
 class Draws:
-    """Draws candidates' feature maps for one dataset, and shares what several need.
+    """Draws candidates' feature maps for one dataset.
 
-    The options give design, map and seed, and the kind of features of candidates
-    without one. Length scales are tuned on rows that the folds never validate on.
+    The options decide design, map and seed, and the kind of features for candidates
+    without a kind. Length scales are tuned on rows that the folds never validate on.
     """
 
     def __init__(
@@ -238,8 +240,8 @@ class Draws:
     def _kernel_and_dataset(
         self, candidate: Candidate
     ) -> tuple[base.Kernel, prepare.PreparedDataset]:
-        """Return a candidate's kernel with numbers as length scales, and the dataset
-        that it is for: with mapped columns if the candidate has `mapped`.
+        """Return a candidate's kernel with numbers as length scales, and the dataset,
+        whose columns are mapped if the candidate is `mapped`.
         """
         if candidate.length_scale == "evidence":
             key = candidate.kernel, candidate.mapped
@@ -292,7 +294,8 @@ class Draws:
                 inputs, kernel, self._tuning, folds=folds, report=report
             ).kernel
         if isinstance(tuned, Additive):
-            # parts that matter little take time, and columns alone have exact effects
+            # Parts that matter little cost time. Without them a column may be left in a
+            # single part, and then has an exact effect.
             inputs = prepared.inputs(seed)
             X, _, _ = samples.sample_rows(inputs.dataset, seed, n_rows=ROWS_OF_PARTS)
             rows = np.asarray(inputs.prepare(X), np.float64)
@@ -303,7 +306,9 @@ class Draws:
 def draw_candidates(
     draws: Draws, candidates: Sequence[Candidate], widths: Sequence[int]
 ) -> list[FeatureMap]:
-    """Draw every candidate's feature map at the largest of `widths`, all with one seed.
+    """Draw every candidate's feature map at the last of the ascending `widths`.
+
+    All have the same seed.
 
     Raises InvalidParameterError if a parameter is out of range, or a map has no smaller
     draws for the other widths.
@@ -312,6 +317,6 @@ def draw_candidates(
     for feature_map in maps:
         for width in widths:
             if width < feature_map.n_components:
-                # fails here, before the data are read, if it has no smaller draws
+                # raises here, before the data are read, if it has no smaller draws
                 draw.shortened(feature_map, width)
     return maps

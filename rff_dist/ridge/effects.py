@@ -222,7 +222,7 @@ def _rows_of_effect(
         values = np.asarray(values, np.float64)
     else:
         base = np.arange(len(texts), dtype=np.float64)
-        (code_of,) = levels.codes_of(
+        (code_of,) = levels.code_changes(
             {0: tuple(np.asarray(values, str).tolist())}, {0: texts}
         ).values()
         values = code_of[:-1]

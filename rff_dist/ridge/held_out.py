@@ -1,9 +1,9 @@
 """Errors of held-out rows, and prediction intervals by them (conformal prediction).
 
-Rows and the sums of each fold go in; `HeldOutScores` come out, whose `quantile` times
-the typical error near a row is the half width of its interval. Errors of rows that a
-model was trained on would be too small, and one width for all rows too wide for some
-and too narrow for others.
+Rows and the sums of each fold go in; `HeldOutScores` come out. Their `quantile` times
+the typical error near a row is the half width of the row's interval. Errors of rows
+that a model was trained on would be too small, and one width for all rows too wide for
+some and too narrow for others.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from rff_dist.typing import (
 
 # A row's score is |y − f₋(x)| / s₋(x), where f₋ is the model that was trained without
 # the row's fold, and s₋(x) the size of errors near x, fitted without that fold too. The
-# interval with coverage c is f(x) ± q·s(x), where f is of all rows, s of all that are
-# held out, and q the ⌈(n + 1)·c⌉-th smallest of n scores: the K-fold form of the
-# jackknife interval, with the rank of split conformal prediction.
+# interval with coverage c is f(x) ± q·s(x), where f is trained on all rows, s on all
+# held-out rows, and q is the ⌈(n + 1)·c⌉-th smallest of n scores: the K-fold form of
+# the jackknife interval, with the rank of split conformal prediction.
 #
 # If each f₋ and s₋ were equal to f and s, a new row that is exchangeable with these
 # would be inside with probability c or more, whatever the noise. Fits of fewer rows are
@@ -52,14 +52,15 @@ from rff_dist.typing import (
 # right-hand side is new: Z'Z is known. A constant factor in s does not matter, and √s
 # is kept between a tenth and ten times its mean, so that no row has an absurd width.
 # Square roots have a variance wherever errors have a mean, so that a few outliers do
-# not decide them. s₋ has features of all rows, and errors of other folds alone. These
-# are of models that saw the row; but one row of many changes them only by its leverage.
+# not decide them. s₋ has features of all rows, and errors of other folds alone. Those
+# errors come from models that were trained on the row, which changes them only by its
+# leverage, a small one if rows are many.
 #
-# Of few rows that leverage is large: Z'Z has the row, but the roots of s₋ lack it, so
+# With few rows that leverage is large: Z'Z has the row, but the roots of s₋ lack it, so
 # that s₋ is drawn to the mean, and fits of fewer rows are worse. So up to 2,048 rows f₋
-# and s₋ are without the row alone. Of four splits, 94.7 % of airfoil's new rows were in
-# intervals of 90 % by folds, and 92.9 % by rows; 94.9 and 93.3 % of pendulum's, 94.6
-# and 91.7 % of housing's.
+# and s₋ leave out the row alone, not its fold. In four splits, 94.7 % of airfoil's new
+# rows were in intervals of 90 % by folds, and 92.9 % by rows; 94.9 and 93.3 % of
+# pendulum's, 94.6 and 91.7 % of housing's.
 #
 # Vovk, Gammerman & Shafer (2005), Algorithmic Learning in a Random World, section 4.1;
 # Vovk (2015), Cross-conformal predictors, Annals of Mathematics and Artificial
@@ -69,14 +70,15 @@ from rff_dist.typing import (
 # & Tibshirani (2021), Predictive inference with the jackknife+, Annals of Statistics
 # 49.
 
-#: Rows that are scored at most: a share of 90 % is then known to 0.25 %.
+#: The most rows that are scored: a share of 90 % is then known to 0.25 %.
 MOST_ROWS = 2**14
 # Scores are counted in bins, because counts are integers, which add up to the same bits
 # in any order. A quantile is its bin's upper edge: up to 1.1 % too large, never too
 # small.
 BINS_PER_OCTAVE = 64  # a bin ends 2^(1/64) = 1.011 times above its start
 OCTAVES = 32  # on either side of 1
-# of a target's standard deviation; smaller errors count as this when √s is fitted
+# Share of a target's standard deviation. Smaller errors count as this when √s is
+# fitted: 0 would give a row an interval without width.
 SMALLEST = 2.0**-32
 # √s is at most so many times its mean, and at least its mean divided by this
 REACH = 10.0
@@ -130,7 +132,7 @@ def score_folds(
     targets or groups are missing.
     """
     if len(models.held_out_folds) < 2:
-        return None  # s of a fold is fitted to the errors of others
+        return None  # s₋ is fitted to the errors of other folds, and there are none
     deviations = statistics.total().target_deviations()
     member = accumulate.Accumulation(
         models.linear.feature_map,
@@ -211,9 +213,9 @@ def _with_roots(
 
 @frozen(eq=False)
 class _Errors:
-    """|y − f₋| of a block."""
+    """The errors |y − f₋| of a block."""
 
-    #: Of the rows that count, shape (n_counted, n_targets).
+    #: Errors of the rows that count, shape (n_counted, n_targets).
     values: FloatArray
     is_counted: BoolArray
     #: All rows, with the roots of the errors in place of y.
@@ -236,9 +238,9 @@ def fit_spread(
 ) -> tuple[SpreadModel, FoldModels]:
     """Fit √s to the roots of all held-out rows, and without the roots of each fold.
 
-    If `models` leave out single rows, √s₋ is without each row's. `statistics` are those
-    of `_with_roots`. All fits share their Gram, that of all rows but those of folds
-    that are never held out, and so one Cholesky factor. With a Gram and a factor for
+    If `models` leave out single rows, √s₋ lacks the row's own root instead.
+    `statistics` come from `_with_roots`. All fits share one Gram, of the rows of all
+    folds that are held out, and so one Cholesky factor. With a Gram and a factor for
     each fold, holding out 1,353 rows took 3.0 instead of 2.3 seconds of the 13 of a
     default fit.
     """
@@ -253,7 +255,7 @@ def fit_spread(
             rest_means = rest.target_means()
             centred = np.reshape(rest.Zty(), equations.moments.shape)
             centred = centred - np.outer(rest.Zt1(), rest_means)
-            # as if there were as many roots as rows in the Gram
+            # scaled up to the weight of the rows in the Gram
             moments.append(centred * (total.sum_of_weights / rest.sum_of_weights))
             means.append(rest_means)
     equations = replace(
@@ -265,7 +267,7 @@ def fit_spread(
     alpha = prior_alpha(equations)
     solved = cholesky.solve_cholesky(equations, alpha, overwrite_gram=True)
 
-    # the first columns are of all roots, those behind without the roots of each fold
+    # the first columns have all roots, the later ones lack the roots of one fold each
     n_targets = len(means[0])
     coefficients = solved.coefficients
     intercept = solved.intercept
@@ -304,8 +306,8 @@ def prior_alpha(equations: solution.NormalEquations) -> float:
     """Return the alpha by which a function varies as much as its noise, a priori.
 
     It is the mean of ‖z − z̄‖²: coefficients of variance σ²/alpha then give values of
-    variance σ². Features that are all constant need no penalty. Raises SolveError if
-    the mean has no digits left.
+    variance σ². It is 1 if all features are constant, since any penalty will do. Raises
+    SolveError if the mean has no digits left.
     """
     alpha = float(np.trace(equations.gram)) / equations.n_samples
     if alpha < 0:
@@ -318,10 +320,13 @@ def prior_alpha(equations: solution.NormalEquations) -> float:
 
 @frozen(eq=False)
 class ScoringModels:
-    """The state of a pass that counts scores: f₋, √s₋ and the bounds of √s."""
+    """The state of a pass that counts scores."""
 
+    #: f₋
     means: FoldModels
+    #: √s₋
     roots: FoldModels
+    #: √s₋ is clipped to these, see `SpreadModel`.
     bounds: FloatArray
     #: See `Residuals`.
     smallest: FloatArray
@@ -332,10 +337,11 @@ class ScoringModels:
 def score_rows(rows: blocks.Rows, models: ScoringModels) -> IntArray:
     """Count the scores of a block: see `HeldOutScores.counts`.
 
-    A row counts once, or as many times as its weight repeats it; see
-    `predict_held_out` for rows that do not count, and errors.
+    A row counts once, or as many times as its weight repeats it. `predict_held_out`
+    says which rows do not count, and what is raised.
     """
     errors = _errors(rows, models.means, models.smallest)
+    # models that leave out single rows subtract the row's own root, its y here
     roots = predict_held_out(errors.rows, models.roots).predictions
     with np.errstate(over="ignore"):
         scores = errors.values / np.square(np.clip(roots, *models.bounds))

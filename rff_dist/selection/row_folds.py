@@ -66,6 +66,7 @@ def cross_validate_rows(
             train: BoolArray, test: BoolArray
         ) -> tuple[FloatArray, FloatArray]:
             squares, degrees = rows.hold_out(train, test, gram, grid, floor=floor)
+            # degrees of freedom per row trained on are the mean leverage
             n_trained_on = weights[train].sum() if frequency_weights else train.sum()
             return squares, degrees / n_trained_on
 
@@ -100,26 +101,26 @@ def leave_out_each(
     """Return each row's squared errors by ridge on the others, for each alpha.
 
     Their shape is (n_alphas, n_targets, n_samples): `cv_results_` of
-    `sklearn.linear_model.RidgeCV(alphas, store_cv_results=True)`, axes reversed. They
-    are infinite if the other rows do not determine a row, up to rounding, and 0 for
-    rows without weight. If weights repeat rows, one copy is left out. O(n_samples ·
-    n_components · k), where k is the smaller of the two.
+    `sklearn.linear_model.RidgeCV(alphas, store_cv_results=True)`, axes reversed. An
+    error is infinite if the other rows do not determine the row's prediction, up to
+    rounding, and 0 for a row without weight. If weights repeat rows, one copy is left
+    out. O(n_samples · n_components · k), where k is the smaller of the two.
     """
     counted = np.ones(len(Z), bool) if weights is None else weights > 0
     weights = np.ones(len(Z)) if weights is None else weights[counted]
     centred = _CentredRows.of(
         Z[counted], y[counted], weights, fit_intercept=fit_intercept
     )
-    # threads of decompositions of up to 512 components wait for each other: next to
-    # other work 0.4 s for 0.03
+    # several threads of decompositions of up to 512 components wait for each other: 0.4
+    # s next to other work, where one thread takes 0.03 s
     with machine.single_threaded_blas():
         hat = centred.hat_matrix()
         U = hat.vectors
         unfitted = alphas[:, np.newaxis] / (hat.eigenvalues + alphas[:, np.newaxis])
         # 1 − h of each alpha and row, the diagonal of I − H; shape (n_alphas, n_rows)
-        complement = hat.rest + unfitted @ np.square(U).T
+        complement = hat.c_diagonal + unfitted @ np.square(U).T
         within = U @ (unfitted[:, :, np.newaxis] * (U.T @ centred.targets))
-        missed = hat.outside + within
+        missed = hat.c_times_y + within
     if frequency_weights:
         # the copies of a row share its h, and one of them is left out
         complement = 1.0 - (1.0 - complement) / weights
@@ -136,8 +137,8 @@ def leave_out_each(
 class _HatMatrix:
     """H of rows times the roots of their weights: I − H = U·diag(α/(λ + α))·U' + C.
 
-    C projects on the space that neither features nor an intercept reach; it is 0 with
-    as many components as rows.
+    C projects on the directions that neither features nor an intercept reach; it is 0
+    if there are as many components as rows.
     """
 
     #: U, shape (n_samples, rank).
@@ -145,9 +146,9 @@ class _HatMatrix:
     #: λ
     eigenvalues: FloatArray
     #: The diagonal of C, shape (n_samples,).
-    rest: FloatArray
+    c_diagonal: FloatArray
     #: C·y, shape (n_samples, n_targets).
-    outside: FloatArray
+    c_times_y: FloatArray
 
 
 @frozen(eq=False)
@@ -210,7 +211,7 @@ class _CentredRows:
         """Predict some rows by ridge on others; see `Tridiagonal`.
 
         `train` and `test` are masks of rows. Penalties below the rounding error `floor`
-        of the Gram count as that. Returns weighted sums of squared errors, shape
+        of the Gram are raised to it. Returns weighted sums of squared errors, shape
         (n_alphas, n_targets), and degrees of freedom, shape (n_alphas,).
         """
         # masks rather than copies of all features of these rows
@@ -231,7 +232,8 @@ class _CentredRows:
         penalties = np.maximum(alphas, floor + max(0.0, -float(eigenvalues[0])))
         moments = form.rotate(system.moments, transposed=True)
         solved = form.solve_path(moments, penalties)
-        # alphas are fewer than the rows of most folds
+        # rotate solutions rather than held-out rows: alphas are fewer than most folds'
+        # rows
         solutions = form.rotate(solved.reshape(len(solved), -1), transposed=False)
         predicted = (system.held_out @ solutions).reshape(-1, *solved.shape[1:])
         missed = predicted - targets[test][:, np.newaxis]
@@ -253,10 +255,10 @@ class _CentredRows:
         """
         products = gram[:, train]
         if self.fit_intercept:
-            # Rows less the means of the rows trained on are B = A - r·s'A, where r are
-            # roots and s is `mean_factors`, which is 0 but for these rows, T. So
-            #   BB_T' = AA_T' - r·(s'AA_T') - (AA's - r·(s'AA's))·r_T'
-            #         = products - r·means - centres·r_T'.
+            # With t for the rows trained on, rows less the means of t are B = A -
+            # r·s'A, where r are roots and s is `mean_factors`, which is 0 outside t. So
+            #   B·Bₜ' = A·Aₜ' - r·(s'A·Aₜ') - (AA's - r·(s'AA's))·rₜ'
+            #         = products - r·means - centres·rₜ'.
             s = mean_factors[train]
             means = mean_factors.T @ products
             centres = products @ s - self.roots * (means @ s)
@@ -293,8 +295,8 @@ class _CentredRows:
             constant = self.roots / np.sqrt(self.total)
         gram = self.gram()
         if self._is_wide:
-            # moves the constant beyond all eigenvalues, apart from other eigenvectors
             if self.fit_intercept:
+                # makes the constant the last eigenvector, which is then left out
                 gram += (2.0 * np.trace(gram) or 1.0) * (constant @ constant.T)
             eigenvalues, U = np.linalg.eigh(gram)
             if self.fit_intercept:
@@ -311,8 +313,10 @@ class _CentredRows:
         is_above = eigenvalues > floor
         eigenvalues = eigenvalues[is_above]
         U = self.features @ (Q[:, is_above] / np.sqrt(eigenvalues))
-        rest = 1.0 - np.square(U).sum(axis=1) - np.square(constant[:, 0])
-        return _HatMatrix(U, eigenvalues, rest, self.targets - U @ (U.T @ self.targets))
+        # C = I − UU' − constant·constant', and centred targets have no constant part
+        c_diagonal = 1.0 - np.square(U).sum(axis=1) - np.square(constant[:, 0])
+        c_times_y = self.targets - U @ (U.T @ self.targets)
+        return _HatMatrix(U, eigenvalues, c_diagonal, c_times_y)
 
 
 # -- few rows
@@ -322,20 +326,21 @@ class _CentredRows:
 # error of the smallest is taken. The standard error is that of the differences row by
 # row, in which most of what makes rows easy or hard to predict cancels.
 #
-# With this rule 38 of 349 nasty draws err by more than 1.1 times the error of the best
-# alpha. It would be 48 with half a standard error, 60 with one and a half, 96 by the
-# largest evidence, and 62 by the largest evidence among the alphas within the error.
-# Leaving out all copies of a row together is no better: of 115 draws with copies 13
-# fail, not 9. If errors clipped at ten times their mean were tested as well, two fewer
-# of the 38 would fail, and five fewer of 42 in 240 smooth draws.
+# Of 349 draws of nasty data (benchmarks/no_absurd_models.py), 38 err with this rule by
+# more than 1.1 times the error of the best alpha. It would be 48 with half a standard
+# error, 60 with one and a half, 96 by the largest evidence, and 62 by the largest
+# evidence among the alphas within the error. Leaving out all copies of a row together
+# is no better: of 115 draws with copies 13 fail, not 9. If errors clipped at ten times
+# their mean were tested as well, two fewer of the 38 would fail, and five fewer of 42
+# in 240 smooth draws.
 #
 # Breiman, Friedman, Olshen & Stone (1984), Classification and regression trees, section
 # 3.4.3, on the rule of one standard error.
 
 
-# Share of the smallest error that does not count. If rows can be interpolated, ever
-# smaller alphas gain little: classes of wine took 7e-10 where 1e-3 errs as much. None
-# of 194 nasty draws fails for it; with 0.01 two do.
+# Gains below this share of the smallest error do not count. If rows can be
+# interpolated, ever smaller alphas gain little: classes of wine took 7e-10 where 1e-3
+# errs as much. None of 194 such draws fails because of it; with 0.01 two do.
 IMMATERIAL = 0.003
 
 
@@ -343,9 +348,9 @@ IMMATERIAL = 0.003
 class Doubts:
     """Reasons to doubt an alpha that was chosen by leaving out each row."""
 
-    #: Index of the tried alpha that may save most of the error.
+    #: Index of the tried alpha that may save the largest share of some target's error.
     other: int
-    #: The share of the error that it saves, and that plus one standard error.
+    #: The share of this target's error that it saves, and that plus a standard error.
     saved: float
     saved_at_most: float
     #: The row with the largest error, and its share in the sum of squared errors.
@@ -411,9 +416,10 @@ def choose_by_rows(
 def _most_saved(
     rows: rule.Units, losses: FloatArray, taken: FloatArray
 ) -> tuple[float, float, int]:
-    """Return what another alpha than the one taken may save, and its index.
+    """Return the most that another alpha than the one taken may save of a target's
+    error, the saving itself, and that alpha's index.
 
-    The saving is a share of the error, first with a standard error added to it.
+    Savings are shares of the error; the most is the saving plus a standard error.
     """
     savings = taken[:, np.newaxis] - losses
     saved = rows.mean(savings)

@@ -14,7 +14,7 @@ import numpy as np
 
 from rff_dist.data import blocks
 from rff_dist.errors import DataError, StatisticsError
-from rff_dist.features.levels import NO_LEVELS, Levels, codes_of
+from rff_dist.features.levels import NO_LEVELS, Levels, code_changes
 from rff_dist.numerics import exact_sums
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, Arrays, FloatArray, IntArray, frozen
@@ -319,7 +319,7 @@ class ColumnMoments:
         """
         counts = {}
         columns = self.counts.keys() & levels.keys() & wanted.keys()
-        tables = codes_of({j: levels[j] for j in columns}, wanted)
+        tables = code_changes({j: levels[j] for j in columns}, wanted)
         for column, table in tables.items():
             counts[column] = np.zeros(len(wanted[column]) + 1, np.int64)
             np.add.at(counts[column], table.astype(np.intp), self.counts[column])

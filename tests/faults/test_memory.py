@@ -27,7 +27,7 @@ SCRIPT = """
 import json, sys
 from rff_dist import RFFRidge, SerialEngine, open_dataset
 from rff_dist.ridge import predict as prediction
-from rff_dist.fitting.plan import Sums, plan_on_engine
+from rff_dist.fitting.plan import SumOptions, plan_on_engine
 
 url, output = sys.argv[1:3]
 n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sys.argv[3:])
@@ -35,7 +35,7 @@ n_components, alpha, length_scale, cv = (json.loads(argument) for argument in sy
 engine = SerialEngine(n_threads=2)
 dataset = open_dataset(url)
 widest = max(n_components) if isinstance(n_components, list) else n_components
-plan = plan_on_engine(dataset, widest, Sums(alpha=alpha, n_folds=cv or 1), engine=engine)
+plan = plan_on_engine(dataset, widest, SumOptions(alpha=alpha, n_folds=cv or 1), engine=engine)
 model = RFFRidge(
     "gaussian", length_scale=length_scale, features="fourier", n_components=n_components, alpha=alpha, cv=cv,
     random_state=0, engine=engine

@@ -12,7 +12,7 @@ SCRIPT = """
 import json, time
 import numpy as np
 from rff_dist import Gaussian, RFFRidge, SerialEngine
-from rff_dist.fitting.plan import Sums, plan_on_engine
+from rff_dist.fitting.plan import SumOptions, plan_on_engine
 from rff_dist.data.memory import ArrayDataset
 
 n, n_components, alpha = 6_000, 16_384, 1e-2
@@ -30,7 +30,7 @@ fitted = time.perf_counter()
 predictions = model.predict(X)
 predicted = time.perf_counter()
 held = peak()
-planned = plan_on_engine(ArrayDataset(X, y), n_components, Sums(alpha=alpha), engine=engine).client_bytes
+planned = plan_on_engine(ArrayDataset(X, y), n_components, SumOptions(alpha=alpha), engine=engine).client_bytes
 
 # The normal equations of 64 components, Z'(y - f) = alpha w with centred columns, and f by hand
 sample = rng.choice(n_components, 64, replace=False)
@@ -73,12 +73,12 @@ WORKERS = """
 import json, sys
 import numpy as np
 from rff_dist import DaskEngine, Gaussian, accumulate, draw_feature_map, write_dataset
-from rff_dist.fitting.plan import Sums, plan_on_engine
+from rff_dist.fitting.plan import SumOptions, plan_on_engine
 
 X = np.random.default_rng(0).standard_normal((65_536, 8)).astype(np.float32)
 dataset = write_dataset(sys.argv[1], X, X[:, 0])
 with DaskEngine(n_workers=2, threads_per_worker=1, memory_limit="8 GiB") as engine:
-    plan = plan_on_engine(dataset, 16_384, Sums(alpha=1.0), engine=engine)
+    plan = plan_on_engine(dataset, 16_384, SumOptions(alpha=1.0), engine=engine)
     feature_map = draw_feature_map(Gaussian(1.0), n_features=8, n_components=16_384, random_state=0)
     statistics = accumulate(dataset, feature_map, engine=engine)
     peaks = sorted(engine.client.run(peak).values())

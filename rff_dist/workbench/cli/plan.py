@@ -57,7 +57,7 @@ def plan(
     Nothing is trained.
     """
     from rff_dist.engines.connecting import open_engine
-    from rff_dist.features.feature_options import find_features
+    from rff_dist.features.feature_options import find_nystrom
     from rff_dist.fitting.sizes import Machines
     from rff_dist.numerics.machine import measure_gflops
     from rff_dist.products.choice import WORTH_MEASURING, rate_for
@@ -83,7 +83,7 @@ def plan(
     widths = choices.widths
     summed_folds = None if options.solver == "pcg" else choices.folds
     # The last kind is Nyström's if it is tried at all. Its centres are rows.
-    tries_nystrom = find_features(options.kinds[-1]) is not None
+    tries_nystrom = find_nystrom(options.kinds[-1]) is not None
     most_centres = dataset.n_samples if tries_nystrom else None
     products = "float64"
     gflops = measure_gflops()

@@ -33,7 +33,7 @@ from rff_dist.engines.protocol import Engine
 from rff_dist.errors import PlanError, StatisticsError
 from rff_dist.features import nystrom
 from rff_dist.fitting.plan import plan_on_engine
-from rff_dist.fitting.sizes import Sums
+from rff_dist.fitting.sizes import SumOptions
 from rff_dist.living import drift as drifts
 from rff_dist.living import gate as gates
 from rff_dist.living import interval_updates, new_rows, ranges, windows
@@ -300,7 +300,7 @@ def _check_memory(
     feature_map = champion.feature_map
     is_nystrom = isinstance(feature_map, nystrom.NystromFeatureMap)
     kind = "nystrom" if is_nystrom else "fourier"
-    sums = Sums(alpha=champion.card["alpha_given"], features=kind)
+    sums = SumOptions(alpha=champion.card["alpha_given"], features=kind)
     plan = plan_on_engine(dataset, feature_map.n_components, sums, engine=engine)
     # besides what a fit needs: the sums of the champion, and of held-out rows
     needed = plan.client_bytes + 2 * plan.statistics_bytes

@@ -4,7 +4,7 @@ import pytest
 
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fitting.options import RidgeOptions
-from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.fitting.solver_plan import choose_solver
 from rff_dist.storage.datasets import open_dataset
 from tests.command_line import PLAIN, document, run, shown
@@ -41,7 +41,7 @@ def test_the_plan_is_the_librarys(folder):
             memory_limit=found["memory_limit"],
             client_memory_limit=found["client_memory_limit"],
         ),
-        Sums.of(options, n_folds=5),
+        SumOptions.of(options, n_folds=5),
     )
     expected = choose_solver(job, options)
     assert found["memory_limit"] < found["client_memory_limit"]

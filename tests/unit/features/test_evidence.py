@@ -149,7 +149,7 @@ class TestObjectives:
 def test_log_evidence_is_the_best_over_alpha():
     function = objective(n_targets=2, weighted=True)
     scales = np.array([0.5, 2.0, 7.0])
-    best = function.best_alpha(scales)
+    best = function.best_alpha(np.log(scales))
     densities = [
         dense_log_density(function, scales, best.alpha * factor)
         for factor in (0.9, 1, 1.1)

@@ -13,7 +13,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError
 from rff_dist.fields import build
 from rff_dist.fitting.plan import plan_on_engine
-from rff_dist.fitting.sizes import Sums
+from rff_dist.fitting.sizes import SumOptions
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
@@ -251,7 +251,7 @@ def test_an_update_that_does_not_fit_into_memory_is_refused_with_both_numbers(
     """An update holds two more sets of sums than a fit."""
     data.append(1)
     enough_for_a_fit = plan_on_engine(
-        data.now, 32, Sums(alpha=0.1), engine=ENGINE
+        data.now, 32, SumOptions(alpha=0.1), engine=ENGINE
     ).client_bytes
     monkeypatch.setattr(
         "rff_dist.numerics.machine.available_memory", lambda: enough_for_a_fit

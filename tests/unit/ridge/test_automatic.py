@@ -23,7 +23,7 @@ from rff_dist.features.kinds import kernel_of
 from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import plan_on_engine
-from rff_dist.fitting.sizes import Sums
+from rff_dist.fitting.sizes import SumOptions
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.stationary import Gaussian
@@ -436,7 +436,7 @@ FIXED = {
 
 
 def plan_for(dataset, n_folds):
-    return plan_on_engine(dataset, 512, Sums(n_folds=n_folds), engine=ENGINE)
+    return plan_on_engine(dataset, 512, SumOptions(n_folds=n_folds), engine=ENGINE)
 
 
 @pytest.mark.parametrize(

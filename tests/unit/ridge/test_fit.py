@@ -33,7 +33,7 @@ from rff_dist.features import for_dataset, median_distances
 from rff_dist.features.kinds import kernel_of
 from rff_dist.fitting.options import Penalty
 from rff_dist.fitting.plan import plan_on_engine
-from rff_dist.fitting.sizes import Sums
+from rff_dist.fitting.sizes import SumOptions
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.refit import refit
 from rff_dist.ridge.solve import solve
@@ -332,7 +332,7 @@ def test_a_cluster_without_workers_yet_can_be_planned_for(dataset):
     class Waiting(SerialEngine):
         n_workers = 0
 
-    assert plan_on_engine(dataset, 32, Sums(), engine=Waiting()).n_workers == 1
+    assert plan_on_engine(dataset, 32, SumOptions(), engine=Waiting()).n_workers == 1
 
 
 # -- solve and refit

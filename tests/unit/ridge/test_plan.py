@@ -13,7 +13,13 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError
 from rff_dist.fitting import matrix_pass, solver_plan
 from rff_dist.fitting import plan as planning
-from rff_dist.fitting.sizes import PROCESS_BYTES, Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import (
+    PROCESS_BYTES,
+    Machines,
+    PlannedFit,
+    Sizes,
+    SumOptions,
+)
 from rff_dist.numerics.machine import available_memory
 from rff_dist.ridge import predict as prediction
 from rff_dist.text import human_bytes
@@ -113,7 +119,7 @@ def with_nouns(function, **given):
                 if one.name in given
             }
         )
-        for noun in (Sizes, Machines, Sums)
+        for noun in (Sizes, Machines, SumOptions)
     ]
     return function(
         PlannedFit(sizes, given.pop("n_components"), machines, sums), **given

@@ -13,7 +13,7 @@ from rff_dist import Gaussian, HashFolds, SerialEngine, accumulate, draw_feature
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting.plan import plan_fit
-from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, Sums
+from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.layouts import Part, TileLayout
 from rff_dist.statistics.passes import accumulate_folds, statistics_spec
@@ -98,13 +98,15 @@ def test_fit_whose_sums_no_worker_holds_is_the_same_model(alpha):
     n_components = 1024
     machines = Machines(separate_client=True, client_memory_limit=2**40)
     n_folds = 1 if alpha == 1e-3 else 5
-    job = PlannedFit(Sizes.of(rows), n_components, machines, Sums(n_folds=n_folds))
+    job = PlannedFit(
+        Sizes.of(rows), n_components, machines, SumOptions(n_folds=n_folds)
+    )
     whole = plan_fit(job)
     engine = SmallWorkers(n_threads=1)
     engine.memory = whole.worker_bytes - whole.statistics_bytes // 4
     machines = replace(machines, memory_limit=engine.memory)
     plan = plan_fit(
-        replace(job, machines=machines, sums=Sums(n_folds=n_folds, in_parts=True))
+        replace(job, machines=machines, sums=SumOptions(n_folds=n_folds, in_parts=True))
     )
     assert plan.n_parts > 1
     assert plan.bytes_read > whole.bytes_read
