@@ -1,9 +1,10 @@
 """Theory's bounds on the kernel estimate.
 
-The bounds are for D components of independent frequencies of one shift-invariant
-kernel: `pointwise_error` for one pair of points, `pairwise_error` for all pairs of a
-finite set, `operator_norm_error` for their Gram matrix. They are safe but loose, often
-by a factor of 10 to 100 in D: `rff_dist.approximation_error` measures the real error.
+A number of components D and a probability or norm go in; a bound on the error comes
+out. The bounds are for independent frequencies of one shift-invariant kernel:
+`pointwise_error` for one pair of points, `pairwise_error` for all pairs of a finite
+set, `operator_norm_error` for their Gram matrix. They are safe but loose, often by a
+factor of 10 to 100 in D: `rff_dist.approximation_error` measures the real error.
 """
 
 import math
@@ -16,7 +17,7 @@ _HOEFFDING = {"pairs": 4, "phases": 8}
 
 
 def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> float:
-    """Return the error that a pair of points exceeds with probability `delta` at most.
+    """Return an error that a pair of points exceeds with probability `delta` at most.
 
     It is √(c·log(2/δ)/D), for the map "pairs" (c = 4) or "phases" (c = 8).
 
@@ -31,7 +32,7 @@ def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> f
 def pairwise_error(
     n_components: int, *, n_points: int, delta: float, map: str = "pairs"
 ) -> float:
-    """Return the error that some pair exceeds with probability `delta` at most.
+    """Return an error that any of the pairs exceeds with probability `delta` at most.
 
     It is √(c·log(n(n-1)/δ)/D) for n points, by a union bound.
 

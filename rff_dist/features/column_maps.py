@@ -7,10 +7,10 @@ A column is mapped to a normal distribution by its quantiles: each value to the 
 score of its rank. Equal values share the middle of their ranks. Values outside the
 sample's range get the score of its smallest or largest value.
 
-A kernel follows some columns better as they are, and others by their ranks, or cut off
-where they reach far. `Bases` has all three of each column, each to be divided by a
-length scale of its own and added up. So the search for a kernel's length scales chooses
-between them as it does between columns, see `SumsOfColumnsKernel`.
+A kernel follows some columns better as they are, others by their ranks, and others with
+far values cut off. `Bases` has these three functions of each column. Each is divided by
+a length scale of its own, and they are added up. So the search for a kernel's length
+scales chooses among functions as it does among columns, see `SumsOfColumnsKernel`.
 
 References
 ----------
@@ -33,11 +33,11 @@ from rff_dist.frequencies import designs, measures
 from rff_dist.kernels import additive, stationary
 from rff_dist.typing import FloatArray, IndexArray
 
-# Cells that the scores' range is cut into, two knots each. A cell is 0.06 wide, and
-# interpolation errs by less.
+# The range of normal scores is cut into so many cells, with two knots each. A cell is
+# 0.06 wide, and interpolation errs by less.
 N_CELLS = 128
-N_BASES = 3
-# Bound of a column that is cut off, in standard deviations estimated by its quartiles
+N_BASES = 3  # functions of each column
+# A cut-off column stays within this, in standard deviations estimated by quartiles.
 CUT = 3.0
 # Distance between the quartiles of a normal distribution, in standard deviations
 QUARTILES = 1.349
@@ -66,9 +66,9 @@ def rank_map(
 class Bases:
     """Three increasing functions of each column of numbers.
 
-    They are the standardised column, by the standardizer; that cut off smoothly; and
-    its normal scores. The functions suit a sample of the inputs, of shape (n_rows,
-    n_features). Columns of categories have none.
+    They are the column as the standardizer gives it, the column cut off smoothly, and
+    its normal scores. The functions are made from a sample of the inputs, of shape
+    (n_rows, n_features). Columns of categories have none.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class Bases:
         self._cuts = [_cut_off(rows[:, r.column])(r.inputs) for r in self._ranks]
 
     def values(self) -> FloatArray:
-        """Return the functions of the rows: all columns by each, then categories.
+        """Return the functions' values at the rows: by function, then by column; then
+        categories.
 
         The shape is (n_rows, N_BASES * n_numbers + n_categories).
         """
@@ -105,10 +106,10 @@ class Bases:
         )
 
     def kernel(self, kernel: stationary.Stationary) -> SumsOfColumnsKernel:
-        """Return a kernel of `values()`: `kernel` of sums of functions."""
+        """Return a kernel of `values()`: `kernel` of the sums of columns' functions."""
         first = N_BASES * len(self._numbers)
         categories = tuple(range(first, first + len(self._categories)))
-        # the sums stand before the categories, see `values`
+        # in `values` sums come before categories, whatever the columns' order
         bare = kernel.with_categories(())
         if isinstance(bare, additive.Additive):
             order = [*self._numbers, *self._categories]

@@ -1,8 +1,8 @@
 """Feature maps made of other maps: side by side, or their principal components.
 
-Maps go in, and a map comes out: of a sum of kernels, or of a few directions for
-k-means. Features that callers concatenate or project themselves would have no digest,
-could not be stored, and would all be in memory at once.
+Maps go in; one map comes out: for a sum of kernels, or for k-means on a few principal
+components. Features that callers concatenate or project themselves would have no
+digest, could not be stored, and would all be in memory at once.
 """
 
 import math
@@ -32,7 +32,7 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
     kind = "concatenated"
 
-    #: Without standardizers of their own.
+    #: They have no standardizers: this map's comes first.
     parts: tuple[maps.FeatureMap, ...]
     weights: tuple[float, ...]
     standardizer: maps.Standardizer | None = None
@@ -51,7 +51,7 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
         levels: dict[int, tuple[str, ...]] = {}
         for part in self.parts:
             for column, texts in part.levels.items():
-                # a part may know further levels, at the end of the list
+                # parts may know more levels, at the end of the list: take the longest
                 levels[column] = max(levels.get(column, ()), texts, key=len)
         return levels
 
@@ -120,6 +120,7 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
         for first, part in zip(self._firsts, self.parts, strict=True):
             a = max(start, first)
             b = min(stop, first + part.n_components)
+            # the part has some of the components `start:stop`
             if a < b:
                 part.fill(inputs, out[a - start : b - start], a - first, b - first)
 
@@ -146,18 +147,17 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
 # -- principal components
 
-# rows of one product, always of the same shape, which decides how it rounds
+# Rows of one product. Products always have this shape, since it decides how they round.
 _PANEL_ROWS = 64
-_WORK_BYTES = 2**22  # of the other map's features, filled at once
+_WORK_BYTES = 2**22  # the other map's features that are filled at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrincipalFeatureMap(maps.FeatureMap):
     """Z·A + a for another map's Z: its leading principal components.
 
-    They are computed again for each tile. A row costs O(D · (n_features + n_kept)),
-    where D is the other map's number of components. Of its Z only a tile's exists at a
-    time.
+    Z is computed again for each tile, and only the tile's part exists at a time. A row
+    costs O(D · (n_features + n_kept)), where D is the other map's number of components.
     """
 
     kind = "principal"
@@ -165,11 +165,11 @@ class PrincipalFeatureMap(maps.FeatureMap):
 
     #: The other map, without a standardizer of its own.
     base: maps.FeatureMap
-    #: Of the other map's unnormalised features, of shape (D, n_kept).
+    #: A, for the other map's unnormalised features; shape (D, n_kept).
     coefficients: FloatArray
-    #: Added to the products, of shape (n_kept,).
+    #: a, shape (n_kept,).
     intercept: FloatArray
-    #: Whether rows are divided by their norms; degrees cancel then.
+    #: Whether rows are divided by their norms; then degrees cancel.
     is_unit: bool = False
     standardizer: maps.Standardizer | None = None
 
@@ -210,7 +210,7 @@ class PrincipalFeatureMap(maps.FeatureMap):
                 self.base.fill(rows, tile[a:b], a, b)
             for i in range(0, len(rows), _PANEL_ROWS):
                 part = tile[:, i : i + _PANEL_ROWS]
-                # a short part is padded with what the panel held before
+                # the last part may be short; the panel's old rows pad it
                 panel[:, : part.shape[1]] = part
                 scores = self._scores(panel)[start:stop, : part.shape[1]]
                 out[:, first + i : first + i + part.shape[1]] = scores
@@ -220,7 +220,7 @@ class PrincipalFeatureMap(maps.FeatureMap):
             self.coefficients.T @ features + self.intercept[:, np.newaxis]
         )
         if self.is_unit:
-            # a row out of reach of all centres stays at 0
+            # a row far from all centres has scores of 0, which stay
             norms = np.linalg.norm(scores, axis=0)
             scores /= np.maximum(norms, np.finfo(np.float64).tiny)
         return scores

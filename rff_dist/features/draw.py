@@ -1,8 +1,8 @@
 """Draws the feature map of a kernel.
 
-A kernel, the number of components and a seed go in; a map comes out, which makes
-features of rows. A kernel of x - y alone has Fourier features; a sum of kernels needs
-the maps of its terms side by side, see `sums.py`.
+A kernel, the number of components D and a seed go in; a feature map comes out. A
+shift-invariant kernel, a function of x - y, has Fourier features. A sum of kernels
+needs the maps of its terms side by side, see `sums.py`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def draw_feature_map(
     """Draw the random features of a kernel.
 
     The approximation's error falls as 1/√n_components; time and memory of training grow
-    as n_components². The features of a sum of kernels are those of its terms side by
-    side. Linear terms and constants take a component per column and are exact; the
-    others share the rest in proportion to their weights. A polynomial term takes one
-    component for each of its monomials, and is exact.
+    as n_components². A sum of kernels has the features of its terms side by side.
+    Linear terms and constants take a component per column and are exact; the others
+    share the rest in proportion to their weights. A polynomial term takes one component
+    for each of its monomials, and is exact.
 
     Parameters
     ----------
@@ -142,8 +142,8 @@ def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMa
     pairs need an even number of components.
 
     Raises InvalidParameterError if there are fewer components, or the leading ones are
-    not a smaller draw: sums of kernels share out components, and explicit or given
-    features are not drawn one by one.
+    not a smaller draw: sums of kernels divide components among terms, and explicit or
+    given features are not drawn one by one.
     """
     if not 1 <= n_components <= feature_map.n_components:
         raise InvalidParameterError(
@@ -195,7 +195,7 @@ def seed_from_random_state(
 ) -> int:
     """Return an integer seed; None takes one from the operating system.
 
-    Raises InvalidParameterError if `random_state` is something else.
+    Raises InvalidParameterError if `random_state` is neither a seed nor a generator.
     """
     if random_state is None:
         return seed_of_the_system()
@@ -205,5 +205,5 @@ def seed_from_random_state(
 
 
 def seed_of_the_system() -> int:
-    """Return a seed of the operating system's entropy, another at each call."""
+    """Return a new seed from the operating system's entropy at each call."""
     return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])

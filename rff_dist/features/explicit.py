@@ -1,7 +1,8 @@
 """Feature maps of kernels that are not functions of x - y.
 
-A constant, linear, polynomial or min kernel goes in; its features come out, exact ones
-but for the min kernel. Such kernels have no spectral measure to draw frequencies from.
+A constant, linear, polynomial or min kernel goes in; a map to its features comes out.
+The features are exact, except for the min kernel. Such kernels have no spectral measure
+to draw frequencies from.
 """
 
 import math
@@ -22,12 +23,12 @@ from rff_dist.kernels import explicit
 from rff_dist.numerics import exact_sums
 from rff_dist.typing import Arrays, Facts, Float32Array, FloatArray, IntArray, Summary
 
-_THRESHOLD_STREAM = 3
+_THRESHOLD_STREAM = 3  # of a seed's random numbers, see `frequencies.uniforms`
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ExplicitFeatureMap(maps.FeatureMap):
-    """Features that are stored field by field: arrays and numbers."""
+    """A map without random draws on reading: it is stored field by field."""
 
     #: Number of input columns.
     width: int
@@ -64,7 +65,7 @@ class ExplicitFeatureMap(maps.FeatureMap):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearFeatureMap(ExplicitFeatureMap):
-    """Input columns, constants and marks of levels: of linear and constant kernels."""
+    """Features of linear and constant kernels: columns, constants, marks of levels."""
 
     kind = "linear"
 
@@ -73,7 +74,7 @@ class LinearFeatureMap(ExplicitFeatureMap):
     #: A component is 1 where a column of categories has this code; -1 is a column of
     #: numbers. None without categories.
     codes: IntArray | None = None
-    #: Of the columns of categories; levels that joined later have no mark.
+    #: The levels of each column of categories; those that joined later have no mark.
     level_texts: Levels = field(default_factory=dict)
 
     @property
@@ -174,7 +175,7 @@ def linear_map(
     for column in columns:
         codes: Sequence[int] = [-1]
         if column in levels:
-            # by their texts: a list in another order has the same features
+            # sorted by texts, so that a list in another order has the same features
             texts = levels[column]
             codes = sorted(range(len(texts)), key=texts.__getitem__)
         pairs += [(column, code) for code in codes]
@@ -227,11 +228,11 @@ def draw_thresholds(
     """Draw the thresholds of a min kernel, each uniform on its column's interval.
 
     Columns take turns. A column's thresholds follow a van der Corput sequence, shifted
-    at random. So of the first 2**k there is one in each of 2**k equal parts of the
-    interval, and more thresholds begin with them.
+    at random. So each of 2**k equal parts of the interval has one of the first 2**k
+    thresholds, and a longer draw begins with the thresholds of a shorter one.
 
-    Raises InvalidParameterError if there are fewer thresholds than columns, of which
-    some would have none.
+    Raises InvalidParameterError if there are fewer thresholds than columns, since some
+    columns would have none.
     """
     if n_components < len(columns):
         raise InvalidParameterError(
@@ -244,8 +245,8 @@ def draw_thresholds(
     which = turns % len(columns)
     index = turns // len(columns)
     shift = counter_uniforms(seed, _THRESHOLD_STREAM, len(columns), 1)[:, 0]
-    # min(x, y) − lower = ∫ 1{t ≤ x}·1{t ≤ y} dt over the interval, which thresholds
-    # average
+    # min(x, y) − lower = ∫ 1{t ≤ x}·1{t ≤ y} dt over the interval; the mean over
+    # thresholds estimates this integral
     places = (_radical_inverse(index) + shift[which]) % 1.0
     thresholds = lower[which] + (upper - lower)[which] * places
     counts = np.bincount(which, minlength=len(columns))
@@ -256,7 +257,7 @@ def draw_thresholds(
 
 
 def _radical_inverse(indices: IntArray) -> FloatArray:
-    """Return indices with binary digits mirrored at the point (van der Corput)."""
+    """Return each index with its binary digits mirrored at the point."""
     result = np.zeros(len(indices))
     half = 0.5
     rest = indices.copy()
@@ -287,7 +288,7 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 
     @property
     def own_columns(self) -> IntArray:
-        # as the polynomial kernel, whose terms are not parts of their own
+        # all or none: the kernel's terms are not told apart either
         columns = np.unique(self.inputs[self.inputs >= 0])
         own = columns[0] if len(columns) == 1 else -1
         return np.full(self.n_components, own)
@@ -310,8 +311,9 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 
 def n_monomials(kernel: explicit.Polynomial, n_columns: int) -> int:
     """Return how many exact features a polynomial kernel has."""
-    # multisets of `degree` entries of (x, √offset); without √offset if that is 0
-    return math.comb(n_columns - (kernel.offset == 0) + kernel.degree, kernel.degree)
+    # multisets of `degree` entries of (x, √offset), or of x if the offset is 0
+    n_entries = n_columns if kernel.offset == 0 else n_columns + 1
+    return math.comb(n_entries - 1 + kernel.degree, kernel.degree)
 
 
 def make_monomials(
@@ -323,8 +325,7 @@ def make_monomials(
     choices = [*columns.tolist(), *([-1] if offset else [])]
     products = np.array(list(combinations_with_replacement(choices, degree)), np.int64)
     repeats = [map(math.factorial, Counter(row).values()) for row in products.tolist()]
-    # multinomial coefficients: a product of k different entries stands k! times in the
-    # expanded power
+    # multinomial coefficients: how many times the expanded power has each product
     orders = [math.factorial(degree) // math.prod(counts) for counts in repeats]
     constants = (products < 0).sum(axis=1)
     factors = np.sqrt(np.array(orders, np.float64) * offset**constants)

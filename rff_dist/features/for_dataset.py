@@ -1,8 +1,8 @@
-"""Chooses what depends on the data, and draws features for a dataset.
+"""Draws features for a dataset: length scales, ranges and centres come from its rows.
 
 Rows and a kernel's options go in; a feature map comes out, or a kernel with tuned
-length scales. A kernel without a length scale would otherwise get 1, which once gave an
-error of 0.876 where the median distance gives 0.394.
+length scales. Without this a kernel without a length scale would get 1, which once gave
+an error of 0.876 where the median distance gives 0.394.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from rff_dist.typing import AnyArray, FloatArray, frozen
 
 @frozen
 class Inputs:
-    """The rows of a dataset as features see them."""
+    """The rows of a dataset, and what turns them into inputs of features."""
 
     dataset: blocks.Dataset
     #: Applied to the rows first.
     standardizer: maps.Standardizer | None = None
-    #: Of all samples of rows, and of the features.
+    #: Seed of all samples of rows, and of the features.
     seed: int = 0
     #: Min and max of each column, for kernels that need them; shapes (n_features,).
     ranges: tuple[FloatArray, FloatArray] | None = None
     #: Whether weights repeat rows.
     frequency_weights: bool = False
-    #: Of the columns of categories.
+    #: The levels of each column of categories.
     levels: Levels = field(default_factory=dict)
 
     def prepare(self, X: AnyArray) -> AnyArray:
@@ -102,7 +102,8 @@ def tune_maps(
 
     Columns are mapped by `column_maps`.
 
-    Returns the kernel, with its length scales for mapped columns, and what maps these.
+    Returns the kernel, with its length scales for mapped columns, and the standardizer
+    that maps them.
     """
     assert inputs.standardizer is not None
     X, y, weights = _tuning_rows(inputs, search, folds)
@@ -139,7 +140,7 @@ def _tuning_rows(
             dataset, inputs.seed, n_rows=search.n_samples
         )
     else:
-        # half of the rows tune at most, so twice as many are sampled
+        # at most half of the rows are tuning rows, so twice as many are sampled
         sample = samples.sample_folds(dataset, folds, n_rows=2 * search.n_samples)
         X, y, weights = sample.tuning_rows(search.n_samples)
     assert y is not None  # there are targets
@@ -153,9 +154,9 @@ def _tuning_rows(
 def resolve_kernel(
     inputs: Inputs, kernel: base.Kernel, length_scale: str | base.LengthScale | None
 ) -> base.Kernel:
-    """Return a kernel with all that depends on the data filled in.
+    """Return a kernel with everything filled in that depends on the data.
 
-    See `KernelFeatures` for the length scale.
+    `KernelFeatures` explains the length scale.
 
     Raises InvalidParameterError if the length scale is neither "auto", "median" nor
     numbers above 0, or no part of the kernel takes it.

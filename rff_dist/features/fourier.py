@@ -1,9 +1,10 @@
 """Random Fourier features: standardise, project, cosine and sine.
 
-Rows go in; their features come out, one component per line or one row per line. Each
-sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin ω₂'x, …), so that the
-leading components are the features of a smaller draw. `np.cos(X @ W)` would give a row
-other bits next to other rows, and features that cannot be summed without rounding.
+Rows go in; their features Z come out, one component per line (`fill`) or one row per
+line (`fill_whole`). Each sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin
+ω₂'x, …), so that the leading components are the features of a smaller draw. With
+`np.cos(X @ W)` a row's bits would depend on the rows next to it, and features could not
+be summed without rounding.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from rff_dist.typing import (
 
 LARGEST_ANGLE = 2.0**19  # radians; float32 rounds it by 0.03
 _ROWS_OF_ANGLES = 128  # rows whose angles stay in a core's own cache
-# rows whose levels are looked up at once; 128 take 1.0 to 2.3 times as long
+# Rows whose levels are looked up at once; with 128 it takes 1.0 to 2.3 times as long.
 _LEVEL_ROWS = 512
 
 
@@ -68,7 +69,7 @@ class FourierFeatureMap(maps.FeatureMap):
     #: "standard" rounds cosines and sines to whole multiples of 1/16,256, whose
     #: products are summed exactly and fast; "high" keeps them as float32 numbers.
     precision: str = "high"
-    #: Of the columns of categories.
+    #: Angles of levels, for each column of categories.
     tables: tuple[LevelTable, ...] = ()
 
     @property
@@ -198,7 +199,7 @@ class FourierFeatureMap(maps.FeatureMap):
 
         The caller may overwrite them.
         """
-        numbers = self._numbers
+        numbers = self._number_columns
         frequencies = self.frequencies[numbers].astype(np.float64)
         angles = inputs[:, numbers].astype(np.float64) @ frequencies
         _warn_of_lost_angles(angles[:8])
@@ -208,8 +209,8 @@ class FourierFeatureMap(maps.FeatureMap):
         return rounded
 
     @property
-    def _numbers(self) -> slice | IndexArray:
-        """The columns that are no categories."""
+    def _number_columns(self) -> slice | IndexArray:
+        """The columns of numbers: all but categories."""
         if not self.tables:
             return slice(None)
         categories = [table.column for table in self.tables]
@@ -225,7 +226,7 @@ class FourierFeatureMap(maps.FeatureMap):
         # A float32 product rounds by the shape of its factors and the number of BLAS
         # threads. In float64 and rounded once, a row's angles do not depend on the rows
         # next to it; this costs 1 to 2 % of a pass (32 inputs, D = 1,024).
-        numbers = self._numbers
+        numbers = self._number_columns
         frequencies = self.frequencies[numbers, start:stop]
         np.matmul(
             frequencies.T.astype(np.float64),
@@ -235,14 +236,14 @@ class FourierFeatureMap(maps.FeatureMap):
         _warn_of_lost_angles(scratch[:, :8])
         angles = scratch.astype(np.float32)
         if self.tables:
-            # lines of tables, which lie together, are turned in the cache
+            # some rows at a time, so that the transpose stays in the cache
             for i in range(0, len(inputs), _LEVEL_ROWS):
                 rows = inputs[i : i + _LEVEL_ROWS]
                 angles[:, i : i + _LEVEL_ROWS] += self._of_levels(rows, start, stop).T
         return angles
 
     def _of_levels(self, inputs: Float32Array, start: int, stop: int) -> Float32Array:
-        """Return what levels add to angles, shape (n_samples, stop - start)."""
+        """Return the sum of the levels' angles, shape (n_samples, stop - start)."""
         first, *others = self.tables
         total = first.angles[first.places(inputs), start:stop]
         for table in others:
@@ -252,8 +253,8 @@ class FourierFeatureMap(maps.FeatureMap):
     def _never_seen(self, inputs: Float32Array) -> tuple[IndexArray, Float32Array]:
         """Return the rows with levels that were never seen, and factors for them.
 
-        The factors make their features the expected ones; shape (n_rows,
-        n_frequencies).
+        Times these factors, shape (n_rows, n_frequencies), a row's features are the
+        mean over levels.
         """
         rows = np.flatnonzero(never_seen(inputs, self.levels))
         factors = np.ones((len(rows), self.n_frequencies), np.float32)
@@ -272,7 +273,8 @@ class FourierFeatureMap(maps.FeatureMap):
             lines = out[i : i + _ROWS_OF_ANGLES]
             with np.errstate(over="ignore", invalid="ignore"):
                 angles = self.angles_of_rows(inputs[i : i + _ROWS_OF_ANGLES])
-                # checked here, since int16 has no NaN: it would become some number
+                # checked here, since int16 has no NaN, and would hold some number
+                # instead
                 finite = np.isfinite(angles.sum())
             if not finite:
                 raise maps.overflow()
@@ -336,14 +338,14 @@ class FourierFeatureMap(maps.FeatureMap):
 
 
 def _warn_of_lost_angles(angles: FloatArray) -> None:
-    """Warn if float32, to which angles are rounded, loses those of a few rows."""
+    """Warn if rounding to float32 loses these angles, of a few rows."""
     if not angles.size:
         return
     typical = float(np.median(np.abs(angles)))
     if typical > LARGEST_ANGLE:
         warn(
-            f"angles of Fourier features are about {typical:.3g} radians, of which"
-            " float32 keeps few digits: length scales are far smaller than inputs."
+            f"angles of Fourier features are about {typical:.3g} radians, and float32"
+            " keeps few of their digits: length scales are far smaller than inputs."
             " Standardise the inputs, or give larger length scales",
         )
 
@@ -357,7 +359,9 @@ def _draw_matrix(spec: maps.FeatureSpec) -> Float32Array:
     )
     check_float32(float(np.abs(drawn).max()), spec)
     frequencies = drawn.astype(np.float32)
-    frequencies.setflags(write=False)  # the cache shares them, and digests name them
+    frequencies.setflags(
+        write=False
+    )  # the cache shares them, and digests depend on them
     return frequencies
 
 
@@ -366,12 +370,12 @@ def draw_fourier(
     standardizer: maps.Standardizer | None = None,
     levels: Levels = NO_LEVELS,
 ) -> FourierFeatureMap:
-    """Draw the features of a shift-invariant kernel, or find them in the last draws.
+    """Draw the features of a shift-invariant kernel; recent frequencies are cached.
 
     Raises InvalidParameterError if float32 cannot hold the frequencies, or the design
     does not suit the kernel.
     """
-    # both precisions share frequencies
+    # both precisions have the same frequencies, and so share the cache's entry
     frequencies = _draw_matrix(replace(spec, precision="high"))
     return FourierFeatureMap(
         frequencies,
@@ -409,7 +413,7 @@ def to_whole(values: Float32Array) -> Float32Array:
 def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) -> None:
     """Write whole numbers of two arrays (n, m) in turns to `out`, (n, 2m) in C order.
 
-    Two are written as one int32, in half the time of two strided writes.
+    A pair is written as one int32, in half the time of two strided writes.
     """
     first = even.astype(np.int32)
     second = odd.astype(np.int32)
@@ -418,7 +422,7 @@ def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) ->
     if sys.byteorder == "big":
         low = second
         high = first
-    # without this the sign of a negative lower half would fill the upper half
+    # without the mask the sign of a negative lower half would fill the upper half
     low &= 0xFFFF
     high <<= 16
     np.bitwise_or(low, high, out=out.view(np.int32))
@@ -446,7 +450,7 @@ def redraw(
 
 
 def n_frequencies_of(spec: maps.FeatureSpec) -> int:
-    """Return how many frequencies a spec's components have."""
+    """Return the number of frequencies of a spec."""
     return spec.n_components // 2 if spec.map == "pairs" else spec.n_components
 
 
@@ -455,7 +459,7 @@ def drawn_phases(spec: maps.FeatureSpec) -> Float32Array | None:
     if spec.map == "pairs":
         return None
     phases = uniforms.draw_phases(n_frequencies_of(spec), spec.seed).astype(np.float32)
-    phases.setflags(write=False)  # the map's digest would no longer match
+    phases.setflags(write=False)  # a change would not match the map's digest
     return phases
 
 

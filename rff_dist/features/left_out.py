@@ -1,9 +1,9 @@
 """The log loss of classes if rows are left out one by one, for tuning length scales.
 
 Solutions of ridge on targets of −1 and +1 go in; the log loss of the rows' left-out
-scores comes out, with its derivative by the covariance. The evidence is no judge of
-classes: labels have no noise, so that a model that fits all of them, by a few columns
-and no penalty, is the likeliest Gaussian one, however badly it tells new rows apart.
+scores comes out, with its derivative by the covariance. The evidence misjudges classes.
+Labels have no noise, so a model that fits all of them, with a few columns and no
+penalty, is the most likely Gaussian one, however badly it classifies new rows.
 """
 
 import math
@@ -14,7 +14,7 @@ import scipy
 from rff_dist.numerics import softmax
 from rff_dist.typing import FloatArray, IndexArray, frozen
 
-# bounds of the logarithm of the factor that turns scores into log odds
+# Bounds of the logarithm of the slope, the factor that turns scores into log odds.
 SLOPES = (-3.0, 5.0)
 
 
@@ -24,7 +24,7 @@ class Labels:
 
     #: −1 and +1, shape (n_samples, n_targets).
     signs: FloatArray
-    #: The targets are these, less a mean, divided by a unit; shape (n_targets,).
+    #: Ridge's targets are (signs − their mean) / units; shape (n_targets,).
     units: FloatArray
     #: How much rows count, shape (n_samples,).
     weights: FloatArray
@@ -49,8 +49,8 @@ class Labels:
     ) -> tuple[float, FloatArray]:
         """Return the log loss as a share of the entropy, and its gradient.
 
-        `solved` is C⁻¹y, for rows times the roots of their weights, and `inverse` is
-        C⁻¹, where C = K + alpha·I. The gradient is by C, shape (n_samples, n_samples).
+        `solved` is C⁻¹y and `inverse` is C⁻¹, where C = K + alpha·I for rows times the
+        roots of their weights. The gradient is by C, shape (n_samples, n_samples).
         Probabilities are the softmax of the best multiple of the scores.
 
         Source: Rasmussen & Williams (2006), eq. 5.12, for the left-out scores.

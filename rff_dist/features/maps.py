@@ -1,7 +1,8 @@
-"""What a feature map is: all that tiles, statistics and solvers know about it.
+"""The interface of feature maps: what tiles, statistics and solvers use of them.
 
-Rows go in and features come out, in tiles of a caller's memory. `FeatureMap.transform`
-alone would make all features of all rows at once, which no worker could hold.
+Rows go in; their features come out, written into tiles of a caller's memory. A tile has
+some rows, and a stripe some components. `FeatureMap.transform` alone would make all
+features of all rows at once, which no worker could hold.
 """
 
 import hashlib
@@ -33,10 +34,10 @@ from rff_dist.typing import (
 
 type Record = tuple[Summary, dict[str, AnyArray]]
 
-LARGEST_FEATURE = 1e150  # whose square float64 holds
-TRANSFORM_ROWS = 4096  # that `transform` fills at once
-# components filled at once: 4 MiB of float32 work per stripe and tile, which caches
-# hold
+LARGEST_FEATURE = 1e150  # float64 can hold its square
+TRANSFORM_ROWS = 4096  # rows that `transform` fills at once
+# Components that are filled at once: 4 MiB of float32 work per stripe and tile, which
+# caches hold.
 STRIPE = 512
 
 
@@ -49,11 +50,11 @@ class ColumnMap:
 
     #: Which input column.
     column: int
-    #: The knots: values of the column, ascending, and what the function makes of them,
-    #: such as their normal scores; shapes (n_knots,).
+    #: The knots: values of the column, ascending, and the function's values there, such
+    #: as normal scores; shapes (n_knots,).
     inputs: FloatArray
     outputs: FloatArray
-    #: Of the line, for the standardised values of the column; 0 is none.
+    #: The line's slope over standardised values of the column; 0 is no line.
     slope: float = 0.0
 
 
@@ -64,7 +65,7 @@ class Standardizer:
     #: Inputs become (x - mean) / scale; shapes (n_features,).
     mean: FloatArray
     scale: FloatArray
-    #: Of the columns that become something else instead.
+    #: Maps of the columns that are mapped instead.
     maps: tuple[ColumnMap, ...] = ()
 
     __repr__ = short_repr
@@ -84,7 +85,7 @@ class Standardizer:
         return np.asarray(standardized)
 
     def mapped(self, part: ColumnMap, values: FloatArray) -> FloatArray:
-        """Return what one of the maps makes of values of its column."""
+        """Return values of a column as its map `part` changes them."""
         outputs = np.interp(values, part.inputs, part.outputs)
         if part.slope:
             centred = values - self.mean[part.column]
@@ -96,7 +97,7 @@ class Standardizer:
         return tuple(part.column for part in self.maps)
 
     def to_arrays(self) -> dict[str, AnyArray]:
-        """Return all of it as arrays by name, for `from_arrays`."""
+        """Return arrays by name, from which `from_arrays` builds it again."""
         arrays: dict[str, AnyArray] = {
             "input_mean": self.mean,
             "input_scale": self.scale,
@@ -206,13 +207,13 @@ class FeatureMap(ABC):
         """Return a hexadecimal digest of everything that the features depend on."""
 
     def content_key(self) -> str:
-        """Return the digest that tells passes with this map from others."""
-        # the same codes are other levels in another list
+        """Return a key that differs if a pass with this map would differ."""
+        # codes stand for other levels if the list differs
         return f"{self.digest()} {sorted(self.levels.items())}"
 
     @abstractmethod
     def record(self) -> Record:
-        """Return what is stored of the map: JSON-able facts, and arrays by name."""
+        """Return the map for storage: JSON-able facts, and arrays by name."""
 
     @classmethod
     @abstractmethod
@@ -221,7 +222,7 @@ class FeatureMap(ABC):
     ) -> Self:
         """Rebuild the map from what `record` returned.
 
-        Maps that it is made of are rebuilt already.
+        Facts hold the maps that it consists of already rebuilt.
         """
 
     @property
@@ -235,12 +236,12 @@ class FeatureMap(ABC):
 
     @property
     def drawn_levels(self) -> Levels:
-        """The levels that decide how many components there are, and what they are."""
+        """The levels that decide the number and meaning of components."""
         return self.levels
 
     @property
     def learns_levels(self) -> bool:
-        """Whether levels that join a list have features of their own."""
+        """Whether a level that joins the list later gets features of its own."""
         return True
 
     @property
@@ -269,8 +270,8 @@ class FeatureMap(ABC):
     @property
     def squared_norm_error(self) -> float:
         """The relative error that rounding may leave in a row's `squared_norm`."""
-        # Fixed point: cosine and sine are off by up to 1/32,512 each, their squares'
-        # sum by up to 8.7e-5. In float32 cos² + sin² is 1 within 1e-7.
+        # In fixed point cosine and sine are off by up to 1/32,512 each, and their
+        # squares' sum by up to 8.7e-5. In float32 cos² + sin² is 1 within 1e-7.
         return 1e-4 if self.fixed_point else 1e-6
 
     @property
@@ -318,7 +319,7 @@ class FeatureMap(ABC):
             self.fill(inputs, stripe, start, stop)
             if scales is not None:
                 stripe *= scales[start:stop, np.newaxis]
-            # a transpose that stays in the cache: half the time
+            # 64 rows at a time, so that the transpose stays in the cache: half the time
             for i in range(0, len(inputs), 64):
                 out[i : i + 64, start:stop] = stripe[:, i : i + 64].T
 
@@ -343,9 +344,10 @@ class FeatureMap(ABC):
             return np.ascontiguousarray(standardized, np.float32)
 
     def inputs_of(self, rows: blocks.Rows) -> Float32Array:
-        """Return what `prepare` makes of a block, and 0 for rows of weight 0.
+        """Return a block's prepared inputs, with zeros for rows of weight 0.
 
-        Those must not change anything. Raises DataError if a value cannot be used.
+        Values of such rows must change nothing. Raises DataError if a value of another
+        row cannot be used.
         """
         inputs = self.prepare(rows.X)
         if rows.sample_weight is not None and not rows.sample_weight.all():
@@ -381,7 +383,7 @@ class FeatureMap(ABC):
         inputs = self.prepare(as_array(X, "X"))
         check_inputs(inputs)
         whitener = self.whitener
-        # whitened in float64, and rounded once
+        # whitening takes float64, and its result is rounded once
         dtype_of_work = dtype if whitener is None else np.float64
         Z = np.empty((len(inputs), self.n_components), dtype_of_work)
         scales = exact_sums.expand(self.scales)
@@ -437,11 +439,11 @@ def arrays_digest(
 
 
 def spec_record(feature_map: FeatureMap) -> Summary:
-    """Return an entry `spec` for a map's record; none if it could not be redrawn."""
+    """Return an entry `spec` for a map's record; nothing if it cannot be redrawn."""
     spec = feature_map.spec
     if spec is None or designs.DESIGNS.get(spec.design.name) != spec.design:
         return {}
-    # a map of exact features may have fewer components than were asked for
+    # the spec's number of components, since a map of exact features may have fewer
     facts = {
         "kernel": spec.kernel.to_dict(),
         "design": spec.design.name,

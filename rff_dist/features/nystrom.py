@@ -3,8 +3,8 @@
 A sample of rows and a kernel go in; a feature map comes out. z(x) = T⁻ᵀ·k(C, x) with
 T'T = k(C, C) + jitter·I, so that z(x)'z(y) = k(x, C)·k(C, C)⁻¹·k(C, y), the projection
 of the kernel on the span of its centres. Any kernel will do, since only k(x, y) is
-needed. scikit-learn's `Nystroem` whitens each row; here sums are of k(C, x) itself, and
-T is applied when they are read.
+needed. scikit-learn's `Nystroem` multiplies each row by T⁻ᵀ. Here k(C, x) itself is
+summed, and T, the whitener, is applied when the sums are read.
 """
 
 import json
@@ -34,20 +34,22 @@ from rff_dist.typing import (
 
 logger = logging.getLogger(__name__)
 
-# With a wide Gaussian kernel a jitter of 1e-7 left an error of 0.39, this 0.36; see
-# `Nystrom`.
+# Added to the diagonal of k(C, C), as a share of its mean. With a wide Gaussian kernel
+# 1e-7 left an error of 0.39, and this 0.36; see `Nystrom`.
 RELATIVE_JITTER = 1e-5
 SAMPLE_ROWS = 10_000
-# of k(x, x); with 1e-200 predictions were the mean, with 1e150 sums overflowed
+# Largest and, inverted, smallest k(x, x): with 1e-200 predictions were the mean, with
+# 1e150 sums overflowed.
 LARGEST_SCALE = 1e50
 _PANEL_ROWS = 64
-# with 64 rows 128 KiB of kernel values, which caches hold and the allocator reuses
+# With 64 rows these make 128 KiB of kernel values, which caches hold and the allocator
+# reuses.
 _PANEL_CENTRES = 256
 
 
 @frozen
 class Nystrom:
-    """How Nyström features are made.
+    """The options of Nyström features.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ class Nystrom:
         sets from 0.392 to 0.388 and from 0.097 to 0.093, and took about a second more.
     jitter : float
         Added to the diagonal of the centres' Gram matrix, as a share of its mean. If
-        centres are nearly equal to the kernel, rounding errors are divided by the
+        the kernel barely tells centres apart, rounding errors are divided by the
         jitter. With a Gaussian kernel of length scale 10 on 36,000 rows of eight
         columns, 1e-7 left an error of 0.39, but 1e-5 and 1e-4 one of 0.36. With centres
         far apart, 1e-11 and 1e-5 gave the same errors to four digits.
@@ -104,7 +106,7 @@ class NystromFeatureMap(maps.FeatureMap):
     #: What was added to the diagonal of k(C, C), in units of the kernel.
     jitter: float
     standardizer: maps.Standardizer | None = None
-    #: Of the columns of categories; a level that was never seen is at no centre.
+    #: The levels of each column of categories; no centre has an unseen level.
     level_texts: Levels = field(default_factory=dict)
 
     @property
@@ -177,8 +179,9 @@ class NystromFeatureMap(maps.FeatureMap):
         return self._scale * raw
 
     def with_part(self, kernel: base.Kernel) -> Self:
-        """Return the map whose predictions, with the same coefficients, are those of
-        this part of the kernel.
+        """Return the map with a part of the kernel.
+
+        With the same coefficients it predicts what this part adds to predictions.
         """
         part = replace(self, kernel=kernel)
         part.__dict__["whitener"] = self.whitener
@@ -268,8 +271,7 @@ def largest_value(kernel: base.Kernel) -> float | None:
                     return None
                 bounds.append(bound)
             return math.fsum(bounds) if kernel.name == "sum" else math.prod(bounds)
-        # ends that are single numbers hold for each column, and how many columns there
-        # are is not known here
+        # single numbers as ends are for each column, whose number is not known here
         case explicit.Min() if isinstance(kernel.lower, tuple) and isinstance(
             kernel.upper, tuple
         ):
@@ -339,7 +341,7 @@ def draw_nystrom(
         )
         factor = _factor(feature_map)
         if factor is not None:
-            # fills the cached property: no second factorisation
+            # fills the cached property, so that T is not factored twice
             feature_map.__dict__["whitener"] = factor
             return feature_map
         message = (

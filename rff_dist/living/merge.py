@@ -67,7 +67,7 @@ def refit_on(
     other = replace(model, feature_map=feature_map)
     other = update.solve_as_before(other, sums).with_card(
         **update.describe_rows(dataset, feature_map),
-        **describe.describe_cut(dataset, sums),
+        **describe.describe_blocks(dataset, sums),
         **_texts_about(model, []),
     )
     columns = ColumnMoments.of(moments, frequency_weights=spec.frequency_weights)

@@ -286,7 +286,7 @@ def solve_update(
     feature_map = model_rows.features_for(model.feature_map, dataset)
     facts = {
         **describe_rows(dataset, feature_map),
-        **describe.describe_cut(dataset, statistics, _lasting_folds(model)),
+        **describe.describe_blocks(dataset, statistics, _lasting_folds(model)),
         "n_seen": rows.n_after,
         "left_out": [list(span) for span in rows.left_out],
     }

@@ -16,24 +16,29 @@ from rff_dist.statistics import specs
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import BoolArray, FloatArray
 
-MAX_LEVERAGE = 0.95  # mean over rows; above it rows are as good as interpolated
-# below it rows are too many for features to follow: no penalty is needed
+# Leverage is the mean over rows: degrees of freedom over rows. Above this the model as
+# good as interpolates the rows.
+MAX_LEVERAGE = 0.95
+# Below this rows are too many for features to follow: no penalty is needed.
 SMALL_LEVERAGE = 0.1
 MAX_UNCERTAINTY = 0.6  # standard error of the folds' error, as a share of that error
-# share of the targets' variance: below it there is no noise, and rounding decides
+# Error as a share of the targets' variance. Below it there is no noise, and rounding
+# decides.
 NEGLIGIBLE = 1e-3
-# Share of the error that another alpha may save, by the errors of rows. A draw is bad
-# if it errs by more than 1.1 times the best alpha; half of these are above the limit.
-# Of 349 nasty draws of up to 500 rows 53 are above it, with 18 of 37 bad ones; of 280
-# draws of 50 to 400 rows of nine real tables 37, with 19 of 39; of 240 smooth ones 34,
-# with 17 of 36.
+# Share of the error that another alpha may save, by leave-one-out errors. A draw of
+# data is bad if the chosen alpha errs by more than 1.1 times the best one's error. The
+# limit catches about half of the bad draws:
+#   349 draws of nasty data, up to 500 rows: 53 above it, with 18 of the 37 bad ones;
+#   280 draws of 50 to 400 rows of nine real tables: 37, with 19 of 39;
+#   240 draws of smooth data: 34, with 17 of 36.
 MAX_SAVING = 0.25
-# Share of one row in the error. Of 16 nasty draws above it without another warning, all
-# have outliers.
+# Share of one row in the error. All of 16 draws of nasty data that are above it, and
+# have no other warning, have outliers.
 MAX_SHARE = 0.9
-# share of the targets' variance; without noise a row at the edge errs little
+# Error as a share of the targets' variance. If it is smaller, there is almost no noise,
+# and one row at the edge may make most of a small error.
 MATERIAL_ERROR = 0.05
-MAX_CANCELLING = 20.0  # norm of the coefficients per row, in deviations of the targets
+MAX_CANCELLING = 20.0  # of `how_cancelling`
 # How far rounding features may move predictions, as a share of the error by folds or
 # GCV, or else of the error at the training rows. Above it errors with 15 bits and with
 # float32 differ by more than half a percent: five real sets, alphas from 1e-9 to 0.01,
@@ -53,7 +58,7 @@ def warn_of_alpha(
     At the lower end of the range a better alpha may lie below, and near the rounding
     error of Z'Z the coefficients depend on rounding. With a mean leverage near 1 the
     rows are interpolated. Coefficients that cancel one another at the rows, see
-    `how_cancelling`, need not do so elsewhere. There is no warning if folds found the
+    `how_cancelling`, may not cancel elsewhere. There is no warning if folds found the
     smallest alpha best for few features of many rows: those need no penalty.
 
     With `classes` targets of −1 and +1 stand for classes. That another alpha may lower
@@ -131,10 +136,10 @@ def visible_rounding(
 ) -> float | None:
     """Return how far rounding to 15 bits moves predictions, in deviations of targets.
 
-    None if the error of the model hides it. A feature is a multiple of 2⁻¹⁴ times its
-    factor. Rounding moves it by up to half of that, uniformly, so with a standard
-    deviation of that over √12; predictions move by the norm of these deviations times
-    the coefficients.
+    None if the error of the model hides it. A feature is a multiple of the step 2⁻¹⁴
+    times its factor. Rounding moves it uniformly by up to half a step, a standard
+    deviation of step/√12. Predictions move by the norm of these deviations times the
+    coefficients.
     """
     if not spec.fixed_point:
         return None
@@ -177,9 +182,10 @@ def warn_of_rounding(solved: SelectedSolution, moved: float) -> None:
 
 
 def _uncertainty(solved: SelectedSolution) -> float:
-    """Return the standard error of the folds' error as a share of it.
+    """Return the standard error of the folds' error, as a share of that error.
 
-    0 if the error is negligible, or alpha was chosen by leaving out rows one by one.
+    It is 0 if the error is negligible, or alpha was chosen by leaving out rows one by
+    one.
     """
     choice = solved.choice
     if choice is None or choice.score < NEGLIGIBLE or solved.doubts is not None:

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 
 from rff_dist.typing import frozen
 
-FIRST_SHARE = 0.4  # of the seconds are for the first round
-TUNING_SECONDS = 3.0  # that must be left for the first round to tune length scales
+# Share of the seconds that the first round may take: the comparison of candidates on a
+# sample of rows.
+FIRST_SHARE = 0.4
+# The first round tunes length scales only if so many of its seconds are left.
+TUNING_SECONDS = 3.0
 MIN_COMPONENTS = 256
-# Up to so many rows Nyström features have all of them as centres, and are the kernel
-# itself. Errors come from the rows, and only the best is summed up: of 930 rows a table
-# takes 20 ms in place of 130.
+# Up to so many rows Nyström features have every row as a centre, and are the kernel
+# itself. Candidates' errors then come from features of the rows
+# (`selection.row_folds`), and only the best candidate is summed up: with 930 rows a
+# table of errors takes 20 ms in place of 130.
 EXACT_ROWS = 2048
 
 
@@ -27,16 +31,16 @@ class EffortLevel:
 
     #: The most components that "auto" takes.
     n_components: int
-    #: The most that it takes where doubling them keeps gaining much; 0 for no doubling.
+    #: The most that doubling may reach as long as it gains much; 0 for no doubling.
     n_components_that_pay: int = 0
-    #: Candidates are compared, with length scales tuned by the evidence; else there is
-    #: one, with the median distance.
+    #: Whether candidates are compared, with length scales tuned by the evidence. If
+    #: not, there is one, with the median distance.
     is_tuned: bool = True
-    #: Candidates are compared with half of the components.
+    #: Whether candidates are compared with half of the components.
     compares_with_half: bool = True
-    #: Many rows are cut into as many folds as few.
+    #: Whether many rows are cut into as many folds as few rows.
     many_folds: bool = False
-    #: Starts of a search for length scales; by default as the number of columns asks.
+    #: Starts of a search for length scales; by default the number of columns decides.
     n_starts: int | None = None
 
 
@@ -59,9 +63,9 @@ class Pace:
 
     @classmethod
     def slowest(cls, paces: Sequence[Pace], *, n_threads: int) -> Pace:
-        """Return the slowest of some paces of one thread, with sums by `n_threads`.
+        """Return the slowest pace, with sums by `n_threads` threads in place of one.
 
-        The machine may be as busy again, so that the slowest holds.
+        The slowest, since the machine may be as busy again.
         """
         return cls(
             max(pace.sums for pace in paces) / n_threads,
@@ -70,7 +74,7 @@ class Pace:
 
     def seconds(self, n_samples: int, n_components: int) -> float:
         """Return about how long sums of all folds and their table take."""
-        # of Nyström features, which are no more than rows
+        # Nyström features are no more than the rows
         rank = min(n_components, n_samples)
         return self.sums * n_samples * n_components**2 + self.tables * rank**3
 

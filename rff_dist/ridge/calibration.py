@@ -1,7 +1,7 @@
 """How well predicted standard deviations fit the errors on test rows.
 
-Rows and a model that predicts with standard deviations go in; exact sums come out, from
-which densities and coverages follow. The errors alone would not show whether the
+Rows and a model that predicts with standard deviations go in; exact sums come out, and
+densities and coverages follow from these. The errors alone would not show whether the
 deviations are too small.
 """
 
@@ -17,7 +17,7 @@ from rff_dist.numerics import exact_sums
 from rff_dist.ridge.uncertainty import PredictiveModel, predict_rows_with_std
 from rff_dist.typing import FloatArray, frozen
 
-# nominal coverage of the central intervals that are counted
+# Nominal coverages: how many rows lie in the central interval of each is counted.
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
@@ -36,8 +36,8 @@ class Calibration:
     log_losses: exact_sums.ExactSum
     #: Weighted sums of ((y − f)/s)² per target.
     squared_scores: exact_sums.ExactSum
-    #: Weight of the rows inside the central interval of each of `LEVELS`, ends
-    #: included, shape (n_levels, n_targets).
+    #: Weight of the rows inside the central interval of each of `LEVELS`, the
+    #: interval's ends included; shape (n_levels, n_targets).
     covered: exact_sums.ExactSum
     #: Weighted sums of s per target.
     deviations: exact_sums.ExactSum
@@ -87,6 +87,7 @@ class Calibration:
         return np.outer(2.0 * _quantiles(), self.mean_standard_deviation)
 
     def _of_noisy(self, sums: exact_sums.ExactSum) -> FloatArray:
+        """Return means per target; NaN for targets without noise."""
         means = sums.value() / self.errors.weight.value()
         return np.where(self.deviations.value() > 0, means, np.nan)
 

@@ -21,18 +21,19 @@ from rff_dist.kernels.explicit import Linear
 from rff_dist.ridge.budget import EFFORTS, EXACT_ROWS
 from rff_dist.ridge.candidates import Candidate, TimesMedian
 
-# Parts of the kernel that is tried by default: smooth functions, and rougher ones.
+# The kernels that are tried by default: one of smooth functions, and one of rougher.
 AUTO_KERNELS = (stationary.Gaussian(), stationary.Matern(nu=1.5))
-# Of more columns, functions of single columns take longer than everything else: pol,
-# with 26, took 49 CPU seconds in place of 25.
+# With more columns, no functions of single columns are added: they would take longer
+# than everything else. pol, with 26 columns, took 49 CPU seconds in place of 25.
 ADDITIVE_COLUMNS = 20
-# where a search for the kernel's weights begins
+# Weight of each single column's function at the start of the search for weights.
 FIRST_COLUMN_WEIGHT = 0.05
-# of the median distance between rows, if length scales are not tuned
+# Multiples of the median distance between rows that are tried if length scales are not
+# tuned.
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)
-# Half of fewer rows are too few to tune length scales, as are fewer tuning rows than
-# columns. 50 rows gain: with 5 and 20 columns they err by 0.31 and 0.35 deviations, and
-# by 0.48 and 0.56 without tuning.
+# Half of the rows tune length scales. With fewer rows than this, or fewer tuning rows
+# than columns, they are too few. 50 rows gain: with 5 and 20 columns they err by 0.31
+# and 0.35 deviations, and by 0.48 and 0.56 without tuning.
 MIN_TUNED_SAMPLES = 40
 # With fewer rows than these, or fewer tuning rows for each column, tuned length scales
 # are not preferred to others whose error is as small.
@@ -45,7 +46,7 @@ def kinds_to_compare(options: RidgeOptions, dataset: Dataset) -> list[FeatureKin
     kinds = options.kinds
     if len(kinds) == 1:
         return kinds
-    # of few rows Nyström features are the kernel itself
+    # with few rows Nyström features are the kernel itself
     has_few_rows = dataset.n_samples <= EXACT_ROWS
     fourier, nystrom = kinds
     if options.effort == 1:
@@ -98,8 +99,9 @@ def candidates_of(
     scales = _length_scales(options, rough, dataset)
     untuned = [scale for scale in scales if scale != "evidence"]
     is_tuned = len(untuned) < len(scales)
-    # next to tuned kernels one is enough, in case that nothing can be tuned
-    for kernel in [rough] if is_tuned else AUTO_KERNELS:
+    # next to tuned kernels one untuned is enough, in case nothing can be tuned
+    untuned_kernels = [rough] if is_tuned else AUTO_KERNELS
+    for kernel in untuned_kernels:
         for scale in untuned:
             candidates.append(Candidate(kernel, scale, kinds[0]))
     if is_tuned:
@@ -114,10 +116,10 @@ def candidates_of(
 def _with_columns(
     kernel: stationary.Gaussian | stationary.Matern, dataset: Dataset
 ) -> stationary.Stationary:
-    """Return the kernel plus those of single columns, each with a weight of its own.
+    """Return the kernel plus a kernel of each single column, with weights of their own.
 
-    Of classes it is the kernel: rows left out in turn tune their length scales, which
-    takes too long with weights.
+    For classes, and for one or many columns, it is the kernel alone. Rows left out in
+    turn tune the length scales of classes, which takes too long with weights.
     """
     n_features = dataset.n_features
     of_classes = isinstance(dataset, labelled.LabelledDataset)
@@ -147,15 +149,15 @@ def _length_scales(
     if length_scale == "median" and is_stationary:
         return [median]
     if length_scale == "median" or not stationary.parts_without_length_scale(kernel):
-        # the kernel has its own, needs none, or gets the median where it is drawn
+        # the kernel has a length scale, needs none, or gets the median when it is drawn
         return [None]
     if not EFFORTS[options.effort].is_tuned:
         return [median]
 
     n_needed = max(MIN_TUNED_SAMPLES, 2 * dataset.n_features)
     if isinstance(dataset, labelled.LabelledDataset):
-        # few rows of classes can be separated exactly, which the evidence mistakes for
-        # good length scales
+        # few rows of classes can be separated exactly, and the evidence mistakes that
+        # for good length scales
         n_needed = trusted_samples(dataset)
     if is_stationary and dataset.n_samples >= n_needed:
         return [median, "evidence"]
@@ -163,5 +165,5 @@ def _length_scales(
 
 
 def trusted_samples(dataset: Dataset) -> int:
-    """Return the rows above which a first round prefers tuned length scales."""
+    """Return how many rows a first round needs to prefer tuned length scales."""
     return max(TRUSTED_SAMPLES, 2 * TRUSTED_PER_COLUMN * dataset.n_features)

@@ -294,8 +294,8 @@ class Draws:
                 inputs, kernel, self._tuning, folds=folds, report=report
             ).kernel
         if isinstance(tuned, Additive):
-            # Parts that matter little cost time. Without them a column may be left in a
-            # single part, and then has an exact effect.
+            # Parts that matter little cost time; and without parts of several columns
+            # the model is a sum of single columns' effects, which are exact.
             inputs = prepared.inputs(seed)
             X, _, _ = samples.sample_rows(inputs.dataset, seed, n_rows=ROWS_OF_PARTS)
             rows = np.asarray(inputs.prepare(X), np.float64)

@@ -45,50 +45,51 @@ from rff_dist.typing import frozen
 
 logger = logging.getLogger(__name__)
 
-# what "auto" takes by default, if rows and memory allow
+# The number of components of "auto", if rows and memory allow.
 AUTO_COMPONENTS = EFFORTS[DEFAULT_EFFORT].n_components
-# of given candidates, each of which takes sums and a table in n_components³
+# The same for given candidates: each takes sums and a table in O(n_components³).
 DEFAULT_COMPONENTS = 1024
-ROUND_ROWS = 10_000
-# Half of the rows tune as well as all on airfoil, concrete and energy.
-TUNING_ROWS = 2000  # rows that tune candidates' length scales; at most half of all rows
-# Rows whose exact evidence polishes length scales, unless there are only Fourier
-# features, or these and few rows. With 256 of these on 2,000 rows, 22 fits of 8 sets
-# err by 1.014 times as much: pol by 1.12, elevators by 0.98. 500 and 1,000 rows gain
-# less. Up to 750 rows a second climb gains nothing: 40 fits of airfoil and concrete.
+ROUND_ROWS = 10_000  # the most rows of the first round
+# The most rows that tune candidates' length scales; at most half of all rows. On
+# airfoil, concrete and energy half of the rows tune as well as all.
+TUNING_ROWS = 2000
+# Rows whose exact evidence polishes length scales, unless only Fourier features are
+# compared. With 256 Fourier features on 2,000 rows in its place, 22 fits of 8 sets err
+# by 1.014 times as much: pol by 1.12, elevators by 0.98. 500 and 1,000 rows gain less.
+# Up to 750 rows a second climb gains nothing: 40 fits of airfoil and concrete.
 TUNED_EXACTLY = 750
-# Up to which alpha is chosen by leaving out each row, and length scales are tuned more
-# quickly. Concrete with 927 rows, of which many are alike, would err by 4 % more that
-# way. Of 155 nasty draws of 40 to 600 rows, 34 erred by more than 1.1 times what the
-# best alpha gives if folds chose it, and 24 if rows did.
+# Up to so many rows alpha is chosen by leaving out each row, and length scales are
+# tuned more quickly. Concrete with 927 rows, many of them alike, would err by 4 % more
+# that way. Of 155 draws of nasty data of 40 to 600 rows, 34 erred by more than 1.1
+# times the best alpha's error if folds chose alpha, and 24 if rows did.
 FEW_ROWS = 500
 
 
 @frozen
 class Choices:
-    """What a fit begins with, before any pass."""
+    """The decisions that a fit begins with, before any pass."""
 
-    #: A classifier's has targets of −1 and +1.
+    #: The rows; for a classifier with targets of −1 and +1.
     dataset: Dataset
-    #: The user's, with the kinds of features that are compared.
+    #: The user's options, with the kinds of features that are compared.
     options: RidgeOptions
-    #: Those that the first round compares, or those that the user gave; just one if
-    #: nothing is chosen.
+    #: What the first round compares, or what the user gave; just one if nothing is
+    #: chosen.
     candidates: list[Candidate]
-    #: The user gave the candidates, so that all are trained on all rows, without a
+    #: Whether the user gave the candidates. Then all are trained on all rows, without a
     #: first round.
     has_given_candidates: bool
     penalty: Penalty
     #: Each is summed separately in the final, and they choose alpha; None if alpha is
     #: found without folds.
     folds: folding.Folds | None
-    #: Candidates are compared by these: `folds`, or others if there are none.
+    #: Folds that compare candidates: `folds`, or others if there are none.
     comparison_folds: folding.Folds | None
     #: Numbers of components to try, ascending.
     widths: list[int]
-    #: At most so many rows tune length scales.
+    #: The most rows that tune length scales; 0 if nothing is tuned.
     n_tuning_rows: int
-    #: Of a pass with the folds and the largest number of components.
+    #: The plan of a pass with the folds and the largest number of components.
     plan: Plan
 
     @property
@@ -109,7 +110,7 @@ class Choices:
 
     @property
     def n_round_components(self) -> int:
-        """The components of the first round: half of them, or of few rows all."""
+        """Components of the first round: half of them, or all if rows are few."""
         width = self.widths[-1]
         half = width // 4 * 2  # even, for pairs
         needs_all = self.has_few_rows or half < MIN_COMPONENTS
@@ -121,7 +122,7 @@ class Choices:
     def leaves_rows_out(self) -> bool:
         """Whether alpha is chosen by leaving out each row in turn, not by folds.
 
-        If rows are few, and neither alpha nor folds were given.
+        It is, if rows are few, and neither alpha nor folds were given.
         """
         is_small = (
             self.dataset.n_samples <= FEW_ROWS and self.widths[-1] <= AUTO_COMPONENTS
@@ -133,7 +134,10 @@ class Choices:
 
     @property
     def tuning(self) -> length_scales.EvidenceSearch:
-        """How length scales are tuned: more quickly in a first round than by name."""
+        """How length scales are tuned.
+
+        In a first round this is quicker than for `length_scale="evidence"` alone.
+        """
         of_classes = isinstance(self.dataset, labelled.LabelledDataset)
         if not self.has_first_round:
             return length_scales.EvidenceSearch(of_classes=of_classes)
@@ -154,7 +158,7 @@ def choices_of(
     machines: Machines,
     candidates: Sequence[Candidate] | None = None,
 ) -> Choices:
-    """Return what a fit begins with, as far as memory allows.
+    """Return the choices that a fit begins with, as far as memory allows.
 
     Given candidates replace the kernels and length scales of the options. Raises
     PlanError if memory is too small.
@@ -171,7 +175,7 @@ def choices_of(
 
     n_tuning_rows = 0
     if any(candidate.length_scale == "evidence" for candidate in first_candidates):
-        # asked for by name, it takes more rows
+        # candidates that a user named take more rows than those of a first round
         is_compared = candidates is None and len(first_candidates) > 1
         n_tuning_rows = TUNING_ROWS if is_compared else length_scales.TUNING_ROWS
     final = _plan_final(
@@ -208,7 +212,7 @@ def choices_of(
         n_tuning_rows=n_tuning_rows,
         plan=final.plan,
     )
-    # alpha is given or found without folds, which then choose only the rest
+    # If alpha is given or found without folds, folds choose everything else.
     if final.folds is None and choices.has_first_round:
         default = default_folds(dataset.n_samples, options.effort)
         folds = complete_folds(default, dataset, options, n_tuning_rows)
@@ -252,7 +256,7 @@ def automatic_components(
 
 @frozen
 class _FinalPass:
-    """What the pass over all rows sums up, as far as memory allows."""
+    """The pass over all rows, as far as memory allows."""
 
     folds: folding.Folds | None
     #: Numbers of components, ascending.
@@ -315,7 +319,8 @@ def _plan_final(
 def doubled(choices: Choices, machines: Machines) -> Choices | None:
     """Return the choices of twice as many components; None if a fit cannot take them.
 
-    Options, effort, rows and memory decide; whether they pay, the fit does.
+    Options, effort, rows and memory decide that here. Whether they pay is decided by
+    the fit, from errors.
     """
     n_components = 2 * choices.widths[-1]
     may_grow = (
@@ -346,7 +351,7 @@ def _folds_in_memory(
     alternatives: Sequence[folding.Folds | None],
     check: Callable[[folding.Folds | None], object],
 ) -> folding.Folds | None:
-    """Return the first folds that `check` lets pass, or the last alternative."""
+    """Return the first folds that pass `check`, or the last alternative."""
     for alternative in alternatives:
         try:
             check(folds)

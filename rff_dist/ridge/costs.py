@@ -22,7 +22,7 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
     n_trained = len(choices.candidates) if choices.has_given_candidates else 1
     if not choices.has_first_round and n_trained == 1:
         return None
-    assert choices.comparison_folds is not None  # which compare the candidates
+    assert choices.comparison_folds is not None  # they compare the candidates
     plan = choices.plan
     n_splits = len(choices.comparison_folds.splits)
     n_rows = min(ROUND_ROWS, plan.n_samples)
@@ -34,7 +34,9 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
     }
     flops_of_tuning = choices.tuning.flops(choices.n_tuning_rows, plan.n_features)
     flops = len(tuned_kernels) * flops_of_tuning
-    if choices.has_first_round:  # else given candidates meet on all rows at once
+    if (
+        choices.has_first_round
+    ):  # else given candidates are compared on all rows at once
         # Z'Z, and the features: products with W, cosines and sines
         flops_of_sums = n_rows * width * (width + 2 * (plan.n_features + 2))
         flops += len(choices.candidates) * (
@@ -62,7 +64,8 @@ def cost_of_growing(
 ) -> Summary | None:
     """Return what a fit takes in addition if every doubling of its components pays.
 
-    None if it doubles none. The memory is that of the last one, the seconds are of all.
+    None if nothing is doubled. The memory is the last doubling's, the seconds are the
+    sum of all.
     """
     largest = None
     seconds = 0.0

@@ -1,7 +1,8 @@
 """Describe a fit for a model's card: the rows, the candidates, and errors to expect.
 
 Results of a fit go in; JSON-able facts come out, and from these the words and table
-rows that terminal and page show. They are computed once, so that all agree.
+rows that terminal and page show. The facts are stored on the model's card, so that all
+places show the same.
 """
 
 import math
@@ -21,11 +22,11 @@ from rff_dist.statistics import ridge_statistics, row_passes, specs
 from rff_dist.text import number, score_words, some, words_by_target
 from rff_dist.typing import Facts, Summary
 
-#: A candidate, its errors and its round: a row of the table of candidates.
+#: Facts about a candidate, its errors and its round: a row of the table of candidates.
 type CandidateResult = Summary
 
 
-def describe_cut(
+def describe_blocks(
     dataset: Dataset,
     statistics: ridge_statistics.RidgeStatistics,
     folds: folding.Folds | None = None,
@@ -43,7 +44,7 @@ def summed_blocks(
     return row_passes.blocks_of(dataset, max_rows=spec.limb_rows, n_folds=n_folds)
 
 
-def describe_choices(penalty: options.Penalty) -> Facts:
+def describe_penalty(penalty: options.Penalty) -> Facts:
     """Return the facts that let later fits choose alpha as this one did."""
     alpha: Any = penalty.alpha
     if not isinstance(alpha, str):
@@ -62,9 +63,9 @@ def describe_estimate(solved: solve.SelectedSolution) -> Summary | None:
     """Return the cross-validated errors; None if nothing was cross-validated.
 
     They are `rmse` of each target in its units, its `rmse_standard_error` (None for one
-    split) and `r2` (None for a constant target). If folds are of groups or times, also
-    `random_rmse`, which random folds would give: by generalised cross-validation, which
-    needs no pass.
+    split) and `r2` (None for a constant target). If folds are groups or times, there is
+    also `random_rmse`, the error that random folds would give, estimated by generalised
+    cross-validation, which needs no pass.
     """
     table = solved.cross_validation
     choice = solved.choice
@@ -98,11 +99,11 @@ def describe_candidate(
 ) -> CandidateResult:
     """Return JSON-able facts of a cross-validated candidate.
 
-    Besides those of `describe_features`: the `n_components` and `alpha` that were
-    chosen, a list if targets have their own; `alpha_at_end`, the end of the grid that
-    alpha is at, if any; `score`, the smallest error of its table as a share of the
-    targets' variance, by which candidates are compared, and its `standard_error`, None
-    for one split; and `rmse` of each target in its units.
+    In addition to `describe_features` they are: the chosen `n_components` and `alpha`,
+    a list if targets have their own; `alpha_at_end`, the end of the grid that alpha is
+    at, or None; `score`, the smallest error of its table as a share of the targets'
+    variance, which compares candidates, and its `standard_error`, None for one split;
+    and `rmse` of each target in its units.
     """
     table = solved.cross_validation
     choice = solved.choice
@@ -133,15 +134,15 @@ def describe_round(
     results: Sequence[tuple[maps.FeatureMap, solve.SelectedSolution]],
 ) -> list[CandidateResult]:
     """Return the facts of candidates that were compared in the same round."""
-    of_all = {"round": name, "n_samples": n_samples}
-    return [{**of_all, **describe_candidate(*result)} for result in results]
+    shared = {"round": name, "n_samples": n_samples}
+    return [{**shared, **describe_candidate(*result)} for result in results]
 
 
 def describe_features(feature_map: maps.FeatureMap) -> CandidateResult:
-    """Return what a candidate is.
+    """Return the facts that define a candidate.
 
-    Its `kernel`; `length_scale`, one number, a list, or None if the kernel has no
-    single one; `features`, "fourier" or "nystrom"; and `mapped`, whether columns are
+    They are its `kernel`; `length_scale`, one number, a list, or None if the kernel has
+    no single one; `features`, "fourier" or "nystrom"; and `mapped`, whether columns are
     mapped.
     """
     kernel = kinds.kernel_of(feature_map)
@@ -202,7 +203,7 @@ def candidate_cells(row: Facts) -> list[Any]:
     """Return a candidate on a model's card as a row of a table."""
     alpha = row["alpha"]
     return [
-        _kernel_words(row).replace(",", ", "),  # where a narrow table breaks it
+        _kernel_words(row).replace(",", ", "),  # a narrow table breaks it at spaces
         _scale_words(row["length_scale"]),
         row["features"],
         row["n_components"],
@@ -239,7 +240,8 @@ def _scale_words(scale: Any) -> str:
 def ranked_candidates(candidates: Sequence[Facts]) -> list[Facts]:
     """Return candidates, the best first.
 
-    The first round's come last: they are errors of fewer rows and components.
+    Candidates of the first round come last: their errors are from fewer rows and
+    components.
     """
     best = chosen_candidate(candidates)
     return sorted(
@@ -260,10 +262,10 @@ TITLES = {
 
 
 def estimate_of(card: Facts) -> Summary | None:
-    """Return the errors on new rows that a model's card estimates, if it does.
+    """Return the errors on new rows that a model's card estimates; None without them.
 
-    For a classifier these are accuracy and log loss; errors of its targets of −1 and +1
-    say nothing.
+    For a classifier these are accuracy and log loss, since errors of its targets of −1
+    and +1 mean nothing to a user.
     """
     estimate = card.get("estimate")
     if estimate is None or "classifier" not in card:
@@ -283,7 +285,7 @@ def chosen_candidate(candidates: Sequence[Facts]) -> Facts | None:
     final = [c for c in candidates if c.get("round") != "first"]
     if final:
         return min(final, key=lambda candidate: float(candidate["score"]))
-    # the first round puts the best first, which need not have the smallest error
+    # the first round lists its choice first, which may not have the smallest error
     return candidates[0]
 
 

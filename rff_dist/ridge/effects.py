@@ -4,15 +4,15 @@ A model goes in; for each column the function of this column alone comes out, at
 41 values, or at each level of a category. Partial dependence would need averages over
 rows; these effects need none.
 
-A model is a sum, as its kernel is: f(x) = c + Σ_j e_j(x_j) + g(x), where e_j is made by
-the part of the kernel that sees column j alone (features of that column, or that part
-at the centres, with the coefficients of the whole), and g by all others. This is no
-approximation. Effects are about the value at the column's mean: e_j(mean) = 0. A
-category has no mean level; its effects are about their mean over the levels of the
-training rows, or over all levels if how many rows each has is not known.
+A model is a sum, as its kernel is: f(x) = c + Σ_j e_j(x_j) + g(x). Here e_j comes from
+the part of the kernel that takes column j alone (its features, or its values at the
+centres, with the coefficients of the whole), and g from all other parts. This is no
+approximation. Effects are differences from the column's mean: e_j(mean) = 0. A category
+has no mean level, so its effects are differences from the average over the levels of
+the training rows, or over all levels if the number of rows of each is not known.
 
-If no part of the kernel sees several columns, g is constant. Otherwise the functions
-are those of this model, not of y: g can take over what a column does alone (Lu,
+If no part of the kernel takes several columns, g is constant. Otherwise the functions
+describe this model, not y: g can take over what a column does alone (Lu,
 Boukouvalas & Hensman 2022, "Additive Gaussian processes revisited"). With equal weights
 of the three parts of `Additive`, eight columns and y = 3·x₀ + sin 2x₁, the slope of e_0
 was 0.86 with Nyström features and 3.4 with Fourier features; both models predicted y
@@ -35,7 +35,7 @@ from rff_dist.ridge import models, uncertainty
 from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, FloatArray, IntArray, frozen
 
-# where effects are computed, in standard deviations from the mean
+# Values at which effects are computed, in standard deviations from the mean.
 _SCORES = np.linspace(-2.0, 2.0, 41)
 #: Rows that shares of the variance are measured on.
 SHARE_ROWS = 2_000
@@ -51,7 +51,7 @@ class Effect:
     #: levels; shape (n_values,).
     values: AnyArray
     #: How much the prediction changes, in the target's units, if the column has this
-    #: value rather than its mean, or than a category's levels have on average; shape
+    #: value rather than its mean; for a category, rather than an average level. Shape
     #: (n_values,) or (n_values, n_targets).
     effect: FloatArray
     #: Training rows of each level, shape (n_values,); None for numbers, or if that is
@@ -69,8 +69,8 @@ class EffectShares:
     columns: FloatArray
     #: Of what several columns do together; a number, or shape (n_targets,).
     together: FloatArray
-    #: Twice the covariances of all these, of the same shape. They are correlated if
-    #: columns are, and because what columns do together holds effects of single ones.
+    #: Twice the sum of their covariances, of the same shape. Shares are correlated if
+    #: columns are, and because `together` contains effects of single columns.
     overlap: FloatArray
 
     __repr__ = short_repr
@@ -79,26 +79,26 @@ class EffectShares:
 def kernels_of_columns(
     kernel: base.Kernel, n_features: int
 ) -> tuple[dict[int, base.Kernel], bool]:
-    """Return the parts of a kernel that see one column alone, by column, and whether
-    others see several.
+    """Return the parts of a kernel that take one column alone, by column, and whether
+    other parts take several.
     """
     parts: dict[int, base.Kernel] = {}
     has_others = False
     for term in kernel.terms():
-        of_term: dict[int, base.Kernel] = {}
+        term_parts: dict[int, base.Kernel] = {}
         columns = _columns_of(term, n_features)
         if len(columns) == 1:
-            of_term[columns[0]] = base.product_of(term.factors)
+            term_parts[columns[0]] = base.product_of(term.factors)
         elif len(term.factors) == 1:
             (factor,) = term.factors
             inner = factor.kernel if isinstance(factor, base.OnColumns) else factor
-            of_inner, sees_several = inner.of_columns(len(columns))
-            for place, part in of_inner.items():
-                of_term[columns[place]] = part.on(columns)
-            has_others |= sees_several
+            inner_parts, takes_several = inner.of_columns(len(columns))
+            for place, part in inner_parts.items():
+                term_parts[columns[place]] = part.on(columns)
+            has_others |= takes_several
         else:
             has_others |= len(columns) > 1
-        for column, part in of_term.items():
+        for column, part in term_parts.items():
             parts[column] = parts.get(column, 0.0) + term.weight * part
     return parts, has_others
 
@@ -106,10 +106,10 @@ def kernels_of_columns(
 def _columns_of(term: base.Term, n_features: int) -> Sequence[int]:
     columns: dict[int, None] = {}
     for factor in term.factors:
-        of_factor: Sequence[int] = range(n_features)
+        factor_columns: Sequence[int] = range(n_features)
         if isinstance(factor, base.OnColumns):
-            of_factor = factor.columns
-        columns |= dict.fromkeys(of_factor)
+            factor_columns = factor.columns
+        columns |= dict.fromkeys(factor_columns)
     return list(columns)
 
 
@@ -143,8 +143,7 @@ def slopes(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
     standardizer = model.feature_map.standardizer
     mean = np.zeros(model.n_features) if standardizer is None else standardizer.mean
     scale = np.ones(model.n_features) if standardizer is None else standardizer.scale
-    # features of the row of means, and of a step of one standard deviation in each
-    # column
+    # rows: the means, then a step of one standard deviation in each column
     Z = model.feature_map.transform(
         mean + np.vstack([np.zeros_like(mean), np.diag(scale)])
     )
@@ -177,7 +176,7 @@ def column_effect(
     """Return what a column alone adds to predictions, at values in its units, or at
     levels of a category by their names: (n_values, n_targets).
 
-    A level that the model has not seen has the effect that is expected of one.
+    A level that the model has not seen has the expected effect of a level.
 
     Raises InvalidParameterError if the model has no effects, or no such column, counted
     from 0; DataError if a value is not finite.
@@ -194,8 +193,8 @@ def effect_deviations(
 ) -> FloatArray:
     """Return standard deviations of `column_effect`, for a sum of such effects.
 
-    Rows that differ in one column differ by its effect then. Raises as `column_effect`,
-    and as `RidgeModel.predictive`.
+    In such a sum, rows that differ in one column differ by its effect. Raises as
+    `column_effect`, and as `RidgeModel.predictive`.
     """
     rows, at_base = _rows_of_effect(model, column, values)
     n_values = len(rows) - len(at_base)
@@ -207,8 +206,8 @@ def effect_deviations(
 def _rows_of_effect(
     model: models.RidgeModel, column: int, values: ArrayLike
 ) -> tuple[FloatArray, FloatArray]:
-    """Return rows that an effect is 0 at on average, then those with the values; and
-    shares of the first ones in that average.
+    """Return base rows, at which the effect is 0 on average, then rows with the values;
+    and each base row's share in that average.
     """
     means, _ = _spread(model)
     if not 0 <= column < model.n_features:
@@ -238,8 +237,9 @@ def _rows_of_effect(
 def own_parts(
     model: models.RidgeModel, X: AnyArray, columns: Sequence[int]
 ) -> FloatArray:
-    """Return what columns alone add to predictions of rows, each up to a constant:
-    (n_samples, n_columns, n_targets).
+    """Return what each column alone adds to predictions of rows, up to a constant.
+
+    The shape is (n_samples, n_columns, n_targets).
     """
     rows = blocks.Rows(blocks.Block(0, 0, len(X)), X)
     feature_map = model.feature_map
@@ -252,7 +252,7 @@ def own_parts(
                 part = replace(model.linear, feature_map=of_column)
                 parts[:, i] = predicting.predict_rows(rows, part)
         return parts
-    # each column's coefficients, and 0 for other components, as targets
+    # a target per column: the coefficients of its own components, and 0 for others
     is_own = feature_map.own_columns[:, np.newaxis] == np.array(columns)
     coefficients = is_own[:, :, np.newaxis] * model.coefficients[:, np.newaxis]
     parts_as_targets = predicting.LinearModel(
@@ -270,15 +270,16 @@ def variance_shares(
     """Return shares of the variance of predictions of rows, which add up to 1:
     (n_groups + 2, n_targets).
 
-    The first are of what each group's columns add alone, then follow what several
-    columns do together, and twice the covariances. `groups` are of all columns.
+    The first n_groups are the shares of what each group's columns add alone. Then
+    follow what several columns do together, and twice the covariances. `groups` contain
+    every column.
     """
     rows = blocks.Rows(blocks.Block(0, 0, len(X)), X)
     predicted = predicting.predict_rows(rows, model.linear)
     own = own_parts(model, X, range(model.n_features))
     parts = [own[:, list(group)].sum(axis=1) for group in groups]
     parts.append(predicted - own.sum(axis=1))
-    with np.errstate(invalid="ignore"):  # of constant predictions
+    with np.errstate(invalid="ignore"):  # constant predictions have no shares
         shares = np.var(parts, axis=1) / predicted.var(axis=0)
     return np.vstack([shares, 1.0 - shares.sum(axis=0)])
 
@@ -308,7 +309,7 @@ def column_effects(model: models.RidgeModel) -> list[Effect]:
     places = list(mean[:, np.newaxis] + deviation[:, np.newaxis] * _SCORES)
     standardizer = model.feature_map.standardizer
     if standardizer is not None:
-        # they have about mean 0 and standard deviation 1
+        # mapped values have about mean 0 and standard deviation 1
         for part in standardizer.maps:
             places[part.column] = np.interp(
                 _SCORES, standardizer.mapped(part, part.inputs), part.inputs
@@ -342,7 +343,8 @@ def _rows_of_levels(model: models.RidgeModel, column: int) -> IntArray | None:
 def _spread(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
     """Return the columns' means and deviations, of the training rows if they are known.
 
-    Categories have their first level for a mean: which one changes no other effect.
+    A category's mean is its first level's code; another level would change no other
+    effect.
 
     Raises InvalidParameterError if the model has no effects.
     """

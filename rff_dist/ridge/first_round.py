@@ -1,16 +1,18 @@
 """The first round of a fit: compare candidates on a sample of rows, in this process.
 
 A prepared dataset and candidates (kernel, length scale, kind of features) go in; the
-one to train on all rows comes out, with the errors of all. Cross-validating all
-candidates on all rows would take many times as long.
+one to train on all rows comes out, with the errors of all candidates. Cross-validating
+each on all rows would take many times as long.
 
-1. **Candidates**, see `ridge.candidate_choices`: a kernel that adds functions of
-   single columns to one of all columns, smooth or rougher, whose weights, length scales
-   and maps of columns the evidence tunes together; a linear model, so that the choice
-   is not worse than it; and the median distance, which needs no tuning.
-2. **The first round**, on up to 10,000 rows with half of the components. As many are
-   tried at once as there are cores. Of few rows it takes all components, and errors
-   come from the rows themselves (`selection.row_folds`), which the final takes over.
+1. **Candidates**, see `ridge.candidate_choices`: a smooth and a rougher kernel, which
+   add functions of single columns to a function of all columns, and whose weights,
+   length scales and maps of columns the evidence tunes together; a linear model, so
+   that the choice is not worse than a line; and the median distance, which needs no
+   tuning.
+2. **The first round**, on up to 10,000 rows with half of the components. As many
+   candidates are tried at once as there are cores. If rows are few, it takes all
+   components, and errors come from the rows themselves (`selection.row_folds`). The
+   final, the pass that trains the best candidate on all rows, then reuses these errors.
 
 All errors are cross-validated, with the same folds. Length scales are tuned on rows
 that no fold validates on (`data.folding.with_tuning_rows`). Given options stay; if all
@@ -54,13 +56,13 @@ from rff_dist.typing import FloatArray, frozen
 
 @frozen
 class Finalists:
-    """What the final pass trains, and the results of the first round."""
+    """The candidates that the final pass trains, and the results of the first round."""
 
     #: The best one, or those that the user gave.
     candidates: list[Candidate]
     #: Results of the first round, the best first; empty without one.
     results: list[describe.CandidateResult]
-    #: Errors of each candidate that few rows gave without sums; else None.
+    #: Each candidate's errors from the rows themselves, if rows are few; else None.
     tables: list[CrossValidation | None]
     #: The numbers of components that there is time for.
     widths: list[int]
@@ -76,7 +78,8 @@ class _Trial:
     table: CrossValidation
     #: Error of each split at the best alpha.
     split_scores: FloatArray
-    #: How long it took per row and component; None if that says nothing about others.
+    #: How long it took per row and component; None if it is untypical of other
+    #: candidates.
     pace: Pace | None
 
 
@@ -85,7 +88,8 @@ def choose(
 ) -> Finalists:
     """Choose kernels, length scales and kinds of features that the options leave open.
 
-    Without a first round all candidates are returned, if folds can compare them.
+    Without a first round all candidates are returned, or only the first if no sums of
+    folds can compare them.
     """
     if choices.has_first_round:
         assert choices.comparison_folds is not None
@@ -119,24 +123,26 @@ class _FirstRound:
         )
         candidates = self._candidates_in_time()
         trials: list[_Trial] = []
-        # kinds of features share what is tuned, so that one kind follows the other
+        # one kind of features after the other, since kinds share tuned length scales
         for kind in dict.fromkeys(candidate.features for candidate in candidates):
             of_kind = [c for c in candidates if c.features == kind]
-            trials += self._try_all(of_kind, sample, at_least=0 if trials else 1)
+            # however late it is, one candidate is tried
+            at_least = 0 if trials else 1
+            trials += self._try_all(of_kind, sample, at_least=at_least)
         ranked = self._best_first(trials)
         best = ranked[0]
 
         widths = self._widths_in_time(trials)
         table = None
         if self._is_final(widths):
-            # rows themselves resolve smaller alphas than sums do
+            # rows resolve smaller alphas than sums do, and the final solves from sums
             sums = self._sums(best.feature_map, sample).total()
             table = best.table.from_alpha(reading.gram_error_of(sums))
         results = [trial.result for trial in ranked]
         return Finalists([best.candidate], results, [table], widths)
 
     def _is_final(self, widths: Sequence[int]) -> bool:
-        """Return whether the errors of the best are those of the final too."""
+        """Return whether the final needs no other errors than the best trial's."""
         choices = self.choices
         has_all_components = [choices.n_round_components] == list(widths)
         has_folds = choices.folds is not None
@@ -192,22 +198,22 @@ class _FirstRound:
             return quick
         return candidates
 
-    def _best_first(self, tries: Sequence[_Trial]) -> list[_Trial]:
-        """Sort by error, but put the preferred one of those as good as the best first.
+    def _best_first(self, trials: Sequence[_Trial]) -> list[_Trial]:
+        """Sort by error, but first put the preferred one of those as good as the best.
 
-        A difference within one standard error, fold by fold, may be chance. Among such
-        candidates a linear model is preferred, as the simplest. Next come length scales
-        tuned on many rows: those rows, which no fold validates on, are evidence for
-        them too.
+        A difference within one standard error, of the differences fold by fold, may be
+        chance. Among such candidates a linear model is preferred, as the simplest. Next
+        come length scales tuned on many rows: these rows, which no fold validates on,
+        are further evidence for them.
         """
-        best, *others = sorted(tries, key=_score)
+        best, *others = sorted(trials, key=_score)
         as_good = [other for other in others if _within_one_standard_error(other, best)]
         favourite = min([best, *as_good], key=self._preference)
         ranked = [best, *others]
         return [favourite, *(trial for trial in ranked if trial is not favourite)]
 
     def _preference(self, trial: _Trial) -> int:
-        """Return the rank of a kind of candidate: a low one is preferred."""
+        """Return a candidate's rank: the lowest is preferred."""
         dataset = self.prepared.dataset
         if isinstance(trial.candidate.kernel, explicit.Linear):
             return 0
@@ -238,7 +244,7 @@ class _FirstRound:
     def _validate(self, candidate: Candidate, sample: samples.FoldSample) -> _Trial:
         """Cross-validate a candidate."""
         width = self.choices.n_round_components
-        # linear terms take a component per column
+        # a sum with linear terms needs their components, one per column, and others
         if not isinstance(candidate.kernel, Stationary):
             width = max(width, 2 * self._n_linear_components)
         feature_map = self.draws.feature_map(
@@ -271,9 +277,10 @@ class _FirstRound:
         D = feature_map.n_components
         begun = time.monotonic()
         is_typical = D >= MIN_COMPONENTS // 2
-        grid = self.choices.options.penalty.grid
         fit_intercept = self.choices.options.fit_intercept
-        grid = grid if grid is None or np.all(grid > 0) else None
+        grid = self.choices.options.penalty.grid
+        if grid is not None and not np.all(grid > 0):
+            grid = None  # an alpha of 0 was given, and tables need alphas above 0
         if len(sample.X) <= EXACT_ROWS:
             table_of_rows = row_folds.cross_validate_rows(
                 feature_map.transform(sample.X),
@@ -326,7 +333,7 @@ def _score(trial: _Trial) -> float:
 def _within_one_standard_error(other: _Trial, best: _Trial) -> bool:
     if len(other.split_scores) < 2:
         return False  # one split has no standard error
-    # the splits are the same, so that what makes their rows hard to predict cancels
+    # both have the same splits, so what makes a split hard to predict cancels
     differences = np.subtract(other.split_scores, best.split_scores)
     return bool(
         differences.mean() <= differences.std(ddof=1) / np.sqrt(len(differences))

@@ -83,12 +83,12 @@ def fit(
     dataset : Dataset
         With targets, and with groups if folds keep groups together.
     options : RidgeOptions
-        What is "auto" is chosen.
+        Values of "auto" are chosen.
     candidates : sequence of Candidate, optional
         Replace the kernel and length scale of the options. All are compared on all rows
-        with all components; of equal ones the first wins. "auto" alpha is then "cv". If
-        several numbers of components are given, each candidate takes the smallest
-        within one standard error of its best.
+        with all components; the first wins if errors are equal. An alpha of "auto" is
+        then "cv". If several numbers of components are given, each candidate takes the
+        smallest within one standard error of its best.
     choices : Choices, optional
         The result of `choices_of`, if the caller has it already.
     engine : Engine
@@ -140,13 +140,15 @@ def fit(
         result = fit_without_sums(prepared, maps[0], choices, plan, do)
         return conclude(result, prepared, choices, finalists, budget)
 
-    shared_passes = share_out(prepared, choices, maps, finalists.tables, plan)
+    shared_passes = plan_shared_passes(prepared, choices, maps, finalists.tables, plan)
     comparison = train_all(prepared, shared_passes, choices, do)
     # twice as many components, as long as the last doubling gained much
     while (more := with_more_components(comparison, prepared, choices)) is not None:
         choices = more
         maps = do("draw", draw_candidates, draws, finalists.candidates, choices.widths)
-        shared_passes = share_out(prepared, choices, maps, [None], choices.plan)
+        shared_passes = plan_shared_passes(
+            prepared, choices, maps, [None], choices.plan
+        )
         comparison = train_all(prepared, shared_passes, choices, do)
 
     result = model_of(comparison, prepared, choices)
@@ -174,7 +176,7 @@ def train_all(
                 best = trained
                 best_index = len(results)
             results.append((trained.feature_map, trained.solved))
-            # frees its sums, unless it is the best, before those of the next are solved
+            # unless it is the best, this frees its sums before the next map is solved
             del trained
     assert best is not None  # there is at least one map
 
@@ -245,7 +247,7 @@ def measure(
 def plan_solver(
     prepared: PreparedDataset, choices: Choices, maps: Sequence[FeatureMap]
 ) -> Plan:
-    """Return the plan of the fit for the number of components the map really has.
+    """Return the plan of the fit for the map's real number of components.
 
     A linear kernel has a component per column, whatever the options say.
     """
@@ -265,27 +267,28 @@ def plan_solver(
 
 @frozen
 class SharedPass:
-    """Feature maps that one reading of the data is summed up for."""
+    """Feature maps whose sums one reading of the data makes."""
 
     maps: Sequence[FeatureMap]
-    #: Errors on the folds of maps whose errors are known already.
+    #: Each map's errors on the folds if the first round left them; else None.
     tables: Sequence[CrossValidation | None]
-    #: How many times the data are read, each time for a part of Z'Z.
+    #: How many times the data are read: more than once if each reading sums only a part
+    #: of Z'Z.
     n_parts: int = 1
 
 
-def share_out(
+def plan_shared_passes(
     prepared: PreparedDataset,
     choices: Choices,
     maps: Sequence[FeatureMap],
     tables: Sequence[CrossValidation | None],
     plan: Plan,
 ) -> list[SharedPass]:
-    """Share out the maps among as few readings of the data as memory allows."""
+    """Divide the maps among as few readings of the data as memory allows."""
     if len(maps) == 1:
         return [SharedPass(maps, tables, plan.n_parts)]
 
-    assert choices.folds is not None  # they are how several maps are compared
+    assert choices.folds is not None  # they compare the maps
     n_maps_at_once, n_parts = plan_readings(
         prepared.dataset,
         choices.widths[-1],
@@ -311,7 +314,8 @@ def broadcast(
 ) -> Broadcast[Accumulations]:
     """Send the feature maps to every worker, and check that each drew the same.
 
-    Features without a bound, such as linear ones, take their grid from a first pass.
+    Features without a bound, such as linear ones, take a pass first, which finds the
+    grid that their sums are exact on.
     """
     engine = prepared.engine
     members = tuple(map(prepared.accumulation, shared_pass.maps))
@@ -320,7 +324,7 @@ def broadcast(
         if not engine.is_in_process:
             import cloudpickle  # type: ignore[import-untyped]  # which Dask has loaded
 
-            # a seed and parameters travel, or the centres of Nyström features
+            # sent are a seed and parameters, or the centres of Nyström features
             size = human_bytes(len(cloudpickle.dumps(feature_map)))
             destination = f"{size} to each of {engine.n_workers} workers"
         contents = {"fourier": "W and b", "nystrom": "centres"}
@@ -340,7 +344,7 @@ def accumulate(
 ) -> deque[passes.Sums]:
     """Sum up Z'Z and Z'y of all rows, or of each fold, for each map that was sent."""
     sums = passes.accumulate_shared(prepared.dataset, shared, engine=prepared.engine)
-    # all maps share the pass, so that the first speaks for all
+    # all maps share the pass, so the first map's sums are enough to check
     inspection.check_same_rows(
         prepared.moments, sums[0].targets, shared.state.members[0].spec
     )
@@ -349,11 +353,11 @@ def accumulate(
 
 @frozen
 class TrainedMap:
-    """A feature map with its solution, and the sums that this was solved from."""
+    """A feature map with its solution, and the sums that gave the solution."""
 
     #: The map with all components.
     drawn: FeatureMap
-    #: The map with the number of components that was chosen.
+    #: The map with the chosen number of components.
     feature_map: FeatureMap
     solved: solve.SelectedSolution
     #: Sums of all rows, in `feature_map`.
@@ -411,7 +415,7 @@ def solve_sums(
 
 @frozen(eq=False)
 class Comparison:
-    """Results of all maps that were trained on all rows, and the sums of the best."""
+    """Results of all trained maps, and the sums of the best."""
 
     results: tuple[tuple[FeatureMap, solve.SelectedSolution], ...]
     best: TrainedMap
@@ -425,7 +429,8 @@ def error_of_half(comparison: Comparison, choices: Choices) -> float | None:
     best = comparison.best
     if best.parts is None or not draw.is_nested(best.drawn):
         return None
-    # the leading components are those of a smaller draw, so this takes no pass
+    # The leading components are the features of a smaller draw, so this takes no pass.
+    # Half of them, rounded down to an even number for pairs.
     half = draw.shortened(best.drawn, best.drawn.n_components // 4 * 2)
     table = cross_validate(
         best.parts,
@@ -439,7 +444,7 @@ def error_of_half(comparison: Comparison, choices: Choices) -> float | None:
 def with_more_components(
     comparison: Comparison, prepared: PreparedDataset, choices: Choices
 ) -> Choices | None:
-    """Return choices of twice as many components; None if these would not pay."""
+    """Return choices with twice as many components; None if these would not pay."""
     more = doubled(choices, Machines.of(prepared.engine))
     if more is None:
         return None
@@ -464,7 +469,7 @@ def model_of(
             feature_digest=feature_map.digest(),
             scales=feature_map.scales,
         )
-    card |= describe.describe_cut(prepared.dataset, best.statistics, choices.folds)
+    card |= describe.describe_blocks(prepared.dataset, best.statistics, choices.folds)
     model = models.RidgeModel.from_solution(
         feature_map, best.statistics, best.solved.solution, best.solved.path(), card
     )
@@ -489,9 +494,7 @@ def conclude(
     finalists: first_round.Finalists,
     budget: Budget,
 ) -> FitResult:
-    """Put options and candidates on the model's card; warn if errors may be larger on
-    new rows.
-    """
+    """Put options and candidates on the model's card; warn if alpha is doubtful."""
     card_parameters = parameters.of_options(choices.options)
     if choices.has_given_candidates:
         drawn = result.model.feature_map

@@ -1,8 +1,8 @@
 """The models without each fold, and prediction intervals by their errors.
 
-The result of a fit goes in, with the sums of each fold; the same result comes out, with
-models that were not trained on a fold, and intervals that their errors there give.
-Errors of the model itself on its own rows would be too small.
+The result of a fit goes in, with the sums of each fold. The same result comes out with
+a model for each fold that was not trained on the fold, and with intervals by the errors
+of these models. Errors of the final model on its own rows would be too small.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 def with_fold_models(result: FitResult, prepared: PreparedDataset) -> FitResult:
     """Solve the model without each fold, at the alpha of all rows.
 
-    Of a regression, measure how far off held-out rows are, for intervals. They stay
-    normal, with a warning, where the rows that are left cannot be solved.
+    For a regression, measure the errors of held-out rows, for intervals. Intervals stay
+    normal ones, with a warning, if the model without some fold has no solution.
     """
     if isinstance(prepared.dataset, labelled.LabelledDataset):
         # classes have no intervals
@@ -58,10 +58,12 @@ def _with_scores(result: FitResult, prepared: PreparedDataset) -> FitResult:
     assert parts is not None
     dataset = prepared.dataset
     fold_models = _fold_models(result)
-    scored = fold_models
+    scoring_models = fold_models
     if _leaves_single_rows_out(parts.folds, prepared):
-        scored = replace(fold_models, without_row=result.model.with_variances())
-    scores = held_out.score_sample(dataset, parts, scored, engine=prepared.engine)
+        scoring_models = replace(fold_models, without_row=result.model.with_variances())
+    scores = held_out.score_sample(
+        dataset, parts, scoring_models, engine=prepared.engine
+    )
     rows = f"of {dataset.n_samples:,} rows of the fit"
     model = result.model.with_intervals(scores, rows)
     return replace(result, fold_models=fold_models, model=model)
@@ -70,8 +72,8 @@ def _with_scores(result: FitResult, prepared: PreparedDataset) -> FitResult:
 def _leaves_single_rows_out(folds: folding.Folds, prepared: PreparedDataset) -> bool:
     """Return whether intervals take each row's error by the model without that row.
 
-    A model without a fold has larger errors than one of all rows, the more so the fewer
-    rows there are. Folds that are no random rows stay together.
+    A model without a fold has larger errors than the model of all rows, and the more so
+    the fewer rows there are. Folds of groups or times stay together.
     """
     base = folds.base if isinstance(folds, folding.TuningFolds) else folds
     has_few_rows = prepared.dataset.n_samples <= EXACT_ROWS

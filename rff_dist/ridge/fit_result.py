@@ -1,8 +1,8 @@
 """What a fit returns: the best model, and every feature map that was trained.
 
-Solutions go in, and what a model's card says of them comes out. Direct solutions and
-conjugate gradients end in the same result, so that what follows need not know which it
-was.
+Solutions go in; a result, and the facts on the model's card come out. Direct solutions
+and conjugate gradients end in the same type, so that later steps need not know which
+solver it was.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ class FitResult:
     best_index: int = 0
     #: The model's statistics fold by fold; None if folds were not summed separately.
     parts: fold_statistics.FoldStatistics | None = None
-    #: The model without each fold; None likewise.
+    #: The model without each fold; None too if folds were not summed separately.
     fold_models: FoldModels | None = None
     #: How far rounding features to 15 bits moves predictions, in standard deviations of
     #: the targets; None if negligible.
     visible_rounding: float | None = None
-    #: A row of the table of candidates for each, trained ones first; empty if nothing
-    #: was chosen.
+    #: A row for each candidate, trained ones first; empty if nothing was chosen.
     rows: tuple[describe.CandidateResult, ...] = ()
     #: How many times the data were read for statistics.
     n_readings: int = 1
@@ -59,7 +58,7 @@ def card_of(
     """Return the facts of a model's card about its data, and how alpha was found."""
     card: Summary = {
         **describe_dataset(prepared.dataset),
-        **describe.describe_choices(penalty),
+        **describe.describe_penalty(penalty),
     }
     if penalty.alphas is not None:
         card["alphas"] = list(map(float, penalty.alphas))

@@ -1,7 +1,8 @@
 """Fit a model by conjugate gradients: passes of Z'(Zv), which need no sums of Z'Z.
 
-A prepared dataset and a feature map go in; a model without statistics comes out. The
-sums of Z'Z may be larger than memory, or take far longer than some dozens of passes.
+A prepared dataset and a feature map go in; a model without statistics comes out. It
+serves if the sums of Z'Z are larger than memory, or would take far longer than some
+dozens of passes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def train_without_sums(
     If alpha is not one number, the last split of the folds chooses it.
     """
     penalty = choices.penalty
-    validation = choice = None
+    validation = None
+    choice = None
     alpha: Any = penalty.alpha
     if choices.folds is not None:
         validation = pcg.validate_alphas(

@@ -1,7 +1,7 @@
 """Decide by which folds a fit chooses.
 
-Options and the number of rows go in; folds come out, or None if nothing is chosen by
-them. Folds that cut groups apart, or that validate on rows that length scales were
+Options and the number of rows go in; folds come out, or None if they choose nothing.
+Folds that cut groups apart, or that validate on rows that length scales were
 tuned on, would make errors look small.
 """
 
@@ -29,7 +29,7 @@ FOLDS_OF_MANY = 3
 
 
 def default_folds(n_samples: int, effort: int = DEFAULT_EFFORT) -> folding.HashFolds:
-    """Return 5 folds by a hash of the row; 3 of many rows, up to 10 of few."""
+    """Return folds by a hash of the row: 5, or 3 for many rows, or up to 10 for few."""
     if n_samples > EXACT_ROWS and not EFFORTS[effort].many_folds:
         return folding.HashFolds(FOLDS_OF_MANY)
     if n_samples >= FEW_SAMPLES:
@@ -84,7 +84,7 @@ def with_folds(options: RidgeOptions) -> RidgeOptions:
     """Return the options with folds that can choose among given candidates.
 
     Raises InvalidParameterError if alpha is chosen without folds, or the solver makes
-    no sums of theirs.
+    no sums of folds.
     """
     if options.penalty.criterion not in (None, *CV_NAMES):
         raise InvalidParameterError(
@@ -116,7 +116,7 @@ def complete_folds(
 def prepare_folds(
     dataset: Dataset, folds: folding.Folds, *, engine: protocol.Engine
 ) -> folding.Folds:
-    """Return folds of groups balanced by the groups' sizes, and others as they are.
+    """Return folds of groups, balanced by the groups' sizes; other folds unchanged.
 
     Groups are counted in a pass that reads no X. More than `MAX_BALANCED_GROUPS` are
     assigned by hash. Raises DataError if the folds are of groups, and the dataset has
@@ -127,7 +127,7 @@ def prepare_folds(
         n_more = folds.n_folds - folds.base.n_folds
         return replace(folds, base=base, n_folds=base.n_folds + n_more)
 
-    # one row shows whether there are groups; folds of groups raise an error without
+    # one row shows whether there are groups; `assign` raises if folds lack them
     first = Block(0, 0, min(1, dataset.n_samples))
     groups = dataset.read(first).groups
     folds.assign(0, first.stop, n_samples=dataset.n_samples, groups=groups)

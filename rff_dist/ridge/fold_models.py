@@ -1,7 +1,7 @@
 """Models without each fold, solved from the folds' sums, and their predictions.
 
-The sums of each fold go in; a model for each split comes out, which predicts rows that
-it was not trained on. Trained on them, its errors would be too small.
+The sums of each fold go in; a model for each split comes out, which predicts the rows
+that it was not trained on. Errors on rows that it was trained on would be too small.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class FoldModels:
     held_out_folds: IntArray
     #: Rows that were cut into folds.
     n_samples: int
-    #: If rows are few, predicts each without that row alone, in place of its fold.
+    #: If rows are few, predicts each row without this row alone, rather than without
+    #: its fold.
     without_row: uncertainty.PredictiveModel | None = None
 
 
@@ -47,10 +48,10 @@ def solve_fold_models(
 ) -> FoldModels:
     """Solve for the coefficients of each split, one Cholesky factorisation per split.
 
-    Rows of `whole`, less the held-out fold, are trained on; by default those of the
-    folds' splits. `alpha` has shape () or (n_targets,). Raises StatisticsError if no
-    fold has rows, or those that a split trains on have none; InvalidParameterError,
-    SolveError as `solve_cholesky`.
+    A split's model is trained on the rows of `whole` without the held-out fold; by
+    default on the folds that the split trains on. `alpha` has shape () or (n_targets,).
+    Raises StatisticsError if no fold has rows, or a split has no rows to train on;
+    InvalidParameterError, SolveError as `solve_cholesky`.
     """
     total = statistics.total()
     solutions = []
@@ -60,7 +61,8 @@ def solve_fold_models(
         if part is None or not part.n_observations:
             continue  # no row would use this model
         if whole is not None:
-            # the part may be cut into other tiles, so that no rounding cancels
+            # The part may be cut into other tiles than the whole, so their rounding
+            # does not cancel: count the tiles of both.
             n_tiles = whole.n_tiles + part.n_tiles
             training = replace(whole - part, n_tiles=n_tiles)
         elif len(trained_on) == len(statistics.parts) - 1:
@@ -105,8 +107,8 @@ class HeldOutPredictions:
 def predict_held_out(rows: blocks.Rows, models: FoldModels) -> HeldOutPredictions:
     """Predict each row of a block by the model that was trained without its fold.
 
-    Raises DataError if the block has no targets, values that are not finite, or lacks
-    the groups that its folds are of.
+    Raises DataError if the block has no targets, has values that are not finite, or
+    lacks the groups that folds are made of.
     """
     _, weights = evaluation.evaluated_targets(rows)
     fold_of_row = models.folds.assign(
@@ -117,8 +119,8 @@ def predict_held_out(rows: blocks.Rows, models: FoldModels) -> HeldOutPrediction
     )
     splits = split_of_folds(fold_of_row, models)
     is_counted = (splits >= 0) & (weights > 0)
-    # Of values in rows that do not count there may be no features, and zeros may be far
-    # from all rows: the first row that counts stands in for them.
+    # Values of rows that do not count may be NaN, and zeros may be far from all rows:
+    # the first row that counts takes their place.
     X = np.zeros_like(rows.X)
     if is_counted.any():
         places = np.where(is_counted, np.arange(len(X)), np.argmax(is_counted))

@@ -1,8 +1,9 @@
 """A trained ridge model, and how it is stored.
 
 A solved fit goes in; a `RidgeModel` comes out, with everything that prediction, a check
-of its origin and a later update need. It is stored as JSON and checksummed arrays
-rather than by pickle, so that reading a file runs no code.
+of its origin and a later update need. Its card holds facts as JSON values. A model is
+stored as JSON and checksummed arrays rather than by pickle, so that reading a file runs
+no code.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ from rff_dist.typing import AnyArray, Arrays, Facts, FloatArray, PathLike, Summa
 logger = logging.getLogger(__name__)
 
 KIND = "ridge model"
-#: The fact of a card that says whose errors intervals are made from.
+#: The fact of a card that says, in words, which rows' errors give intervals.
 INTERVAL_ROWS = "interval_rows"
 
 
@@ -46,7 +47,8 @@ class RidgeModel:
     feature_map: maps.FeatureMap
     coefficients: FloatArray  # shape (n_components, n_targets)
     intercept: FloatArray  # shape (n_targets,)
-    #: Penalty of ‖y − Zw‖² + alpha‖w‖²; shape (n_targets,) if targets differ in it.
+    #: Penalty of ‖y − Zw‖² + alpha‖w‖²; shape (n_targets,) if targets have different
+    #: ones.
     alpha: float | FloatArray
     #: Whether predictions drop the target axis, as the training targets did.
     one_dimensional: bool
@@ -55,7 +57,7 @@ class RidgeModel:
     #: The errors that alpha was chosen by, see `SelectedSolution.path`; empty for a
     #: given alpha.
     selection: Arrays = field(default_factory=dict)
-    #: How far off held-out rows were, for intervals; None for normal ones.
+    #: Errors of held-out rows, for intervals; None if intervals are normal ones.
     held_out: held_outs.HeldOutScores | None = None
     #: Moments of the inputs that it was trained on, for drift checks.
     columns: moments.ColumnMoments | None = None
@@ -184,7 +186,7 @@ class RidgeModel:
 
     @property
     def summed(self) -> ridge_statistics.RidgeStatistics:
-        """The statistics; raises StatisticsError if there are none."""
+        """The statistics; StatisticsError if the model was stored without them."""
         if self.statistics is None:
             raise StatisticsError(self.why_no_statistics)
         return self.statistics
@@ -217,8 +219,9 @@ class RidgeModel:
         return replace(self, card={**self.card, **facts})
 
     def with_intervals(self, scores: held_outs.HeldOutScores | None, rows: str) -> Self:
-        """Return the model with intervals by scores, and their rows in words on its
-        card; with normal intervals if there are no scores.
+        """Return the model with intervals by these scores; None gives normal intervals.
+
+        `rows` says on the card, in words, which rows the scores come from.
         """
         card = {name: self.card[name] for name in self.card if name != INTERVAL_ROWS}
         if scores is not None:
@@ -230,7 +233,7 @@ class RidgeModel:
         return replace(self, statistics=None)
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that predictions depend on."""
+        """Return the SHA-256 of everything that decides predictions."""
         hasher = hashlib.sha256(self.feature_map.digest().encode())
         for array in (self.coefficients, self.intercept):
             # little-endian, so that machines agree
@@ -241,7 +244,7 @@ class RidgeModel:
 
 
 def one_or_several(alpha: ArrayLike) -> float | FloatArray:
-    """Return one number if all are the same, else an array with one for each target."""
+    """Return one number if all targets have the same, else an array of all."""
     values = np.atleast_1d(np.asarray(alpha, np.float64))
     return float(values[0]) if (values == values[0]).all() else values
 
@@ -311,7 +314,7 @@ def read_model(url: PathLike) -> RidgeModel:
 def model_from(record: records.Record, url: PathLike) -> RidgeModel:
     """Return the model of a record that was read from `url`.
 
-    Raises IntegrityError if something is missing, or another value.
+    Raises IntegrityError if an entry is missing, or has an impossible value.
     """
     try:
         return _from_record(record)
@@ -372,7 +375,7 @@ def record_features(
 
 
 def read_features(values: Facts, arrays: Arrays) -> maps.FeatureMap:
-    """Rebuild the map of `record_features`, from its spec if that draws the same."""
+    """Rebuild the map of `record_features`; draw it again if that gives the same."""
     standardizer = maps.Standardizer.from_arrays(arrays)
     stored = kinds.read_map(
         values, kinds.with_prefix(arrays, "features_"), standardizer

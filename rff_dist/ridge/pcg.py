@@ -5,8 +5,9 @@ D² numbers of Z'Z, which memory may not hold. Each step is a pass over the rows
 multiplies Z'Z by vectors.
 
 A step costs O(n_samples · n_components · n_features) and O(n_components) memory. The
-preconditioner is a randomised sketch of Z'Z; its rank is doubled as long as that costs
-less than the steps that it may save. It serves Nyström features too: FALKON's
+preconditioner is a sketch of Z'Z: its products with random columns, whose number is the
+rank. The rank is doubled as long as that costs less than the steps that it may save. It
+serves Nyström features too: FALKON's
 preconditioner, made of the centres alone, needed two to twenty times the steps, and two
 more arrays of the Gram's size.
 
@@ -38,22 +39,23 @@ from rff_dist.typing import Facts, FloatArray, frozen
 
 logger = logging.getLogger(__name__)
 
-# estimated distance from the direct predictions, over the targets' deviations
+# Estimated distance from the exact predictions, in standard deviations of the targets,
+# at which iteration ends.
 TOLERANCE = 1e-7
 MAX_PASSES = 500
 FIRST_RANK = 128
-# beyond the streams of frequencies and seeds; see `frequencies.uniforms`
+# Stream of random signs, beyond those of frequencies; see `frequencies.uniforms`.
 SIGN_STREAM = 2**33
 # For the choice of alpha, errors at held-out rows need fewer digits than a solution.
 CHOICE_TOLERANCE = 1e-4
-# steps without a worthwhile gain, after which an alpha is not iterated further
+# After so many steps without a worthwhile gain, an alpha is not iterated further.
 PATIENCE = 5
 WORTHWHILE = 1e-4  # share of its held-out error that a step must gain
 LEAST_SHARE = 1e-8  # of the largest eigenvalue: the smallest alpha that "auto" tries
 
 
 @frozen
-class Pcg:
+class PcgSolution:
     """A solution by conjugate gradients, and how it was found."""
 
     solution: RidgeSolution
@@ -102,7 +104,7 @@ def solve_pcg(
     alpha: ArrayLike,
     fit_intercept: bool,
     path: AlphaPath | None = None,
-) -> Pcg:
+) -> PcgSolution:
     """Solve for an alpha above 0, or one for each target, by passes of Z'(Zv).
 
     All targets share the passes. Iteration ends when the estimated distance of
@@ -137,7 +139,7 @@ def solve_pcg(
         n_before = path.n_passes
         start = path.near(penalties)
     deviations = np.sqrt(total)
-    # of a constant target rounding alone is left, which is not worth a step
+    # a constant target has rounding alone, which is not worth a step
     constant = operator.targets.variances(centred=fit_intercept) == 0.0
     prepared.count("iterate", 0, MAX_PASSES)
     iterated = cg.conjugate_gradients(
@@ -171,7 +173,7 @@ def solve_pcg(
         floor=floor,
         status=status,
     )
-    result = Pcg(
+    result = PcgSolution(
         solution=solution,
         iterated=iterated,
         rank=preconditioner.rank,
@@ -256,7 +258,7 @@ def validate_alphas(
         best_errors[active] = np.minimum(best_errors[active], errors)
         descent.step(active, product)
         n_passes += 1
-    # a pass for the errors alone; its product is not used, so one column is enough
+    # the last pass is for errors alone; its product is not used, so one column will do
     _, errors = operator.multiply_and_validate(
         right_sides[:, :1], descent.solution, target_of_column
     )
@@ -267,7 +269,7 @@ def validate_alphas(
         folds, widths, grid, errors, np.ones(1), variance
     )
     solutions = descent.solution.reshape(-1, len(grid), n_targets)
-    # + 2: the pass of `gram_operator`, and the pass above
+    # 2 more passes: that of `gram_operator`, and the one above
     return AlphaPath(table, solutions, preconditioner, n_passes + 2)
 
 
@@ -283,7 +285,8 @@ def _sketch(
     """
     n_components = operator.feature_map.n_components
     largest = cg.largest_rank(n_components)
-    test_matrix = products = np.empty((n_components, 0))
+    test_matrix = np.empty((n_components, 0))
+    products = np.empty((n_components, 0))
     rank = 0
     goal = FIRST_RANK
     n_passes = 0
@@ -329,19 +332,19 @@ def _worth_doubling(
     tolerance: float,
 ) -> bool:
     """Return whether the steps that a doubled rank may save cost more than doubling."""
-    # The shortfall, by what factor (A + alpha·I)⁻¹ may exceed P⁻¹, bounds the condition
-    # of the preconditioned system. With a perfect sketch it is 1.
+    # The shortfall, the factor by which (A + alpha·I)⁻¹ may exceed P⁻¹, bounds the
+    # condition of the preconditioned system. With a perfect sketch it is 1.
     condition = float(sketch.shortfall(np.array([alpha]))[0])
     saved = cg.most_iterations(condition, tolerance)
     saved -= cg.most_iterations(1.0, tolerance)
     # One column per target, also in `validate_alphas`: `alpha` is the smallest there,
     # and its columns are the last to be iterated.
     per_step = gram_products.pass_operations(operator.accumulation.spec.n_targets)
-    # doubling takes rank more columns
+    # doubling multiplies Z'Z by as many more columns as the rank
     return saved * per_step > gram_products.pass_operations(sketch.rank)
 
 
-def _warn(result: Pcg) -> None:
+def _warn(result: PcgSolution) -> None:
     status = result.solution.status
     if status is SolveStatus.OK:
         return

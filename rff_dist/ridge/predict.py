@@ -21,9 +21,9 @@ from rff_dist.ridge.models import RidgeModel
 from rff_dist.statistics import row_passes
 from rff_dist.typing import AnyArray, AnyDType, FloatArray, PathLike, frozen
 
-# Degrees of freedom over rows. Of real sets with 0.03 to 0.44 normal 95 % intervals
-# contained 92 to 94 % of new rows, with 0.77 (airfoil) 83 % and with 0.94 (pendulum) 65
-# %; 8 fits of each of seven.
+# Degrees of freedom over rows, above which normal intervals get a warning. On seven
+# real sets (8 fits of each) normal 95 % intervals contained 92 to 94 % of new rows with
+# a ratio of 0.03 to 0.44, but 83 % with 0.77 (airfoil), and 65 % with 0.94 (pendulum).
 NARROW_ABOVE = 0.5
 
 
@@ -66,7 +66,7 @@ def calibrate(
 
 
 def _rows_with_targets(dataset: Dataset, model: RidgeModel) -> Dataset:
-    """Return the rows as the model takes them; it predicts as many targets."""
+    """Return the rows as the model takes them; DataError if targets are others."""
     dataset = model_rows.rows_for(dataset, model)
     if dataset.n_targets != model.n_targets:
         raise DataError(
@@ -91,8 +91,8 @@ def predict(
 
     The group has the array `predictions`. `std` adds `standard_deviations`, at the cost
     of `predict_in_memory`. `coverage` adds `lower` and `upper`, the ends of intervals
-    that contain new observations with that probability: by errors of held-out rows if
-    the model has these, else normal ones, at the cost of `std`.
+    that contain new observations with that probability. They use errors of held-out
+    rows if the model has these. Otherwise they are normal ones, at the cost of `std`.
 
     A block that is written twice holds the same numbers. The output appears at `url`
     when it is complete.
@@ -121,16 +121,16 @@ def predict(
 
 @frozen(eq=False)
 class _PredictingPass:
-    """What a pass computes for each row, sent to every worker."""
+    """The state of a predicting pass, sent to every worker."""
 
-    #: One with standard deviations if these, or intervals by them, are wanted.
+    #: A `PredictiveModel` if standard deviations, or intervals by them, are wanted.
     model: predicting.LinearModel | uncertainty.PredictiveModel
-    #: The arrays to make as fields, `predictions` first.
+    #: The wanted arrays, as fields of a row; `predictions` first.
     dtype: AnyDType
     #: Half width of normal intervals in standard deviations; 0 if no intervals are
     #: wanted.
     n_deviations: float = 0.0
-    #: Makes s(x), the size of errors near a row; None for normal intervals.
+    #: Predicts s(x), the size of errors near a row; None for normal intervals.
     spread: held_out.SpreadModel | None = None
     #: Half width of intervals over s(x), shape (n_targets,).
     half_width: FloatArray | float = 0.0
@@ -144,7 +144,7 @@ def _plan_pass(
     coverage: float | None = None,
     engine: Engine,
 ) -> _PredictingPass:
-    """Check that the model can make what is wanted, and return what workers need."""
+    """Check that the model can make the wanted arrays; return the workers' state."""
     names = ["predictions"]
     if std:
         names.append("standard_deviations")
@@ -200,8 +200,8 @@ def _predict_arrays(rows: Rows, state: _PredictingPass) -> AnyArray:
     if state.spread is not None:
         half_width = state.half_width * state.spread.of_rows(rows)
         deviation = np.sqrt(uncertainty.variance_of_unseen_levels(rows.X, linear))
-        # rows held out had levels that other folds knew, so that their errors do not
-        # tell how far a level is from those that were seen
+        # Held-out rows had levels that other folds knew, so their errors do not show
+        # how far an unseen level is from known ones.
         half_width = np.hypot(half_width, state.n_deviations * deviation)
     values["predictions"] = mean
     values["lower"] = mean - half_width

@@ -11,8 +11,8 @@ from rff_dist.fitting.options import Alpha, Penalty
 from rff_dist.ridge import describe, models, solve
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 
-#: Facts on a card about the rows that were summed, their errors and the candidates that
-#: were compared on them. They do not hold for other rows; all other facts do.
+#: Facts on a card that hold only for the summed rows: about the rows, their errors, and
+#: the candidates compared on them. All other facts also hold for changed rows.
 _FACTS_OF_ROWS = {
     "data_fingerprint",
     "data_version",
@@ -44,9 +44,9 @@ def refit(
 ) -> models.RidgeModel:
     """Solve a model again from changed statistics.
 
-    If `alpha` is None, the model keeps its alpha, or that of each target. Held-out
-    scores are kept, with the words on the card about whose they are: they come from
-    fits of fewer rows, so that intervals err on the wide side.
+    If `alpha` is None, the model keeps its alpha, or its alphas per target. Held-out
+    scores are kept, with the words on the card about their rows. They come from fits of
+    fewer rows, so intervals err on the wide side.
 
     Raises InvalidParameterError if alpha is out of range, or is to be chosen by folds.
     """
@@ -54,14 +54,14 @@ def refit(
         name: value for name, value in model.card.items() if name not in _FACTS_OF_ROWS
     }
     if alpha is None:
-        # nothing is chosen, so one factorisation per different alpha is all it costs
+        # nothing is chosen, so it costs one factorisation per distinct alpha
         solved = solve.solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
         card["fit_intercept"] = bool(fit_intercept)
     else:
         per_target = model.card.get("alpha_per_target", False)
         penalty = Penalty(alpha, alphas, fit_intercept, per_target)
         solved = solve.solve(statistics, penalty)
-        card |= describe.describe_choices(penalty)
+        card |= describe.describe_penalty(penalty)
     again = models.RidgeModel.from_solution(
         model.feature_map,
         statistics,

@@ -1,7 +1,7 @@
 """Solve ridge regression from sums alone, and choose alpha.
 
 Exact sums of all rows, or of each fold, and a penalty go in; coefficients come out,
-with the errors that alpha was chosen by. Alpha is a given number, or chosen by
+with the errors that chose alpha. Alpha is a given number, or chosen by
 generalised cross-validation (GCV), the evidence, folds, or few rows left out one by
 one. No data are read, except these few rows.
 """
@@ -35,7 +35,7 @@ class SelectedSolution:
     solution: RidgeSolution
     #: The path of alpha by GCV or the evidence on all rows.
     selection: gcv.Selection | None
-    #: The table of k-fold errors, and the entry of it that was taken.
+    #: The table of k-fold errors, and the entry that was taken.
     cross_validation: CrossValidation | None = None
     choice: Choice | None = None
     #: Reasons to doubt an alpha that was chosen by leaving out each of few rows.
@@ -57,7 +57,7 @@ class SelectedSolution:
 
     @property
     def smallest_alpha(self) -> float:
-        """The smallest alpha, but of a constant target, for which any will do."""
+        """The smallest alpha of a target that varies; a constant one takes any."""
         table = self.cross_validation
         alphas = self.solution.alpha
         if table is not None and (table.target_variance > 0.0).any():
@@ -115,9 +115,9 @@ def solve_folds(
     table : CrossValidation, optional
         The errors on the folds, if they were computed from the rows themselves.
     rows : Rows, optional
-        All rows, if they are so few that alpha is chosen by leaving out each; see
+        All rows, if they are so few that leaving out each one chooses alpha; see
         `choose_by_rows`. The folds still choose kernels and estimate errors of new
-        rows, since some of the rows that are left out tuned the length scales.
+        rows, because some of the rows left out here have tuned the length scales.
 
     Returns
     -------
@@ -210,8 +210,8 @@ def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> SelectedSolu
     "gcv" and "evidence" search `alpha_grid`; among several given alphas the smallest
     GCV decides. See `select_alpha` for targets with alphas of their own.
 
-    Raises InvalidParameterError if alpha is to be chosen by errors that these
-    statistics do not hold.
+    Raises InvalidParameterError if alpha is to be chosen by folds, which needs the sums
+    of each.
     """
     if penalty.criterion not in (None, "gcv", "evidence"):
         raise InvalidParameterError(
@@ -246,8 +246,8 @@ def solve_with(
     try:
         solution = cholesky.solve_cholesky(equations, alpha, overwrite_gram=True)
     except SolveError:
-        # Extreme weights may make rounding larger than its estimate; eigenvalues show
-        # it, and warn.
+        # Extreme weights may make rounding larger than its estimate, the floor. The
+        # solution by eigenvalues shows it, and warns.
         equations = statistics.normal_equations(fit_intercept=fit_intercept)
         solution = eigen.decompose(equations).solve(alpha)
     return SelectedSolution(solution, None)

@@ -19,10 +19,10 @@ with an intercept. σ², alpha and the kernel are taken as known.
 Everything is computed in units of it, A/ω and alpha/ω, so that a factor on all weights
 and alpha changes nothing. Rows of weight 0 are no observations.
 
-A level of a category that was never seen is one more like those that were: predictions
-are their mean, and the variance of theirs is added. The prior says less about it: where
-other columns have wide length scales, coefficients and intercept are large, and undo
-each other for the levels that were seen only.
+An unseen level of a category is taken as one more like the known ones: its prediction
+is the mean over the known levels, and the variance among their predictions is added.
+The prior alone would say less: if other columns have wide length scales, coefficients
+and intercept are large, and cancel each other for the known levels only.
 
 Rasmussen & Williams (2006), Gaussian Processes for Machine Learning, eqs. 2.9 and 2.30;
 Bishop (2006), Pattern Recognition and Machine Learning, section 3.3.2.
@@ -48,9 +48,10 @@ from rff_dist.text import short_repr
 from rff_dist.typing import AnyArray, Float32Array, FloatArray, IntArray, frozen
 
 logger = logging.getLogger(__name__)
-_MOST_LEVELS = 32  # that tell how far levels of a category are apart
+_MOST_LEVELS = 32  # the most levels that show how far apart a category's levels are
 
-# of 1 − h: a row that alone decides its prediction tells nothing of new rows
+# Smallest 1 − h: below it a row alone decides its own prediction, and its error says
+# nothing about new rows.
 SMALLEST_REMAINDER = 1e-6
 
 
@@ -87,7 +88,7 @@ def predictive_model(
     alpha: ArrayLike,
     fit_intercept: bool,
 ) -> PredictiveModel:
-    """Factor A + alpha·I, in 8 · n_components² bytes for each different alpha.
+    """Factor A + alpha·I, in 8 · n_components² bytes for each distinct_alphas alpha.
 
     `linear` was solved from the same statistics with the same alpha. A residual below
     its rounding error is replaced by that error, and logged.
@@ -104,15 +105,15 @@ def predictive_model(
     mean_weight = equations.sum_of_weights / equations.n_samples
     feature_means = equations.feature_means
     whitener = linear.feature_map.whitener
-    penalty = solution.check_alpha(alpha, equations.moments.shape[1])
-    different, factor_of_target = np.unique(penalty, return_inverse=True)
-    explained = np.empty(len(penalty))
+    alphas = solution.check_alpha(alpha, equations.moments.shape[1])
+    distinct_alphas, factor_of_target = np.unique(alphas, return_inverse=True)
+    explained = np.empty(len(alphas))
     factors = []
     with machine.tile_pool() as pool:
         floor = equations.floor()
-        for i, value in enumerate(different):
-            # the last one is factored in the Gram's own memory
-            is_last = i == len(different) - 1
+        for i, value in enumerate(distinct_alphas):
+            # the last alpha's factor takes the Gram's own memory
+            is_last = i == len(distinct_alphas) - 1
             factor = equations.gram if is_last else equations.gram.copy()
             _factor_in_place(factor, value, floor, pool)
             targets = factor_of_target == i
@@ -127,7 +128,7 @@ def predictive_model(
     # σ² = q/n of each target, q = c − B'(A + alpha)⁻¹B = rss + alpha‖w‖²
     squared_norm = np.square(linear.coefficients).sum(axis=0)
     total = equations.total_sum_of_squares
-    rss = total - explained - penalty * squared_norm
+    rss = total - explained - alphas * squared_norm
     bound = solution.rss_error_bound(
         squared_norm, total, n_components=len(linear.coefficients), floor=floor
     )
@@ -139,7 +140,7 @@ def predictive_model(
             rss[target],
             bound[target],
         )
-    quadratic = np.maximum(rss, bound) + penalty * squared_norm
+    quadratic = np.maximum(rss, bound) + alphas * squared_norm
     noise_variance = quadratic / (equations.n_samples - int(fit_intercept))
     return PredictiveModel(
         linear=linear,
@@ -219,7 +220,7 @@ def _predict_with_variances(
             f"the variance of row {row:_} is not finite: its features overflow; scale X"
             " down"
         )
-    # of the noise, the intercept and the coefficients
+    # variances of the noise, 1, of the intercept and of the coefficients
     return predictions, 1.0 + model.intercept_variance + spread
 
 
@@ -248,16 +249,16 @@ def deviations_of_sums(
 
 
 def leave_one_out(
-    rows: blocks.Rows, model: PredictiveModel, left_out: FloatArray
+    rows: blocks.Rows, model: PredictiveModel, left_out_weights: FloatArray
 ) -> FloatArray:
     """Return the prediction of each training row by ridge fitted without it.
 
-    O(n_samples · n_components²). The weight to leave out is the row's own, or less to
-    leave out one of its repetitions. If a row decides its own prediction up to
+    O(n_samples · n_components²). `left_out_weights` are the rows' weights, or less to
+    leave out only one repetition of a row. If a row decides its own prediction up to
     rounding, 1 − h is taken as 1e-6, and this is logged.
     """
     assert rows.y is not None
-    predictions, remainder = remainders(rows, model, left_out)
+    predictions, remainder = remainders(rows, model, left_out_weights)
     decides_alone = (remainder < SMALLEST_REMAINDER).any(axis=1)
     if decides_alone.any():
         logger.warning(
@@ -270,20 +271,20 @@ def leave_one_out(
 
 
 def remainders(
-    rows: blocks.Rows, model: PredictiveModel, left_out: FloatArray
+    rows: blocks.Rows, model: PredictiveModel, left_out_weights: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return predictions and 1 − h, each of shape (n_samples, n_targets)."""
     predictions, relative = _predict_with_variances(rows, model)
     # a value's variance is 1 + h·ω/w, in units of σ²/ω
-    h = (left_out / model.mean_weight)[:, np.newaxis] * (relative - 1.0)
+    h = (left_out_weights / model.mean_weight)[:, np.newaxis] * (relative - 1.0)
     return predictions, (1.0 - h)[:, model.factor_of_target]
 
 
 def variance_of_unseen_levels(
     X: AnyArray, linear: predicting.LinearModel
 ) -> FloatArray:
-    """Return how far predictions of rows are apart if known levels take the place of
-    those that were never seen: a variance, shape (n_rows, n_targets).
+    """Return the variance of predictions among known levels, which take the place of
+    levels that were never seen; shape (n_rows, n_targets).
     """
     levels = linear.feature_map.levels
     variances = np.zeros((len(X), linear.coefficients.shape[1]))
@@ -296,13 +297,14 @@ def variance_of_unseen_levels(
     for draw in range(n_draws):
         known = X.copy()
         for column, texts in levels.items():
-            # in an order of its own, so that columns vary apart from each other
+            # each column has its own order of levels, so that columns vary
+            # independently
             order = np.random.default_rng(column).permutation(len(texts))
             is_unseen = levels_of.never_seen(X, {column: texts})
             known[is_unseen, column] = order[draw % len(texts)]
         block = blocks.Block(0, 0, len(known))
         predictions.append(predicting.predict_rows(blocks.Rows(block, known), linear))
-    # of the mean of these levels, too
+    # + 1: the variance of the mean over these levels, which is the prediction, is added
     among_levels = np.var(predictions, axis=0) * (n_draws + 1) / max(1, n_draws - 1)
     variances[unseen] = among_levels
     return variances
