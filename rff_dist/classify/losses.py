@@ -1,6 +1,7 @@
 """Classification losses: their sums over rows and gradients, both from one pass.
 
-Blocks of rows and coefficients go in; exact sums come out that a minimiser steps by.
+Blocks of rows and coefficients go in; exact sums of loss and gradient come out, for a
+minimiser.
 
 Targets are those of a labelled dataset: −1 and +1, in one column for two classes, else
 one column per class. A row of weight w adds w·ℓ(f) to the loss, with f = z'W + b, and
@@ -32,7 +33,7 @@ STRIP_ROWS = 256
 class Loss(ABC):
     """A convex loss of scores against targets."""
 
-    #: As in `LOSSES`.
+    #: The key in `LOSSES`.
     name: ClassVar[str]
     #: The objective is Σ w·ℓ + penalty_factor · alpha · ‖W‖².
     penalty_factor: ClassVar[float]
@@ -80,7 +81,7 @@ class Logistic(Loss):
     ) -> tuple[FloatArray, FloatArray]:
         logits = softmax.one_column_per_class(scores)
         losses, slopes = softmax.log_loss(logits, softmax.shares_of_classes(targets))
-        # the score of a single column is that of the second class
+        # a single column has the second class's scores
         return losses, slopes[:, -scores.shape[1] :]
 
 
@@ -126,34 +127,34 @@ def sum_loss(
         total = 0.0
         gradient = np.zeros(weights.shape)
         slopes = np.zeros(weights.shape[1])
-        height_of_strip = min(STRIP_ROWS, tile.stop - first)
-        features = np.empty((feature_map.n_components, height_of_strip))
+        strip_height = min(STRIP_ROWS, tile.stop - first)
+        features = np.empty((feature_map.n_components, strip_height))
         for start in range(first, tile.stop, STRIP_ROWS):
             strip = slice(start, min(start + STRIP_ROWS, tile.stop))
-            part = features[:, : strip.stop - start]
+            strip_features = features[:, : strip.stop - start]
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 for low, high in feature_map.stripes:
-                    feature_map.fill(inputs[strip], part[low:high], low, high)
-                scores = (weights.T @ part).T + linear.intercept
+                    feature_map.fill(inputs[strip], strip_features[low:high], low, high)
+                scores = (weights.T @ strip_features).T + linear.intercept
             predicting.check_predictions(scores, rows.block.start + start, what="score")
             losses, slope = loss(scores, targets[strip])
             if rows.sample_weight is not None:
                 losses = losses * rows.sample_weight[strip]
                 slope = slope * rows.sample_weight[strip, np.newaxis]
             total += float(losses.sum())
-            gradient += part @ slope
+            gradient += strip_features @ slope
             slopes += slope.sum(axis=0)
         exact = exact_sums.ExactSum.of
-        of_tile = LossSums(
+        tile_sums = LossSums(
             n_samples=tile.stop - first,
             loss=exact(np.asarray(total)),
             gradient=exact(gradient),
             intercept_gradient=exact(slopes),
         )
-        sums.append(of_tile)
+        sums.append(tile_sums)
 
     machine.share_out(add_up, range(0, len(inputs), height))
-    # exact sums: the order in which threads append them does not matter
+    # sums are exact, so the order in which threads append them does not matter
     return reduce(operator.add, sums)
 
 

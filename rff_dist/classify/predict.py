@@ -37,7 +37,7 @@ SQUARED = "squared"
 
 
 def calibration_of(model: models.RidgeModel) -> ScoreCalibration | None:
-    """Return what turns a classifier's scores into probabilities, if it has them."""
+    """Return the calibration of a classifier; None if it has no probabilities."""
     facts = model.card["classifier"]["calibration"]
     if facts is None:
         return None
@@ -57,7 +57,7 @@ def evaluate_by_group(
     """Count which classes a classifier predicts for rows of each class, and by group.
 
     The dataset is a `LabelledDataset` of the model's classes, with targets of −1 and
-    +1. If the classifier has probabilities, they are judged too.
+    +1. If the classifier has probabilities, the log loss is measured too.
 
     Raises DataError if the dataset does not fit the model, or a label is not among the
     classes.
@@ -111,8 +111,8 @@ def counter(
 def class_of(scores: FloatArray) -> IndexArray:
     """Return the index of each row's class, from scores or targets.
 
-    One column decides between two classes: the second if it is above 0. Of several the
-    largest decides, the first of equals.
+    With one column and two classes it is the second class for numbers above 0. With
+    several columns it is the class of the largest number, the first if some are equal.
     """
     if scores.shape[1] == 1:
         return (scores[:, 0] > 0).astype(np.intp)
@@ -120,7 +120,7 @@ def class_of(scores: FloatArray) -> IndexArray:
 
 
 def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> FloatArray:
-    """Return the numbers by which a classifier decides, shape (n_samples, n_columns).
+    """Return the numbers whose largest decides, shape (n_samples, n_columns).
 
     Log odds for two classes, else log probabilities up to a constant for each row.
     Without calibration, the scores themselves.
@@ -144,11 +144,11 @@ def predict(
 ) -> int:
     """Write the class of every row to a new Zarr group, and return how many.
 
-    The array `labels` has the labels' own type. A grid stores numbers, whose words are
-    in CF's `flag_meanings`. With `probabilities`, an array of that name has the
-    probability of each class, shape (n_samples, n_classes), and the group's attribute
-    `feature_names` lists the classes. A block that is written twice contains the same
-    values, and the output appears at `url` when it is complete.
+    The array `labels` has the labels' own type. On a grid text labels become numbers,
+    and CF's attribute `flag_meanings` has their texts. With `probabilities`, an array
+    of that name has the probability of each class, shape (n_samples, n_classes), and
+    the group's attribute `feature_names` lists the classes. A block that is written
+    twice contains the same values, and the output appears at `url` when it is complete.
 
     Raises DataError if the dataset does not fit the model; SolveError if there are no
     probabilities; StorageError if the output exists and `overwrite` is False, or cannot
@@ -244,7 +244,7 @@ def read_classes(model: models.RidgeModel) -> AnyArray:
 
 
 def class_names(model: models.RidgeModel) -> list[str]:
-    """Return a classifier's labels as people read them: 0 for the number 0.0."""
+    """Return a classifier's labels as texts for people: "0" for the number 0.0."""
     labels = read_classes(model).tolist()
     return [
         str(label).removesuffix(".0") if isinstance(label, float) else str(label)
@@ -262,7 +262,7 @@ class Confusion:
 
     #: Entry (i, j): rows of class i predicted as class j, shape (n_classes, n_classes).
     counts: IntArray
-    #: Weights of these rows, by which accuracy and all other measures are computed.
+    #: Sums of these rows' weights; accuracy and all other measures use them.
     weights: exact_sums.ExactSum
     #: Sum of the rows' squared weights.
     squared_weight: exact_sums.ExactSum
@@ -310,7 +310,7 @@ class Confusion:
 
     @property
     def precision(self) -> FloatArray:
-        """Share of correct predictions of each class; NaN for one never predicted."""
+        """Share of a class's predictions that are correct; NaN if never predicted."""
         weights = self.weights.value()
         return _shares(np.diag(weights), weights.sum(axis=0))
 
@@ -344,8 +344,8 @@ def count_classes(
 ) -> Confusion:
     """Count one block of rows, from the indices of their own and predicted classes.
 
-    Products within a block are rounded; blocks never depend on the workers, so neither
-    do the sums.
+    Products within a block are rounded. Blocks do not depend on the workers, so the
+    sums do not either.
     """
     weights = np.ones(len(codes)) if sample_weight is None else sample_weight
     shape = (n_classes, n_classes)

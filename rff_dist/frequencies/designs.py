@@ -1,8 +1,9 @@
 """Designs: how the frequencies of a kernel are arranged.
 
-A spectral measure and a draw go in; frequencies come out, each of which follows the
-measure exactly. Independent draws are the simple version; other designs cover the
-measure more evenly, and so estimate the kernel with less variance.
+A spectral measure, the distribution of frequencies, and a `Draw` go in; frequencies
+come out, and each follows the measure exactly. Independent draws are the simple
+version; other designs cover the measure more evenly, and so estimate the kernel with
+less variance.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rff_dist.typing import FloatArray, frozen
 
 @frozen
 class Draw:
-    """Which frequencies are drawn: how arranged, how many, and of which numbers."""
+    """Which frequencies are drawn: their design, number and random numbers."""
 
     design: Design
     n_features: int
@@ -67,7 +68,7 @@ class Design(ABC):
 
 
 class _ByUniforms(Design):
-    """A design that hands the measure all uniforms of each frequency."""
+    """A design that gives the measure all uniforms of each frequency."""
 
     @abstractmethod
     def numbers(self, measure: SpectralMeasure, draw: Draw) -> FloatArray:
@@ -95,7 +96,7 @@ class IID(_ByUniforms):
         n_more = measure.n_uniforms(draw.n_features) - draw.n_features
         if n_more <= 0:
             return numbers
-        # column 0 gives the lengths of orthogonal designs, and column 1 the scales, see
+        # column 0 is for lengths of orthogonal designs, and the others for scales, see
         # `_radius_numbers`
         further = draw.independent_uniforms(
             uniforms.RADIUS_STREAM, draw.n_frequencies, 1 + n_more
@@ -120,8 +121,8 @@ class Orthogonal(Design):
         if not isinstance(measure, GaussianMixture):
             raise not_isotropic()
         n_features, n_frequencies = draw.shape
-        # whole blocks, though the last may be cut, so that a longer draw begins with
-        # the same frequencies
+        # whole blocks, cut at the end, so that a longer draw begins with the same
+        # frequencies
         n_blocks = -(-n_frequencies // n_features)
         numbers = draw.independent_uniforms(
             uniforms.FREQUENCY_STREAM, n_blocks * n_features, n_features
@@ -145,9 +146,9 @@ class QuasiMonteCarlo(_ByUniforms):
     """Scrambled Sobol points through the inverse distribution functions.
 
     Every frequency keeps its exact distribution, and together they cover it more evenly
-    than independent draws: the variance falls faster, most of all in few columns. For
-    every measure that takes at most 21,201 uniform numbers, as many as the sequence has
-    dimensions. Best if the number of frequencies is a power of two.
+    than independent draws: the variance falls faster, most of all with few columns. A
+    measure may take up to 21,201 uniform numbers, the dimensions of the sequence. Best
+    if the number of frequencies is a power of two.
 
     Source: Avron et al. (2016).
     """
@@ -171,7 +172,7 @@ def not_isotropic() -> InvalidParameterError:
 
 
 def _radii(measure: GaussianMixture, draw: Draw) -> FloatArray:
-    """Return lengths of frequencies: of normal vectors, times the measure's scales."""
+    """Return lengths of frequencies: a normal vector's, times the measure's scale."""
     numbers = _radius_numbers(draw)
     # half the square of a normal vector's length follows Gamma(n_features / 2)
     squares = scipy.special.gammaincinv(draw.n_features / 2, numbers[:, 0])

@@ -1,7 +1,7 @@
 """Spectral measures: which distribution the frequencies of a kernel follow.
 
 Uniform numbers go in, and frequencies for unit length scales come out. Bochner's
-theorem ties a measure to its kernel. A measure never draws by itself: a design hands it
+theorem ties a measure to its kernel. A measure never draws numbers: a design gives it
 uniform numbers, independent or arranged, and each frequency follows the measure.
 """
 
@@ -31,7 +31,7 @@ class SpectralMeasure(Protocol):
 class CoordinateMeasure(SpectralMeasure, Protocol):
     """A distribution whose coordinates are scales times independent numbers.
 
-    The numbers follow one distribution. Frequencies of categories must be such.
+    The numbers follow one distribution. Kernels of categories need such a measure.
     """
 
     def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
@@ -49,7 +49,7 @@ class CoordinateMeasure(SpectralMeasure, Protocol):
 
 @frozen
 class GaussianMixture:
-    """Frequencies s·g with g ~ N(0, I) and a random s each: of isotropic kernels."""
+    """Frequencies s·g of isotropic kernels, each with its g ~ N(0, I) and random s."""
 
     #: Inverse distribution function of s, from uniforms to scales; None means s = 1.
     scale_quantile: Callable[[FloatArray], FloatArray] | None = None
@@ -88,23 +88,23 @@ class GaussianMixture:
 
 @frozen
 class FewColumns:
-    """Frequencies of one column, of two columns or of all: those of additive kernels.
+    """Frequencies of additive kernels: each has one column, two columns or all.
 
-    Those of one or two columns are √n_features times as large, and each column's scale
-    is independent.
+    Frequencies of one or two columns are √n_features times as large, and each column's
+    scale is independent.
     """
 
-    #: The distribution of frequencies of all columns; its coordinates are those of
-    #: single columns.
+    #: The distribution of frequencies of all columns; its coordinates serve single
+    #: columns too.
     inner: GaussianMixture
-    #: Probabilities of one column, two, and all; their sum is 1. A single column counts
-    #: as all.
+    #: Probabilities of one column, two, and all; their sum is 1. With a single column
+    #: in the data, all frequencies are of all columns.
     weights: tuple[float, ...]
-    #: Probability of each column among those of one column; None if they are equal.
+    #: Probability of each column for frequencies of one column; None if they are equal.
     column_shares: tuple[float, ...] | None = None
 
     def n_uniforms(self, n_features: int) -> int:
-        # the second column has a scale of its own, and three numbers say how many
+        # the second column takes a scale of its own, and three numbers decide how many
         # columns and which
         return self.inner.n_uniforms(n_features) + self.inner.has_scale + 3
 
@@ -122,8 +122,8 @@ class FewColumns:
         is_single = order == 0
         is_pair = order == 1
         is_dense = order == 2
-        # the first column is one of all, the second one of those left; products may
-        # round up to their number
+        # The first column is one of all, the second one of the others. A product may
+        # round up to the number of columns, which is no index.
         first = np.minimum(first_place * n_features, n_features - 1).astype(np.intp)
         if self.column_shares is not None:
             alone = pick(np.array(self.column_shares), first_place)
@@ -155,7 +155,7 @@ class ProductMeasure:
 
     #: Inverse distribution function of a coordinate.
     quantile: Callable[[FloatArray], FloatArray]
-    #: Its characteristic function, the kernel of one column.
+    #: The coordinate's characteristic function, the kernel of one column.
     kernel: Callable[[FloatArray], FloatArray]
 
     def n_uniforms(self, n_features: int) -> int:

@@ -1,8 +1,9 @@
 """Uniform numbers: pure functions of (seed, stream, position), and Sobol points.
 
 A seed and positions go in; numbers in (0, 1) come out, the same on every machine and in
-every release of NumPy. A `Generator` promises its numbers for one version only, and
-those of a row would depend on how many were drawn before.
+every release of NumPy. A stream is one of a seed's independent sequences. A `Generator`
+promises its numbers for one version only, and a row's numbers would depend on how many
+were drawn before.
 """
 
 from __future__ import annotations  # an evaluated annotation would load numpy.random
@@ -14,13 +15,13 @@ import numpy as np
 from rff_dist.errors import InvalidParameterError
 from rff_dist.typing import FloatArray, IndexArray, WordArray
 
-# Philox's bits, and our own map of them to floats: NumPy promises a generator's numbers
-# for one version only.
+# Numbers of the streams that frequencies use.
 FREQUENCY_STREAM, RADIUS_STREAM, PHASE_STREAM, SCRAMBLE_STREAM = range(4)
 WORDS = 4  # 64-bit words that Philox4x64 makes in one counter step
-# streams of one set of frequencies: other sets of the same seed start at multiples of 8
+# Streams of one set of frequencies; further sets of the same seed start at multiples of
+# this.
 STREAMS = 8
-# the first stream of `derived_seed`, far above those of frequencies
+# The first stream of `derived_seed`, far above the streams of frequencies.
 _SEED_STREAM = 2**32
 
 
@@ -31,7 +32,7 @@ def counter_uniforms(seed: int, stream: int, n_rows: int, n_columns: int) -> Flo
     NumPy promises the raw bits of Philox for ever, so the map from integers to floats
     is our own (Salmon et al. 2011, Random123).
     """
-    # each row starts at a counter step of its own, so that a longer draw adds rows and
+    # each row starts at its own counter step, so that a longer draw adds rows and
     # changes none
     words_per_row = -(-n_columns // WORDS) * WORDS
     raw = philox(seed, stream).random_raw(n_rows * words_per_row)
@@ -46,12 +47,12 @@ def row_uniforms(seed: int, stream: int, start: int, stop: int) -> FloatArray:
 def text_uniforms(seed: int, stream: str, text: str, n: int) -> FloatArray:
     """Return uniforms in (0, 1) that depend on (seed, stream, text) and place alone.
 
-    More numbers begin with the same ones.
+    A longer result begins with a shorter one.
     """
-    # a lone surrogate, which a file of another program may hold, is text too
+    # a lone surrogate, which another program's file may contain, counts as text too
     label = f"{stream}\n{text}".encode("utf-8", "surrogatepass")
     key = int.from_bytes(hashlib.sha256(label).digest()[:8], "little")
-    # streams that have a number are below this bit
+    # numbered streams do not have this bit
     return _uniforms(philox(seed, key | 2**63).random_raw(n))
 
 
@@ -64,7 +65,7 @@ def row_words(seed: int, stream: int, start: int, stop: int) -> WordArray:
 
 
 def _uniforms(words: WordArray) -> FloatArray:
-    # middles of intervals: never 0 or 1, where inverse distribution functions are
+    # middles of intervals are never 0 or 1, where inverse distribution functions are
     # infinite
     return (np.asarray(words >> np.uint64(12), np.float64) + 0.5) * 2.0**-52
 
@@ -75,7 +76,7 @@ def philox(seed: int, stream: int, step: int = 0) -> np.random.Philox:
 
 
 def seed_of(rng: object, *, name: str = "rng") -> int:
-    """Return an integer as the seed that it is, or draw a 64-bit seed from a Generator.
+    """Return an integer unchanged as a seed, or draw a 64-bit seed from a Generator.
 
     Raises InvalidParameterError, which calls `rng` by `name`, if it is neither a
     Generator nor an integer from 0 to 2**64 - 1.
@@ -110,19 +111,21 @@ def pick(weights: FloatArray, uniforms: FloatArray) -> IndexArray:
     """Return an index for each uniform: `Generator.choice(p=weights / sum)`."""
     cumulated = np.cumsum(weights)
     places = np.searchsorted(cumulated, uniforms * cumulated[-1], side="right")
-    # the product may round up to the total, which lies behind the last index
+    # The product may round up to the total, whose place is behind the last index. An
+    # index of weight 0 is never returned.
     return np.asarray(np.minimum(places, np.flatnonzero(weights)[-1]), np.intp)
 
 
 # -- scrambled Sobol points
 
 
-# as many as have direction numbers by Joe & Kuo (2008), which SciPy uses
+# Dimensions with direction numbers by Joe & Kuo (2008), which SciPy uses.
 N_DIMENSIONS = 21_201
-_DIGITS = 30  # binary digits of SciPy's points: 2**30 of them differ
-# binary digits of ours: the middle of each interval of that width is then a float64
+_DIGITS = 30  # binary digits of SciPy's points: there are 2**30 different ones
+# Binary digits of the points here: the middle of each interval of width 2**-52 is still
+# a float64.
 _BITS = 52
-# random words of a dimension: a column for each digit, a shift, and one to spare
+# Random words of a dimension: a column for each digit, a shift, and a spare one.
 _WORDS = 32
 
 
@@ -131,13 +134,13 @@ def scrambled_sobol(
 ) -> FloatArray:
     """Like `scipy.stats.qmc.Sobol(scramble=True)`, with dimensions from `first` on.
 
-    Bits do not depend on SciPy's version, and a scramble not on the number of
-    dimensions. Each dimension's binary digits are multiplied by a random lower
-    triangular matrix and shifted by random digits: every point is exactly uniform, and
-    the points of one scramble fill the cube as evenly as before. The scramble of a
-    dimension depends on (seed, dimension) alone. O(n_points · n_dimensions · log
-    n_points). More points begin with the same ones. The result has the shape (n_points,
-    n_dimensions), and odd multiples of 2**-53: never 0, never 1.
+    Bits do not depend on SciPy's version, nor a scramble on the number of dimensions.
+    Each dimension's binary digits are multiplied by a random lower triangular matrix
+    and shifted by random digits: every point is exactly uniform, and the points of one
+    scramble fill the cube as evenly as before. The scramble of a dimension depends on
+    (seed, dimension) alone. O(n_points · n_dimensions · log n_points). A longer result
+    begins with a shorter one. It has the shape (n_points, n_dimensions), and odd
+    multiples of 2**-53: never 0, never 1.
 
     Raises InvalidParameterError if the sequence has too few dimensions or points.
 
@@ -156,7 +159,7 @@ def scrambled_sobol(
     log2_points = (n_points - 1).bit_length()
     sobol = qmc.Sobol(first + n_dimensions, scramble=False, bits=_DIGITS)
     points = sobol.random_base2(log2_points)[:n_points, first:]
-    # exact: points are multiples of 2**-30
+    # exact, since points are multiples of 2**-30
     digits = (points * 2.0**_DIGITS).astype(np.uint64)
     columns, shifts = _scrambles(seed, first, n_dimensions)
     scrambled = np.repeat(shifts[np.newaxis], n_points, axis=0)

@@ -1,3 +1,3 @@
-"""Arithmetic that knows no rows: exact sums, triangular factors, ridge solvers,
-threads.
+"""Arithmetic on arrays, without data sets: exact sums, triangular factors, ridge
+solvers, threads.
 """

@@ -4,8 +4,8 @@ A function that multiplies by A goes in; the solution of (A + alpha·I)·w = b c
 with an estimate of its error. `scipy.sparse.linalg.cg` takes one column at a time, and
 stops by the residual, which says little about the error.
 
-There are several columns at once, each with an alpha of its own. Errors e of w are
-measured as ridge's own objective measures them, ‖e‖² = ‖Ze‖² + alpha·e'e. The estimate
+Several columns are solved at once, each with an alpha of its own. The norm of an error
+e of w is the one in ridge's objective, ‖e‖² = ‖Ze‖² + alpha·e'e. The estimate of it
 is r'P⁻¹r, with r the residual and P the preconditioner, times the factor by which (A +
 alpha·I)⁻¹ may exceed P⁻¹.
 
@@ -27,8 +27,9 @@ from rff_dist.errors import SolveError
 from rff_dist.numerics import machine
 from rff_dist.typing import EPS, FloatArray, IntArray, frozen
 
-RESTARTS = 3  # at most, from the true residual, since the updated one drifts from it
-# a restart that leaves more than this share of the error has met rounding
+# The most restarts from the true residual; the updated one drifts away from it.
+RESTARTS = 3
+# If a restart leaves more than this share of the error, rounding stops progress.
 RESTART_WORTH = 0.5
 
 
@@ -42,7 +43,7 @@ class Stop(StrEnum):
 
 @frozen(eq=False)
 class IterationResult:
-    """Where conjugate gradients ended."""
+    """The solution by conjugate gradients, and why iterating ended."""
 
     #: Of shape (n_components, n_columns).
     solution: FloatArray
@@ -93,18 +94,18 @@ def conjugate_gradients(
     for _ in range(1 + RESTARTS):
         # here the residual is always the true one, b − (A + alpha)w, never the updated
         # one
-        before = errors
+        errors_before = errors
         descent = Descent(solution, residual, alpha, preconditioner)
-        taken = 0
-        # one product is left for the residual
-        while n_products + taken + 1 < max_products:
+        n_steps = 0
+        # one product is kept for the residual
+        while n_products + n_steps + 1 < max_products:
             active = descent.active(tolerance / root_shortfall)
             if not len(active):
                 break
             descent.step(active, multiply(descent.direction[:, active]))
-            taken += 1
+            n_steps += 1
         residual = right - multiply(solution) - alpha * solution
-        n_products += taken + 1
+        n_products += n_steps + 1
         errors = error_of(residual)
         if (errors <= tolerance).all():
             return IterationResult(
@@ -112,7 +113,7 @@ def conjugate_gradients(
             )
         if n_products >= max_products:
             break
-        if (errors > RESTART_WORTH * before)[errors > tolerance].all():
+        if (errors > RESTART_WORTH * errors_before)[errors > tolerance].all():
             return IterationResult(
                 solution, residual, errors, n_products, Stop.ROUNDING
             )
@@ -122,7 +123,7 @@ def conjugate_gradients(
 class Descent:
     """Steps of conjugate gradients from a solution and its residual.
 
-    Both are overwritten. `direction` has each column's next step.
+    Both arrays are overwritten. `direction` is where each column steps next.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Descent:
         new = (self._residual[:, active] * solved).sum(axis=0)
         # only columns with squares above 0 are active, so this divides by no 0
         self.direction[:, active] = solved + (new / squares) * along
-        # without a step rounding ends the column
+        # a column without a step is ended by rounding: 0 makes it inactive
         self._squares[active] = np.where(step > 0.0, new, 0.0)
 
 
@@ -188,18 +189,19 @@ def most_iterations(condition: float, share: float) -> float:
 # Frangella, Tropp & Udell (2023), Randomized Nyström preconditioning.
 
 
-# per pass, so that its sums and what is sent to workers stay small
+# Columns of a sketch per pass, so that sums and messages to workers stay small.
 SKETCH_COLUMNS = 256
-_MOST_SHIFTED = 1e-9  # of the norm of the products
-# of a sketch; four such arrays exist while its eigenvectors are computed
+_MOST_SHIFTED = 1e-9  # largest shift, as a share of the norm of the products
+# Bytes of the largest sketch; four such arrays exist while eigenvectors are computed.
 MAX_RANK_BYTES = 2**29
 
 
 @frozen(eq=False)
 class NystromPreconditioner:
-    """P, near A + alpha·I.
+    """P, which is near A + alpha·I.
 
-    It has A's leading eigenvectors, and their smallest eigenvalue in other directions.
+    P has estimates of A's leading eigenvectors and eigenvalues, and the smallest of
+    these eigenvalues in all other directions.
     """
 
     #: Descending, of shape (rank,).
@@ -221,8 +223,8 @@ class NystromPreconditioner:
         Source: Frangella, Tropp & Udell (2023), eq. 1.3, up to a constant factor.
         """
         alpha = np.maximum(alpha, self.floor)
-        # P⁻¹x = V(Λ + alpha)⁻¹V'x + (I − VV')x/(λ_last + alpha), in 4·n_components·rank
-        # operations per column
+        # P⁻¹x = V(Λ + alpha)⁻¹V'x + (I − VV')x/(λ_last + alpha) takes
+        # 4·n_components·rank operations per column
         beyond = 1.0 / (self.eigenvalues[-1] + alpha)
         within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
         with machine.single_threaded_blas():  # the same bits for any number of threads
@@ -230,9 +232,9 @@ class NystromPreconditioner:
         return np.asarray(known + beyond * columns)
 
     def shortfall(self, alpha: FloatArray) -> FloatArray:
-        """Return by what factor (A + alpha·I)⁻¹ may exceed P⁻¹, shape (n_columns,).
+        """Return each column's factor by which (A + alpha·I)⁻¹ may exceed P⁻¹.
 
-        In directions that are not known A may be as small as 0.
+        In directions outside the sketch A may be as small as 0.
         """
         # (λ_last + alpha)/alpha: P's value in an unknown direction over the smallest
         # that A + alpha can have there
@@ -245,8 +247,8 @@ def nystrom_preconditioner(
     """Return the preconditioner of a sketch, O(n_components · rank²).
 
     `test_matrix` is Ω, of shape (n_components, rank), and `products` AΩ, with errors of
-    size `rounding`. Raises SolveError if A is not positive semi-definite, which
-    rounding does not explain.
+    size `rounding`. Raises SolveError if A is not positive semi-definite by
+    more than rounding explains.
 
     Source: Frangella, Tropp & Udell (2023), Algorithm 2.1, with another shift.
     """

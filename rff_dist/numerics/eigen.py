@@ -1,8 +1,8 @@
 """Ridge for a whole path of alpha from the eigenvalues of the Gram.
 
 Normal equations go in; a spectrum comes out, from which each alpha takes
-O(n_components). A solution of each alpha by itself would take O(n_components³), and
-would not know which eigenvalues are rounding.
+O(n_components). Solving for each alpha separately would take O(n_components³), and
+would not show which eigenvalues are rounding error.
 """
 
 import logging
@@ -60,29 +60,29 @@ class RidgeSpectrum(solution.EquationFacts):
         Raises InvalidParameterError if alpha is negative, not finite or of a wrong
         shape.
         """
-        penalty = solution.check_alpha(alpha, self.projected_moments.shape[1])
-        is_below = (penalty < self.floor) | (penalty == 0)
+        alphas = solution.check_alpha(alpha, self.projected_moments.shape[1])
+        is_below = (alphas < self.floor) | (alphas == 0)
         status = solution.SolveStatus.OK
         if self.n_clipped > 0 and is_below.any():
             status = solution.SolveStatus.RANK_DEFICIENT
             warn(
                 f"the system has rank {self.effective_rank} of {len(self.eigenvalues)}"
-                f" and alpha={penalty.min():.3g} is below the floor {self.floor:.3g}:"
+                f" and alpha={alphas.min():.3g} is below the floor {self.floor:.3g}:"
                 " the coefficients of minimum norm are returned. Use an alpha above the"
                 " floor",
                 scipy.linalg.LinAlgWarning,
             )
-        weights = self._filter(penalty) * self.projected_moments
+        weights = self._filter(alphas) * self.projected_moments
         with machine.single_threaded_blas():
-            # eigenvectors may be those of the last eigenvalues only; the weights before
-            # them are 0
+            # there may be eigenvectors of the last eigenvalues only; the weights of the
+            # others are 0
             n_kept = self.eigenvectors.shape[1]
             coefficients = self.eigenvectors @ weights[len(weights) - n_kept :]
         return solution.make_solution(
             self,
             coefficients,
-            penalty,
-            rss=self._signed_rss(penalty[np.newaxis])[0],
+            alphas,
+            rss=self._signed_rss(alphas[np.newaxis])[0],
             effective_rank=self.effective_rank,
             floor=self.floor,
             status=status,
@@ -153,26 +153,26 @@ class RidgeSpectrum(solution.EquationFacts):
         values = np.atleast_1d(np.asarray(alphas))
         return solution.check_alpha(values, len(values))[:, np.newaxis]
 
-    def _filter(self, penalty: FloatArray) -> FloatArray:
-        """Return 1/(λ + alpha), and 0 for clipped eigenvalues, a column per penalty."""
-        inverse = np.zeros((len(self.eigenvalues), len(penalty)))
+    def _filter(self, alphas: FloatArray) -> FloatArray:
+        """Return 1/(λ + alpha), and 0 for clipped eigenvalues, a column per alpha."""
+        inverse = np.zeros((len(self.eigenvalues), len(alphas)))
         kept = self.eigenvalues[self.n_clipped :, np.newaxis]
-        inverse[self.n_clipped :] = 1.0 / (kept + penalty)
+        inverse[self.n_clipped :] = 1.0 / (kept + alphas)
         return inverse
 
-    def _squared_norms(self, penalties: FloatArray) -> FloatArray:
-        """Compute ‖w‖² of each target for rows of penalties."""
-        weights = (self._filter(row) * self.projected_moments for row in penalties)
+    def _squared_norms(self, alpha_rows: FloatArray) -> FloatArray:
+        """Compute ‖w‖² of each target for rows of alphas."""
+        weights = (self._filter(row) * self.projected_moments for row in alpha_rows)
         return np.stack([np.square(columns).sum(axis=0) for columns in weights])
 
-    def _signed_rss(self, penalties: FloatArray) -> FloatArray:
-        """Return c − Σ b²(λ + 2·alpha)/(λ + alpha)² for rows of penalties.
+    def _signed_rss(self, alpha_rows: FloatArray) -> FloatArray:
+        """Return c − Σ b²(λ + 2·alpha)/(λ + alpha)² for rows of alphas.
 
         Rounding may make it negative.
         """
         eigenvalues = self.eigenvalues[:, np.newaxis]
         rows = []
-        for row in penalties:
+        for row in alpha_rows:
             # weights are Q'w, so this is 2w'B − w'Aw, eigenvalue by eigenvalue: shape
             # (n_components, n_targets)
             weights = self._filter(row) * self.projected_moments
@@ -185,8 +185,8 @@ def decompose(equations: solution.NormalEquations) -> RidgeSpectrum:
     """Decompose normal equations, like `scipy.linalg.eigh(gram)`.
 
     Takes O(n_components³), some 20 times a Cholesky factorisation, and three more
-    float64 arrays of the Gram's size; O(n_components² · n_samples) where the rows are
-    at most half as many as the components. For a single alpha `solve_cholesky` is
+    float64 arrays of the Gram's size; O(n_components² · n_samples) if there are at
+    least twice as many components as rows. For a single alpha `solve_cholesky` is
     cheaper. The equations are not changed, and only the Gram's upper triangle is read.
 
     BLAS uses one thread: bits would depend on the number of threads, which the process
@@ -246,7 +246,7 @@ def _eigh_of_low_rank(
 ) -> _Eigen | None:
     """Decompose a Gram of few rows by pivoted Cholesky, A = LL', then L = (QU)ΣV'.
 
-    5 to 15 times as fast as `eigh` for 30 to 500 rows of 2,048 components, with the
+    5 to 15 times as fast as `eigh` for 30 to 500 rows and 2,048 components, with the
     same eigenvalues to 5e-13. Returns all eigenvalues, 0 beyond the rank, and the
     eigenvectors of the last `rank` ones; None if so few rows cannot have given the
     Gram, because it is indefinite or its rank is higher.
@@ -260,7 +260,7 @@ def _eigh_of_low_rank(
     # O(n_components · rank²); pivoting makes the remaining diagonal fall, so the first
     # below `tol` ends it
     factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(gram.T, tol=tolerance, lower=1)
-    # what is left of so few rows is rounding
+    # beyond the number of rows there is rounding only
     rank = min(int(rank), equations.n_samples)
     rows = np.zeros((n_components, rank))
     # L, (n_components, rank), with its rows back in the Gram's order; LAPACK counts
@@ -272,7 +272,7 @@ def _eigh_of_low_rank(
     rotation, singular, _ = np.linalg.svd(triangle)
     eigenvalues = np.zeros(n_components)
     eigenvalues[n_components - rank :] = singular[::-1] ** 2
-    # The trace of LL' is another one where the Gram has a higher rank or is indefinite.
+    # If the Gram has a higher rank or is indefinite, its trace differs from LL''s.
     if abs(np.trace(gram) - eigenvalues.sum()) > n_components * tolerance:
         return None
     return eigenvalues, (basis @ rotation)[:, ::-1]

@@ -1,10 +1,10 @@
 """Sums without rounding: integers that add up to the same bits in any order.
 
-Float64 values go in; their exact sum comes out, read as float64 in the end. `math.fsum`
-is as exact, but cannot be stored, subtracted from, or merged with another worker's.
-`ExactSum` holds float64 values of any size, as a few arrays of 32-bit digits. The D x D
-Gram is too large for that; `ridge_statistics` keeps it on a fixed-point grid, which is
-possible because its values are bounded.
+Float64 values go in; their exact sum comes out, and `value` reads it as float64.
+`math.fsum` is as exact, but its state cannot be stored, subtracted from, or merged with
+another worker's. `ExactSum` holds float64 values of any size, as a few arrays of 32-bit
+digits. The D × D Gram is too large for that; `ridge_statistics` keeps it on a
+fixed-point grid, which is possible because its values are bounded.
 
 References
 ----------
@@ -60,7 +60,7 @@ class ExactSum(EqualByFields):
         integers = (mantissas * 2.0**53).astype(np.int64)
         # value = integer · 2**shift · 2**(32 · position), with a shift from 0 to 31
         position, shift = np.divmod(exponents.astype(np.int64) - 53, _BITS)
-        # zeros have no position of their own, and must not widen the range
+        # zeros take the lowest position, so that they do not widen the range
         lowest = int(position[integers != 0].min()) if integers.any() else 0
         position = np.where(integers == 0, lowest, position)
         # a 53-bit integer shifted by up to 31 bits spans three digits; each part stays
@@ -115,8 +115,8 @@ class ExactSum(EqualByFields):
         Raises DataError if a sum is larger than float64 holds.
         """
         negative = self.digits[-1] < 0
-        # a negative number is −1 and then large digits, which would cancel in float64;
-        # its magnitude does not
+        # a negative number has −1 on top and large digits below, which would cancel in
+        # float64; its magnitude does not cancel
         magnitude = np.where(negative, -self.digits, self.digits)
         _carry(magnitude)
         total = np.zeros(self.shape)
@@ -136,7 +136,7 @@ class ExactSum(EqualByFields):
             )
         lowest = min(self.lowest, other.lowest)
         top = max(self.lowest + len(self.digits), other.lowest + len(other.digits))
-        # with one for the carry
+        # one digit more for the carry
         digits = np.zeros((top - lowest + 1, *self.shape), np.int64)
         for part, factor in ((self, 1), (other, sign)):
             offset = part.lowest - lowest
@@ -167,12 +167,11 @@ def _carry(digits: IntArray) -> None:
 def _canonical(lowest: int, digits: IntArray) -> tuple[int, IntArray]:
     """Carry, then drop redundant digits, so that equal sums have equal digits.
 
-    The last digit must be 0 or -1 after the carry, so callers add one that is free to
-    take it.
+    The last digit must be 0 or -1 after the carry, so callers append a free one for it.
     """
     _carry(digits)
-    # a digit that repeats the sign, 0 below 0 or 2**32 − 1 below −1, adds nothing, as
-    # in two's complement
+    # As in two's complement, a digit that repeats the sign is redundant: 0 below a last
+    # digit of 0, or 2**32 − 1 below −1.
     while len(digits) > 1 and (digits[-2] == (digits[-1] & _MASK)).all():
         digits = np.concatenate([digits[:-2], digits[-1:]])
     if not digits.any():

@@ -1,8 +1,8 @@
-"""What this machine gives a computation: cores, memory, and threads that share tiles.
+"""The resources of this machine: cores, memory, and threads that share tiles.
 
-Work goes in, in whole tiles; threads take it from each other, each with single-threaded
-BLAS. BLAS with threads of its own would cut its sums by their number, and crash on
-large symmetric products.
+Work goes in as whole tiles. Each free thread takes the next tile, with single-threaded
+BLAS. BLAS with threads of its own would split sums by the number of threads, and crash
+on large symmetric products.
 """
 
 import math
@@ -29,7 +29,7 @@ from rff_dist.typing import AnyArray
 
 def available_memory() -> int:
     """Return the bytes that this process may use, of the machine or a control group."""
-    # in a container this is still the whole machine's memory
+    # in a container this is still the whole machine's memory, so look at control groups
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     # of version 2 of control groups, and of version 1
     for path in (
@@ -66,14 +66,14 @@ threads_in_use: ContextVar[int] = ContextVar("n_threads", default=1)
 def using_threads(n_threads: int) -> Iterator[None]:
     """Let block functions use `n_threads` threads, each with single-threaded BLAS.
 
-    Threads share out whole tiles, so no bit of a result depends on their number.
+    A tile is the work of one thread, so no bit of a result depends on their number.
     """
     with contexts.setting(threads_in_use, n_threads), single_threaded_blas():
         yield
 
 
 class _Inline(Executor):
-    """Run tasks at once, in the calling thread."""
+    """Runs each task immediately, in the calling thread."""
 
     def map(self, fn: Callable[..., Any], *iterables: Any, **_: Any) -> Iterator[Any]:
         return iter([fn(*arguments) for arguments in zip(*iterables, strict=False)])
@@ -85,9 +85,9 @@ def executor_of(n_threads: int) -> Executor:
 
 
 class SpareMemory:
-    """Memory that threads hand on to each other.
+    """Arrays that one thread no longer uses, for the next.
 
-    New pages from the system take longer than filling them.
+    Fetching new pages from the system takes longer than filling them.
     """
 
     def __init__(self) -> None:
@@ -110,19 +110,18 @@ class SpareMemory:
 
 def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
     """Call a function with each item, in this thread and the others of a block."""
-    # its popleft is atomic, so threads need no lock; whoever is free takes the next
-    # item
-    left = deque(items)
+    # popleft is atomic, so threads need no lock; a free thread takes the next item
+    remaining = deque(items)
 
     def work() -> None:
         while True:
             try:
-                item = left.popleft()
+                item = remaining.popleft()
             except IndexError:
                 return
             function(item)
 
-    n_others = min(threads_in_use.get(), len(left)) - 1
+    n_others = min(threads_in_use.get(), len(remaining)) - 1
     if n_others < 1:
         work()
         return
@@ -131,8 +130,8 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
         try:
             work()
         except BaseException:
-            # the others finish the item that they work on, and no further one
-            left.clear()
+            # the others finish their current item, and take no further one
+            remaining.clear()
             raise
         for other in others:
             other.result()
@@ -141,7 +140,7 @@ def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
 def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[slice]:
     """Cut rows into tiles that become smaller, so that threads end together.
 
-    Each tile is half of a thread's share of the rows left (Polychronopoulos & Kuck
+    Each tile is half of a thread's share of the remaining rows (Polychronopoulos & Kuck
     1987, guided self-scheduling), for the threads of `using_threads`. All but the last
     have from `least` to `most` rows, multiples of `multiple`; with one thread all have
     `most`.
@@ -184,8 +183,7 @@ class _BlasLimit:
 
     How many threads BLAS uses is one number for the whole process. If each of several
     threads set and restored it, one would lift the limit while another computes, and
-    the last would restore a limit. So the first to come sets it, and the last to leave
-    restores it.
+    the last would restore a limit. So the first user sets it, and the last restores it.
     """
 
     def __init__(self) -> None:

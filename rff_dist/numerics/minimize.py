@@ -11,12 +11,13 @@ near the identity: L-BFGS then takes 10 to 30 passes, where it would take hundre
 Newton's method with conjugate gradients takes far more, because every step of its inner
 iteration is a pass too.
 
-Where alpha is tiny or classes are separable it takes more passes, but no costlier
-method was found to pay. A Gram of the rows weighted by their curvature costs as much as
-5 to 13 passes at D = 512. With a new one every 12 passes, 8,000 separable rows (alpha =
-3e-9) were short of the minimum after 197 passes and 5 Grams, and the digits' logistic
-loss, with one Gram for all classes, took 96 passes and 6 Grams instead of 116 passes.
-L-BFGS with a memory of 160 steps instead of 20 saved at most a tenth.
+If alpha is tiny or classes are separable, L-BFGS takes more passes, but none of the
+costlier methods that were tried paid. A Gram of the rows weighted by their curvature
+costs as much as 5 to 13 passes at D = 512. With a new one every 12 passes, 8,000
+separable rows (alpha = 3e-9) were short of the minimum after 197 passes and 5 Grams,
+and the digits' logistic loss, with one Gram for all classes, took 96 passes and 6 Grams
+instead of 116 passes. L-BFGS with a memory of 160 steps instead of 20 saved at most a
+tenth.
 
 Nocedal & Wright (2006), Numerical Optimization, ch. 7.2; Byrd, Lu, Nocedal & Zhu
 (1995); Fan et al. (2008), LIBLINEAR, whose tolerance is relative to the loss at W = 0
@@ -48,7 +49,7 @@ MEMORY = 20  # steps that L-BFGS remembers: 16 · MEMORY bytes for each coeffici
 
 @frozen(eq=False)
 class Minimum:
-    """Where a minimisation ended, and how far from the minimum that may be."""
+    """The result of a minimisation, and how far above the minimum it may be."""
 
     #: W, of shape (n_components, n_columns).
     coefficients: FloatArray
@@ -71,18 +72,18 @@ class Minimum:
 class PenalizedLoss:
     """J(W, b) = loss(W, b) + penalty·‖W‖²."""
 
-    #: Makes the loss and its gradients, all sums over rows, of W and b.
+    #: From W and b, returns the loss and its gradients, all sums over rows.
     loss: LossFunction
-    #: Those of the same rows and features; centred if an intercept is fitted.
+    #: The equations of the same rows and features; centred if an intercept is fitted.
     equations: solution.NormalEquations
     #: At least 0.
     penalty: float
     #: h, a typical second derivative of the loss with respect to a score. It changes
     #: the number of evaluations, not the minimum.
     curvature: float
-    #: The loss of scores of 0, which is J at W = 0; tolerances are relative to it. J
-    #: itself goes to 0 with the penalty where classes are separable, and a tolerance
-    #: relative to it would rarely be met.
+    #: The loss of scores of 0, which is J at W = 0; tolerances are relative to it. If
+    #: classes are separable, J itself goes to 0 with the penalty, and a tolerance
+    #: relative to J would rarely be met.
     reference: float
 
 
@@ -99,8 +100,9 @@ def minimize_loss(
     Begins with W, of shape (n_components, n_columns), and b, of shape (n_columns,),
     which is not changed if the equations have no intercept. Stops if ½‖∂J/∂V‖² ≤
     tol·reference; scores are then right to about √tol of their spread. Takes
-    O(n_components³ / 3) besides the evaluations of the loss, and overwrites the Gram.
-    The bits depend on those of the loss alone: BLAS runs on one thread for each tile.
+    O(n_components³ / 3) in addition to the evaluations of the loss, and overwrites the
+    Gram. The bits depend only on the loss's bits: BLAS runs on one thread for each
+    tile.
 
     Raises SolveError if the Gram is not positive semi-definite.
     """
@@ -127,7 +129,7 @@ def minimize_loss(
         "ftol": 0.0,
         "gtol": 0.0,
     }
-    # else the bits of L-BFGS's own products would depend on the threads
+    # with more threads the bits of L-BFGS's own products would depend on their number
     with machine.single_threaded_blas():
         start = search.start()
         first = search(start)
@@ -159,7 +161,7 @@ def minimize_loss(
 class _Search:
     """J as a function of one vector: V, and the scaled intercept in centred features.
 
-    `objective`, `point` and `gradient` are those of the best evaluation so far.
+    `objective`, `point` and `gradient` belong to the best evaluation so far.
     """
 
     def __init__(
@@ -170,13 +172,14 @@ class _Search:
         equations = problem.equations
         self._means = equations.feature_means
         self._factor = _factor(problem)
-        # the factor of b that brings its curvature near 1 too; None without an
+        # scales the intercept so that its curvature too is near 1; None without an
         # intercept
         scale = math.sqrt(problem.curvature * equations.sum_of_weights)
         self._intercept_scale = scale if equations.fit_intercept else None
         self.n_evaluations = 0
         self.objective = math.inf
-        self.point = self.gradient = np.zeros(0)
+        self.point = np.zeros(0)
+        self.gradient = np.zeros(0)
 
     @property
     def excess(self) -> float:
@@ -231,17 +234,17 @@ class _Search:
 
 
 def _factor(problem: PenalizedLoss) -> FloatArray:
-    """Factor h·A + 2·penalty·I in the Gram's place, with at least the floor for I."""
+    """Factor h·A + 2·penalty·I in the Gram's memory; the floor limits the penalty."""
     matrix = problem.equations.gram
     penalty = problem.penalty
     curvature = problem.curvature
     with machine.tile_pool() as pool:
         floor = problem.equations.floor()
         matrix *= curvature
-        # above 0 even where all features are 0
-        matrix.flat[:: len(matrix) + 1] += max(
-            2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny
-        )
+        # `tiny` keeps it above 0 even if all features are 0
+        tiny = np.finfo(float).tiny
+        diagonal = max(2.0 * penalty, 2.0 * curvature * floor, tiny)
+        matrix.flat[:: len(matrix) + 1] += diagonal
         broken_at = triangular.cholesky_in_place(matrix, pool)
     if broken_at is not None:
         raise SolveError(

@@ -1,7 +1,7 @@
 """Probabilities of classes by the softmax, and their log loss.
 
 Scores of rows and the classes of these rows go in; losses and their gradient come out.
-Exponentials without their row's largest taken off first would overflow.
+The largest score of a row is subtracted first; otherwise exponentials would overflow.
 """
 
 import numpy as np
@@ -20,12 +20,12 @@ def one_column_per_class(scores: FloatArray) -> FloatArray:
 def shares_of_classes(targets: FloatArray) -> FloatArray:
     """Return 1 for the class of each row and 0 for others, from targets of −1 and +1.
 
-    A single column is the second of two classes.
+    A single column is for the second of two classes.
     """
-    of_columns = 0.5 * (targets + 1.0)
+    shares = 0.5 * (targets + 1.0)
     if targets.shape[1] > 1:
-        return of_columns
-    return np.hstack([1.0 - of_columns, of_columns])
+        return shares
+    return np.hstack([1.0 - shares, shares])
 
 
 def log_loss(scores: FloatArray, shares: FloatArray) -> tuple[FloatArray, FloatArray]:

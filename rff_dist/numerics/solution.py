@@ -1,7 +1,7 @@
 """The system that ridge regression solves, and its solution.
 
-Sums of rows become `NormalEquations`; a solver makes a `RidgeSolution` of them, with
-how far to trust it: a failure is a status with causes and remedies. A bare array of
+`NormalEquations`, made from sums of rows, go in; a solver returns a `RidgeSolution`.
+Its status says how far to trust it, with causes and remedies. A bare array of
 coefficients would hide that alpha was below the rounding error of the sums.
 """
 
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.typing import EPS, FloatArray, frozen
 
-_STRIP_ROWS = 64  # of a Gram that are worked on at a time, to fit the cache
+_STRIP_ROWS = 64  # rows of a Gram that are worked on at a time, to fit the cache
 
 
 class SolveStatus(StrEnum):
@@ -104,7 +104,7 @@ class RidgeSolution:
 
 
 class TargetSummary(Protocol):
-    """Means and sums of squares that all ridge systems have, also without a Gram."""
+    """Means and sums of squares that a ridge system has, with a Gram or without."""
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
@@ -129,9 +129,9 @@ def make_solution(
     floor: float,
     status: SolveStatus,
 ) -> RidgeSolution:
-    """Complete a solution from its coefficients and the residual as computed.
+    """Complete a solution from its coefficients and `rss`, the residual as computed.
 
-    Rounding may make that negative. Raises SolveError if squares of the coefficients
+    Rounding may make `rss` negative. Raises SolveError if squares of the coefficients
     overflow.
     """
     total = summary.total_sum_of_squares
@@ -173,17 +173,17 @@ def rss_error_bound(
     """Bound the rounding error of a residual computed from sums, c − 2w'B + w'Aw.
 
     An error E of the Gram moves the residual by at most 3·‖E‖·‖w‖² to first order: w'Ew
-    directly and 2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor. The
-    sums themselves, each at most about the total sum of squares, add n_components·eps
-    of it each.
+    directly and 2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor.
+    Rounding in the sums themselves, each at most about the total sum of squares, adds
+    n_components·eps of that total per sum.
     """
     return 3.0 * floor * squared_norm + 4.0 * n_components * EPS * total_sum_of_squares
 
 
 def check_equations(equations: NormalEquations) -> None:
-    """Refuse shapes that do not belong together and values that are not finite.
+    """Refuse shapes that do not fit together, and values that are not finite.
 
-    Only the upper triangle of the Gram is looked at, a strip of rows at a time.
+    Only the upper triangle of the Gram is read, a strip of rows at a time.
 
     Raises SolveError if shapes disagree, or the Gram or the moments hold NaN or
     infinity.
@@ -248,7 +248,8 @@ def norm_growth(
 ) -> float:
     """Return the growth of a vector's norm under repeated `apply`.
 
-    It is never above the largest eigenvalue, if `apply` is symmetric and non-negative.
+    It never exceeds the largest eigenvalue if `apply` is symmetric and positive
+    semi-definite.
     """
     # irregular, so that it is orthogonal to no eigenvector by accident
     vector = np.cos(np.arange(n, dtype=np.float64) ** 2)
@@ -299,7 +300,7 @@ class NormalEquations(EquationFacts):
     def floor(self, largest: float | None = None) -> float:
         """Return the size below which eigenvalues are rounding error.
 
-        No alpha below it can be relied on. It is n_components · eps · (largest
+        No alpha below it is reliable. It is n_components · eps · (largest
         eigenvalue), or the Gram's own error if that is more. By default eight power
         iterations estimate the largest eigenvalue, up to a few per cent too low; they
         read the upper triangle only.
@@ -318,9 +319,9 @@ class NormalEquations(EquationFacts):
     def without(self, part: NormalEquations) -> NormalEquations:
         """Return the equations of the rows not in `part`, about their own means.
 
-        Sums about the means of all are those of both groups, and a term of rank one for
-        the distance between their means (Chan, Golub and LeVeque 1983). They lose
-        digits if few rows are left.
+        The sums of all rows about their means are the sums of both groups about their
+        own means, plus a term of rank one for the distance between these means (Chan,
+        Golub and LeVeque 1983). The difference loses digits if few rows are left.
         """
         weight = self.sum_of_weights - part.sum_of_weights
         ratio = self.sum_of_weights / weight

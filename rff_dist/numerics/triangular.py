@@ -1,13 +1,13 @@
 """Cholesky factors in tiles, and solutions with them.
 
-A positive definite matrix goes in; its triangular factor, or solutions, come out, in
-place where they fit. LAPACK's own factorisation is as fast, but in it threaded OpenBLAS
-kills the process above some 14,000 components (numpy issue 19685). Here every BLAS call
-runs on one thread and covers one tile, and a thread pool runs the tiles. So the bits do
-not depend on the number of threads either.
+A positive definite matrix goes in; its triangular factor, or solutions, come out, often
+in the input's memory. LAPACK's own factorisation is as fast, but with threaded OpenBLAS
+it kills the process above some 14,000 components (numpy issue 19685). Here every BLAS
+call runs on one thread and covers one tile, and a thread pool runs the tiles. So the
+bits do not depend on the number of threads either.
 
 In all functions U is the upper triangular factor of U'U, a C-ordered float64 array;
-what is below its diagonal is not read. BLAS must be limited to one thread while a
+entries below its diagonal are not read. BLAS must be limited to one thread while a
 `pool` runs tiles, as `machine.tile_pool` does.
 """
 
@@ -19,8 +19,8 @@ import scipy
 from rff_dist.typing import FloatArray
 
 # Right-hand sides, and rows, that are solved together. The numbers are fixed, because
-# bits depend on them. LAPACK's factorisation, with two threads, kills the process at D
-# = 16,384. This takes 15 s there, and as long as LAPACK's at 2,048 to 8,192.
+# bits depend on them. With two threads, LAPACK's factorisation kills the process at D =
+# 16,384. The one here takes 15 s there, and as long as LAPACK's at 2,048 to 8,192.
 STRIP_COLUMNS = 256
 _PANEL_ROWS = 64
 
@@ -99,7 +99,7 @@ def solve_factored(
     def solve(strip: FloatArray) -> tuple[FloatArray, FloatArray]:
         x = np.array(strip, dtype=np.float64, order="C")
         solve_transposed(factor, x)
-        # half-way x is U⁻ᵀb, so that b'(U'U)⁻¹b costs no further product
+        # x is U⁻ᵀb now, so its squared norm b'(U'U)⁻¹b costs no further product
         quadratic_forms = np.square(x).sum(axis=0)
         solve_upper(factor, x)
         return x, quadratic_forms
@@ -157,9 +157,9 @@ def multiply_upper_in_place(
 def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> None:
     """Overwrite a symmetric matrix A by U⁻ᵀAU⁻¹, without a second array.
 
-    First B = U⁻ᵀA takes the place of A, a strip of columns at a time. Then (U⁻ᵀB')'
-    takes that of B, a strip of rows at a time: only its lower triangle is solved for,
-    and mirrored in the end. All of the matrix is read. Takes 4/3·n_components³
+    First B = U⁻ᵀA replaces A, a strip of columns at a time. Then (U⁻ᵀB')' replaces B, a
+    strip of rows at a time: only its lower triangle is solved for, and is mirrored in
+    the end. The whole matrix is read. Takes 4/3·n_components³
     operations.
     """
     n = len(matrix)
@@ -174,7 +174,7 @@ def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> N
         matrix[:, strip] = columns
 
     def from_right(strip: slice) -> None:
-        # forward substitution takes an entry from those before it alone, so the leading
+        # forward substitution computes an entry from earlier ones only, so the leading
         # block of U is enough for the lower triangle
         rows = np.ascontiguousarray(matrix[strip, : strip.stop].T)
         solve_transposed(factor[: strip.stop, : strip.stop], rows)
@@ -211,9 +211,9 @@ def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
 
 
 def _solve_tile(upper: FloatArray, x: FloatArray, *, transposed: bool) -> FloatArray:
-    """Return U⁻ᵀx or U⁻¹x for one tile; `x` is used up."""
-    # in Fortran's order all are transposes: BLAS solves y'·op(U) = x' from the right
-    # (side=1) without a copy
+    """Return U⁻ᵀx or U⁻¹x for one tile; `x` may be overwritten."""
+    # in Fortran's order these arrays are transposes: BLAS solves y'·op(U) = x' from the
+    # right (side=1) without a copy
     lower = np.ascontiguousarray(upper).T
     trsm = scipy.linalg.blas.dtrsm
     solved: FloatArray = trsm(

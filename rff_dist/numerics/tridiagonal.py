@@ -1,8 +1,9 @@
 """Ridge for a whole path of alpha from the Gram's tridiagonal form.
 
-A = QTQ' with T tridiagonal, so that (A + alpha)⁻¹b = Q(T + alpha)⁻¹Q'b takes
-O(n_components²) for each alpha. It costs a third of an eigendecomposition, because the
-eigenvectors, which take the other two thirds, are not computed.
+Normal equations go in; a form comes out that solves them for any alpha. A = QTQ' with T
+tridiagonal, so that (A + alpha)⁻¹b = Q(T + alpha)⁻¹Q'b takes O(n_components²) for each
+alpha. The form costs a third of an eigendecomposition, whose eigenvectors take the
+other two thirds.
 
 Eldén (1977), Algorithms for the regularization of ill-conditioned least squares
 problems, BIT 17; Golub & Van Loan (2013), Matrix Computations, section 8.3.
@@ -18,7 +19,7 @@ from rff_dist.numerics import eigen, lapack, machine
 from rff_dist.numerics.solution import NormalEquations, check_equations
 from rff_dist.typing import FloatArray, frozen
 
-# columns that LAPACK processes together: its work arrays have this many per row
+# Columns that LAPACK processes together: its work arrays have as many numbers per row.
 _BLOCK = 64
 
 
@@ -38,10 +39,10 @@ class Tridiagonal:
 
     @classmethod
     def of(cls, matrix: FloatArray) -> Self:
-        """Reduce a symmetric matrix, of which only the upper half is read.
+        """Reduce a symmetric matrix; only its upper half is read.
 
-        It is `scipy.linalg.hessenberg(matrix, calc_q=True)` of such a matrix, in 4/3·n³
-        operations and one array of the matrix's size. BLAS uses one thread, because
+        Like `scipy.linalg.hessenberg(matrix, calc_q=True)`, in 4/3·n³ operations and
+        one array of the matrix's size. BLAS uses one thread, because
         bits would depend on the number of threads; the call releases Python's lock, so
         that other Python threads run at the same time.
         """

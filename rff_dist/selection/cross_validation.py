@@ -4,8 +4,8 @@ The sums go in; a table of errors comes out, for every split, number of componen
 alpha and target. Refitting without each fold would read the data once per fold and
 alpha. `error_table` has the rules that choose from the table.
 
-Let A, B and c be a fold's sums of Z'Z, Z'y and y'y about its own means. The
-coefficients w of the other folds then have on it the error
+Let A, B and c be a fold's sums of Z'Z, Z'y and y'y about its own means. Let w be the
+coefficients that are trained on the other folds. Their error on this fold is
 
     c − 2w'B + w'Aw + W·(δ_y − δ_z'w)²,
 
@@ -35,7 +35,7 @@ from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.typing import EPS, FloatArray, IndexArray, frozen
 
 _COLUMNS = 512  # pairs of alpha and target whose coefficients are in memory at once
-SMALL = 256  # components, below which one thread is faster than several
+SMALL = 256  # up to so many components one thread is faster than several
 
 
 def cross_validate(
@@ -54,12 +54,12 @@ def cross_validate(
     number of cores.
 
     A size is a number of components. By default alphas are the `alpha_grid` of all rows
-    at the largest size. The sizes to try are maps of the leading components, ascending,
-    see `shortened`; by default only the statistics' own.
+    at the largest size. `feature_maps` are maps of leading components, one for each
+    size to try, ascending, see `shortened`; by default the statistics' own size alone.
 
     Raises InvalidParameterError if an alpha is not positive and finite, or the maps are
-    not of leading components, ascending; StatisticsError if a fold that is validated on
-    has no rows, or none remain to train on.
+    not of leading components, ascending; StatisticsError if a validation fold has no
+    rows, or no rows remain to train on.
     """
     total = statistics.total()
     sizes = _sizes(total, feature_maps)
@@ -85,7 +85,7 @@ def cross_validate(
 
     def work(_: int) -> None:
         while True:
-            # problems are made as they are needed: memory holds one for each thread
+            # problems are made when a thread is free: memory holds one for each thread
             with lock:
                 problem = next(problems, None)
             if problem is None:
@@ -134,10 +134,10 @@ def cross_validation_bytes(
 
 
 def cross_validation_flops(n_components: Sequence[int], n_splits: int) -> int:
-    """Return the operations of `cross_validate`, as if all were those of a product.
+    """Return the operations of a product that takes as long as `cross_validate`.
 
-    A reduction takes 4/3·D³, but half of it runs at memory speed: it takes as long as
-    3·D³ of products.
+    A reduction takes 4/3·D³ operations, but half of them run at memory speed, so it
+    takes as long as 3·D³ operations of products.
     """
     return n_splits * sum(3 * number**3 for number in n_components)
 
@@ -150,7 +150,7 @@ class _Size:
     """A number of leading components."""
 
     n_components: int
-    #: Has these components; None for the statistics' own.
+    #: The map of these components; None if they are the statistics' own.
     feature_map: maps.FeatureMap | None
 
     def of(self, statistics: RidgeStatistics) -> RidgeStatistics:
@@ -169,8 +169,9 @@ class _Problem:
 
     split_index: int
     size_index: int
-    #: Sums of the rows that are trained on; or the equations of all rows, from which
-    #: those of `validation` are to be subtracted. None after use, to free memory.
+    #: Sums of the rows to train on; or the equations of all rows, from which the
+    #: validation rows' equations are still to be subtracted. None after use, to free
+    #: memory.
     training: RidgeStatistics | solution.NormalEquations | None
     validation: RidgeStatistics
 
@@ -245,7 +246,7 @@ def _problems(
                 assert whole is not None
                 yield _Problem(split_index, size_index, whole, validation)
             else:
-                # no variable for the sums to train on: they are freed after use
+                # the sums to train on get no variable here, so that use frees them
                 yield _Problem(
                     split_index,
                     size_index,
@@ -261,7 +262,7 @@ def largest_eigenvalue(gram: FloatArray) -> float:
         return float(np.linalg.eigvalsh(gram)[-1])
     if not gram.any():
         return 0.0
-    # orthogonal to no eigenvector by accident
+    # irregular, so that it is orthogonal to no eigenvector by accident
     start = np.cos(np.arange(len(gram), dtype=np.float64) ** 2)
     (largest,) = scipy.sparse.linalg.eigsh(
         gram, 1, which="LA", v0=start, return_eigenvectors=False
@@ -324,11 +325,11 @@ def squared_errors(
 ) -> FloatArray:
     """Return the sums of squared errors of models on a fold.
 
-    Of the rows that they were trained on, the means are read. A column of coefficients
-    is of the target in `targets`. `weight` is the sum of weights of the fold, and
-    `floor` the rounding error of its Gram: c − 2w'B + w'Aw is replaced by its own if
-    that is larger. An error E of the Gram moves it by w'Ew; rounding in the sums, each
-    at most about c, moves it by n_components·eps·c.
+    Only the means of `training` are read. `targets` has the target of each column of
+    coefficients. `weight` is the sum of the fold's weights, and `floor` the rounding
+    error of its Gram. If c − 2w'B + w'Aw is below its own rounding error, it is
+    replaced by that: an error E of the Gram moves it by w'Ew, and rounding in the sums,
+    each at most about c, by n_components·eps·c.
     """
     total = fold.total_sum_of_squares[targets]
     gradient = fold.gram @ coefficients

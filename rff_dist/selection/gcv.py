@@ -1,8 +1,8 @@
 """Choose alpha by generalized cross-validation (GCV) or the evidence.
 
 The eigenvalues of Z'Z and the targets' products with its eigenvectors go in; an alpha
-comes out, or one for each target, with the path it was chosen from. Neither takes
-another pass over the data, and neither needs folds.
+comes out, or one for each target, with the scores of all alphas tried, the path. GCV
+and evidence need no folds and no further pass over the data.
 """
 
 import logging
@@ -40,11 +40,12 @@ class Selection:
     best_index: int
     #: The best alpha for all targets together, refined between its neighbours.
     alpha: float
-    #: The alpha in use: that one, or one for each target.
+    #: The alphas in use: `alpha`, or one for each target.
     penalty: float | FloatArray
     #: GCV of each target at `penalty`.
     score: FloatArray
-    #: The end of the grid that the minimum is at: the true one may lie beyond it.
+    #: The end of the grid at which the smallest score is, if any: a smaller one may lie
+    #: beyond.
     at_end: Literal["lower", "upper"] | None
     criterion: Criterion
     #: Observations that alpha was chosen on.
@@ -80,9 +81,10 @@ def generalized_cross_validation(
     return np.where(has_remaining, scores, np.inf)
 
 
-# Only by name: GCV puts the mean leverage in place of each row's. With D near n, or
-# tails in the inputs, it is smallest at the rounding floor: on three real sets it errs
-# by 7.34, 45.9 and 6.13 standard deviations, where folds err by 0.74, 0.34 and 0.37.
+# Used only if asked for by name: GCV replaces each row's leverage by the mean. With D
+# near n, or inputs with heavy tails, it is smallest at the rounding floor. On three
+# real sets models by GCV err by 7.34, 45.9 and 6.13 standard deviations, and models by
+# folds by 0.74, 0.34 and 0.37.
 def select_alpha(
     spectrum: eigen.RidgeSpectrum,
     alphas: ArrayLike | None = None,
@@ -169,7 +171,7 @@ def select_alpha(
 def _path(
     spectrum: eigen.RidgeSpectrum, alphas: ArrayLike, criterion: Criterion
 ) -> FloatArray:
-    """Return what is minimised per alpha: GCV, or −2·log evidence per row."""
+    """Return the objective of each alpha: GCV, or −2·log evidence per row."""
     if criterion == "gcv":
         return grids.shares_of_variance(
             generalized_cross_validation(spectrum, alphas),
@@ -188,8 +190,8 @@ def _minimum(
 ) -> tuple[int, float]:
     """Return the index of the best alpha of a grid, and the alpha refined.
 
-    Scores within 1e-10 are rounding: of such alphas the largest is the safest.
-    Otherwise a search between the neighbours of the best one refines it.
+    Scores within 1e-10 of the best differ by rounding: the largest of these alphas is
+    the safest. A single best one is refined by a search between its neighbours.
     """
     path = _path(spectrum, grid, criterion)
     tied = np.flatnonzero(path <= path.min() + grids.RESOLUTION)
@@ -198,10 +200,12 @@ def _minimum(
     near = np.log(grid[max(best - 1, 0) : best + 2])
     if len(tied) > 1 or len(near) == 1:
         return best, alpha
-    found = scipy.optimize.minimize_scalar(
+    refined = scipy.optimize.minimize_scalar(
         lambda log_alpha: float(_path(spectrum, [np.exp(log_alpha)], criterion)[0]),
         bounds=(near[0], near[-1]),
         method="bounded",
         options={"xatol": 1e-3},
     )
-    return best, float(np.exp(found.x)) if found.fun < path[best] else alpha
+    if refined.fun < path[best]:
+        alpha = float(np.exp(refined.x))
+    return best, alpha

@@ -1,4 +1,4 @@
-"""Grids of alpha: which values are tried, and which end of them the best is at.
+"""Grids of alpha: which values are tried, and whether the best is at an end.
 
 The eigenvalues of Z'Z or a user's values go in; alphas come out, ascending. A fixed
 grid would miss: useful alphas grow with the rows and with the features' variances.
@@ -17,7 +17,9 @@ from rff_dist.typing import EPS, FloatArray
 # Scores this close, as shares of the variance, count as equal: a smaller residual is
 # rounding.
 RESOLUTION = 1e-10
-DECADES_ABOVE = 2  # the largest eigenvalue: an alpha there leaves little but the mean
+# The grid ends so many decades above the largest eigenvalue: such an alpha leaves
+# little but the mean.
+DECADES_ABOVE = 2
 MATERIAL_GAIN = 0.01  # share of a target's error that an alpha of its own must save
 type PerTarget = bool | Literal["auto"]
 
@@ -30,9 +32,9 @@ def default_alphas(spectrum: eigen.RidgeSpectrum) -> FloatArray:
 def alpha_grid(largest: float, floor: float) -> FloatArray:
     """Return three alphas per decade, ascending.
 
-    They begin at the floor, below which all is rounding, and end at 100 times the
-    largest eigenvalue, where predictions are little but the mean: for targets with
-    outliers, that may be the best.
+    They begin at the floor, below which everything is rounding error, and end at 100
+    times the largest eigenvalue, where predictions are little but the mean: for targets
+    with outliers, that may be the best.
     """
     if largest <= 0.0:  # constant features: any alpha gives zero weights
         return np.array([max(1.0, floor)])
@@ -45,7 +47,7 @@ def alpha_grid(largest: float, floor: float) -> FloatArray:
 def worst_end(
     ends: Sequence[Literal["lower", "upper"] | None],
 ) -> Literal["lower", "upper"] | None:
-    """Return the end that does most harm: too small an alpha does more."""
+    """Return "lower" if it is one of the ends: too small an alpha does more harm."""
     for end in ("lower", "upper"):
         if end in ends:
             return end
@@ -67,7 +69,7 @@ def check_grid(alphas: ArrayLike) -> FloatArray:
 
 
 def last_within(scores: FloatArray, limit: float | FloatArray) -> int:
-    """Return the index of the last score, of the largest alpha, up to a limit."""
+    """Return the index of the last score up to a limit: that of the largest alpha."""
     return int(np.flatnonzero(scores <= limit)[-1])
 
 

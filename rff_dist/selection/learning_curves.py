@@ -1,8 +1,8 @@
 """How errors fall with the number of rows and of components, from the sums of folds.
 
-The sums of each fold go in. Out come the errors of models of some of the other folds,
-or of the leading components, on a fold that they were not trained on. Fits of fewer
-rows would read the data again.
+The sums of each fold go in; a `LearningCurve` comes out: errors, on a held-out fold, of
+models trained on only some of the other folds, or with only the leading components.
+Ordinary fits of fewer rows would read the data again.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,10 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 
 @frozen(eq=False)
 class LearningCurve:
-    """Cross-validated errors of models of more and more rows, or components."""
+    """Cross-validated errors of models with more and more rows, or components."""
 
-    #: Of components; or of rows trained on, the mean of splits. Shape (n_points,).
+    #: Numbers of components; or of rows trained on, averaged over splits. Shape
+    #: (n_points,).
     numbers: FloatArray
     #: Mean squared errors, shape (n_points, n_splits, n_targets).
     errors: FloatArray
@@ -41,10 +42,10 @@ def learning_curve(
 ) -> LearningCurve | None:
     """Return the errors of models of about these shares of the rows, ascending.
 
-    The last one is that of `cross_validate`. Of a split the folds next to the held-out
-    one come first, those before it in time, and tuning rows last. Each model takes a
-    Cholesky factorisation, n_components³/3 operations. Returns None if fewer than two
-    splits train on several folds. Raises as `solve_cholesky`.
+    The last point has the errors of `cross_validate`. A split's folds are added in this
+    order: backwards from the held-out one, then from the last fold on, tuning rows
+    last. Each model takes a Cholesky factorisation, n_components³/3 operations. Returns
+    None if fewer than two splits train on several folds. Raises as `solve_cholesky`.
     """
     n_samples = []
     errors = []
@@ -57,12 +58,12 @@ def learning_curve(
         validation = statistics.fold(held_out)
         fold = validation.normal_equations(fit_intercept=fit_intercept)
         floor = fold.floor()
-        of_split = {}
+        split_errors = {}
         sizes = []
         for share in shares:
             size = int(np.abs(n_trained - share * n_trained[-1]).argmin()) + 1
             sizes.append(size)
-            if size in of_split:
+            if size in split_errors:
                 continue
             training = statistics.sum(order[:size])
             equations = training.normal_equations(fit_intercept=fit_intercept)
@@ -75,9 +76,9 @@ def learning_curve(
                 weight=validation.sum_of_weights,
                 floor=floor,
             )
-            of_split[size] = squares / validation.sum_of_weights
+            split_errors[size] = squares / validation.sum_of_weights
         n_samples.append([n_trained[size - 1] for size in sizes])
-        errors.append([of_split[size] for size in sizes])
+        errors.append([split_errors[size] for size in sizes])
         weights.append(validation.sum_of_weights)
     if len(weights) < 2:
         return None
@@ -98,7 +99,7 @@ def component_curve(
 ) -> LearningCurve | None:
     """Return the errors of models of leading components, from all rows of each split.
 
-    The maps are of these components, ascending; see `shortened`. Returns None, and
+    The maps have these components, ascending; see `shortened`. Returns None, and
     raises, as `learning_curve`.
     """
     curves = []

@@ -20,9 +20,12 @@ type Slack = Callable[[FloatArray, int], float | FloatArray]
 
 @frozen(eq=False)
 class Units:
-    """How units count in means; errors have them along the first axis."""
+    """Held-out folds or rows, and how they count in means of errors.
 
-    #: They add up to 1.
+    Arrays of errors have units along their first axis.
+    """
+
+    #: Weights of the units in a mean; they add up to 1.
     shares: FloatArray
     #: The variance of a mean is Σ spreads · squared deviations / divisor.
     spreads: FloatArray
@@ -30,13 +33,13 @@ class Units:
 
     @classmethod
     def of_splits(cls, weights: FloatArray) -> Self:
-        """Return splits by the weights of their held-out rows; one has no variance."""
+        """Return splits, from their held-out rows' weights; one has no variance."""
         shares = weights / weights.sum()
         return cls(shares, shares, len(weights) - 1 or np.nan)
 
     @classmethod
     def of_rows(cls, weights: FloatArray, *, frequency_weights: bool) -> Self:
-        """Return rows, which are one observation each, or as many as their weight."""
+        """Return rows: one observation each, or with `frequency_weights` several."""
         total = float(weights.sum())
         shares = weights / total
         return cls(shares, shares / total if frequency_weights else np.square(shares))
@@ -50,7 +53,10 @@ class Units:
         return np.sqrt(np.tensordot(self.spreads, squares, axes=1) / self.divisor)
 
     def largest_as_good(self, errors: FloatArray, slack: Slack) -> int:
-        """Return the largest alpha whose mean error is within a slack of the best."""
+        """Return the index of the largest alpha whose mean error is good enough.
+
+        It may exceed the smallest error by what `slack` returns.
+        """
         means = self.mean(errors)
         best = grids.last_within(means, means.min() + grids.RESOLUTION)
         allowed = np.maximum(slack(errors, best), grids.RESOLUTION)
@@ -69,8 +75,8 @@ class Units:
         for target in range(len(indices)):
             own = errors[:, :, target]
             index = self.largest_as_good(own, slack)
-            # of the saving itself: both alphas are judged on the same units, so what
-            # makes a unit hard cancels
+            # both alphas have the same units, so what makes a unit hard cancels in the
+            # saving and its standard error
             saved = own[:, shared] - own[:, index]
             noise = np.nan_to_num(self.standard_error(saved))
             material = grids.MATERIAL_GAIN * self.mean(own[:, shared])
