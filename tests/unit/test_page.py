@@ -294,7 +294,7 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
         X, y, length_scale=1.5, n_components=32, alpha=0.5, standardize=False
     )
     found = compare_left_out(JobData(ArrayDataset(X, y)), model)
-    assert found.rows.by == "leave-one-out"
+    assert found.rows.origin == "leave-one-out"
     Z = model.feature_map.transform(found.rows.X, dtype=np.float64)
     for row in (0, 17, 59):
         others = np.arange(60) != row

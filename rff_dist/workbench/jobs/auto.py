@@ -43,8 +43,8 @@ class AutoData:
 
     `train`, `test`, `model`: URLs of the two datasets, and of the model to be trained.
     `classify`: whether the target holds classes.
-    `why`: the rule that says so.
-    `held_out`: how the rows to test on were chosen.
+    `why`: the reason for `classify`, in words.
+    `held_out`: how the rows to test on were chosen, in words.
     """
 
     train: str
@@ -80,15 +80,18 @@ def prepare_table(
     Rows that miss the target, or cannot be used for another reason, are dropped and
     counted.
 
-    Raises as `ingest_parts`; OutputExistsError if there are rows already, and
-    `overwrite` is False; DataError if there is nothing to learn, since the target has
-    one value only. What was ingested is removed then, unless it replaced something.
+    Raises RFFDistError as `jobs.ingest.ingest` does; OutputExistsError if there are
+    rows already, and `overwrite` is False; DataError if there is nothing to learn,
+    since the target has one value only. After an error the ingested data are removed,
+    unless they replaced something.
     """
-    cards.read_about(job.card)  # refused before hours of ingestion
+    # read here only to refuse a wrong file before hours of ingestion
+    cards.read_about(job.card)
     folder = folder_of(job)
     train_url = f"{folder}/train.zarr"
     test_url = f"{folder}/test.zarr"
     model = f"{folder}/model"
+    # refuses a folder in which no version could be published
     versions.RegisteredModel(model).check()
     to_ingest = specs.Ingest(
         data=train_url,
@@ -169,7 +172,7 @@ def choose_task(url: str, job: specs.Auto) -> tuple[bool, str]:
         return job.task == "classification", "as given"
     if is_text:
         return True, f"the target is text, {n_values} classes"
-    # codes of classes are whole numbers, such as 0 and 1; others are measurements
+    # codes of classes are whole numbers, such as 0 and 1; fractions are measurements
     if n_values == 2 and np.all(values == np.rint(values)):
         return True, "the target has two values"
     return False, "the target is a number"

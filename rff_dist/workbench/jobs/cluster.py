@@ -39,7 +39,7 @@ class ClusteringResult:
     """What the job found.
 
     `clusters`: the published ones.
-    `record`: JSON values: what was read, found and written where, and in `passes` the
+    `record`: JSON values: what was read, found and written where; `passes` has the
     figures of each pass.
     """
 
@@ -75,7 +75,7 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
 
         agreement = None
         if known_labels is not None:
-            counted = do(
+            contingency = do(
                 "compare",
                 kmeans_labels.evaluate,
                 dataset,
@@ -83,12 +83,12 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
                 clusters,
                 engine=engine,
             )
-            agreement = describe_agreement(counted, job.labels)
+            agreement = describe_agreement(contingency, job.labels)
             card["agreement"] = {name: agreement[name] for name in ("name", *_INDICES)}
         clusters = replace(clusters, card=card)
 
-        # Written now; they appear when the centres are published, and would be written
-        # twice if this were tried again.
+        # Written now; they appear when the centres are published. `once`: a second try
+        # would write them again.
         labels = do.once(
             "assign",
             kmeans_labels.stage_labels,
@@ -128,16 +128,16 @@ def describe_fit(cluster_fit: kmeans.ClusterFit) -> Summary:
     clusters = cluster_fit.clusters
     feature_map = clusters.feature_map
     kernel = kinds.kernel_of(feature_map)
-    choice = cluster_fit.choice
-    has_components = cluster_fit.space.n_principal is not None
+    shape = cluster_fit.choice
+    has_principal = cluster_fit.space.n_principal is not None
     return {
         "digest": clusters.digest(),
         "kernel": None if kernel is None else kernel.to_dict(),
         "length_scale": stationary.own_length_scale(kernel),
         "features": feature_map.kind,
-        "shape": None if choice is None else choice.to_dict(),
+        "shape": None if shape is None else shape.to_dict(),
         "n_components": cluster_fit.space.n_components,
-        "n_principal": feature_map.n_components if has_components else None,
+        "n_principal": feature_map.n_components if has_principal else None,
         "feature_map": feature_map.digest(),
         "seed": cluster_fit.space.seed,
         "n_candidates": cluster_fit.starts.n_candidates,
@@ -153,14 +153,14 @@ def describe_fit(cluster_fit: kmeans.ClusterFit) -> Summary:
 
 
 def describe_agreement(
-    agreement: kmeans_labels.Contingency, name: str | None
+    contingency: kmeans_labels.Contingency, name: str | None
 ) -> Summary:
     """Return how well clusters agree with the known labels of this name."""
     return {
         "name": name,
-        **fields.values_of(agreement, *_INDICES),
-        "labels": agreement.labels.tolist(),
-        "counts": agreement.counts.tolist(),
+        **fields.values_of(contingency, *_INDICES),
+        "labels": contingency.labels.tolist(),
+        "counts": contingency.counts.tolist(),
     }
 
 

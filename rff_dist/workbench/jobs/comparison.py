@@ -1,13 +1,13 @@
 """Models compared on the same rows: their scores, and their differences from one model.
 
 In go the predictions of a model and of others, out come scores and differences with
-their confidence intervals. Scores alone would make a model of 36 test rows seem better
-by chance.
+their confidence intervals. From scores alone a model could seem better by chance, if
+there are only 36 test rows.
 
-Models are compared by the mean of their row-wise differences (`confidence.py`): of
-squared errors, of log losses, or of right and wrong. A model may seem better by log
-loss because it is surer of everything, until its first mistakes come: log losses count
-once each model has made ten.
+Models are compared by the mean of a row-wise difference (`confidence.py`): of squared
+errors, of log losses, or of mistakes (0 or 1). An overconfident model has a small log
+loss until its first mistakes, so log losses are compared only if each model has made
+ten.
 
 Rows that folds leave out are not independent, as the models share training rows. The
 variance of their mean is multiplied by 1 + k/(k − 1) for k folds; leaving out each of n
@@ -27,7 +27,8 @@ from rff_dist.ridge.fold_models import FoldModels
 from rff_dist.typing import AnyArray, FloatArray, IntArray, Summary, frozen
 from rff_dist.workbench.jobs import confidence
 
-MISTAKES = 10  # of each model, for log losses to be compared
+# Log losses are compared only if each model made at least so many mistakes.
+MIN_MISTAKES = 10
 # ln 10⁻¹⁵: a class that a model gives no chance counts as 1 in 10¹⁵, else a single row
 # would make the mean loss infinite
 SMALLEST_LOG = -34.5
@@ -54,9 +55,11 @@ class Predictions:
 
 @frozen
 class Difference:
-    """The mean loss of another model less that of this one, with its interval.
+    """The mean loss of another model minus the mean loss of this one.
 
-    `relation`: "better" or "worse" if the interval says so of this model, else "same".
+    `lower`, `upper`: the ends of its interval.
+    `relation`: of this model to the other: "better" if the interval lies above 0,
+    "worse" if it lies below, else "same".
     """
 
     mean: float
@@ -77,8 +80,8 @@ class ComparisonRows:
     """Rows to compare models on, which none of the models was trained on."""
 
     #: "test", "cross-validation" or "leave-one-out": how the rows were kept from models
-    by: str
-    #: how many rows there are, of which these may be a sample
+    origin: str
+    #: how many such rows there are; the rows here may be a sample of them
     n_available: int
     #: shape (n_rows,): the rows' numbers in their data
     numbers: IntArray
@@ -104,8 +107,8 @@ class ComparisonRows:
 
     @property
     def n_folds(self) -> int:
-        """The folds that the rows were left out by; 0 for test rows."""
-        if self.by == "test":
+        """The number of folds by which the rows were left out; 0 for test rows."""
+        if self.origin == "test":
             return 0
         if self.fold_models is None:
             return len(self.X)  # each row is a fold
@@ -158,7 +161,7 @@ class ModelComparison:
         ]
         have_losses = all(model.log_probabilities is not None for model in models)
         have_mistakes = all(
-            (model.values != self.observed).sum() >= MISTAKES for model in models
+            (model.values != self.observed).sum() >= MIN_MISTAKES for model in models
         )
         return "log_loss" if have_losses and have_mistakes else "accuracy"
 
@@ -174,9 +177,9 @@ class ModelComparison:
 
     @cached_property
     def differences(self) -> dict[str, Difference]:
-        """The mean loss of each other model less ours.
+        """The mean loss of each other model minus ours.
 
-        Models with a handicap are left out.
+        Models with a handicap, or without the measure, are left out.
         """
         ours = self.losses_of(self.ours)
         differences = {}
@@ -189,8 +192,8 @@ class ModelComparison:
             mean, lower, upper = confidence.paired_interval(saved, *self._dependence)
             if self.measure == "accuracy":
                 exact = confidence.exact_interval(saved)
-                # The wider of the two: few rows differ, for which Student's interval is
-                # too narrow.
+                # The wider of the two: if few rows differ, Student's interval is too
+                # narrow.
                 lower = min(lower, exact[0])
                 upper = max(upper, exact[1])
             relation = "same"  # the interval includes 0
@@ -257,7 +260,8 @@ class ModelComparison:
         }
 
     def _squared_errors(self, model: Predictions) -> FloatArray:
-        """Return each row's squared error; of several targets, over their variances.
+        """Return each row's squared error; for several targets, the mean of their
+        errors divided by their variances.
 
         Otherwise the target with the largest numbers would decide alone.
         """
@@ -282,9 +286,11 @@ class ModelComparison:
 
     @property
     def _dependence(self) -> tuple[FloatArray | None, AnyArray | None, float]:
-        """Weights and groups of the rows, and the factor on variances for folds."""
+        """The rows' weights and groups, and the factor on variances for folds: the last
+        three arguments of the functions in `confidence`.
+        """
         inflation = 1.0  # of test rows
-        if self.rows.by != "test":
+        if self.rows.origin != "test":
             n_folds = self.rows.n_folds
             inflation += n_folds / max(1, n_folds - 1)
         return self.rows.weights, self.rows.groups, inflation

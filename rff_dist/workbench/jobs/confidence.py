@@ -31,13 +31,13 @@ def paired_interval(
     """Like the mean of differences and `scipy.stats.ttest_1samp(differences,
     0).confidence_interval()`.
 
-    Rows may have weights and be in groups, and the variance of the mean may be
-    inflated.
+    Rows may have weights and be in groups.
 
     `differences`: float64 array of shape (n_rows,).
     `weights`: float64 array of shape (n_rows,). 1 by default.
     `groups`: array of shape (n_rows,). Rows of one group count as one observation.
-    `inflation`: factor on the variance of the mean.
+    `inflation`: factor on the variance of the mean. It is above 1 if the models that
+    left the rows out share training rows: their errors are then not independent.
     Returns: the mean and the ends of its interval, infinite for a single row or group.
     """
     weights = np.ones(len(differences)) if weights is None else weights
@@ -91,6 +91,8 @@ def share_with_interval(
     """
     mean, low, high = paired_interval(hits, weights, groups, inflation)
     if weights is None:
+        # It takes rows as independent, also those in groups; as it can only widen the
+        # interval, it does no harm.
         exact = share_interval(int(hits.sum()), len(hits))
         low = min(low, exact[0])
         high = max(high, exact[1])

@@ -53,17 +53,18 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
     """Delete rows of a versioned dataset and take them out of models.
 
     Versions older than the job's `days` are removed. Returns the record of the
-    deletion, with the decision about each model in `updates`, the versions that
-    `expired`, `freed_bytes`, and in `holders` what still holds the rows, or sums of
-    them. Raises StorageError if there is no dataset that keeps versions;
+    deletion, with four further entries: the decision about each model in `updates`, the
+    removed versions in `expired`, `freed_bytes`, and in `holders` what still holds the
+    rows, or sums of them. Raises StorageError if there is no dataset that keeps
+    versions;
     StatisticsError or NoSuchVersionError if a model cannot be updated;
     InvalidParameterError or DataError if the file does not name rows.
 
     If an update fails, the rows are deleted, and other rows may have their numbers, so
     the same file must not be used again. Earlier versions of the data still hold the
     rows, and models that were not updated still have them in their sums. To go on,
-    update these models with `force`, remove their earlier versions, and expire those of
-    the data.
+    update these models with `force`, and remove the earlier versions of models and
+    data.
     """
     location = locations.parse_location(job.data)
     require_versions(location)
@@ -71,18 +72,18 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
     # Never tried again: if the first try had deleted rows, their numbers would now be
     # those of other rows.
     deleted, traces = do.once("delete", delete, job, location)
-    # Before versions expire, since an update reads the rows to subtract from the
-    # earlier version.
+    # Models are updated before versions expire: an update reads the rows to subtract
+    # from the earlier version.
     updates = [take_out(url, location, do) for url in job.models]
     oldest = datetime.now(UTC) - timedelta(days=job.days)
     expired = do("expire", repositories.expire, location, oldest, tags=job.tags)
-    holders = do("holders", remnants.find_remnants, traces, job.models)
+    remnant_list = do("holders", remnants.find_remnants, traces, job.models)
     return {
         **deleted,
         "updates": updates,
         "expired": list(expired.versions),
         "freed_bytes": expired.n_bytes,
-        "holders": [asdict(remnant) for remnant in holders],
+        "holders": [asdict(remnant) for remnant in remnant_list],
     }
 
 
@@ -179,9 +180,9 @@ def _codes_of_no_other(
 def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
     """Take the rows out of a model, and remove stored sums that include them.
 
-    The update also adds rows that are new since the model's last one. If there are any,
-    it keeps the old model, with the forgotten rows, if the new one's errors are larger
-    than the gate allows. If there are none, the new model is published in any case.
+    The update also adds rows that are newer than the model. Without such rows the new
+    model is always published. With some, the gate may keep the old model, which still
+    has the forgotten rows.
     """
     job = fields.build(specs.Update, {"model": url, "data": data.url})
     with output_places.hold(url, holder=do.holder):
@@ -190,7 +191,7 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
         ).record
         if record["decision"] != "kept":
             if output_places.is_registered_model(locations.parse_location(url)):
-                # earlier versions have sums of the rows
+                # earlier versions have the rows in their sums
                 versions.RegisteredModel(url).prune(1)
             else:
                 # The replaced arrays stay until the next write, for their readers; this

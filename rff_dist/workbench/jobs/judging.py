@@ -67,12 +67,13 @@ def compare(
     """Compare a trained model with the mean and with a linear model.
 
     The linear model is trained on the same rows, and its penalty is chosen by the same
-    folds; for classes it minimises the logistic loss if there are test rows, and else
-    the squared loss, as the model itself does then. It is left out, and a note says
-    why, if it would take longer than the fit.
+    folds. For classes it minimises the logistic loss if there are test rows; otherwise
+    both models are compared by the squared loss. It is left out, and a note says why,
+    if it would take longer than the fit.
 
     Returns None if there are no rows to compare on: no test rows, no models without
-    each fold, and no sums from which single rows could be left out.
+    each fold, and no sums from which single rows could be left out. Returns None too,
+    and logs the reason, if a row alone decides its own prediction.
     """
     engine.tell(events.Remark("compare", "with a linear model"))
     model = fitted_model.model
@@ -135,7 +136,8 @@ def compare_left_out(
 ) -> comparison.ModelComparison | None:
     """Compare a stored model with the mean, leaving out one row at a time.
 
-    Returns None if the model's sums do not allow it.
+    Returns None if the model's sums do not allow it; also, with the reason in the log,
+    if a row alone decides its own prediction.
     """
     if new_rows.missing_rows(model):
         return None  # not all rows of the data are in the sums
@@ -153,14 +155,14 @@ def compare_left_out(
 def _caveats(rows: comparison.ComparisonRows, model: models.RidgeModel) -> list[str]:
     """Return sentences on what the rows cannot show of this model."""
     notes = []
-    if rows.by == "cross-validation" and model.card.get("candidates"):
+    if rows.origin == "cross-validation" and model.card.get("candidates"):
         notes.append(
             "The same folds chose this model; rows for a test would show more."
         )
     classifier = model.card.get("classifier")
     has_other_loss = classifier is not None and classifier["loss"] != predict.SQUARED
     # only sums of the squared loss give models without some of the rows
-    if rows.by != "test" and has_other_loss:
+    if rows.origin != "test" and has_other_loss:
         notes.append("The squared loss was compared, from which its fit starts.")
     return notes
 
@@ -233,18 +235,18 @@ def _fold_rows(
     n_rows = _most_rows(max(dataset.n_features, n_predictions))
     sample = samples.sample_folds(dataset, folds, n_rows=n_rows)
     # The split of a row is the number of the fold model that was not trained on it. It
-    # is −1 if each was: length scales were tuned on the row, or it is among the
-    # earliest, which every split by time trains on.
+    # is −1 if all fold models were trained on the row: length scales were tuned on it,
+    # or it is among the earliest, which every split by time trains on.
     split = split_of_folds(sample.fold_of_row, fold_models)
-    counted = np.flatnonzero(split >= 0)
+    left_out = np.flatnonzero(split >= 0)
     if isinstance(folds, folding.TuningFolds):
         folds = folds.base  # the folds before some rows were held in for tuning
     # known only if all rows are in the sample, as in `_test_rows`
-    n_available = len(counted) if dataset.n_samples <= n_rows else dataset.n_samples
-    numbers = sample.indices[counted]
-    X = sample.X[counted]
-    y = sample.y[counted]
-    weights = None if sample.weights is None else sample.weights[counted]
+    n_available = len(left_out) if dataset.n_samples <= n_rows else dataset.n_samples
+    numbers = sample.indices[left_out]
+    X = sample.X[left_out]
+    y = sample.y[left_out]
+    weights = None if sample.weights is None else sample.weights[left_out]
     groups = None
     if isinstance(folds, folding.GroupFolds):
         groups = _groups_of(data.rows, numbers)
@@ -257,7 +259,7 @@ def _fold_rows(
         weights,
         groups,
         fold_models,
-        split[counted],
+        split[left_out],
         _ids_of(data.rows, numbers),
     )
 
@@ -273,7 +275,7 @@ def _left_out_rows(
     ):
         # Left-out rows need sums of the squared loss, with the weights of the rows.
         return None
-    return replace(_test_rows(data, model, MOST_LEFT_OUT), by="leave-one-out")
+    return replace(_test_rows(data, model, MOST_LEFT_OUT), origin="leave-one-out")
 
 
 def _groups_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
@@ -295,9 +297,9 @@ def _predict(
     rows: comparison.ComparisonRows, fitted_model: FittedModel
 ) -> comparison.Predictions:
     """Predict each row by a model that was not trained on it."""
-    if rows.by == "test":
+    if rows.origin == "test":
         return _predict_test_rows(rows, fitted_model.model)
-    if rows.by == "cross-validation":
+    if rows.origin == "cross-validation":
         # each row by the model that was trained without the row's fold
         assert rows.split is not None
         assert fitted_model.folds is not None
@@ -323,7 +325,7 @@ def _predict_left_out(
     Raises SolveError if a row decides its own prediction.
     """
     weights = rows.weights
-    # a weight that repeats a row counts copies of it, of which one is left out
+    # a frequency weight counts copies: only one copy is left out, so its weight is 1
     if weights is None or model.summed.spec.frequency_weights:
         weights = np.ones(len(rows.X))
     fitted_values, remainder = uncertainty.remainders(
@@ -333,8 +335,8 @@ def _predict_left_out(
         raise SolveError(
             "a row alone decides its own prediction, so that it cannot be left out"
         )
-    # Golub, Heath & Wahba 1979: the residual over 1 − leverage is that of a fit without
-    # the row
+    # Golub, Heath & Wahba 1979: a fit without the row has the row's residual divided by
+    # 1 − leverage
     scores = rows.targets - (rows.targets - fitted_values) / remainder
     return _predictions_of(scores, model, _calibration_of(model))
 
@@ -393,7 +395,7 @@ def _predict_by_linear_model(
     loss = None
     if fit.loss is not None:
         # only the squared loss has sums from which folds and rows can be subtracted
-        loss = "logistic" if rows.by == "test" else predict.SQUARED
+        loss = "logistic" if rows.origin == "test" else predict.SQUARED
     linear_fit = fits.Fit(options, loss, fit.class_weight)
     try:
         # its warnings are not about the model that the user fits

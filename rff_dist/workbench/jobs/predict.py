@@ -107,17 +107,18 @@ def open_rows(
     if the columns are not those that the model was trained on; StorageError if there
     are no rows.
     """
-    complete = _on_grid(url, scoring, {"y": None, **arguments})
+    complete = _with_grid_names(url, scoring, {"y": None, **arguments})
     dataset: datasets.ZarrDataset | GridDataset = datasets.open_dataset(url, **complete)
     check_rows(url, dataset, scoring)
     return dataset
 
 
-def _on_grid(url: str, scoring: ScoringModel, arguments: Facts) -> Summary:
-    """Return the arguments of `open_dataset`, completed for a grid.
+def _with_grid_names(url: str, scoring: ScoringModel, arguments: Facts) -> Summary:
+    """Return the arguments of `open_dataset`, with the names of a grid's variables.
 
     If the data are a grid with the model's variables, these are its inputs and target,
-    unless the arguments name others.
+    unless the user names others. "X" and "y" are the options' defaults: with them the
+    user has named nothing.
     """
     complete = dict(arguments)
     if arguments.get("x", "X") != "X":
@@ -146,17 +147,17 @@ def check_rows(url: str, dataset: Dataset, scoring: ScoringModel) -> None:
         ) from error
 
 
-def wanted_of(job: specs.Predict | specs.Evaluate) -> list[str]:
+def extra_options(job: specs.Predict | specs.Evaluate) -> list[str]:
     """Return the names of the options in `_EXTRAS` that are given."""
     return [name for name in _EXTRAS if getattr(job, name, None) not in (None, False)]
 
 
-def check_wanted(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> None:
+def check_extras(job: specs.Predict | specs.Evaluate, scoring: ScoringModel) -> None:
     """Refuse options that a model of this kind does not have, before a pass begins.
 
     Raises InvalidParameterError; SolveError if a classifier has no probabilities.
     """
-    options = wanted_of(job)
+    options = extra_options(job)
     for name in options:
         extra = _EXTRAS[name]
         if extra.kind != scoring.kind:
@@ -199,7 +200,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
     _check_output(job, output, writes_table=writes_table)
     scoring = open_model(job.model)
     # before the lock, the cluster and the pass
-    check_wanted(job, scoring)
+    check_extras(job, scoring)
     with ExitStack() as stack:
         stack.enter_context(output_places.hold(job.output, holder=do.holder))
         url = job.source.data
@@ -283,7 +284,7 @@ def write_file(
     url: str,
     engine: Engine,
 ) -> Summary:
-    """Write a table, and return as `write_group`."""
+    """Write a table, and return what `write_group` returns."""
     # Blocks are written in any order, which a file does not allow: a table is made from
     # a hidden group.
     place = locations.new_hidden_folder(locations.parse_location(url), "rows")
@@ -342,7 +343,7 @@ def write_group(
             principal=job.principal,
             overwrite=job.overwrite,
         )
-    for name in wanted_of(job):
+    for name in extra_options(job):
         arrays += _EXTRAS[name].arrays
     if isinstance(dataset, GridDataset):
         arrays = [grids.NAMES.get(array, array) for array in arrays]
@@ -372,7 +373,7 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
     the model, or have no targets or labels.
     """
     scoring = open_model(job.model)
-    check_wanted(job, scoring)
+    check_extras(job, scoring)
     model: Any = scoring.model
     with ExitStack() as stack:
         url = job.source.data
@@ -393,12 +394,13 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
                 evaluate_rows = prediction.calibrate
             measure = partial(evaluate_rows, dataset)
         else:
-            complete = _on_grid(url, scoring, arguments)
+            complete = _with_grid_names(url, scoring, arguments)
             dataset, labels = open_labelled(url, complete["y"], complete)
             check_rows(url, dataset, scoring)
             if scoring.kind == "clusters":
                 measure = partial(kmeans_labels.evaluate, dataset, labels)
             else:
+                # imported here: it loads all that a fit needs, for classifiers only
                 from rff_dist.workbench.jobs import fits
 
                 data = fits.JobData(dataset, labels).with_targets(model)
@@ -417,7 +419,10 @@ def _rows_of_table(
     Raises InvalidParameterError if workers on other machines are to read the rows.
     """
     source = job.source
-    cluster = do.cluster(0)
+    # The table's rows are not counted yet; whether workers are on other machines does
+    # not depend on their number.
+    n_samples = 0
+    cluster = do.cluster(n_samples)
     if cluster is not None and cluster.is_elsewhere:
         raise InvalidParameterError(
             f"`data` is {redact(source.data)}, a table, which this process turns into a"

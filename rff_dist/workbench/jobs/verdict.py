@@ -72,9 +72,9 @@ def rows_words(comparison: ModelComparison) -> str:
     n = f"{comparison.n_rows:,}"
     if comparison.n_rows < rows.n_available:
         n += f" of {rows.n_available:,}"
-    if rows.by == "cross-validation":
+    if rows.origin == "cross-validation":
         return f"{n} rows by cross-validation"
-    if rows.by == "leave-one-out":
+    if rows.origin == "leave-one-out":
         return f"{n} rows left out in turn"
     if rows.groups is None:
         return f"{n} test rows"
@@ -106,7 +106,8 @@ def describe(comparison: ModelComparison) -> Summary:
     """Return a comparison and its verdict as JSON values."""
     return {
         "verdict": verdict_of(comparison),
-        **values_of(comparison.rows, "by", "n_available"),
+        "by": comparison.rows.origin,
+        "n_available": comparison.rows.n_available,
         **values_of(comparison, "n_rows", "measure", "scores"),
         "about": trainings_of(comparison),
         "differences": {

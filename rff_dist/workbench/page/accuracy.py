@@ -59,7 +59,7 @@ def score_section(
     page.section("Accuracy")
     compares_all_test_rows = (
         comparison is not None
-        and comparison.rows.by == "test"
+        and comparison.rows.origin == "test"
         and comparison.n_rows == comparison.rows.n_available
     )
     # if it does, the table of all models has these errors
@@ -232,7 +232,7 @@ def _worst_rows(
     title = "id"
     if names is None:
         names = comparison.rows.numbers
-        data = "test" if comparison.rows.by == "test" else "training"
+        data = "test" if comparison.rows.origin == "test" else "training"
         title = f"row of the {data} data, from 0"
     rmse = comparison.scores[OURS]["rmse"][target]
     rows = []
@@ -459,7 +459,7 @@ def advice_on(comparison: ModelComparison) -> list[str]:
             "Is it good enough? Compare the typical error with the error that your use"
             " of it allows; no other model that was tried does better."
         )
-    if comparison.rows.by != "test":
+    if comparison.rows.origin != "test":
         advice.append(
             "Keep rows for a test: ingest with `--holdout 10%`, and fit with `--test`."
         )

@@ -290,7 +290,7 @@ def model_page(
         accuracy.confusion_section(page, comparison, comparison.classes)
     elif comparison is not None:
         accuracy.residual_section(page, comparison, sample, importance.columns)
-        if comparison.rows.by == "test":
+        if comparison.rows.origin == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
     columns.columns_section(page, sample, model, importance)
     if comparison is not None:

@@ -1,7 +1,7 @@
 """Figures of matplotlib as PNG, or as SVG in the colours of a page.
 
-In goes a figure, out comes a picture with the same bytes each time. With colours of its
-own a picture would be a white slab on a dark page.
+In goes a figure, out comes a picture with the same bytes each time. With fixed colours
+a picture would be a white slab on a dark page.
 """
 
 import io
@@ -17,10 +17,13 @@ PAPER = "#ffffff"
 BLUE = "#0b6e99"
 #: Variables of page.css, which are light or dark as the reader's screen is.
 VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", PAPER: "paper", BLUE: "accent"}
+#: of files and SVG pictures
 FILE_DPI = 160
+#: of a PNG in Markdown, which has its bytes as text: smaller
+TEXT_DPI = 110
 
 
-def png_of(figure: Any, dpi: int = 110) -> bytes:
+def png_of(figure: Any, dpi: int = TEXT_DPI) -> bytes:
     """Return a figure as a PNG."""
     content = io.BytesIO()
     # without matplotlib's name and version, so that the same picture has the same bytes
@@ -42,10 +45,12 @@ def svg_of(figure: Any) -> str:
         figure.savefig(content, format="svg", dpi=FILE_DPI, transparent=True)
     svg = content.getvalue()
     svg = svg[svg.index("<svg") :]
-    # Only ids with a number go, such as "text_3": several pictures of a page would have
-    # the same. Shared parts keep theirs, which are referred to.
-    svg = re.sub(r' id="[a-zA-Z]+_\d+"|(?s:<metadata>.*?</metadata>)', "", svg)
-    # What is black has no colour of its own, and takes that of the whole.
+    # Ids with a number, such as "text_3", are removed: several pictures of a page would
+    # have the same. Shared parts keep theirs, since others refer to them.
+    svg = re.sub(r' id="[a-zA-Z]+_\d+"', "", svg)
+    # the metadata have the date, so the bytes would change
+    svg = re.sub("<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # Matplotlib gives black parts no colour: they take the colour of the whole picture.
     svg = svg.replace("<svg", f'<svg style="fill: {INK}"', 1).replace("#000000", INK)
     for colour, name in VARIABLES.items():
         svg = svg.replace(colour, f"var(--{name})")

@@ -1,4 +1,8 @@
-"""JSON lines as tables: one object per line, which are read batch by batch."""
+"""JSON lines as tables: one object per line.
+
+In goes the path of a file, out comes a `RawTable`, whose rows are read batch by batch.
+Arrow alone would refuse an array of objects without saying what to do.
+"""
 
 import io
 import json
@@ -46,21 +50,22 @@ def _open_lines(path: Path, types: Types | None = None) -> Any:
             explicit_schema=pyarrow.schema(types), unexpected_field_behavior="ignore"
         )
     return arrow_json.open_json(
-        _text(path),
+        _decompressed(path),
         # Threads save no time here. No line may be longer than a block, 4 MiB.
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=2**22),
         parse_options=how,
     )
 
 
-def _text(path: Path) -> Any:
+def _decompressed(path: Path) -> Any:
     return pyarrow.input_stream(str(path), compression="detect")
 
 
 def _require_lines(path: Path) -> None:
     """Raise StorageError unless the first line is an object."""
-    with _text(path) as stream:
+    with _decompressed(path) as stream:
         lines = io.TextIOWrapper(stream, "utf-8-sig")
+        # a file without lines passes here, and Arrow refuses it as empty
         first = next((line for line in lines if line.strip()), "{}")
     row = None
     with suppress(ValueError):

@@ -63,7 +63,7 @@ def test_rows_are_predicted_by_fits_without_their_folds(folds):
     judged = np.isfinite(expected)  # the first fold of times is only trained on
     assert_allclose(found.ours.values[:, 0], expected[judged], rtol=1e-7)
     assert_array_equal(found.rows.X, X[judged])
-    assert (found.rows.by, found.rows.n_folds) == (
+    assert (found.rows.origin, found.rows.n_folds) == (
         "cross-validation",
         len(folds.splits),
     )
@@ -146,7 +146,7 @@ def test_a_model_of_given_alpha_is_judged_by_leaving_out_each_row_and_one_withou
     X, y = make_rows()
     data = JobData(ArrayDataset(X, y))
     found, fitted = compare(data, alpha=0.3)
-    assert (found.rows.by, set(found.differences)) == (
+    assert (found.rows.origin, set(found.differences)) == (
         "leave-one-out",
         {LINEAR, "the mean"},
     )
