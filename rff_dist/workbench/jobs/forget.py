@@ -44,7 +44,7 @@ from rff_dist.storage.groups import require_versions
 from rff_dist.text import redact
 from rff_dist.typing import AnyArray, IntArray, Summary
 from rff_dist.workbench.jobs import refresh, remnants, specs, steps, watching
-from rff_dist.workbench.tables import unlike
+from rff_dist.workbench.tables import row_monitor
 from rff_dist.workbench.tables.corrections import read_rows_to_change
 
 
@@ -138,8 +138,11 @@ def delete(
                 row_sources.without_name(source) for source in sources
             ]
         # the minimum or maximum of a column may be a forgotten row's value
-        if unlike.SEEN in dataset.attributes:
-            attributes[unlike.SEEN] = {**dataset.attributes[unlike.SEEN], "ranges": {}}
+        if row_monitor.SEEN_VALUES in dataset.attributes:
+            attributes[row_monitor.SEEN_VALUES] = {
+                **dataset.attributes[row_monitor.SEEN_VALUES],
+                "ranges": {},
+            }
         if (recipe := recipes.recipe_of(dataset.attributes)) is not None:
             old = datasets.open_dataset(location.url, y=None, version=old_version)
             levels = recipes.levels_of(dataset.attributes)

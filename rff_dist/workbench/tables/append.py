@@ -1,7 +1,9 @@
 """New files, query results or changes of a lakehouse table → more rows of a dataset.
 
-All new rows are added in one commit, or none. A second run adds nothing more: files are
-known by name, size and time, or by their bytes, and rows by their ids.
+In go sources and a dataset, out comes an `IngestResult`, which counts the rows. All new
+rows are added in one commit, or none. A second run adds nothing more: the dataset keeps
+the name, size, time and digest of each file that it has the rows of, and its rows may
+have ids.
 """
 
 from collections.abc import Sequence
@@ -34,7 +36,7 @@ from rff_dist.workbench.tables.lakes import Lake
 from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.queries import Query
 from rff_dist.workbench.tables.roles import Roles
-from rff_dist.workbench.tables.unlike import SEEN
+from rff_dist.workbench.tables.row_monitor import SEEN_VALUES
 
 
 def ingest_more(
@@ -68,8 +70,8 @@ def ingest_more(
     write_options
         Chunks are chosen when the dataset is created; nothing is overwritten.
     options
-        A dataset is read by its own recipe, but for what `reading` gives; other
-        options are refused.
+        New rows are read by the dataset's own recipe, which `reading` may change in
+        part. Options other than those of the dataset are refused.
     replace_ids
         Whether rows whose ids the dataset has with other values replace them, which is
         an error otherwise.
@@ -97,7 +99,7 @@ def ingest_more(
             reading = replace(recipe.reading, **by_user)
         known_sources = row_sources.known_sources(dataset.attributes)
         has_ids = ID in dataset.headers
-        # under the lock: two runs at once would both find a file new
+        # within the lock that `editing` holds: two runs would both find a file new
         opened, skipped = open_inputs(
             stack, found, reading, known_sources, has_ids=has_ids
         )
@@ -113,7 +115,8 @@ def ingest_more(
 
         table = opened[0].table
         # Rows with ids are read twice: first only their ids, then all columns. A query
-        # can be read only once, so its rows are kept; it is always the only input.
+        # can be read only once, and is the only input; `rereadable` leaves files as
+        # they are.
         if has_ids:
             types = dict(zip(table.schema.names, table.schema.types, strict=True))
             table = arrow_files.rereadable(stack, table, types)
@@ -176,8 +179,8 @@ def _append(
 ) -> IngestResult:
     """Append all rows in one commit.
 
-    `repeats_query`: whether the query was ingested before and lacks `:n_ingested`, so
-    that it repeats rows; the result then warns of them.
+    `repeats_query`: whether the query was ingested before and lacks `:n_ingested`: it
+    then gives the earlier rows again, and the result warns of them.
     """
     journal = Journal()
     monitor = existing.monitor_of(dataset)
@@ -191,12 +194,12 @@ def _append(
     # calls `change` after the last one, when these are complete.
     def change(remembered: Facts) -> Facts | None:
         digests = {str(entry["sha256"]) for entry in journal.entries}
-        is_known = bool(digests & row_sources.known_digests(remembered))
-        # A query that finds no row, or those of an earlier time, appends nothing.
-        if is_query and (is_known or not journal.n_read):
+        was_ingested = bool(digests & row_sources.known_digests(remembered))
+        # A query without rows, or with the rows of an earlier run, appends nothing.
+        if is_query and (was_ingested or not journal.n_read):
             return None
         changed = attributes.attributes_after(roles, journal, remembered)
-        return changed | {SEEN: monitor.summary()}
+        return changed | {SEEN_VALUES: monitor.summary()}
 
     added = appending.append_batches(
         dataset,
@@ -232,17 +235,22 @@ def _refuse_other_options(
 ) -> None:
     """Refuse a recipe or options other than those of a dataset's rows."""
     recipe = recipe_of(dataset.attributes)
-    if options.recipe is not None and (
-        recipe is None or recipe.digest() != options.recipe.digest()
-    ):
-        raise InvalidParameterError(
-            f"`recipe` is given, but {dataset.location} was made by another one, which"
-            " is used; leave it out"
-        )
+    if options.recipe is not None:
+        if recipe is None:
+            raise InvalidParameterError(
+                f"`recipe` is given, but {dataset.location} was made without one; leave"
+                " it out"
+            )
+        if recipe.digest() != options.recipe.digest():
+            raise InvalidParameterError(
+                f"`recipe` is given, but {dataset.location} was made by another one,"
+                " which is used; leave it out"
+            )
 
     defaults = attributes.shared_options(Roles(), TableOptions())
     before = {**defaults, **dataset.attributes.get(attributes.SHARED_OPTIONS, {})}
     for name, value in attributes.shared_options(roles, options).items():
+        # a default counts as not given: the dataset's own value is used
         if value not in (defaults[name], before[name]):
             raise InvalidParameterError(
                 f"`{name}` is {value!r}, but the rows of {dataset.location} were made"
@@ -254,7 +262,7 @@ def _refuse_other_options(
 def _known_rows(
     dataset: editing.DatasetEditor, opened: Sequence[Input], *, replaces: bool
 ) -> appending.KnownRows:
-    """Read the ids of new tables, and find those that a dataset has."""
+    """Read the ids of new tables, and find those that the dataset has already."""
     column = str(id_column(dataset.attributes))
     new_ids = []
     for table in (source.table for source in opened):

@@ -1,7 +1,7 @@
 """Parquet, Arrow and Feather files, and rows in memory, as tables.
 
-If several columns of a file have one name, numbers are added to their names, and
-columns are read by their position.
+In goes a path, out comes a `RawTable`. If several columns of a file have one name,
+numbers are added to their names, and columns are read by their position.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,8 @@ from rff_dist.recipes.tables import (
     rows_per_batch,
 )
 
-_BATCH_ROWS = 2**16  # Arrow files may hold batches of any size
+# Batches of Arrow files are cut, since they may have any size.
+_BATCH_ROWS = 2**16
 
 
 def parquet_table(path: Path) -> RawTable:
@@ -36,7 +37,7 @@ def parquet_table(path: Path) -> RawTable:
         metadata = parquet.read_metadata(path)
         stored = metadata.schema.to_arrow_schema()
     schema = _numbered_schema(stored)
-    # Parquet finds columns by their names
+    # Parquet reads columns by their names: if two are the same, all are read
     has_unique_names = schema.names == stored.names
 
     def batches(types: Types) -> Batches:
@@ -125,6 +126,6 @@ def rereadable(stack: ExitStack, table: RawTable, types: Types) -> RawTable:
     ):
         for batch in table.batches(types):
             writer.write_batch(batch)
-    # Of the file only its batches are taken: it has only some columns, and its name
+    # Only the batches come from the file: it has only some of the columns, and its name
     # would mean nothing in messages.
     return replace(table, batches=arrow_table(path).batches, is_read_once=False)

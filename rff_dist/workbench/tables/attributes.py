@@ -1,7 +1,7 @@
-"""What a dataset remembers of the tables that it was made of, as JSON attributes.
+"""What a dataset remembers of the tables that it was made from, as JSON attributes.
 
-`ingest` writes them, `ingest_more` reads them: columns need not be named again, and no
-rows are added under other options than those before them.
+`ingest` writes them, and `ingest_more` reads them. So columns need not be named again,
+and all rows are made with the same options.
 """
 
 from dataclasses import asdict
@@ -35,7 +35,10 @@ def shared_options(roles: Roles, options: TableOptions) -> Summary:
 
 
 def attributes_after(roles: Roles, journal: Journal, before: Facts) -> Summary:
-    """Return the attributes that change when the rows of a journal are added."""
+    """Return the attributes that change when the rows of a journal are added.
+
+    `before`: the dataset's attributes before these rows; empty for a new dataset.
+    """
     changed: Summary = {SOURCES: [*known_sources(before), *journal.entries]}
     for key, name in ((WEIGHT_COLUMN, roles.weight), (GROUPS_COLUMN, roles.groups)):
         if name is not None and key not in before:

@@ -1,6 +1,7 @@
 """Files that name rows of a dataset → replaced rows, or the numbers of these rows.
 
-A row is named by an id, by the value of another column, or by its number.
+A row is named by an id, by the value of another column, or by its number. In `correct`
+the file also has the new values, and in `read_rows_to_change` it only names rows.
 """
 
 from collections.abc import Sequence
@@ -25,9 +26,9 @@ def correct(
 ) -> editing.ChangeResult:
     """Replace rows of a versioned dataset by those of a table, in one commit.
 
-    The file has the dataset's columns, and the column `by`, which names the row that
-    each of its rows replaces. If the dataset has the column `by`, each value must
-    belong to one row of it; otherwise the values are row numbers, counted from 0.
+    Each row of the file replaces the row of the dataset that its column `by` names. If
+    the dataset has the column `by`, each value must belong to one of its rows;
+    otherwise the values are row numbers, counted from 0.
     Raises DataError if a value is missing, or belongs to no row or several;
     InvalidParameterError if the file has no such column; and as `replace_rows`.
     """
@@ -39,7 +40,7 @@ def correct(
         recipe = recipes.recipe_of(dataset.attributes)
         reading = CsvOptions() if recipe is None else recipe.reading
         (opened,), _ = open_inputs(stack, found, reading)
-        rows = _rows_of(dataset, by, _column(opened.table, by))
+        rows = _rows_of(dataset, by, _values_of(opened.table, by))
         journal = Journal()
         monitor = existing.monitor_of(dataset)
         batches = existing.read_onto(dataset, [opened], roles.Roles(), journal, monitor)
@@ -68,7 +69,7 @@ def read_rows_to_change(
         if by == columns.ID and columns.ID not in table.schema.names:
             # the file may name its column of ids as the ingested table did
             column = columns.id_column(dataset.attributes) or columns.ID
-        values = _column(table, column)
+        values = _values_of(table, column)
     if by is None:
         return _row_numbers(dataset, values)
     matches = find_rows(dataset, by, values)
@@ -89,9 +90,7 @@ def _rows_of(
 ) -> IntArray:
     """Return the number of the row that each value of the column `by` names.
 
-    The file has columns of new values too, so only the name `by` tells whether rows are
-    named by a column of the dataset or, if it has none of that name, by numbers. In
-    `read_rows_to_change` the file need only name rows, and the caller says how.
+    If the dataset has no column `by`, the values are row numbers.
     """
     searchable_columns: set[Any] = {
         *(dataset.names("feature_names") or ()),
@@ -125,11 +124,11 @@ def _row_numbers(dataset: editing.DatasetEditor, values: Sequence[Any]) -> IntAr
 
 
 def _is_whole(value: Any) -> bool:
-    # NaN and infinity leave NaN
+    # NaN % 1 and inf % 1 are NaN, which is not 0
     return isinstance(value, Number) and bool(value % 1 == 0)  # type: ignore[operator]
 
 
-def _column(table: tables.RawTable, name: str) -> list[Any]:
+def _values_of(table: tables.RawTable, name: str) -> list[Any]:
     """Return the values of one column: numbers, or text."""
     roles.check_column(table.name, table.schema, name, "by")
     stored_type = table.schema.field(name).type

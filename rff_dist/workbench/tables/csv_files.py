@@ -1,8 +1,9 @@
 """CSV files → tables; delimiter, header and encoding are detected unless given.
 
-pyarrow reads the cells. Before it can, the first lines tell where names and rows begin
+pyarrow reads the cells, but must be told how the file is written: alone it expects
+commas, one line of names and UTF-8. So the first lines tell where names and rows begin
 and what divides cells, and all bytes are scanned for the encoding and for quotes. The
-result is a `Dialect`; pyarrow alone knows commas, one line of names and UTF-8.
+result is a `Dialect`.
 """
 
 import codecs
@@ -36,16 +37,17 @@ from rff_dist.recipes.tables import (
 )
 from rff_dist.typing import frozen
 
-_SAMPLE_BYTES = 2**16  # that show how a file is written; more if lines are longer
-_PIECE = 2**20  # bytes that are read at a time
+_SAMPLE_BYTES = 2**16  # these show how a file is written; more if lines are longer
+_PIECE_BYTES = 2**20  # read at a time
 # At most so many bytes are sampled for three line ends: a file without any must not
 # fill the memory.
-_LONGEST_LINE = 2**26
-_MOST_ABOVE = 10  # lines of a title
-#: Batches that are parsed while others are encoded and written: a chunk takes as long
-#: as a few of them.
+_MOST_SAMPLE_BYTES = 2**26
+_MOST_TITLE_LINES = 10
+#: Batches that are parsed while others are encoded and written: writing a chunk takes
+#: as long as parsing a few batches.
 _AHEAD = 4
-_ALIGNED = "  "  # cells that any number of spaces divides
+#: the delimiter of a file whose cells any number of spaces divides
+_ALIGNED = "  "
 #: Commas may be in numbers and spaces in text, so they are tried last.
 _DELIMITERS = ["\t", ";", "|", ",", " ", _ALIGNED]
 _DELIMITER_NAMES = {"\t": "tab", " ": "space", _ALIGNED: "spaces"}
@@ -60,14 +62,14 @@ _VALUE = re.compile(
 class Dialect:
     """How one CSV file is written."""
 
-    #: of the columns, if no line of the file holds them, or some come twice
+    #: names of the columns; None if a line of the file holds them, and all differ
     names: list[str] | None
     has_header: bool
     delimiter: str
     encoding: str
     #: quoted text may hold line breaks
     has_quotes: bool
-    #: bytes that are read at once, enough for several rows
+    #: bytes that Arrow reads at once, enough for several rows
     block_size: int
     #: texts that count as missing
     missing: list[str] = field(default_factory=list)
@@ -91,7 +93,7 @@ class Dialect:
         return notes
 
     def open(self, path: Path, types: Types | None = None) -> Any:
-        """Return a reader for a `with`, of all columns or of those in `types`."""
+        """Return a context that reads all columns, or the columns in `types`."""
         names = None if self.names is None else numbered(self.names)
         source: Any = str(path)
         encoding = self.encoding
@@ -112,16 +114,15 @@ class Dialect:
             ),
             arrow_csv.ParseOptions(
                 delimiter=self.delimiter[:1],
-                # costs Arrow its fast way of cutting blocks, so only where there are
-                # quotes
+                # makes Arrow cut blocks more slowly, so only if there are quotes
                 newlines_in_values=self.has_quotes,
             ),
             arrow_csv.ConvertOptions(
                 column_types=types,
                 include_columns=None if types is None else list(types),
                 null_values=[*MISSING_TEXTS, *self.missing],
-                # other dates are read as text and by notations: Arrow makes the 2nd of
-                # March of 31.02.2024
+                # Other dates are read as text, which notations turn into dates: Arrow
+                # would read 31.02.2024 as the 2nd of March.
                 timestamp_parsers=[arrow_csv.ISO8601],
             ),
         )
@@ -138,7 +139,7 @@ def _with_single_spaces(path: Path, encoding: str) -> pyarrow.OSFile:
         lines = io.TextIOWrapper(stream, encoding)
         copy.writelines(f"{_single_spaces(line)}\n".encode() for line in lines)
         copy.flush()
-        # its name goes now, and its rows when it is closed
+        # The file's name is removed now; its rows stay readable until it is closed.
         return pyarrow.OSFile(copy.name)
 
 
@@ -160,7 +161,7 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
         with expecting_types(path), dialect.open(path, types) as reader:
             yield from _ahead(reader)
 
-    # files that separate by semicolons do so because their decimal points are commas
+    # files use semicolons between cells because their decimal mark is a comma
     decimal = "," if dialect.delimiter == ";" else "."
     return RawTable(
         path.name,
@@ -181,7 +182,7 @@ def _ahead(batches: Batches) -> Batches:
     """
     if (first := next(batches, None)) is None:
         return
-    yield first  # many want no more, and would have four blocks parsed for nothing
+    yield first  # many callers want only this one
     # One thread: the reader is not safe for several, and batches must keep their order.
     with ThreadPoolExecutor(1, "rff-dist-reader") as parser:
         coming = deque(parser.submit(next, batches, None) for _ in range(_AHEAD))
@@ -207,7 +208,7 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
     longest = max(map(len, lines), default=0)
 
     n_above = sum(1 for _ in takewhile(lambda line: line[0] in "#\r\n", lines))
-    if n_above == len(lines):  # codes that begin with #
+    if n_above == len(lines):  # a column of codes that begin with #, no comments
         n_above = 0
     delimiter, n_title, rows = _find_body(lines[n_above:], reading.delimiter)
     n_above += n_title
@@ -225,8 +226,8 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
         delimiter,
         encoding,
         has_quotes,
-        # Arrow refuses a row that is longer than a block; a block costs a little for
-        # each column
+        # Arrow refuses a row that is longer than a block. Many small blocks are slow:
+        # each costs a little time per column.
         max(2**20, min(512 * longest, 2**24), 16 * longest),
         reading.missing or [],
         n_above,
@@ -236,11 +237,11 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
 def _find_body(
     lines: list[str], delimiter: str | None
 ) -> tuple[str, int, list[list[str]]]:
-    """Return the delimiter, the number of lines of a title, and the rows below them."""
-    # Each written line may be the last of a title: the first cut that leaves a table
-    # below it is taken.
-    written = [i for i, line in enumerate(lines) if line.strip()]
-    for start in [0, *written[1:_MOST_ABOVE]]:
+    """Return the delimiter, the number of title lines, and the rows below them."""
+    # The table may begin at each line that is not blank: the first beginning is taken
+    # that leaves a table below it, and a title above it.
+    not_blank = [i for i, line in enumerate(lines) if line.strip()]
+    for start in [0, *not_blank[1:_MOST_TITLE_LINES]]:
         candidate = _find_delimiter(lines[start:], delimiter)
         rows = _rows(lines[start:], candidate)
         is_table = len({len(row) for row in rows}) == 1
@@ -257,9 +258,9 @@ def _find_body(
 def has_names(rows: list[list[str]]) -> bool:
     """Return whether the first of some rows holds names.
 
-    It does if text stands above a column of numbers, or if it holds 0, 1, 2, … in this
-    order. Otherwise it does not if it holds a number, or text that comes again below
-    it.
+    Decided by the first of these rules that applies: text above a column of numbers is
+    a name; 0, 1, 2, … in this order are names; a row with a number is no row of names;
+    nor is one with a text that comes again below it.
 
     >>> has_names([["a", "b"], ["1", "x"]]), has_names([["1.5", "x"], ["2", "y"]])
     (True, False)
@@ -312,16 +313,16 @@ class _Quotes:
 def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
     """Return the encoding of a file, and whether it has quotes.
 
-    Reads all of the file: one late byte that is not UTF-8 would fail in the middle of
-    ingest.
+    Reads the whole file: a single late byte that is not UTF-8 would otherwise stop an
+    ingest halfway.
     """
     quotes = _Quotes()
     decoder = codecs.getincrementaldecoder("utf-8")()
     with pyarrow.input_stream(str(path), compression="detect") as stream:
-        piece = stream.read(_PIECE)
+        piece = stream.read(_PIECE_BYTES)
         if encoding is None and piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             encoding = "utf-16"
-        # In UTF-16 every other byte of English text is 0.
+        # in UTF-16 every other byte of English text is 0
         n_zeros = max(piece[::2].count(0), piece[1::2].count(0))
         if encoding is None and n_zeros > len(piece) / 4:
             raise StorageError(
@@ -335,7 +336,7 @@ def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
                     decoder.decode(piece)
                 except UnicodeDecodeError:
                     encoding = "cp1252"
-            piece = stream.read(_PIECE)
+            piece = stream.read(_PIECE_BYTES)
     if quotes.never_ends:
         raise StorageError(
             f"{path}: the quote that begins in line {quotes.last_line} never ends;"
@@ -350,7 +351,7 @@ def _first_lines(path: Path) -> tuple[bytes, bool]:
         sample = stream.read(_SAMPLE_BYTES)
         # Three line ends: names, a row to tell types by, and a last line, which may be
         # cut.
-        while sample.count(b"\n") < 3 and len(sample) < _LONGEST_LINE:
+        while sample.count(b"\n") < 3 and len(sample) < _MOST_SAMPLE_BYTES:
             more = stream.read(len(sample) or 1)
             if not more:
                 return sample, True
@@ -369,10 +370,9 @@ def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
 
 
 def _find_delimiter(lines: list[str], delimiter: str | None) -> str:
-    """Return what cuts all lines into equally many cells.
+    """Return the delimiter that cuts all lines into equally many cells.
 
-    It is the given delimiter, or a comma, if nothing does. A space that is given may
-    stand for several.
+    If none does, it is the given one, or a comma. A given space may stand for several.
     """
     candidates = _DELIMITERS if delimiter is None else [delimiter]
     if delimiter == " ":

@@ -1,6 +1,8 @@
 """The folder of a Delta table → its current rows, and what changed since a version.
 
-The package deltalake reads rows, and the feed of changes if the table records one.
+In goes the folder's location, out comes a `Lake`. The package deltalake reads rows, and
+the feed of changes if the table records one; else a change of one row is the removal
+and the addition of a whole file.
 """
 
 import hashlib
@@ -37,8 +39,8 @@ def open_delta(location: locations.Location) -> Lake:
     """
     why = f"{location} is a Delta table, which needs the package deltalake"
     deltalake = require("deltalake", why, "delta")
-    # turns errors of stores, DataFusion and Arrow, which have no common class, into a
-    # StorageError
+    # Turns errors into a StorageError: those of stores, DataFusion and Arrow have no
+    # common class.
     reading_delta = partial(
         locations.reaching, f"{location} cannot be read as a Delta table"
     )
@@ -48,15 +50,16 @@ def open_delta(location: locations.Location) -> Lake:
         name = PurePosixPath(location.path).name
         version = table.version()
         protocol = table.protocol()
-        # Only DataFusion reads tables with deletion vectors or renamed columns; it
-        # returns their files in any order, so a second reading may differ from the
-        # first.
+        # Only DataFusion reads tables with deletion vectors or renamed columns. It
+        # returns the files in any order, so such a table is read once: a second reading
+        # may have another order.
         is_plain = protocol.min_reader_version == 1 or protocol.reader_features == []
         n_samples = table.count() if is_plain else None
 
     def batches(types: Types) -> Batches:
         with reading_delta():
             if is_plain:
+                # more would fill the memory
                 ahead = {"batch_readahead": 1, "fragment_readahead": 1}
                 rows = rows_per_batch(8 * len(types))
                 read_batches = table.to_pyarrow_dataset().to_batches(

@@ -1,7 +1,8 @@
 """New inputs → batches for the arrays of a dataset that exists.
 
 Columns are found by the names that the dataset remembers, and its recipe encodes them.
-Of later rows only new levels are learned. A file may have further columns.
+The recipe learns nothing from later rows but new levels of categories. A file may have
+further columns, which are left out.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from rff_dist.workbench.tables.holdout import order_type
 from rff_dist.workbench.tables.inputs import Input, Journal, with_tables
 from rff_dist.workbench.tables.planning import types_of_constants
 from rff_dist.workbench.tables.roles import Roles, common_schema, plan_columns
-from rff_dist.workbench.tables.unlike import SEEN, RowMonitor
+from rff_dist.workbench.tables.row_monitor import SEEN_VALUES, RowMonitor
 
 
 @frozen
@@ -32,7 +33,7 @@ class IngestResult:
     n_after: int
     #: names of the files (or the query) whose rows were added
     ingested: tuple[str, ...]
-    #: names of those whose rows were there already
+    #: names of files (or the query) whose rows were there already
     skipped: tuple[str, ...]
     #: rows that were left out for missing or infinite values
     dropped_rows: int
@@ -58,8 +59,9 @@ def read_onto(
 ) -> Iterator[RowArrays]:
     """Return batches for a dataset's arrays, read by the dataset's recipe.
 
-    Raises InvalidParameterError if roles differ from the dataset's; DataError if a
-    table lacks a column, or X cannot keep the digits of one.
+    The journal and the monitor are filled while the batches are read. Raises
+    InvalidParameterError if roles differ from the dataset's; DataError if a table lacks
+    a column, or X cannot keep the digits of one.
     """
     X = dataset.headers["X"]
     if roles.dtype not in (None, X.dtype.name):
@@ -104,7 +106,7 @@ def read_onto(
 
 
 def _known_roles(dataset: DatasetEditor, roles: Roles, recipe: Recipe | None) -> Roles:
-    """Complete roles by the columns that a dataset knows, and refuse others."""
+    """Return roles completed by the columns that a dataset knows; refuse others."""
     features = dataset.names("feature_names")
     if recipe is not None:
         features = tuple(recipe.inputs)
@@ -113,6 +115,7 @@ def _known_roles(dataset: DatasetEditor, roles: Roles, recipe: Recipe | None) ->
         ("columns", roles.columns, features),
         ("target", roles.targets or None, targets),
     ):
+        # None: the user, or the dataset, has no names to compare
         if names is not None and known is not None and tuple(names) != known:
             raise InvalidParameterError(
                 f"`{key}` is {list(names)}, but {dataset.location} has {list(known)},"
@@ -146,9 +149,9 @@ def _known_roles(dataset: DatasetEditor, roles: Roles, recipe: Recipe | None) ->
 
 
 def monitor_of(dataset: DatasetEditor) -> RowMonitor:
-    """Return what compares new rows with those of a dataset."""
+    """Return a monitor that compares new rows with the rows of a dataset."""
     recipe = recipe_of(dataset.attributes)
     if recipe is None:
         recipe = plain_recipe(dataset.names("feature_names") or ())
     targets = dataset.names("target_names") or ()
-    return RowMonitor(recipe, targets, dataset.attributes.get(SEEN, {}))
+    return RowMonitor(recipe, targets, dataset.attributes.get(SEEN_VALUES, {}))

@@ -24,7 +24,7 @@ from rff_dist.workbench.tables import arrow_files, attributes, existing
 from rff_dist.workbench.tables.inputs import Input, Journal
 from rff_dist.workbench.tables.lakes import Lake, TableChanges
 from rff_dist.workbench.tables.roles import Roles
-from rff_dist.workbench.tables.unlike import SEEN
+from rff_dist.workbench.tables.row_monitor import SEEN_VALUES
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def follow(
         for batch in existing.read_onto(dataset, opened, roles, journal, monitor)
     ]
     after = attributes.attributes_after(roles, journal, remembered)
-    after[SEEN] = monitor.summary()
+    after[SEEN_VALUES] = monitor.summary()
     merged = _merge(dataset, lake, changes, batches, after, message)
     return result(
         n_before + merged.n_added - merged.n_deleted,

@@ -25,7 +25,7 @@ from rff_dist.recipes.tables import listed
 from rff_dist.storage import datasets, locations, output_places, writing
 from rff_dist.storage.columns import TIME_COLUMN
 from rff_dist.typing import PathLike, Summary
-from rff_dist.workbench.tables import attributes, files, unlike
+from rff_dist.workbench.tables import attributes, files, row_monitor
 from rff_dist.workbench.tables.holdout import Holdout, RowSelection, warn_of_chance
 from rff_dist.workbench.tables.inputs import (
     Input,
@@ -219,7 +219,7 @@ def _selected_rows(
     roles = columns.roles
     recipe = columns.recipe
     targets = [] if columns.has_labels else roles.targets
-    monitor = unlike.RowMonitor(recipe, targets, {})
+    monitor = row_monitor.RowMonitor(recipe, targets, {})
     monitor.see_columns(columns.columns)
     journal = Journal()
     batches = read_tables(opened, columns, journal, selection, monitor)
@@ -259,7 +259,7 @@ def _selected_rows(
 
     # The writer takes `stored` when this generator has ended.
     stored.update(attributes.attributes_after(roles, journal, {}))
-    stored[unlike.SEEN] = monitor.summary()
+    stored[row_monitor.SEEN_VALUES] = monitor.summary()
     if columns.time is not None:
         stored[TIME_COLUMN] = columns.time
     stored[RECIPE] = (journal.recipe or recipe).to_dict()

@@ -1,8 +1,8 @@
 """Opened inputs → how their rows become the arrays of a new dataset.
 
 Decides which column is X, target or id, how texts write numbers and dates, and how text
-and missing values become numbers. If the latter must be learned, all rows are read here
-for the first time.
+and missing values become numbers: the recipe. If a recipe must be learned, all rows are
+read here for the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from rff_dist.workbench.tables import roles as column_roles
 from rff_dist.workbench.tables.inputs import Input, Journal, with_tables
 from rff_dist.workbench.tables.options import TableOptions
 from rff_dist.workbench.tables.roles import ColumnPlan, Roles
-from rff_dist.workbench.tables.unlike import constant_columns
+from rff_dist.workbench.tables.row_monitor import constant_columns
 
 
 def plan_rows(
@@ -44,49 +44,54 @@ def plan_rows(
 
     Returns the inputs as they are to be read, and how their columns become arrays.
     """
-    given: Recipe | None = options.recipe
-    by = None if selection is None else selection.holdout.by
+    given_recipe: Recipe | None = options.recipe
+    # rows are held out by the order of this column, if any
+    time = None if selection is None else selection.holdout.by
     tables = [source.table for source in opened]
-    if given is None:
-        notations = notations_of(tables, roles, by, options.reading)
+    if given_recipe is None:
+        notations = notations_of(tables, roles, time, options.reading)
         tables = [with_notations(table, notations, is_new=True) for table in tables]
     else:
-        notations = dict(given.notations)
-        tables = [given.read(table) for table in tables]
+        notations = dict(given_recipe.notations)
+        tables = [given_recipe.read(table) for table in tables]
     first = tables[0]
     schema = column_roles.common_schema(tables)
     _refuse_other_columns(tables, schema)
 
     index = None
-    if given is not None:
-        given.types_to_read_by(schema, first.name)
-        roles = _roles_by_recipe(given, roles, schema)
+    if given_recipe is not None:
+        # raises DataError if the table does not suit the recipe
+        given_recipe.types_to_read_by(schema, first.name)
+        roles = _roles_by_recipe(given_recipe, roles, schema)
     elif not options.encoding.keep_index:
         index = column_roles.find_index(first, roles)
     if index is not None:
         roles = replace(roles, drop=[*roles.drop, index])
-    features = column_roles.choose_columns(first.name, schema, roles)
+    column_roles.check_roles(first.name, schema, roles)
+    features = column_roles.feature_columns(schema, roles)
     _check_categories(first.name, schema, features, options.encoding)
 
     kinds = learn.kinds_of(schema, features, options.encoding)
-    must_learn = given is None and learn.needs_pass(kinds, options.encoding)
+    must_learn = given_recipe is None and learn.needs_pass(kinds, options.encoding)
     # what the columns are read by until the recipe is learned
-    recipe = given or learn.plain(kinds, options.encoding)
+    recipe = given_recipe or learn.plain(kinds, options.encoding)
     plan = column_roles.plan_columns(schema, roles, recipe, first.name)
-    order = {} if by is None else holdout.order_type(first.name, schema, by)
-    plan = replace(plan, types={**order, **plan.types})
+    time_type = {} if time is None else holdout.order_type(first.name, schema, time)
+    plan = replace(plan, types={**time_type, **plan.types})
     if must_learn or selection is not None:
+        # Rows are read twice. What can be read only once, such as a query, is the only
+        # input; `rereadable` leaves files as they are.
         tables[0] = arrow_files.rereadable(stack, first, plan.types)
     opened = with_tables(opened, tables)
-    if selection is not None and by is not None:
-        test_start = holdout.find_start(opened, order, selection.holdout, by)
+    if selection is not None and time is not None:
+        test_start = holdout.find_start(opened, time_type, selection.holdout, time)
         plan = replace(plan, test_start=test_start)
     if must_learn:
         recipe = _learn(opened, plan, kinds, options.encoding, selection)
 
     notes = {table.name: list(table.notes) for table in tables}
     notes[first.name] += notation_notes(notations, options.reading.missing or [])
-    if given is None:
+    if given_recipe is None:
         unread = [name for name in features if name not in notations]
         notes[first.name] += suspicions(first, unread)
     left_out = dict(recipe.left_out)
@@ -103,15 +108,15 @@ def plan_rows(
     )
     # Planned a second time: X's dtype follows from what was learned.
     final = column_roles.plan_columns(schema, roles, recipe, first.name)
-    types = {**order, **types_of_constants(schema, recipe), **final.types}
+    types = {**time_type, **types_of_constants(schema, recipe), **final.types}
     final = replace(
         final,
         types=types,
         test_start=plan.test_start,
-        time=by,
+        time=time,
         columns=schema.names,
     )
-    if given is not None:
+    if given_recipe is not None:
         advice = "Fill in the value in the table, or leave the row out of it"
         final = replace(final, advice=advice)
     return opened, final
@@ -158,20 +163,20 @@ def _refuse_other_columns(tables: Sequence[RawTable], schema: pyarrow.Schema) ->
 
 
 def notations_of(
-    tables: Sequence[RawTable], roles: Roles, by: str | None, reading: CsvOptions
+    tables: Sequence[RawTable], roles: Roles, time: str | None, reading: CsvOptions
 ) -> dict[str, Notation]:
     """Find how texts write numbers and dates; ids and groups stay as they are.
 
-    Rows are held out by the column `by`, which is read as well.
+    Rows are held out by the order of the column `time`, which is read as well.
     """
     names = tables[0].schema.names
-    labels = {roles.groups, roles.id, *roles.drop} - {by}
-    used = {*(roles.columns or names), *roles.targets, roles.weight, by} - labels
+    labels = {roles.groups, roles.id, *roles.drop} - {time}
+    used = {*(roles.columns or names), *roles.targets, roles.weight, time} - labels
     return find_notations(
         tables,
         [name for name in names if name in used],
         reading,
-        quantities={*roles.targets, roles.weight} - {by},
+        quantities={*roles.targets, roles.weight} - {time},
     )
 
 
@@ -188,11 +193,11 @@ def _roles_by_recipe(recipe: Recipe, roles: Roles, schema: pyarrow.Schema) -> Ro
 def types_of_constants(schema: pyarrow.Schema, recipe: Recipe) -> Types:
     """Return the types of columns that were left out because they held one value.
 
-    They are read as well, since they may vary in later rows, which is then reported.
+    They are read as well: if they vary in later rows, that is reported.
     """
     types = {}
     for name in constant_columns(recipe):
         if name in schema.names:
-            stored = schema.field(name).type
-            types[name] = read_type(stored, kind_of(stored))
+            stored_type = schema.field(name).type
+            types[name] = read_type(stored_type, kind_of(stored_type))
     return types

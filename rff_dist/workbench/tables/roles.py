@@ -1,7 +1,8 @@
 """Which column of a table is X, target, weight, group or id, and whether it can be.
 
-Names and types are checked before the data are read: a wrong name must not cost a pass.
-Only `find_index` reads the first rows of a table.
+In go a table's schema and the user's `Roles`, out comes a `ColumnPlan`: what each
+column is read as. Names and types are checked before the data are read: a wrong name
+must not cost a pass. Only `find_index` reads the first rows of a table.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Roles:
         labels, groups and ids keep their type.
     on_nan : {"error", "drop"}
         What to do with a row that has an empty, NaN or infinite value, or empty text.
-        The attribute `dropped_rows` counts dropped rows.
+        The dataset's attribute `dropped_rows` counts dropped rows.
     """
 
     target: str | Sequence[str] | None = None
@@ -81,7 +82,7 @@ class Roles:
 
     @property
     def not_in_x(self) -> set[str | None]:
-        """The columns that are not in X unless `columns` says so."""
+        """The columns that are not in X unless `columns` names them."""
         return {*self.targets, self.weight, self.groups, self.id, *self.drop}
 
 
@@ -97,7 +98,7 @@ class ColumnPlan:
     dtype: AnyDType
     #: whether y holds classes as text
     has_labels: bool
-    #: where held-out rows begin in the order of `time`; see `Holdout.by`
+    #: rows with at least this value of `time` are held out; see `Holdout.by`
     test_start: float = np.nan
     #: column whose values are stored too, so that folds can be cut by time
     time: str | None = None
@@ -116,11 +117,13 @@ class ColumnPlan:
 
 
 def find_index(table: RawTable, roles: Roles) -> str | None:
-    """Return the column that numbers a table's rows, as pandas writes its index.
+    """Return the column that numbers a table's rows, as pandas writes its index; None
+    if there is no such column.
 
-    It is the first column if that has no name (or pandas' name for none) and holds
-    different integers from 0 on, or is called "index" and counts from 0 or 1 on. A
-    column with a role, or the only one left, is none.
+    It can only be the first column. Its name is empty (or what pandas writes for an
+    empty name), and it holds different integers from 0 on; or its name is "index", and
+    it counts up from 0 or 1. A column with a role, or the only one without a role, is
+    no index.
     """
     name, *others = table.schema.names
     other_roles = roles.not_in_x
@@ -136,16 +139,20 @@ def find_index(table: RawTable, roles: Roles) -> str | None:
     if first is None or first.num_rows < 2 or first.column(name).null_count:
         return None
 
-    rows = to_numbers(first.column(name))
-    counts_up = rows[0] in (0, 1) and (np.diff(rows) == 1).all()
-    # of a shuffled frame, say
-    numbers_rows = is_unnamed and rows.min() >= 0 and len(np.unique(rows)) == len(rows)
-    return name if counts_up or numbers_rows else None
+    numbers = to_numbers(first.column(name))
+    counts_up = numbers[0] in (0, 1) and (np.diff(numbers) == 1).all()
+    # a shuffled frame has its numbers in any order
+    all_differ = len(np.unique(numbers)) == len(numbers)
+    is_shuffled = is_unnamed and numbers.min() >= 0 and all_differ
+    return name if counts_up or is_shuffled else None
 
 
 def common_schema(tables: Sequence[RawTable]) -> pyarrow.Schema:
-    """Return types for the first table's columns that hold those of all tables: text if
-    one has text.
+    """Return types for the first table's columns that hold the values of all tables:
+    text if one table has text.
+
+    If one table has numbers and another dates, there is no such type: the first table's
+    stays, and the other table is refused when it is read.
     """
     types = {field.name: field.type for field in tables[0].schema}
     for table in tables[1:]:
@@ -174,9 +181,10 @@ def plan_columns(
 ) -> ColumnPlan:
     """Return how a table's columns become arrays, if they can.
 
-    Raises InvalidParameterError, DataError as `choose_columns` and `Recipe.check`.
+    Raises InvalidParameterError or DataError as `check_roles`; InvalidParameterError if
+    weights or groups are given without a target.
     """
-    choose_columns(table, schema, roles)
+    check_roles(table, schema, roles)
     for column, role in ((roles.weight, "weight"), (roles.groups, "groups")):
         if column is not None and not roles.targets:
             raise InvalidParameterError(
@@ -185,12 +193,15 @@ def plan_columns(
 
     kinds = {name: kind_of(schema.field(name).type) for name in roles.targets}
     has_labels = "text" in kinds.values()
-    wanted = dict.fromkeys(roles.targets, None if has_labels else "number")
+    # None: read as they are
+    kind_to_read = dict.fromkeys(roles.targets, None if has_labels else "number")
     if roles.weight is not None:
-        wanted[roles.weight] = "number"
-    wanted |= {name: None for name in (roles.groups, roles.id) if name is not None}
+        kind_to_read[roles.weight] = "number"
+    for name in (roles.groups, roles.id):
+        if name is not None:
+            kind_to_read[name] = None
     types = recipe.types_to_read_by(schema, table) if recipe.columns else {}
-    for name, kind in wanted.items():
+    for name, kind in kind_to_read.items():
         types[name] = read_type(schema.field(name).type, kind)
     dtype = recipe.dtype(schema) if roles.dtype is None else np.dtype(roles.dtype)
     return ColumnPlan(roles, recipe, types, dtype, has_labels)
@@ -205,8 +216,17 @@ def check_column(table: str, schema: pyarrow.Schema, name: str, role: str) -> No
     raise InvalidParameterError(f"`{role}`: {table} has no column {name!r}; {hint}")
 
 
-def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str]:
-    """Return the names of X's columns, after checks of all roles.
+def feature_columns(schema: pyarrow.Schema, roles: Roles) -> list[str]:
+    """Return the names of X's columns: the named ones, else all without another
+    role.
+    """
+    if roles.columns is not None:
+        return list(roles.columns)
+    return [name for name in schema.names if name not in roles.not_in_x]
+
+
+def check_roles(table: str, schema: pyarrow.Schema, roles: Roles) -> None:
+    """Check that a table has the columns that are named, each in one role.
 
     Raises InvalidParameterError if a column does not exist, or has two roles; DataError
     if it holds values that do not fit its role.
@@ -216,13 +236,11 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
         name = getattr(roles, role)
         if name is not None:
             with_role.append((name, role))
-    features = list(roles.columns or ())
-    named_features = [(name, "columns") for name in features]
+    named_features = [(name, "columns") for name in roles.columns or ()]
     dropped = [(name, "drop") for name in roles.drop]
     for name, role in [*with_role, *named_features, *dropped]:
         check_column(table, schema, name, role)
-    if roles.columns is None:
-        features = [name for name in schema.names if name not in roles.not_in_x]
+    features = feature_columns(schema, roles)
     used = [*features, *(name for name, _ in with_role)]
     if twice := repeated(used):
         raise InvalidParameterError(
@@ -237,7 +255,7 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
     unknown = [name for name in used if kinds[name] is None]
     _refuse_columns(table, schema, unknown, "numbers, text or dates")
     must_be_numbers = {roles.weight, *roles.targets}
-    if len(roles.targets) == 1:  # which may be classes
+    if len(roles.targets) == 1:  # a single target may hold classes
         must_be_numbers -= {*roles.targets}
     no_numbers = [
         name for name in used if name in must_be_numbers and kinds[name] != "number"
@@ -249,13 +267,14 @@ def choose_columns(table: str, schema: pyarrow.Schema, roles: Roles) -> list[str
                 f"{table}: the target {name!r} is a date; expected numbers or classes."
                 " Convert it first, for example to days since another date"
             )
-    return features
 
 
 def _refuse_columns(
     table: str, schema: pyarrow.Schema, names: Sequence[str], wanted: str
 ) -> None:
-    """Raise DataError, with their types, if there are columns of other kinds."""
+    """Raise DataError, with the columns' types, if `names` has any; the columns were
+    expected to hold `wanted`.
+    """
     if not names:
         return
     types = [f"{name!r} ({clipped(str(schema.field(name).type))})" for name in names]

@@ -1,8 +1,9 @@
 """Batches of a table's columns → checked arrays: X, y, weights, groups, ids, times.
 
 In go opened inputs and a plan of their columns. Rows with missing or infinite values
-are refused by row and column, or dropped and counted; a journal keeps what was read of
-each input. Only a few rows are in memory at a time, whatever the number of columns.
+are refused by row and column, or dropped and counted; a journal counts the rows read of
+each input. Only a few rows are in memory at a time, and fewer if they have many
+columns.
 """
 
 import hashlib
@@ -21,14 +22,15 @@ from rff_dist.errors import DataError
 from rff_dist.recipes.recipes import Recipe
 from rff_dist.recipes.tables import Batches, to_labels, to_numbers
 from rff_dist.typing import BoolArray, IntArray, frozen
-from rff_dist.workbench.tables import unlike
+from rff_dist.workbench.tables import row_monitor
 from rff_dist.workbench.tables.holdout import RowSelection, order_values
 from rff_dist.workbench.tables.inputs import Input, Journal
 from rff_dist.workbench.tables.roles import ADVICE, ColumnPlan
 
-#: Numbers of a batch of X: 64 MiB.
+#: numbers in a batch of X: 64 MiB of float64
 _BATCH_VALUES = 2**23
-_FEWEST_COLUMNS = 100  # of batches of 84,000 rows, the longest
+#: Tables with fewer columns count as this wide, so a batch has at most 84,000 rows.
+_FEWEST_COLUMNS = 100
 #: The arrays that must have a value in each row, with their names in messages.
 _REQUIRED = {
     "X": "X",
@@ -53,7 +55,7 @@ def read_tables(
     plan: ColumnPlan,
     journal: Journal,
     selection: RowSelection | None,
-    monitor: unlike.RowMonitor,
+    monitor: row_monitor.RowMonitor,
 ) -> Iterator[RowArrays]:
     """Yield the rows of inputs as arrays, and compare them with the rows before.
 
@@ -83,7 +85,9 @@ def read_rows(
 
 
 def _pieces(batches: Batches, n_rows: int) -> Batches:
-    """Cut batches, since a row of short texts may become many numbers."""
+    """Cut batches into pieces of at most `n_rows` rows: a row of short texts may become
+    many numbers.
+    """
     for batch in batches:
         for start in range(0, max(1, batch.num_rows), n_rows):
             yield batch.slice(start, n_rows)
@@ -94,12 +98,12 @@ def _read_input(
     plan: ColumnPlan,
     journal: Journal,
     selection: RowSelection | None,
-    monitor: unlike.RowMonitor,
+    monitor: row_monitor.RowMonitor,
 ) -> Iterator[RowArrays]:
     """Yield an input's usable rows as arrays; its entry in the journal comes last."""
     n_read = 0
     n_dropped = 0
-    # one for each array: batches may have any size
+    # a digest for each array, so that the size of batches does not matter
     digests = defaultdict[int, Any](hashlib.sha256)
     first_row = journal.n_seen
     for rows in read_rows(source, plan, journal, selection):
@@ -112,8 +116,7 @@ def _read_input(
         n_dropped += len(usable) - int(usable.sum())
         if not usable.all():
             arrays = arrays.take(usable)
-        # A query has no bytes that could be compared before it runs, so its rows are
-        # its digest.
+        # A file is known by its bytes. A query has none, so its rows are digested.
         if source.is_query:
             for i, part in enumerate(arrays):
                 if part is not None:
@@ -162,7 +165,7 @@ def _to_arrays(
             times = order_values(batch.column(plan.time))
         else:  # a column of X
             times = X[:, recipe.names.index(plan.time)]
-        # no NaN: rows without a value count as early ones, as `find_start` says
+        # rows without a value count as the earliest, as in `find_start`
         times = np.nan_to_num(times, nan=-np.inf, neginf=-np.inf)
     return RowArrays(X, y, weights, groups, ids, times)
 
@@ -172,7 +175,8 @@ def _usable_rows(
 ) -> BoolArray:
     """Return which rows have a finite value everywhere.
 
-    Raises DataError if one has not, unless such rows are to be dropped.
+    `numbers`: the rows' numbers in their input, from 0, for messages. Raises DataError
+    at a row that lacks a value, unless such rows are to be dropped.
     """
     is_usable = np.ones(len(numbers), bool)
     for name in _REQUIRED:
@@ -194,7 +198,7 @@ def _usable_rows(
 def _missing_value(
     source: Input, plan: ColumnPlan, name: str, has_value: BoolArray, numbers: IntArray
 ) -> DataError:
-    """Return the error that names the first value that an array lacks."""
+    """Return the error that names the first missing value of an array."""
     row, column = np.argwhere(~has_value)[0].tolist()
     advice = 'Fill it in, or drop such rows with `on_nan="drop"`'
     column_names: Sequence[str] | None = None

@@ -1,7 +1,9 @@
-"""Rows that are appended → how they differ from those before: new levels, ranges, gaps.
+"""Rows that are appended → how they differ from the rows before: new levels, numbers
+out of range, missing values.
 
-A column that changes its meaning overnight raises no error: its numbers go on to fit.
-The differences are counted while the rows are read, and reported with the result.
+A column that changes its meaning overnight raises no error: its numbers still fit. The
+differences are counted while the rows are read, and reported with the result. What
+later rows are compared with is kept as the dataset's attribute `SEEN_VALUES`.
 """
 
 from collections.abc import Sequence
@@ -20,11 +22,12 @@ from rff_dist.recipes.transformer import Transformer
 from rff_dist.text import clipped
 from rff_dist.typing import Facts, Summary
 
-#: the attribute of a dataset: ranges of numbers, values of constant columns, and names
-#: of columns
-SEEN = "seen"
-_MOST_FINDINGS = 20  # columns that are reported; the others are counted
-_MOST_EXAMPLES = 5  # values of each of them
+#: name of a dataset's attribute: the ranges of its numbers, the values of constant
+#: columns, and the names of the table's columns
+SEEN_VALUES = "seen"
+_MOST_FINDINGS = 20  # reported differences; the others are counted
+_MOST_EXAMPLES = 5  # values shown for each of them
+# the end of a date as text, which is left out
 _MIDNIGHT = " 00:00:00.000000"
 #: share of a column's range by which new numbers may lie outside of it unreported
 _SLACK = 0.1
@@ -38,7 +41,8 @@ def constant_columns(recipe: Recipe) -> list[str]:
 class RowMonitor:
     """Looks at rows while they are read, and compares them with the rows before.
 
-    Targets are names of those that are numbers. A new dataset has no attribute `SEEN`:
+    `targets`: names of the targets that are numbers.
+    `seen`: the attribute of the dataset. A new dataset has no attribute `SEEN_VALUES`:
     then only levels that a recipe does not know are reported.
     """
 
@@ -98,7 +102,7 @@ class RowMonitor:
             self.ranges[name] = [min(ends), max(ends)]
 
     def summary(self) -> Summary:
-        """Return the attribute `SEEN` after these rows."""
+        """Return the attribute `SEEN_VALUES` after these rows."""
         return {
             "ranges": self.ranges,
             "constants": self.constants,
@@ -106,7 +110,7 @@ class RowMonitor:
         }
 
     def findings(self) -> list[Summary]:
-        """Return the differences as JSON values, of at most 20 columns."""
+        """Return at most 20 differences as JSON values, and how many more there are."""
         findings = list(self._findings.values())
         n_more = len(findings) - _MOST_FINDINGS
         if n_more > 0:
@@ -139,8 +143,10 @@ class RowMonitor:
                     unknown.unique().to_pylist(),
                 )
         else:
-            is_filled = encoder.fill is not None and not encoder.n_missing
-            n_missing = column.null_count if is_filled else 0
+            # If the rows before had missing values, new ones are no difference. Without
+            # a fill such rows are refused or dropped.
+            is_first_gap = encoder.fill is not None and not encoder.n_missing
+            n_missing = column.null_count if is_first_gap else 0
         if n_missing:
             self._report(encoder.column, "missing", "never missing", n_missing)
 
