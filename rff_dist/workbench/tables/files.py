@@ -1,8 +1,8 @@
 """Paths, URLs, folders and patterns → files of rows, and files → tables.
 
-Files may be local or in an object store, packed, or without a suffix that says their
-format. They are found without being read. Their digests, taken later, show whether a
-dataset has their rows.
+Files may be local or in an object store, packed as ZIP, or without a suffix that says
+their format. `find_files` finds them without reading them. `identify` digests a file,
+which shows whether a dataset has its rows, and `open_table` reads it.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _SUFFIXES = {
     ".xlsx": (".xlsx", ".xlsm"),
 }
 _COMPRESSED = ("", ".gz", ".zst", ".bz2")  # for text formats
-#: First bytes of the formats that are recognised without a suffix; other binary files
-#: are unknown. Of ZIP archives only workbooks are.
+#: The kind of a file without a suffix, by its first bytes. Other binary files are
+#: refused. A ZIP archive without a suffix is taken for a workbook.
 _BEGINNINGS = {
     b"PAR1": ".parquet",
     b"ARROW1": ".arrow",
     b"PK": ".xlsx",
 }
-# Hive's name of a folder whose rows have no value
+# In `day=2020-01-01/` Hive writes this in place of a missing value.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_PIECE = 2**20  # bytes that are read at a time
 _log = logging.getLogger(__name__)
 
-#: Columns that the names of folders (`day=2020-01-01/`) give, as text; None is missing.
+#: Values of columns by name, as a file's folders (`day=2020-01-01/`) give them; None is
+#: a missing value.
 type Partitions = Mapping[str, str | None]
 
 
@@ -68,10 +68,11 @@ class File:
     location: Location
     #: a key of `_SUFFIXES`; None if the name does not say it
     kind: str | None
-    #: size and time, or a store's ETag: changes with the file, and is known unread
+    #: size and time, or a store's ETag: it changes when the file does, and is known
+    #: without reading the file
     stamp: str
     partitions: Partitions = field(default_factory=dict)
-    #: of a workbook; None is the first one
+    #: name of a workbook's sheet; None is the first one
     sheet: str | None = None
 
     @property
@@ -80,7 +81,7 @@ class File:
         return url if self.sheet is None else f"{url}#{self.sheet}"
 
     def is_known(self, ingested: Sequence[Facts]) -> bool:
-        """Return whether a dataset has it, by name and stamp, among its sources."""
+        """Return whether the file, by name and stamp, is among a dataset's sources."""
         return any(
             is_named(source, self.name) and source.get("stamp") == self.stamp
             for source in ingested
@@ -143,11 +144,11 @@ def _unpack(path: Path, folder: Path) -> Path:
 
 
 def identify(file: File, path: Path) -> Provenance:
-    """Digest a file's bytes, and what tells apart rows of the same bytes."""
+    """Return a file's name, stamp and digest, which covers folders and sheet too."""
     with open(path, "rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     if file.partitions or file.sheet is not None:
-        # the same bytes have other rows in other folders, or sheets
+        # the same bytes give other rows in another folder, or for another sheet
         parts = [sha256, json.dumps(dict(file.partitions), sort_keys=True)]
         if file.sheet is not None:
             parts.append(file.sheet)
@@ -161,7 +162,8 @@ def identify(file: File, path: Path) -> Provenance:
 def find_files(
     sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False
 ) -> Sequence[File | Lake]:
-    """Find files by their paths, URLs, folders and patterns, each once, in this order.
+    """Find files by their paths, URLs, folders and patterns, each once, in the order of
+    `sources`.
 
     A folder stands for all Parquet files in it by name, or all CSV files. Patterns have
     `*`, `?`, `[…]` and, for local files, `**`. A workbook may name one of its sheets
@@ -214,7 +216,7 @@ def find_files(
 
 
 def _open_lake(location: Location) -> Lake | None:
-    """Open the lakehouse table that a source is, if it is one."""
+    """Open a source that is a lakehouse table; return None if it is none."""
     if location.scheme == locations.ICEBERG:
         from rff_dist.workbench.tables import iceberg_tables
 
@@ -231,7 +233,7 @@ def _open_lake(location: Location) -> Lake | None:
 def _may_be_folder(location: Location) -> bool:
     if location.is_local:
         return Path(location.path).is_dir()
-    # an object store has no folders to ask for, but names with a suffix are files
+    # an object store has no folders, but a name with a suffix is a file's
     return table_kind(location.path) is None
 
 
@@ -265,6 +267,7 @@ def _table_format(folder: Location) -> str | None:
 
 
 def _names_in(folder: Location, name: str) -> Iterator[str]:
+    """Yield the names of what is in the folder `name` below a folder."""
     if folder.is_local:
         yield from (str(path) for path in (Path(folder.path) / name).glob("*"))
         return
@@ -316,7 +319,7 @@ def _local_file(path: Path, partitions: Mapping[str, str | None] = {}) -> File:
 
 
 def _partitions(folders: Sequence[str]) -> Partitions:
-    """Return the columns that folders name as Hive does."""
+    """Return the columns of folders that are named as Hive names them, `day=2020`."""
     columns = {}
     for folder in folders:
         name, equals, value = folder.partition("=")
@@ -335,7 +338,7 @@ def _find_remote(location: Location) -> list[File]:
             f"{location}: `**` is not known in object stores; expected `*` within a"
             " folder's name"
         )
-    # the parts before the first one with a pattern name the folder to list
+    # the folder to list is named by the parts before the first one with a pattern
     plain_parts = list(takewhile(lambda part: not glob.has_magic(part), parts))
     pattern = parts[len(plain_parts) :]
     has_pattern = bool(pattern)
@@ -393,7 +396,7 @@ def table_kind(path: str) -> str | None:
 
 
 def _kind_by_content(path: Path) -> str:
-    """Return the kind of a file by how it begins; text is taken for CSV or JSON."""
+    """Return the kind of a file by its first bytes; text is CSV or JSON lines."""
     with (
         opening(path, "a table"),
         pyarrow.input_stream(str(path), compression="detect") as stream,
@@ -420,8 +423,8 @@ def open_table(
 ) -> RawTable:
     """Open a file as a table, from a local path; its rows are not read yet.
 
-    `folder_values` are those of `partition_values`: what `file.partitions` has as texts
-    gets its type from the files of all folders.
+    `folder_values`: the file's entry of `partition_values`. These are the texts of
+    `file.partitions` with a type, which depends on the folders of all files.
 
     Raises StorageError if it cannot be read; DataError if it is no table.
     """
@@ -439,20 +442,22 @@ def open_table(
         ".jsonl": json_files.json_table,
         ".xlsx": lambda path: spreadsheets.sheet_table(path, file.sheet, reading),
     }
-    # a packed file may have a name without its kind, but not the file in it
-    by_name = file.kind or table_kind(path.name)
-    kind = reading.kind or by_name or _kind_by_content(path)
+    # the name of a ZIP file may not say the kind, but the name of the file in it may
+    kind_by_name = file.kind or table_kind(path.name)
+    kind = reading.kind or kind_by_name or _kind_by_content(path)
     table = with_lists(open_kind[kind](path))
     return _with_partitions(table, folder_values) if folder_values else table
 
 
 def partition_values(partitions: Sequence[Partitions]) -> list[dict[str, Any]]:
-    """Return the columns of each file's folders, as Arrow scalars of one type."""
+    """Return the columns of each file's folders, as Arrow scalars.
+
+    A column has one type in all files: integer, else float, else date, else text.
+    """
     columns = {}
     for name in {name for texts in partitions for name in texts}:
         texts = [of_file.get(name) for of_file in partitions]
         columns[name] = pyarrow.array(texts, pyarrow.string())
-        # The values of all files at once, so that a column has one type in all of them.
         for arrow_type in (pyarrow.int64(), pyarrow.float64(), pyarrow.date32()):
             with suppress(pyarrow.ArrowException):
                 columns[name] = compute.cast(columns[name], arrow_type)
@@ -464,7 +469,9 @@ def partition_values(partitions: Sequence[Partitions]) -> list[dict[str, Any]]:
 
 
 def _with_partitions(table: RawTable, partitions: Mapping[str, Any]) -> RawTable:
-    """Add columns of one value each, which replace columns of the same names."""
+    """Return a table with a constant column for each partition, which replaces a stored
+    column of the same name.
+    """
     stored = {
         column.name: column.type
         for column in table.schema

@@ -1,8 +1,8 @@
-"""Changes of a lakehouse table → the same changes of the dataset that was made of it.
+"""Changes of a lakehouse table → the same changes of the dataset that was made from it.
 
 The rows that came, changed or went since the dataset's version are found by their ids
-and committed at once. Nothing is changed if dataset and table disagree about what was
-there before.
+and committed at once. Nothing is changed if dataset and table disagree about which rows
+were there before.
 """
 
 import logging
@@ -32,14 +32,14 @@ _log = logging.getLogger(__name__)
 def follow(
     dataset: editing.DatasetEditor, lake: Lake, roles: Roles, message: str | None
 ) -> existing.IngestResult:
-    """Bring a dataset in step with the table that it was made of."""
+    """Bring a dataset in step with the table that it was made from."""
     remembered = dataset.attributes
     n_before = dataset.n_before
-    result = partial(existing.IngestResult, n_before)
+    make_result = partial(existing.IngestResult, n_before)
     entry = lake.find_entry(row_sources.known_sources(remembered), dataset.location)
     if entry["sha256"] == lake.provenance.sha256:
         table = row_sources.followed_table(remembered)
-        return result(n_before, (), (lake.url,), 0, table=table)
+        return make_result(n_before, (), (lake.url,), 0, table=table)
 
     since = entry[row_sources.TABLE]
     for change in lake.schema_changes(since):
@@ -51,8 +51,8 @@ def follow(
 
     journal = Journal()
     monitor = existing.monitor_of(dataset)
-    changed = arrow_files.memory_table(lake.rows.name, changes.rows)
-    opened = [Input(lake.provenance, changed)]
+    changed_rows = arrow_files.memory_table(lake.rows.name, changes.rows)
+    opened = [Input(lake.provenance, changed_rows)]
     if attributes.DROPPED in remembered:
         roles = replace(roles, on_nan="drop")
     batches = [
@@ -62,7 +62,7 @@ def follow(
     after = attributes.attributes_after(roles, journal, remembered)
     after[SEEN_VALUES] = monitor.summary()
     merged = _merge(dataset, lake, changes, batches, after, message)
-    return result(
+    return make_result(
         n_before + merged.n_added - merged.n_deleted,
         (lake.url,),
         (),
@@ -76,10 +76,10 @@ def follow(
 
 
 def _columns_of(dataset: editing.DatasetEditor, lake: Lake) -> list[str]:
-    """Return the table's columns that the dataset was made of."""
+    """Return the table's columns that the dataset was made from."""
     remembered = dataset.attributes
-    kept_as = (attributes.WEIGHT_COLUMN, attributes.GROUPS_COLUMN, TIME_COLUMN)
-    used = {id_column(remembered), *map(remembered.get, kept_as)}
+    roles = (attributes.WEIGHT_COLUMN, attributes.GROUPS_COLUMN, TIME_COLUMN)
+    used = {id_column(remembered), *map(remembered.get, roles)}
     used.update(dataset.names("target_names") or ())
     recipe = recipe_of(remembered)
     if recipe is not None:
@@ -97,7 +97,8 @@ def _merge(
 ) -> corrections.MergeResult:
     """Commit added, updated and removed rows, with the attributes `after` them.
 
-    Rows that were dropped for missing values are not in the batches.
+    Rows that were dropped for missing values are not in the batches. Raises DataError
+    if the dataset then has another number of rows than the table.
     """
     rows = {}
     for name, header in dataset.headers.items():
@@ -147,7 +148,10 @@ def _locate(
     *,
     may_lack_rows: bool,
 ) -> IntArray:
-    """Return the dataset's row of each changed key, -1 if there is none."""
+    """Return the dataset's row of each changed id, -1 if there is none.
+
+    Raises DataError if dataset and table differ in which of the ids were there before.
+    """
     dtype = dataset.headers[ID].dtype
     ids = changes.ids
     if ids.dtype == object:
@@ -164,7 +168,8 @@ def _locate(
 
     is_there = rows >= 0
     differs = is_there != (changes.before > 0)
-    if may_lack_rows:  # a row that was dropped may have been there, or go
+    if may_lack_rows:
+        # the dataset lacks rows that the table had, so only a row that it has can differ
         differs &= is_there
     if differs.any():
         i = int(np.argmax(differs))

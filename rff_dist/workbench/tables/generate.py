@@ -1,8 +1,8 @@
 """Random inputs and a function of them → a dataset whose best possible error is known.
 
-In go a function and the size of a dataset, out comes the dataset. One stream of random
-numbers would do, but row i is to depend on the seed and i only, not on the number of
-rows or the chunks: a longer dataset begins with the rows of a shorter one.
+In go a function and the size of a dataset, out comes the dataset. With a single stream
+of random numbers, row i would depend on the number of rows. Here it depends only on the
+seed and i, so a longer dataset begins with the rows of a shorter one.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def generate_dataset(
         tile_stop = -(-stop // TILE_ROWS)  # rounded up
         for tile in range(rows.first_row // TILE_ROWS, tile_stop):
             start = tile * TILE_ROWS
-            # the tile's rows that are asked for; a stop past its end is cut
+            # the part of the tile that lies in the dataset; a stop past its end is cut
             wanted = slice(max(0, rows.first_row - start), stop - start)
             X = _normals(rows.seed, _INPUTS, tile, rows.n_features)[wanted]
             X = X.astype(np.float32)

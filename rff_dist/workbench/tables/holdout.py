@@ -1,8 +1,8 @@
 """Which rows of a table are held out for a test: the latest ones, or a share by a hash.
 
-In go batches of columns, out comes which of their rows are held out. A random choice
-would be other rows when the table grows, would tear groups apart, and would test the
-past by the future.
+In go batches of columns, out come booleans: whether each row is held out. A random
+choice would pick other rows when the table grows, tear groups apart, and test models of
+the future on the past.
 """
 
 import logging
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class Holdout:
     """A share of the rows to hold out: the latest ones, or a choice by hashes."""
 
-    #: of the rows, rounded to a thousandth
+    #: share of the rows, rounded to a thousandth
     share: float
     seed: int = 0
     #: column of dates or numbers, whose largest values are held out
@@ -49,15 +49,15 @@ class Holdout:
 
     def holds(self, keys: np.ndarray) -> BoolArray:
         """Return which rows are held out; rows of one key stay together."""
-        # 1,000 folds by a hash of the key: a row's part does not depend on which other
-        # rows there are.
+        # 1,000 folds by a hash of the key: whether a row is held out does not depend on
+        # the other rows.
         folds = folding.GroupFolds(1000, seed=self.seed).assign(
             0, len(keys), n_samples=len(keys), groups=keys
         )
         return np.asarray(folds < round(1000 * self.share))
 
     def start(self, values: np.ndarray) -> float:
-        """Return the smallest value that is held out, given those of all rows.
+        """Return the smallest held-out value, given the values of all rows.
 
         Raises DataError if all are the same.
         """
@@ -68,8 +68,9 @@ class Holdout:
                 " rows, so no row is later than another; expected two or more. Hold"
                 " out rows by another column"
             )
-        # Rows of one value stay together, so the share is met as closely as the values
-        # allow. The first value would leave no row to train on.
+        # Rows of one value stay together, so the number of held-out rows comes as close
+        # to the share as the values allow. The first value is no candidate: it would
+        # leave no row to train on.
         n_later = counts[::-1].cumsum()[::-1][1:]
         closest = np.abs(n_later - self.share * len(values)).argmin()
         return float(distinct[1 + closest])
@@ -85,11 +86,14 @@ class RowSelection:
     def select(
         self, batch: pyarrow.RecordBatch, first_row: int, plan: ColumnPlan
     ) -> BoolArray:
-        """Return which rows of a batch are read, of which `first_row` is the first."""
+        """Return which rows of a batch are read.
+
+        `first_row`: the number of the batch's first row in the table.
+        """
         key = plan.roles.groups or plan.roles.id
         if self.holdout.by is not None:
-            # NaN compares as false, so rows without a value are early ones, as
-            # `find_start` says.
+            # NaN compares as false, so rows without a value are trained on, as in
+            # `find_start`.
             holds = order_values(batch.column(self.holdout.by)) >= plan.test_start
         elif key is None:
             numbers = np.arange(first_row, first_row + batch.num_rows)
@@ -108,9 +112,9 @@ class RowSelection:
 def warn_of_chance(
     attributes: Facts, holdout: Holdout, *, has_groups: bool, is_encoded: bool = False
 ) -> None:
-    """Warn if held-out rows are no fair test of a dataset with these attributes.
+    """Warn if test rows are chosen at random although the dataset has dates.
 
-    If it `is_encoded`, `holdout_by` takes columns of X.
+    `is_encoded`: whether X itself is split, so that the warning names columns of X.
     """
     recipe = recipe_of(attributes)
     encoders = () if recipe is None else recipe.columns
@@ -128,14 +132,16 @@ def warn_of_chance(
 
 
 def order_values(column: pyarrow.Array) -> FloatArray:
-    """Return what orders rows: dates as microseconds since 1970, NaN if missing."""
+    """Return numbers that order rows: dates as microseconds since 1970; NaN if
+    missing.
+    """
     if kind_of(column.type) == "date":
         column = column.cast(read_type(column.type, "date"), safe=False).cast("int64")
     return to_numbers(column)
 
 
 def order_type(table: str, schema: pyarrow.Schema, by: str) -> Types:
-    """Return the type to read the column by that rows are held out by.
+    """Return the type to read the column `by` with, whose values order rows in time.
 
     Raises InvalidParameterError if there is no such column; DataError if it holds
     neither dates nor numbers.
@@ -154,18 +160,18 @@ def order_type(table: str, schema: pyarrow.Schema, by: str) -> Types:
 def find_start(
     opened: Sequence[Input], types: Types, holdout: Holdout, by: str
 ) -> float:
-    """Return where the held-out rows begin in the order of the column `by`.
+    """Return the smallest held-out value of the column `by`.
 
     Reads this column of all rows, 8 bytes per row. Rows without a value there count as
-    early ones, with a warning. Raises DataError as `Holdout.start`.
+    the earliest, with a warning. Raises DataError as `Holdout.start`.
     """
     parts = [np.empty(0)]
     for source in opened:
         for batch in source.table.batches(types):
             parts.append(order_values(batch.column(by)))
     values = np.concatenate(parts)
-    # An early row cannot leak the future into training; a late one might be tested
-    # without reason.
+    # Rows without a value are trained on: nothing shows that they are late enough for a
+    # test.
     missing = np.isnan(values)
     if missing.any():
         n_missing = missing.sum()

@@ -1,7 +1,8 @@
 """An Iceberg table of a catalog → its current rows, and what changed since a snapshot.
 
-PyIceberg has no feed of changes: the data files that two snapshots do not share are
-read, with the files that delete rows of them.
+In goes a location, out comes a `Lake`. PyIceberg has no feed of changes, so they are
+found by files: a data file that only one of the two snapshots has is read, without the
+rows that its delete files remove.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,9 @@ def open_iceberg(location: locations.Location) -> Lake:
         )
 
     def plan(version: int) -> dict[Any, Any]:
-        """Return how each data file is read, by its path and those of its deletes."""
+        """Return the tasks that read a snapshot, by the path of the data file and the
+        paths of its delete files.
+        """
         tasks = {}
         for task in table.scan(snapshot_id=version).plan_files():
             deletes = sorted(file.file_path for file in task.delete_files)
@@ -61,12 +64,12 @@ def open_iceberg(location: locations.Location) -> Lake:
         return dict(sorted(tasks.items()))
 
     def read(tasks: Sequence[Any], types: Types) -> Batches:
-        # by the columns' ids, so that files from before a column was renamed have it
-        # under its new name
+        # Selects by ids of columns, so a file from before a column was renamed has it
+        # under its new name.
         projected = table.schema().select(*types)
         scan = ArrowScan(table.metadata, table.io, projected, AlwaysTrue())
         with as_iceberg():
-            for task in tasks:  # one file at a time: PyIceberg holds all rows of it
+            for task in tasks:  # one file at a time: PyIceberg holds all its rows
                 for batch in scan.to_record_batches([task]):
                     yield cast_columns(batch, types, name)
 
@@ -80,13 +83,14 @@ def open_iceberg(location: locations.Location) -> Lake:
         types = {column: schema.field(column).type for column in columns}
         with as_iceberg():
             before = plan(since)
-        went = [task for key, task in before.items() if key not in current]
-        came = [task for key, task in current.items() if key not in before]
-        parts = [list(read(tasks, types)) for tasks in (went, came)]
+        removed_files = [task for key, task in before.items() if key not in current]
+        added_files = [task for key, task in current.items() if key not in before]
+        removed = list(read(removed_files, types))
+        added = list(read(added_files, types))
         rows = pyarrow.Table.from_batches(
-            [*parts[0], *parts[1]], pyarrow.schema(list(types.items()))
+            [*removed, *added], pyarrow.schema(list(types.items()))
         )
-        signs = np.repeat([-1, 1], [sum(map(len, part)) for part in parts])
+        signs = np.repeat([-1, 1], [sum(map(len, removed)), sum(map(len, added))])
         return Feed(rows, signs, commits=np.zeros(len(signs), np.int64))
 
     with as_iceberg():

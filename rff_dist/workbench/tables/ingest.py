@@ -1,8 +1,8 @@
 """Files, a query or a lakehouse table → a new dataset, or one to train and one to test.
 
-Tables are read a few batches at a time, so they may be larger than memory. If there is
-text or a date, or missing values are filled in, they are read twice: the first pass
-learns the recipe by which columns become numbers.
+Tables are read a few batches at a time, so they may be larger than memory. How columns
+become numbers is their recipe. If there is text or a date, or missing values are to be
+filled in, rows are read twice: the first pass learns the recipe.
 """
 
 import logging
@@ -41,8 +41,8 @@ from rff_dist.workbench.tables.queries import Query
 from rff_dist.workbench.tables.roles import ColumnPlan, Roles
 from rff_dist.workbench.tables.rows import read_tables
 
-#: At most so many levels a target may have: classes, each of which a model has
-#: coefficients for.
+#: Levels of a target of text. They become classes, and a model has coefficients for
+#: each class.
 MAX_CLASSES = 10_000
 _log = logging.getLogger(__name__)
 
@@ -100,10 +100,9 @@ def ingest_parts(
 ) -> tuple[datasets.ZarrDataset, datasets.ZarrDataset]:
     """Turn tables into two datasets: one to train on, and one of held-out rows.
 
-    The recipe is learned from the rows to train on alone. If roles name a column of
-    groups, or else of ids, rows of one group or id stay together, unless the latest
-    rows are held out. The attribute `parts` of both datasets says how rows were held
-    out and read.
+    The recipe is learned only from the rows to train on. Unless the latest rows are
+    held out, rows of one group stay together, or rows of one id if there are no groups.
+    The attribute `parts` of both datasets says how rows were held out and read.
 
     Raises
     ------
@@ -123,7 +122,7 @@ def ingest_parts(
 
 
 def _describe_parts(holdout: Holdout, roles: Roles, options: TableOptions) -> Summary:
-    """Return what decides the parts of a table, as JSON has it."""
+    """Return JSON values that decide how a table is split: equal ones, equal parts."""
     recipe = options.recipe
     return {
         "holdout": asdict(holdout),
@@ -175,8 +174,8 @@ def _ingest(
         try:
             for output, (_, selection) in zip(outputs, parts, strict=True):
                 is_new = not locations.exists(output)
-                # `write_batches` stores this after the last batch. Until then
-                # `_selected_rows` adds what only all rows tell, such as their sources.
+                # `write_batches` stores these attributes after the last batch. By then
+                # `_selected_rows` has added those that depend on all rows.
                 stored: Summary = {
                     attributes.SHARED_OPTIONS: attributes.shared_options(roles, options)
                 }
@@ -197,8 +196,8 @@ def _ingest(
                 if is_new:
                     new_outputs.append(output)
         except BaseException:
-            # A part without the other is of no use. One that replaced a dataset stays,
-            # since the older dataset cannot be brought back.
+            # One part without the other is of no use. But a part that replaced a
+            # dataset stays, since the older dataset cannot be brought back.
             for output in new_outputs:
                 output_places.discard(output)
             raise
@@ -212,9 +211,9 @@ def _selected_rows(
     options: TableOptions,
     stored: Summary,
 ) -> Iterator[RowArrays]:
-    """Yield the selected rows, and after the last of them add attributes to `stored`.
+    """Yield the selected rows, and after the last one add attributes to `stored`.
 
-    Raises DataError if there is none.
+    Raises DataError if there are no rows, or a class or an id cannot be used.
     """
     roles = columns.roles
     recipe = columns.recipe
@@ -236,8 +235,7 @@ def _selected_rows(
     for batch in chain([first], batches):
         if columns.has_labels and batch.y is not None:
             classes.update(batch.y.tolist())
-            # checked in each batch, so that a column of names is refused after a few
-            # rows and not after the last
+            # checked after each batch: a column of names is refused after a few rows
             _check_classes(roles.targets[0], classes)
         if roles.id is not None:
             ids.append(batch.ids)
@@ -265,7 +263,8 @@ def _selected_rows(
     stored[RECIPE] = (journal.recipe or recipe).to_dict()
     if options.recipe is None:
         return
-    # a recipe that was learned from other rows may know other levels and ranges
+    # The recipe was learned from other rows: report the levels and values that it does
+    # not know.
     for finding in monitor.findings():
         examples = ", ".join(finding["examples"])
         _log.warning(
@@ -281,9 +280,9 @@ def _selected_rows(
 def _check_classes(
     target: str, classes: Collection[str], n_rows: int | None = None
 ) -> None:
-    """Raise DataError if a target's texts are too many, or rarely come twice.
+    """Raise DataError if a target has too many different texts.
 
-    The latter is checked once all rows are read, and their number is known.
+    With `n_rows`, the number of all rows, it also raises if few texts come twice.
     """
     n_classes = len(classes)
     if n_classes > MAX_CLASSES:

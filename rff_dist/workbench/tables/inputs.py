@@ -1,8 +1,8 @@
 """Files, a query or a lakehouse table → opened inputs with rows that a dataset lacks.
 
-Each input comes with a digest of its bytes, by which it is recognised under any name. A
-file that was ingested before and has changed since is refused, because the rows that it
-still has would count twice.
+Each input comes with a digest of its bytes, by which it is recognised under any name.
+If a file was ingested before and has changed since, it is refused: the rows that are
+still in it would count twice.
 """
 
 import logging
@@ -34,12 +34,13 @@ class Input:
 
     provenance: Provenance
     table: RawTable
-    #: whether the rows complete the digest, since a query has no bytes before it runs
+    #: whether the provenance's digest must still be completed by the rows: a query has
+    #: no bytes before it runs
     is_query: bool = False
 
 
 def with_tables(opened: Sequence[Input], tables: Sequence[RawTable]) -> list[Input]:
-    """Return inputs with other tables, which read the same rows otherwise."""
+    """Return inputs with other tables, which read the same rows in another way."""
     pairs = zip(opened, tables, strict=True)
     return [replace(source, table=table) for source, table in pairs]
 
@@ -48,18 +49,19 @@ def with_tables(opened: Sequence[Input], tables: Sequence[RawTable]) -> list[Inp
 class Journal:
     """What was read until now."""
 
-    #: of each finished input, for the attribute `sources`
+    #: an entry for each finished input, for the dataset's attribute `sources`
     entries: list[Facts] = field(default_factory=list)
+    #: selected rows of finished inputs, and those of them that were dropped
     n_read: int = 0
-    #: rows of all inputs, also unfinished ones, and rows that were not selected
-    n_seen: int = 0
     n_dropped: int = 0
+    #: rows of all inputs, also of the unfinished one, and also rows not selected
+    n_seen: int = 0
     #: the recipe with the levels of all rows that were read
     recipe: Recipe | None = None
 
 
 def find_sources(sources: Sources, *, may_be_none: bool = False) -> Sequence[Source]:
-    """Find what has rows: files, or a lakehouse table or a query alone."""
+    """Find the sources: files, or a single lakehouse table or query."""
     if isinstance(sources, Query):
         return [sources]
     return files.find_files(sources, may_be_none=may_be_none)
@@ -73,10 +75,10 @@ def open_inputs(
     *,
     has_ids: bool = False,
 ) -> tuple[list[Input], list[str]]:
-    """Open inputs that are not among the known sources; return the others' names too.
+    """Open the inputs that are not among the `known` sources of a dataset.
 
-    With ids, files may have changed since they were ingested: the ids tell which rows
-    are new.
+    Returns these inputs, and the names of the others. With ids, files may have changed
+    since they were ingested: the ids tell which rows are new.
     """
     digests = {str(entry.get("sha256")) for entry in known}
     match found:
@@ -97,7 +99,8 @@ def open_inputs(
             continue
 
         path = stack.enter_context(files.fetch(file))
-        # forgotten ids are unknown, and would come back with a file that has them
+        # The dataset does not know forgotten ids, so a changed file with forgotten rows
+        # would add them again.
         may_have_changed = has_ids and not is_forgotten(known, file.name)
         provenance = files.identify(file, path)
         if provenance.sha256 in digests:
@@ -107,7 +110,7 @@ def open_inputs(
 
         if not may_have_changed:
             _refuse_changed(file.name, known)
-        # so that two files of this call with the same bytes count once as well
+        # two files of this call with the same bytes count once
         digests.add(provenance.sha256)
         table = files.open_table(file, path, reading, values)
         opened.append(Input(provenance, table))
@@ -117,10 +120,10 @@ def open_inputs(
 def _open_query(stack: ExitStack, query: Query, known: Sequence[Facts]) -> Input:
     n_ingested = query.n_ingested(known)
     table = stack.enter_context(run_query(query, n_ingested=n_ingested))
-    # An increment with the same values as the one before is new all the same: its
-    # digest must differ.
-    begin = str(n_ingested) if query.is_incremental else ""
-    return Input(Provenance(query.name, begin), table, is_query=True)
+    # Two increments with the same values are both new rows, so their digests must
+    # differ: they begin with the number of rows before.
+    digest_start = str(n_ingested) if query.is_incremental else ""
+    return Input(Provenance(query.name, digest_start), table, is_query=True)
 
 
 def _refuse_changed(name: str, known: Sequence[Facts]) -> None:

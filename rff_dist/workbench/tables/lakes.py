@@ -1,7 +1,8 @@
 """Tables of a lakehouse: what Delta and Iceberg share.
 
-A log says which rows count at each version, so that what changed between two versions
-can be read without reading both.
+In goes what `delta_tables` or `iceberg_tables` opened, a `Lake`; out come its rows, or
+the rows that changed since an earlier version. The table's log says which rows count at
+each version, so changes are read without reading both versions.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ class Lake:
     url: str
     #: "Delta" or "Iceberg"
     format: str
-    #: that all versions of the table share
+    #: the same for all versions of the table
     id: str
     #: a snapshot's number as text
     version: int | str
@@ -46,9 +47,9 @@ class Lake:
     facts: Facts
     #: all rows at this version
     rows: RawTable
-    #: from the entry of an earlier version, and columns, to what came and went since;
-    #: raises DataError if the table's history does not lead from there to this version,
-    #: StorageError if it cannot be read (any more)
+    #: From the entry of an earlier version, and names of columns, to the rows that came
+    #: and went since. Raises DataError if the table's history does not lead from that
+    #: version to this one; StorageError if it cannot be read (any more).
     read_feed: Callable[[Facts, Sequence[str]], Feed]
 
     @property
@@ -72,7 +73,7 @@ class Lake:
     def find_entry(self, sources: Sequence[Facts], dataset: object) -> Summary:
         """Return the entry of an earlier version in a dataset's sources.
 
-        Raises DataError if the dataset was not made of this table.
+        Raises DataError if the dataset was not made from this table.
         """
         entries = [dict(source) for source in sources if TABLE in source]
         mine = [entry for entry in entries if entry[TABLE]["id"] == self.id]
@@ -104,8 +105,9 @@ class Lake:
     ) -> "TableChanges":
         """Return what changed since an earlier version, at most one row of each key.
 
-        Without a key, the column that names rows, rows may only have been added. Raises
-        DataError if a key is missing or names several rows; and as `read_feed`.
+        `key`: the column that names rows; None if there is none, and then rows may only
+        have been added. Raises DataError if a row has no key, or a key names several
+        rows; and as `read_feed`.
         """
         if key is not None:
             check_column(self.rows.name, self.rows.schema, key, "id")
@@ -129,11 +131,13 @@ class Lake:
             )
         labels = to_labels(rows.column(key).combine_chunks())
         ids, codes = np.unique(labels, return_inverse=True)
-        # the last of each key: what came with its last commit, or went
+        # the last change of each key; within a commit, a row that came is after one
+        # that went
         order = np.lexsort((feed.signs, feed.commits, codes))
         last = order[np.flatnonzero(np.diff(codes[order], append=-1))]
         stays = feed.signs[last] > 0
         n_added = np.bincount(codes, feed.signs, len(ids)).astype(np.int64)
+        # after minus added: how many rows had the key before
         before: IntArray = stays - n_added
         is_repeated = (before < 0) | (before > 1)
         if is_repeated.any():

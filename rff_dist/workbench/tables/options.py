@@ -1,7 +1,7 @@
 """How tables are read and become numbers: the options of every job that takes tables.
 
-The command line and Prefect's forms are made from these groups, so this file imports
-nothing that takes long.
+The command line and Prefect's forms are made from these groups of options, so this file
+imports nothing that takes long.
 """
 
 import re
@@ -24,7 +24,7 @@ class TableOptions:
 
     reading: CsvOptions = CsvOptions()
     encoding: Encoding = Encoding()
-    #: a URL; below the jobs it is the `Recipe` that was read from there
+    #: in a job's spec a URL; the job replaces it by the `Recipe` that it reads there
     recipe: Any = fields.option(
         "Path or URL of a model or a dataset whose recipe makes the inputs, or of a"
         " .skops file with a fitted scikit-learn transformer. Nothing is then learned"

@@ -1,7 +1,7 @@
-"""A dataset → one to train on, and one of held-out rows.
+"""A dataset → two datasets: one to train on, and one of held-out rows.
 
-Both are made of one version, and hold its rows in their order. Copying a random half
-would tear apart rows of one group or id.
+Both are made from one version, and keep its rows in their order. A random choice would
+tear apart rows of one group or id.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,12 +28,12 @@ from rff_dist.typing import Arrays, BoolArray, PathLike
 from rff_dist.workbench.tables import files
 from rff_dist.workbench.tables.holdout import Holdout, warn_of_chance
 
-_ROWS = 2**16  # that are read at a time
+_ROWS = 2**16  # read at a time
 
 
 def is_dataset(sources: Sequence[str]) -> bool:
-    """Return whether sources are a Zarr group with a matrix X, and no columns."""
-    # a name with the suffix of a table is one, without a request to a store
+    """Return whether the sources are a Zarr group with a matrix X, and no table."""
+    # a name with a table's suffix is a table; this needs no request to a store
     if len(sources) != 1 or files.table_kind(sources[0]) is not None:
         return False
     place = locations.parse_location(sources[0])
@@ -71,9 +71,9 @@ def split_dataset(
     arrays = [name for name in editing.ROLES if name in stored]
     read = partial(datasets.read_arrays, data, n_rows=_ROWS, version=version)
     names = about.pop("feature_names", None), about.pop("target_names", None)
-    # These hold of the whole dataset only.
-    for of_all in (manifests.MANIFEST, row_sources.SOURCES, row_sources.PARTS):
-        about.pop(of_all, None)
+    # these describe the whole dataset, and would be wrong of a part
+    for name in (manifests.MANIFEST, row_sources.SOURCES, row_sources.PARTS):
+        about.pop(name, None)
     warn_of_chance(about, holdout, has_groups="groups" in stored, is_encoded=True)
 
     column = None
@@ -89,12 +89,12 @@ def split_dataset(
             " both parts. Change the share `holdout`"
         )
 
-    def batches(wanted: np.ndarray) -> Iterator[row_batches.RowBatch]:
+    def batches(is_wanted: np.ndarray) -> Iterator[row_batches.RowBatch]:
         start = 0
         for part in read(arrays):
             if column is not None:
                 part[row_batches.TIME] = part["X"][:, column]
-            rows = wanted[start : start + len(part["X"])]
+            rows = is_wanted[start : start + len(part["X"])]
             start += len(part["X"])
             yield tuple(
                 part[name][rows] if name in part else None for name in editing.ROLES
@@ -103,14 +103,14 @@ def split_dataset(
     written = [
         writing.write_batches(
             output,
-            batches(wanted),
-            n_samples=int(wanted.sum()),
+            batches(is_wanted),
+            n_samples=int(is_wanted.sum()),
             names=names,
             attributes=about,
             write_options=write_options,
             inputs=inputs,
         )
-        for output, wanted in ((test, is_test), (train, ~is_test))
+        for output, is_wanted in ((test, is_test), (train, ~is_test))
     ]
     return written[1], written[0]
 

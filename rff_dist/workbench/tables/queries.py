@@ -2,8 +2,8 @@
 
 In go SQL and the URL of a database, out comes a table that can be read once; its first
 rows decide the types of its columns. A simple version would hold the whole result in
-memory, wait forever for a server that is silent, and show passwords and the query's
-text in messages, although both may be secret.
+memory, wait forever for a silent server, and show passwords and the query's text in
+messages, although both may be secret.
 """
 
 import hashlib
@@ -31,13 +31,14 @@ from rff_dist.storage.locations import explain
 from rff_dist.typing import Facts, frozen
 
 CONNECTION_VARIABLE = "RFF_DIST_SQL"
-#: URL of the database of queries in this context, instead of the environment's
+#: URL of the database for queries in this context, instead of the environment's
 connection: ContextVar[str | None] = ContextVar("connection", default=None)
 _EXAMPLES = "sqlite:///file.db or postgresql://user:password@host/name"
-_N_FIRST_ROWS = 1000  # which decide the types of the columns
-#: drivers that wait forever without a limit
-_WAITING = ("psycopg", "psycopg2", "pymysql", "mysqldb")
-_CONNECT_S = 30  # those wait no longer for the server
+_N_FIRST_ROWS = 1000  # these decide the types of the columns
+#: drivers that wait forever for a server, unless they have a limit
+_WAITING_DRIVERS = ("psycopg", "psycopg2", "pymysql", "mysqldb")
+_CONNECT_S = 30  # their limit
+#: errors of Arrow for values that are no column, or no column of a type
 _NO_COLUMN = (pyarrow.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -109,9 +110,10 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.RawTable]:
     url = _database_url(query)
     arguments = {}
     try:
-        # else a driver waits for a database that takes the connection and answers
-        # nothing; SQLAlchemy has no option for it
-        if url.get_driver_name() in _WAITING and "connect_timeout" not in url.query:
+        # Otherwise a driver waits forever for a database that takes the connection and
+        # does not answer. SQLAlchemy has no option for it.
+        waits = url.get_driver_name() in _WAITING_DRIVERS
+        if waits and "connect_timeout" not in url.query:
             arguments["connect_timeout"] = _CONNECT_S
         engine = sqlalchemy.create_engine(
             url, poolclass=sqlalchemy.NullPool, connect_args=arguments
@@ -131,9 +133,9 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.RawTable]:
         with _database_errors(query, url), engine.connect() as connected:
             # otherwise most drivers fetch the whole result before its first row is read
             streaming = connected.execution_options(stream_results=True)
-            # No bound: an hour of sorting looks like a database that will never answer.
-            # The database may have one (`statement_timeout`), a flow has
-            # `timeout_minutes`, and the user can interrupt it.
+            # The query has no time limit here: an hour of sorting looks like a database
+            # that never answers. The database may have a limit (`statement_timeout`), a
+            # flow has `timeout_minutes`, and a user can interrupt it.
             parameters = {"n_ingested": n_ingested} if query.is_incremental else {}
             result = streaming.execute(sqlalchemy.text(query.sql), parameters)
             with closing(result):
@@ -144,9 +146,8 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.RawTable]:
 
 @contextmanager
 def _database_errors(query: Query, url: Any) -> Iterator[None]:
-    """Turn errors of the database into a StorageError, without their cause.
-
-    The causes may hold the password.
+    """Turn errors of the database into a StorageError without its cause, which may hold
+    the password.
     """
     import sqlalchemy
 
@@ -171,7 +172,7 @@ def _database_url(query: Query) -> Any:
         )
     try:
         url = sqlalchemy.make_url(text)
-        # the end of a password, which drivers would show as a host
+        # an "@" in the password: its end would be shown as part of the host
         if "@" in (url.host or ""):
             raise ValueError
     except Exception:
@@ -180,7 +181,7 @@ def _database_url(query: Query) -> Any:
             f" password); expected one such as {_EXAMPLES}, with '@' in a password as"
             " %40"
         ) from None
-    if url.drivername == "postgresql":  # SQLAlchemy's default is the driver before
+    if url.drivername == "postgresql":  # SQLAlchemy may take the older psycopg2
         url = url.set(drivername="postgresql+psycopg")
     return url
 
@@ -215,7 +216,7 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.RawTable:
     columns = zip(*first, strict=True) if first else [()] * len(labels)
     schema = pyarrow.schema(list(zip(names, map(_type, columns), strict=True)))
 
-    # The first rows are kept, so that they can be looked at before all are read.
+    # The first rows are kept: they can be looked at before all rows are read once.
     def batches(types: tables.Types) -> tables.Batches:
         stored_types = tables.types_to_read(types, schema)
         rows = first
@@ -263,7 +264,7 @@ def _to_column(values: Sequence[Any]) -> pyarrow.Array:
 def _as_column(
     values: Sequence[Any], type_: pyarrow.DataType, name: str, start: int
 ) -> pyarrow.Array:
-    """Return values as a column of a type; DataError names the row that has another."""
+    """Return values as a column of a type; DataError names the row of another type."""
     may_round = type_ == pyarrow.float64()  # integers above 2^53
     with suppress(*_NO_COLUMN):
         return _to_column(values).cast(type_, safe=not may_round)

@@ -1,7 +1,7 @@
 """A sheet of an Excel workbook → a table, read as a whole into memory.
 
-The package python-calamine reads the cells. What is left to find out is which row has
-the names of the columns, because a title may stand above it, or there may be none.
+The package python-calamine reads the cells. Left to find is the row with the names of
+the columns: a title may stand above it, or there may be no such row.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from rff_dist.recipes.reading import CsvOptions
 from rff_dist.workbench.tables.arrow_files import memory_table
 from rff_dist.workbench.tables.csv_files import has_names
 
-_N_FIRST_ROWS = 100  # which tell whether the first one holds names
+_N_FIRST_ROWS = 100  # these tell whether the first one holds names
 
 
 def sheet_table(path: Path, sheet: str | None, reading: CsvOptions) -> tables.RawTable:
