@@ -41,7 +41,7 @@ class ExtendedDataset(blocks.Dataset):
     """A dataset with the rows of `source`, completed by values from elsewhere.
 
     If a cluster computes the source's rows in its own tasks, the engine completes them
-    with `addition`.
+    with `complete_rows`.
     """
 
     source: blocks.Dataset
@@ -64,15 +64,15 @@ class ExtendedDataset(blocks.Dataset):
 
     @property
     @abstractmethod
-    def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
+    def complete_rows(self) -> Callable[[blocks.Rows], blocks.Rows]:
         """The function that completes rows; it pickles without the source."""
 
     @property
     def extends(self) -> tuple[blocks.Dataset, Callable[[blocks.Rows], blocks.Rows]]:
-        return self.source, self.addition
+        return self.source, self.complete_rows
 
     def read(self, block: blocks.Block) -> blocks.Rows:
-        return self.addition(self.source.read(block))
+        return self.complete_rows(self.source.read(block))
 
     def prefix_fingerprint(self, n_samples: int) -> str | None:
         """Return the digest of the first rows with their added values, see
@@ -127,7 +127,7 @@ class GroupedDataset(TargetsOfSource):
         )
 
     @property
-    def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
+    def complete_rows(self) -> Callable[[blocks.Rows], blocks.Rows]:
         return partial(_with_groups, self.groups)
 
     def read_groups(self, block: blocks.Block) -> AnyArray:
@@ -218,7 +218,7 @@ class LabelledDataset(ExtendedDataset):
             )
 
     @property
-    def addition(self) -> _LabelAddition:
+    def complete_rows(self) -> _LabelAddition:
         return _LabelAddition(self.labels, self.classes, self.class_weight)
 
     @property
@@ -237,7 +237,9 @@ class LabelledDataset(ExtendedDataset):
         weight = self.source.read_weight(block)
         if self.class_weight is None:
             return weight
-        return self.addition.weights_of(self.addition.read_codes(block), weight)
+        return self.complete_rows.weights_of(
+            self.complete_rows.read_codes(block), weight
+        )
 
     def read_targets(self) -> columns.Column:
         return self.labels
@@ -248,7 +250,7 @@ class LabelledDataset(ExtendedDataset):
     def take(self, indices: IndexArray, /) -> blocks.Sample:
         X, _, weight = self.source.take(indices)
         codes = encode(self.labels.take(indices), self.classes, np.asarray(indices))
-        weight = self.addition.weights_of(codes, weight)
+        weight = self.complete_rows.weights_of(codes, weight)
         return blocks.Sample(X, class_targets(codes, len(self.classes)), weight)
 
     def fingerprint(self) -> str:

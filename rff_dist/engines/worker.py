@@ -352,8 +352,8 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Any]:
     # A dataset may extend another one, by targets for example: its addition to the rows
     # becomes a part of the computation.
     while source.extends is not None:
-        source, addition = source.extends
-        compute = partial(_complete, addition, compute)
+        source, complete_rows = source.extends
+        compute = partial(_complete, complete_rows, compute)
     return source, replace(function, source=cast("Any", None), compute=compute)
 
 
@@ -367,13 +367,13 @@ def _write[S](
 
 
 def _complete(
-    addition: Callable[[Rows], Rows],
+    complete_rows: Callable[[Rows], Rows],
     compute: Callable[..., Any],
     rows: Rows,
     state: Any,
     *total: Any,
 ) -> Any:
-    return compute(addition(rows), state, *total)
+    return compute(complete_rows(rows), state, *total)
 
 
 # -- the log of workers

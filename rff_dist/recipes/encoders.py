@@ -1,7 +1,8 @@
 """Encoders: how one column of a table becomes columns of X.
 
 Each is a few JSON values, learned from the rows of a dataset. It encodes later rows in
-the same way, and says what becomes of unknown levels and missing values.
+the same way, and decides what becomes of unknown levels and missing values. A level is
+a different text of a column, and its code is its place in the column's list.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from rff_dist.recipes.transformer import Transformer
 from rff_dist.text import clipped
 from rff_dist.typing import FloatArray, frozen
 
-# Stands for an erased text. No level equals it: NFC, in which levels are, has no
-# U+2000. The place makes it another text for each, as those of a list are.
+# Replaces an erased text. No level equals it: levels are in NFC, which has no U+2000.
+# With the place, all texts of a list differ.
 _FORGOTTEN = "(forgotten\u2000{place})"
 _SHOWN_LEVELS = 6
-_WHOLE = r"^(-?(?:0|[1-9][0-9]*))\.0+$"  # 5.0 is 5, as the same column has elsewhere
+# whole numbers with decimals: 5.0 becomes 5, as another file may write the same value
+_WHOLE = r"^(-?(?:0|[1-9][0-9]*))\.0+$"
 DATE_PARTS = ("elapsed-days", "year", "month", "day-of-year", "weekday", "hour")
 
 
@@ -88,8 +90,8 @@ class Date(ColumnEncoder):
     kind: ClassVar[str] = "date"
     holds: ClassVar[str] = "date"
 
-    #: of `DATE_PARTS`; "elapsed-days" are days since 1970 with a fraction, weekdays
-    #: count from 0 on Mondays, hours have a fraction
+    #: some of `DATE_PARTS`; "elapsed-days" are days since 1970 with a fraction,
+    #: weekdays count from 0 on Mondays, hours have a fraction
     parts: Sequence[str]
     #: what each part of a missing date becomes; None leaves it missing
     fill: Sequence[float] | None = None
@@ -120,12 +122,14 @@ class Date(ColumnEncoder):
 
 @frozen
 class Category(ColumnEncoder):
-    """A column of text as the place of each level, for kernels of categories."""
+    """A column of text as codes, the places of its levels, for kernels of
+    categories.
+    """
 
     kind: ClassVar[str] = "category"
     holds: ClassVar[str] = "text"
 
-    #: as `level_texts` writes them; later ones join at the end
+    #: as `level_texts` writes them; levels of later rows join at the end
     levels: Sequence[str]
     #: missing texts in the rows that this was learned from
     n_missing: int = 0
@@ -152,7 +156,9 @@ class Category(ColumnEncoder):
         return replace(self, levels=levels)
 
     def encode(self, column: pyarrow.Array) -> FloatArray:
-        """Return codes, of shape (n_rows, 1); texts that are no level have the last."""
+        """Return codes, of shape (n_rows, 1); the code of an unknown text is the number
+        of levels.
+        """
         levels = _as_array(tuple(self.levels))
         places = compute.index_in(level_texts(column), value_set=levels)
         return to_numbers(places.fill_null(len(self.levels)))[:, np.newaxis]
@@ -209,7 +215,9 @@ def _as_array(levels: tuple[str, ...]) -> pyarrow.Array:
 def _filled(
     parts: Sequence[FloatArray], fill: Sequence[float | None], indicator: bool
 ) -> FloatArray:
-    """Fill in missing values, and perhaps mark those of the first part."""
+    """Return columns with missing values filled in. With `indicator` a further column
+    marks where the first part was missing.
+    """
     columns = []
     for values, replacement in zip(parts, fill, strict=True):
         if replacement is not None:

@@ -1,9 +1,10 @@
 """The first rows of tables → which notation each of their columns has.
 
-A column is one of numbers or dates if nearly all of its texts fit one notation; what
-then does not fit, such as "n/a", counts as missing. A simple version would decide each
-column alone: here columns that could be read in two ways are decided by the others, or
-refused if a date could be.
+A notation says how texts write numbers or dates. A column holds numbers or dates if
+nearly all of its texts fit one notation; texts that do not fit, such as "n/a", then
+count as missing. A simple version would decide each column alone. Here, if the numbers
+of a column could be read in two ways, the other columns decide; dates that could be
+read in two ways are refused.
 """
 
 from __future__ import annotations
@@ -29,32 +30,35 @@ from rff_dist.recipes.tables import (
 from rff_dist.typing import FloatArray, frozen
 
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
-#: Texts that are surely dates, in forms that are not read.
+#: Texts that are surely dates, but in forms that are not supported.
 _LOOKS_LIKE_DATE = (
     rf"(?i)^.{{0,20}}\b{_MONTH}\b.{{1,12}}\b(?:19|20)\d\d\b|^(?:19|20)\d\d\b.{{1,12}}\b{_MONTH}\b"
     r"|^(?:0?[1-9]|[12]\d|3[01])\.?\s\pL{3,10}\.?\s(?:19|20)\d\d\b"
     r"|^(?:19|20)\d\d[-/\s]?[QW]\d{1,2}$|^[QW]\d{1,2}[-/\s]?(?:19|20)\d\d$"
     r"|^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}[T\s]\s*\d{1,2}:\d\d"
 )
-_MOST_DATES = 0.5  # a column with so many dates is one of dates, and no category
+# With this share of dates a column that is no notation's is refused, not a category.
+_MANY_DATES = 0.5
 _WORD = re.compile(r"\d\s+([^\d\s]{1,9})$")  # a unit such as m² or km/h
 # -999 and the like
 _NINES = (99.0, 999.0, 9_999.0, 99_999.0, 999_999.0)
 _SENTINELS = {-9.0, *_NINES, *(-nines for nines in _NINES)}
 _DASHES = ("-", "--", ".", "None", "none")  # missing in a column of numbers or dates
-# shares of the texts, and different ones
+# A notation fits if at most a share of 0.05 of the rows is odd, which is to say has
+# texts that it does not read, and these are at most 5 different words without digits;
+# or if a share of at most 0.01 is odd.
 _MOST_ODD = 0.05
-_FEW_ODD = 0.01
 _MOST_WORDS = 5
+_FEW_ODD = 0.01
 
 
 @frozen(eq=False)
 class FirstTexts:
-    """The texts in the first rows of a column, of which at least one is not missing."""
+    """The texts in the first rows of a column; at least one of them is not missing."""
 
     #: one per row
     rows: pyarrow.Array
-    #: the different ones that are not missing, and how many rows have each
+    #: the different texts that are not missing, and how many rows have each
     texts: pyarrow.Array
     counts: pyarrow.Array
 
@@ -68,7 +72,9 @@ class FirstTexts:
 
     @property
     def has_leading_zeros(self) -> bool:
-        """Whether one is a code such as 01067, whose first zero numbers would lose."""
+        """Whether a text is a code such as 01067, which would lose its first zero as a
+        number.
+        """
         return bool(compute.any(self.matches(r"^0\d+$")).as_py())
 
     @property
@@ -83,7 +89,8 @@ def find_notations(
     *,
     quantities: Collection[str | None] = (),
 ) -> dict[str, Notation]:
-    """Find the notations of columns, by the first table in which each holds text.
+    """Find the notations of columns. The first table in which a column holds text
+    decides.
 
     Whole numbers such as 20240229 are days, except in columns of `quantities`. Raises
     DataError if a column of dates cannot be read.
@@ -121,9 +128,8 @@ def find_notations(
 def notation_notes(
     notations: Mapping[str, Notation], missing: Sequence[str] = ()
 ) -> list[str]:
-    """Return notes on the notations in use, and on texts that count as missing.
-
-    Those that the user said to mean missing are not noted.
+    """Return notes on the notations in use, and on texts that count as missing, except
+    the texts in `missing`, which the user gave.
     """
     columns: dict[str, list[str]] = {}
     notes = []
@@ -144,7 +150,7 @@ def _find_in(
 ) -> dict[str, Notation]:
     """Find notations in one table, of columns of text and of plain numbers."""
     notations: dict[str, Notation] = {}
-    # the notations of numbers that fit each column, by their decimal points
+    # by column: the notations of numbers that fit it, by their decimal point
     candidates: dict[str, dict[str, Notation]] = {}
     is_text_file = table.is_text_file
     texts = _first_texts(table, text_columns, reading.missing or ())
@@ -158,7 +164,8 @@ def _find_in(
     if is_text_file:
         type_of = {name: str(table.schema.field(name).type) for name in number_columns}
         if any("," in fits for fits in candidates.values()):
-            # Columns that were taken for numbers may have points between thousands.
+            # Some numbers have decimal commas, so in columns that were read as numbers
+            # the points may stand between thousands.
             plain = [name for name in type_of if type_of[name] in ("int64", "double")]
             for name, first in _first_texts(table, plain).items():
                 candidates[name] = _fit_numbers(first, is_text_file=True)
@@ -179,9 +186,9 @@ def _find_in(
 def _decide_decimal(
     table: RawTable, candidates: Mapping[str, Mapping[str, Notation]]
 ) -> str:
-    """Return the decimal point of columns that could have either, such as 1.234.
+    """Return the decimal point for columns that could have either, such as 1.234.
 
-    Columns that can be read in one way only decide.
+    The columns that can be read in only one way decide.
     """
     certain = set[str]()
     for fits in candidates.values():
@@ -225,18 +232,20 @@ def _fit_dates(
             " which could be day/month/year or month/day/year; expected dates of one"
             " meaning. Say which by `date_order`, dmy or mdy"
         )
-    if fitting:  # two digits of a year come first only where nothing else fits
+    if fitting:  # "ymd" is the last: a year of two digits comes first in no other case
         return next(iter(fitting.values()))
     _refuse_other_dates(table, name, first)
     return None
 
 
 def _refuse_other_dates(table: str, name: str, first: FirstTexts) -> None:
-    """Refuse text of which most is dates: no later date would be one of its levels."""
+    """Raise DataError if most texts are dates: as levels of a category they would be of
+    no use, since no later date would be a known level.
+    """
     readable = [compute.is_valid(read_dates(first.texts, order)) for order in FORMS]
     is_read = max(readable, key=first.count_rows)
     is_date = compute.or_(is_read, first.matches(_LOOKS_LIKE_DATE))
-    if first.count_rows(is_date) >= _MOST_DATES * compute.sum(first.counts).as_py():
+    if first.count_rows(is_date) >= _MANY_DATES * compute.sum(first.counts).as_py():
         odd = first.texts.filter(compute.invert(is_read))[0].as_py()
         row = compute.index(first.rows, odd).as_py() + 1
         raise DataError(
@@ -252,9 +261,9 @@ def _fit_numbers(first: FirstTexts, *, is_text_file: bool) -> dict[str, Notation
     shown = first.texts[:1000].to_pylist()
     units = set(re.findall(f"[{UNITS}]", " ".join(shown)))
     if not units:
-        found = [_WORD.search(text) for text in shown]
-        words = {match[1] if match else "" for match in found}
-        # a word that only some have is no unit
+        matches = [_WORD.search(text) for text in shown]
+        words = {match[1] if match else "" for match in matches}
+        # a word is a unit only if all texts have it
         if len(words) == 1 and "" not in words:
             units = words
     if len(units) > 1:  # "$5" and "€5" do not merge
@@ -271,10 +280,11 @@ def _fit_numbers(first: FirstTexts, *, is_text_file: bool) -> dict[str, Notation
 def _fit(
     notation: Notation, first: FirstTexts, *, is_text_file: bool
 ) -> Notation | None:
-    """Return a notation if nearly all texts fit it; other words then count as missing.
+    """Return a notation if nearly all texts fit it, else None. The words that do not
+    fit are then its `missing`.
 
-    In a table with types, texts of digits alone are codes, as are texts such as 01067
-    anywhere.
+    In a table with types, texts that are digits only are codes, no numbers. Texts such
+    as 01067 are codes in any table.
     """
     if notation.kind == "number" and first.has_leading_zeros:
         return None
@@ -344,7 +354,9 @@ def _first_numbers(
 
 
 def _days_in(table: RawTable, columns: Sequence[str]) -> list[str]:
-    """Return the columns of numbers that are all days from 1900 to 2099."""
+    """Return the columns of numbers that are all days from 1900 to 2099, such as
+    20240229.
+    """
     days = []
     for name, numbers in _first_numbers(table, columns):
         values = np.unique(numbers)
@@ -357,7 +369,7 @@ def _days_in(table: RawTable, columns: Sequence[str]) -> list[str]:
 
 
 def suspicions(table: RawTable, columns: Sequence[str]) -> list[str]:
-    """Return notes on numbers of a file of text that may stand for missing values."""
+    """Return notes on numbers of a text file that may mean missing, such as -999."""
     if not table.is_text_file:
         return []
     notes = []

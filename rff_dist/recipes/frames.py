@@ -1,4 +1,8 @@
-"""Tables in memory (Arrow, pandas, polars) → a recipe; or → inputs, by a recipe."""
+"""Tables in memory (Arrow, pandas, polars) → a recipe; or → inputs, by a recipe.
+
+A recipe says how the columns of a table become X: `learn_table` learns it, and
+`encode_table` applies it. Frames of all three packages first become tables of Arrow.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +37,9 @@ from rff_dist.typing import FloatArray
 def encode_table(recipe: Recipe, table: Any) -> FloatArray:
     """Return the inputs that a recipe makes of a table, of shape (n_rows, n_features).
 
-    The table is a pyarrow.Table or RecordBatch, or a pandas or polars frame; for a
-    transformer, what that was fitted on. Warns of levels that the recipe does not know.
+    The table is a pyarrow.Table or RecordBatch, or a pandas or polars frame. A recipe
+    that is a transformer takes what the transformer was fitted on. Warns of levels that
+    the recipe does not know.
     Raises DataError if a column is missing, or has another kind of values.
     """
     table = as_table(table)
@@ -65,11 +70,11 @@ def with_levels_of(recipe: Recipe, table: Any) -> Recipe:
 def learn_table(
     table: pyarrow.Table, categories: Collection[str] | None = None
 ) -> Recipe:
-    """Learn the recipe of all columns of a table, of which no missing value is filled.
+    """Learn the recipe of all columns of a table; it fills no missing value.
 
     Without `categories`, text and dictionaries are categories. Warns of columns that
-    are left out. Raises DataError if a column holds neither numbers nor dates, and is
-    no category; or if no column is left.
+    are left out. Raises DataError if a column is no category, and holds neither numbers
+    nor dates; or if no column is left.
     """
     schema = table.schema
     encoding = Encoding()
@@ -113,7 +118,7 @@ def is_plain(table: Any) -> bool:
     if isinstance(table, pyarrow.Table):
         return not any(map(_needs_recipe, table.schema.types))
     if hasattr(table, "iloc"):
-        return not any(map(_needs_recipe, _types_of_pandas(table)))
+        return not any(map(_needs_recipe, _types_to_check(table)))
     if hasattr(table, "to_arrow"):
         return not any(map(_needs_recipe, table.head(0).to_arrow().schema.types))
     return True
@@ -125,8 +130,10 @@ def _needs_recipe(type_: pyarrow.DataType) -> bool:
     return is_span or is_category or kind_of(type_) != "number"
 
 
-def _types_of_pandas(frame: Any) -> Iterator[pyarrow.DataType]:
-    """Yield the types of columns whose dtype does not say that they hold numbers."""
+def _types_to_check(frame: Any) -> Iterator[pyarrow.DataType]:
+    """Yield the types of a pandas frame's columns, except those whose dtype is one of
+    numbers.
+    """
     for place, dtype in enumerate(frame.dtypes):
         if dtype.kind in "biufc":
             continue
@@ -134,14 +141,14 @@ def _types_of_pandas(frame: Any) -> Iterator[pyarrow.DataType]:
         try:
             yield pyarrow.array(column, from_pandas=True).type
         except (pyarrow.ArrowException, ValueError, TypeError):
-            # values of several types, which are refused if not all are numbers
+            # values of several types: text, unless all are numbers
             if not all(isinstance(value, Number) for value in column):
                 yield pyarrow.string()
 
 
 def columns_of(table: Any) -> list[str] | None:
-    """Return the names of a frame's columns, or None for what has no names."""
-    # tables of Arrow call their values columns
+    """Return the names of a frame's columns; None if it has no names."""
+    # a table of Arrow has its values as `columns`, and their names as `column_names`
     names = getattr(table, "column_names", getattr(table, "columns", None))
     return None if names is None else list(names)
 
@@ -154,8 +161,9 @@ def table_of_array(rows: np.ndarray) -> pyarrow.Table:
 
 
 def as_table(rows: Any) -> Any:
-    """Return a polars LazyFrame collected, a RecordBatch as a Table, intervals and
-    periods of pandas as categories of texts, others as is.
+    """Return rows in a form that the functions here take: a polars LazyFrame is
+    collected, a RecordBatch becomes a Table, and pandas' intervals and periods become
+    categories of texts. Others are returned as they are.
 
     Raises DataError if two columns share a name.
     """

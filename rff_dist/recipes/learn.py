@@ -1,7 +1,9 @@
 """A pass over the rows of a table → a recipe: levels of text, and medians.
 
-It keeps the levels of each column of text, and a sample of rows for medians (all rows
-up to 4,096; with more rows quantiles are off by a percent of the ranks).
+In go batches of columns and an `Encoding`, the user's options; out comes the `Recipe`
+by which columns become X. While rows are read, it keeps the levels of each column of
+text, and a sample of rows for medians (all rows up to 4,096; with more rows quantiles
+are off by a percent of the ranks).
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from rff_dist.recipes.tables import kind_of, listed, to_numbers
 from rff_dist.statistics import row_samples
 from rff_dist.typing import FloatArray, IntArray
 
-#: With up to so many levels, a text may be in one row only.
+#: A column with more levels is left out if it has more levels than half of its rows.
 FEW_LEVELS = 20
-#: Memory of the levels of all columns; beyond it the largest column is left out.
+#: Memory for the levels of all columns; beyond it the largest column is left out.
 MAX_BYTES = 2**27
 #: Memory of a level beyond its characters: a text of Python and its place in a set.
 _LEVEL_BYTES = 120
 #: Why columns that hold the same value in all rows are left out.
 CONSTANT = ("it holds one level only", "it holds one value only")
-#: Parts that become columns if they vary and the user names none.
+#: Parts of dates that become columns if they vary and the user names none.
 _VARYING_PARTS = ("elapsed-days", "day-of-year", "weekday", "hour")
-#: Above this share of missing values a column marks them, if so many are there to learn
-#: from.
+#: Missing values are marked in a further column if they are more than this share, and
+#: at least so many rows that a model can learn from the mark.
 _MARKED_SHARE = 0.01
 _MARKED_ROWS = 10
 
@@ -41,7 +43,9 @@ _MARKED_ROWS = 10
 def kinds_of(
     schema: pyarrow.Schema, columns: Sequence[str], encoding: Encoding
 ) -> dict[str, str | None]:
-    """Return what columns hold: "text" if they are to be categories."""
+    """Return the kind of each column, see `kind_of`; "text" if it becomes a
+    category.
+    """
     kinds = {}
     for name in columns:
         type_ = schema.field(name).type
@@ -53,12 +57,16 @@ def kinds_of(
 
 def needs_pass(kinds: Mapping[str, str | None], encoding: Encoding) -> bool:
     """Return whether a recipe for these columns needs a pass over the rows."""
-    dates = encoding.dates is None and "date" in kinds.values()
-    return encoding.impute != "none" or "text" in kinds.values() or dates
+    # which parts of a date vary must be learned, unless the user names parts
+    must_choose_parts = encoding.dates is None and "date" in kinds.values()
+    must_fill = encoding.impute != "none"
+    return must_fill or "text" in kinds.values() or must_choose_parts
 
 
 def plain(kinds: Mapping[str, str | None], encoding: Encoding) -> Recipe:
-    """Return the recipe of columns that need no pass, or one to read the others by."""
+    """Return a recipe that is not learned: that of columns which need no pass, or one
+    that only says how the columns are read.
+    """
     columns: list[encoders.Encoder] = []
     for name, kind in kinds.items():
         if kind == "text":
@@ -75,9 +83,10 @@ def learn(
     batches: Iterable[pyarrow.RecordBatch],
     encoding: Encoding,
 ) -> Recipe:
-    """Learn the recipe of columns of some kinds in a pass over their rows.
+    """Learn a recipe in a pass over the rows.
 
-    Categories that `encoding` names are kept, whatever their number of levels.
+    `kinds`: the kind of each column, as from `kinds_of`. Categories that `encoding`
+    names are kept, whatever their number of levels.
 
     Raises DataError if there is no row to learn from, or no column is left.
     """
@@ -206,10 +215,10 @@ class _Numbers:
         return self.impute in ("median", "mean") and are_many
 
     def _fill(self, i: int) -> float:
-        """Return what replaces the missing values of a column that has others."""
+        """Return what replaces the missing values of a column that has some values."""
         sampled = self.sample.values[:, i]
         sampled = sampled[np.isfinite(sampled)]
-        # the sample may miss a column's few values
+        # if a column has few values, the sample may have none of them
         if self.impute == "mean" or not len(sampled):
             return float(self.sums[i] / self.counts[i])
         if self.impute in ("median", "median-only"):
@@ -222,14 +231,14 @@ class _Numbers:
 
 
 class _Levels:
-    """The levels of a category, which the user may have named as one."""
+    """The levels of a category; `is_named` if the user named the column a category."""
 
     def __init__(self, is_named: bool) -> None:
         self.is_named = is_named
         self.texts: set[str] = set()
         self.n_missing = 0
         self.n_bytes = 0
-        #: how many there were when the column was given up
+        #: how many levels there were when the column was given up; 0 if it was not
         self.n_given_up = 0
 
     def add(self, column: pyarrow.Array) -> None:

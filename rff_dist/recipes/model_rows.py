@@ -1,8 +1,9 @@
 """The rows of a dataset as a model takes them: columns, encoding and codes of levels.
 
+In go a dataset and a model, out comes the dataset with the model's codes, or an error.
 Columns of the same names may hold other numbers if another recipe encoded them, which
-no check of names or shapes would notice. A column of categories may have other codes if
-the dataset lists other levels, or in another order; then rows are recoded by the texts.
+no check of names or shapes would notice. A code is the place of a level's text in a
+column's list. If dataset and model have different lists, the rows are recoded.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ from rff_dist.storage.columns import TIME_COLUMN
 from rff_dist.text import redact
 from rff_dist.typing import Facts, FloatArray, IndexArray
 
-# rows whose times are compared with those of the training rows
+# sampled rows, whose times are compared with the latest training row
 _MOST_LOOKED_AT = 2_000
 
 
@@ -47,7 +48,8 @@ def rows_for(dataset: Dataset, model: Any) -> Dataset:
     is_grid = isinstance(source_of(dataset), GridDataset)
     lists = levels_of(dataset.attributes) if is_grid else {}
     for column, texts in levels_of_model.items():
-        if unknown := sorted(set(lists.get(column, ())).difference(texts)):
+        unknown = sorted(set(lists.get(column, ())).difference(texts))
+        if unknown:
             warn(
                 f"the column {dataset.column_names[column]!r} has levels that the"
                 f" training rows did not have: {listed(unknown)}; they count as"
@@ -60,11 +62,13 @@ def rows_for(dataset: Dataset, model: Any) -> Dataset:
 def warn_of_later_rows(dataset: Dataset, model: Any) -> None:
     """Warn of rows that are later than the training rows by more than a length scale.
 
-    Times are dates, and the column by which later rows were held out. A linear kernel,
-    or part of a sum, carries a trend on.
+    Times are dates, and the column by which later rows were held out. There is no
+    warning if the kernel has no length scale of its own: a linear kernel, also as a
+    part of a sum, continues a trend. Only regressions and classifiers keep the ranges
+    of their columns, so other models get no warning.
     """
-    columns = getattr(model, "columns", None)
-    if columns is None or not dataset.n_samples:
+    column_ranges = getattr(model, "columns", None)
+    if column_ranges is None or not dataset.n_samples:
         return
     feature_map = model.feature_map
     scale = stationary.own_length_scale(kinds.kernel_of(feature_map))
@@ -79,13 +83,14 @@ def warn_of_later_rows(dataset: Dataset, model: Any) -> None:
     rng = np.random.Generator(np.random.Philox(0))
     n_looked_at = min(dataset.n_samples, _MOST_LOOKED_AT)
     X, _, _ = dataset.take(samples.sample_indices(dataset, rng, n_looked_at))
-    later = feature_map.prepare(X) - feature_map.prepare(columns.maximum[np.newaxis])
+    latest = column_ranges.maximum
+    later = feature_map.prepare(X) - feature_map.prepare(latest[np.newaxis])
     n_beyond = (later > scale).sum(axis=0)
     for column, name in times.items():
         if n_beyond[column]:
             warn(
                 f"{n_beyond[column]:,} of {n_looked_at:,} rows are later in {name!r}"
-                f" than the last training row, {columns.maximum[column]:g}, by more"
+                f" than the last training row, {latest[column]:g}, by more"
                 " than the length scale: predictions there go back towards the mean,"
                 " whatever the trend was. Fit again with later rows, or with a kernel"
                 " that carries a trend on, such as Matern() + Linear()",
@@ -103,14 +108,14 @@ def with_codes_of(levels: Levels, dataset: Dataset) -> Dataset:
 def features_for(feature_map: FeatureMap, dataset: Dataset) -> FeatureMap:
     """Return a model's features for training on a dataset, by the dataset's codes.
 
-    Each of its levels gets features of its own, also levels that the model lacks.
+    Each level of the dataset gets its own features, also levels that the model lacks.
     """
     lists = {**feature_map.levels, **levels_of(dataset.attributes)}
     return feature_map.with_levels({j: lists[j] for j in feature_map.levels})
 
 
 def warn_of_levels(feature_map: FeatureMap, dataset: Dataset) -> None:
-    """Warn of levels in rows to train on that the features cannot tell apart."""
+    """Warn of new levels in rows to train on, if the features cannot learn levels."""
     if feature_map.learns_levels:
         return
     lists = levels_of(dataset.attributes)
@@ -127,15 +132,17 @@ def warn_of_levels(feature_map: FeatureMap, dataset: Dataset) -> None:
 
 
 def recipe_with(levels: Levels, facts: Facts) -> Facts:
-    """Return the entry of a card's recipe with the lists of a model's features."""
+    """Return the entry "recipe" of a card, with the lists of a model's features; empty
+    if there is no recipe.
+    """
     recipe = recipe_of(facts)
     return {} if recipe is None else {RECIPE: recipe.with_levels(levels).to_dict()}
 
 
 def codes_between(levels: Levels, wanted: Levels) -> Mapping[int, FloatArray]:
-    """Return what the codes of one list are in another, by column, where they differ.
+    """Return the new code of each old code, for each column whose codes differ.
 
-    They do not differ if one list begins with the other: the common levels then have
+    Codes do not differ if one list begins with the other: the common levels then have
     the same codes.
     """
     differing = {}
@@ -157,11 +164,12 @@ class RecodedDataset(TargetsOfSource):
     """A dataset whose columns of categories have the codes of other lists of levels."""
 
     source: Dataset
-    #: Of `codes_between`.
+    #: the result of `codes_between`
     codes: Mapping[int, FloatArray]
     levels: Levels
 
     read_groups = of_source("read_groups")
+    # a recoded dataset holds the same rows, which fits resume and updates go by
     fingerprint = of_source("fingerprint")
 
     @property
@@ -170,8 +178,8 @@ class RecodedDataset(TargetsOfSource):
         return {**source_attributes, **recipe_with(self.levels, source_attributes)}
 
     @property
-    def addition(self) -> Callable[[blocks.Rows], blocks.Rows]:
-        """What is done to the source's rows when a block is read."""
+    def complete_rows(self) -> Callable[[blocks.Rows], blocks.Rows]:
+        """The function that recodes the source's rows when a block is read."""
         return partial(recode, self.codes)
 
     def take(self, indices: IndexArray, /) -> blocks.Sample:
@@ -199,11 +207,12 @@ def check_columns(
     # raises if the reference systems differ
     reference_of([card.get("reference", {}), dataset.reference])
     recipe = recipe_of(card)
-    # rows in memory come from those that were checked when they were read
+    # rows in memory were checked when they were read
     if dataset.url is not None or isinstance(dataset, GridDataset):
         if recipe is not None:
             check_encoding(dataset, recipe)
-        # without a card it is unknown what the columns were
+        # a card without a recipe: the model took all columns for numbers; without a
+        # card it is unknown what they were
         elif card and (categories := levels_of(dataset.attributes)):
             names = [dataset.column_names[column] for column in categories]
             raise DataError(
@@ -237,9 +246,9 @@ def check_encoding(dataset: Dataset, recipe: Recipe) -> None:
         )
     if recipe_of_rows is not None or recipe.is_plain:
         return
-    # A plain Zarr of X has no recipe. If its names are only those of encoded columns,
-    # its rows are encoded. Other names, or names that the table's columns have too,
-    # leave open whether they are.
+    # A plain Zarr of X has no recipe. Its rows are encoded if its names are those of
+    # the encoded columns, and the table's columns have other names. Otherwise it is
+    # unknown.
     if not recipe.are_encoded(dataset.feature_names):
         raise DataError(f"{place} holds rows that {refusal_of(recipe)}")
 

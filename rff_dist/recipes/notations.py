@@ -1,9 +1,9 @@
 """Notations: how the texts of a column write numbers or dates, and reading by them.
 
 A column of a CSV file, a spreadsheet or a database may write 1.234,50 € or 03/04/2024.
-The module `finding` decides by the first rows of a new dataset what that means, and the
-recipe keeps the decision, so that nothing is guessed from a row of a later table. A
-later text that does not fit raises an error that names its row.
+The module `finding` decides by the first rows of a new dataset what that means. The
+recipe of the dataset keeps this decision, so that later rows are read in the same way.
+A later text that does not fit raises an error that names its row.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rff_dist.typing import frozen
 
 #: The orders of day, month and year in numbers.
 ORDERS = {"dmy": "day/month/year", "mdy": "month/day/year", "ymd": "year/month/day"}
-#: Forms of dates beyond ISO 8601, by their order, "" if only one order is possible;
-#: texts are first changed by `_REWRITTEN`. With points the day comes first. Of several
-#: forms that fit a text the first one counts.
+#: Forms of dates beyond ISO 8601, by the order of day and month; "" has the forms with
+#: only one possible order. In dates with points the day comes first. Texts are first
+#: rewritten by `_REWRITTEN`. If several forms fit a text, the first one counts.
 FORMS = {
     "": [
         "%d.%m.%Y",
@@ -72,7 +72,7 @@ _REWRITTEN = [
 ]
 UNITS = "$¢-¥₠-⃀%"
 _SPACE = "[\\s\u00a0\u202f]?"
-#: What groups digits by three, by the decimal point.
+#: The marks between thousands, by the decimal point.
 _GROUPS = {".": "[,'’ \u00a0\u202f]", ",": "[.'’ \u00a0\u202f]"}
 _ISO = (
     r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
@@ -84,15 +84,15 @@ _ISO = (
 class Notation:
     """How a column's texts write its values."""
 
-    #: "number", "date", "boolean", or "text", which stays text although it looks like
-    #: numbers or dates; "boolean" if the first rows had booleans and no texts, since a
-    #: later table may write them as texts
+    #: "number"; "date"; "text", which stays text although it looks like numbers or
+    #: dates; or "boolean": the first rows had booleans, no texts, but a later table may
+    #: write them as texts
     kind: str
     #: "." or ","; the other one, spaces or apostrophes may group digits
     decimal: str = "."
-    #: sign or word that may stand before or behind numbers: 12 % becomes 12
+    #: sign or word that may stand before or after numbers: 12 % becomes 12
     unit: str = ""
-    #: texts that count as missing, in addition to those that always do
+    #: texts that count as missing, in addition to `MISSING_TEXTS`
     missing: Sequence[str] = ()
     #: "dmy", "mdy" or "ymd" if dates could be read in several orders
     order: str = ""
@@ -121,7 +121,9 @@ class Notation:
         return types[self.kind]
 
     def read(self, column: pyarrow.Array) -> tuple[pyarrow.Array, pyarrow.Array]:
-        """Return a text column's values, null if missing, and which do not fit."""
+        """Return a text column's values, null if missing, and which texts do not
+        fit.
+        """
         text = compute.utf8_trim_whitespace(to_text(column))
         missing = pyarrow.array([*MISSING_TEXTS, *self.missing])
         text = compute.if_else(compute.is_in(text, value_set=missing), _no_text(), text)
@@ -134,7 +136,7 @@ class Notation:
         return values, compute.and_(compute.is_valid(text), compute.is_null(values))
 
     def _read_numbers(self, text: pyarrow.Array) -> pyarrow.Array:
-        # Accountants write minus as brackets. Most columns have none, and a search for
+        # Accountants write (5) for −5. Most columns have no bracket, and a search for
         # one character is far quicker than the regular expression.
         if _any_holds(text, "("):
             text = compute.replace_substring_regex(text, r"^\(([^()]+)\)$", r"-\1")
@@ -177,8 +179,8 @@ def number_pattern(decimal: str, unit: str = f"[{UNITS}]") -> str:
 
 
 def read_dates(text: pyarrow.Array, order: str = "") -> pyarrow.Array:
-    """Return texts as dates and times, null if they are none."""
-    # in a panel many rows have the same day, which is read once
+    """Return texts as dates and times; a text that is no date becomes null."""
+    # many rows may have the same day, which is read once
     encoded = text.dictionary_encode()
     values = _read_different_dates(encoded.dictionary, order)
     return values.take(encoded.indices)
@@ -193,7 +195,7 @@ def _read_different_dates(text: pyarrow.Array, order: str) -> pyarrow.Array:
     iso = compute.if_else(
         _is_on(days, compute.utf8_slice_codeunits(iso, 8, 10)), iso, none
     )
-    # Arrow takes microseconds, and either zones or none
+    # Arrow reads up to six decimals of a second, and texts with and without zones apart
     iso = compute.replace_substring_regex(iso, r"(\.\d{6})\d+", r"\1")
     has_zone = compute.match_substring_regex(iso, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
     zoned = compute.if_else(has_zone, iso, none)
@@ -214,11 +216,11 @@ def _read_different_dates(text: pyarrow.Array, order: str) -> pyarrow.Array:
 
 
 def _read_form(text: pyarrow.Array, form: str) -> pyarrow.Array:
-    """Return the dates of one form, perhaps with a time behind them."""
+    """Return the dates of one form, with or without a time after them."""
     year = r"\d{4}" if "%Y" in form else r"\d\d"
     # how many parts of a date, such as its month, stand before its day
     day_position = len(re.split("[/.]", form.partition("%d")[0])) - 1
-    # strptime takes shorter years, but 1.2.3 is no day of the year 3
+    # strptime would read 1.2.3 as a day of the year 3, so years must have all digits
     text = _matching(text, rf"^(?:[^/.]+[/.])*{year}(?:[/.]|$)")
     parts = []
     for time in ("", *_TIMES):
@@ -251,8 +253,8 @@ def with_notations(
 ) -> RawTable:
     """Return a table whose columns of text with a notation become numbers or dates.
 
-    Its batches raise DataError, with row and column, if a text does not fit. Columns of
-    a new dataset may still be left out, which the message says.
+    Its batches raise DataError, with row and column, if a text does not fit. `is_new`:
+    whether it is read for a new dataset, so the error may advise to leave out columns.
     """
     applied = {}
     schema_types = {}
@@ -272,7 +274,7 @@ def with_notations(
             columns = {name: batch.column(name) for name in types}
             for name in texts:
                 if types[name] == pyarrow.string():
-                    continue  # the caller wants the texts, of an id for example
+                    continue  # the caller wants the texts, for example of an id
 
                 notation = applied[name]
                 values, misfits = notation.read(columns[name])

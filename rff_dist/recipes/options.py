@@ -1,6 +1,6 @@
 """How columns of a table become numbers: options of jobs that take tables.
 
-Light, since the command line imports it.
+The command line imports this file, so it imports nothing that takes long.
 """
 
 from typing import ClassVar, Literal

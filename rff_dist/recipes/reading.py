@@ -1,6 +1,6 @@
 """How CSV files are read: options of jobs that take tables.
 
-Light, since the command line imports it.
+The command line imports this file, so it imports nothing that takes long.
 """
 
 import codecs
@@ -12,7 +12,7 @@ from rff_dist.errors import InvalidParameterError
 
 @fields.group
 class CsvOptions:
-    """How CSV files are written; what is not given is found out from each file.
+    """How CSV files are written; what is not given is detected in each file.
 
     Raises InvalidParameterError if the delimiter or the encoding is not valid.
     """

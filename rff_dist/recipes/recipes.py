@@ -1,8 +1,9 @@
 """Recipes: how the columns of a table become X, stored as JSON.
 
-A recipe is learned from the rows of a dataset (`rff_dist.recipes.learn`), and
-stored with it and with models that are trained on it, so that later rows are encoded in
-the same way. Without it, a column of the same name could mean other numbers.
+A recipe has an encoder for each column of the table. It is learned from the rows of a
+dataset (`rff_dist.recipes.learn`), and stored with the dataset and with models that are
+trained on it, so later rows are encoded in the same way. Without it, a column of the
+same name could hold other numbers.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Recipe:
 
     #: the encoder of each column, in the order of X; or one transformer for all
     columns: Sequence[Encoder]
-    #: why columns are not used, by their names
+    #: by column: why it is not used
     left_out: Mapping[str, str] = field(default_factory=dict)
     #: the column of ids
     id: str | None = None
-    #: how CSV files are read, as far as that was given
+    #: how CSV files are read: what the user gave, else None
     reading: CsvOptions = field(default_factory=CsvOptions)
     #: what was unusual about each file
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -137,18 +138,19 @@ class Recipe:
         )
 
     def are_encoded(self, names: Sequence[str] | None) -> bool:
-        """Return whether names are those of the encoded columns, and not also those of
-        the table's.
+        """Return whether columns of these names are surely encoded: they are the names
+        of X's columns, and not all the table's columns are among these.
         """
         if names is None or list(names) != self.names:
             return False
         return not set(self.inputs) <= set(self.names)
 
     def read(self, table: RawTable) -> RawTable:
-        """Return a table whose texts are read as those that the recipe came from.
+        """Return a table whose texts are read as in the table that the recipe was
+        learned from.
 
-        Inputs that were numbers or dates by type may be plain numbers or dates in text
-        here.
+        An input that was a number or date by its type there may be text here, which is
+        then read as plain numbers or dates.
         """
         table = with_lists(table)
         notations = {}
@@ -181,8 +183,8 @@ class Recipe:
             kind = kind_of(stored_type)
             if wanted_kind is None:
                 wanted_kind = kind or "number"
-            # Text may look like numbers in this table, and an empty column counts as
-            # one of numbers.
+            # What was text may look like numbers in this table; an empty column fits
+            # any kind.
             may_be_read = (
                 kind == wanted_kind
                 or wanted_kind == "text"
@@ -218,14 +220,16 @@ class Recipe:
         return replace(self, columns=columns)
 
     def without_levels(self, codes: Mapping[int, Iterable[int]]) -> Recipe:
-        """Return a recipe without the texts of some levels, by the columns of X."""
+        """Return a recipe without the texts of some levels; `codes` are the levels'
+        codes, by columns of X.
+        """
         columns = list(self.columns)
         for i, column, category in self._categories():
             columns[i] = category.without(codes.get(column, ()))
         return replace(self, columns=columns)
 
     def with_levels_of(self, batch: pyarrow.RecordBatch) -> Recipe:
-        """Return a recipe that also knows the texts of these rows, after its own."""
+        """Return a recipe that also knows the levels of these rows, after its own."""
         columns = list(self.columns)
         for i, _, category in self._categories():
             new = unknown_levels(batch.column(category.column), category.levels)
@@ -268,7 +272,7 @@ class Recipe:
     def from_dict(cls, values: Facts) -> Recipe:
         """Return the recipe that `to_dict` wrote.
 
-        Raises VersionError if a release wrote it whose recipes are others.
+        Raises VersionError if a release with another format wrote it.
         """
         if values.get("format") != _FORMAT:
             raise VersionError(
@@ -293,8 +297,8 @@ class Recipe:
     @property
     def encoding(self) -> list[Summary]:
         """What is done to the columns, as JSON values."""
-        # notes, notations and counts say how a table was read and what it held, not
-        # what X is made of
+        # without notes, notations and counts: they tell how a table was read and what
+        # it held, and change no number of X
         columns = [{**part, "n_missing": 0} for part in self.to_dict()["columns"]]
         for column in columns:
             if column["kind"] == Category.kind:  # later rows add levels to the list

@@ -1,7 +1,8 @@
 """What all tables share: batches of Arrow columns, kinds of types, arrays from columns.
 
 A reader of any format returns a `RawTable`: its schema, and a function that yields
-batches of the wanted columns, so that no table must fit into memory.
+batches of the wanted columns, so no table needs to fit into memory. Columns are of
+three kinds: numbers, text and dates.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ MISSING_TEXTS = [
 
 _MISSING = frozenset(MISSING_TEXTS)
 
-#: The type to read each column by, and rows as they are read.
+#: the type to read each column by, by the column's name
 type Types = Mapping[str, pyarrow.DataType]
+#: rows as they are read
 type Batches = Iterator[pyarrow.RecordBatch]
 
 
@@ -61,11 +63,11 @@ class RawTable:
     """Columns of numbers, text and dates, read batch by batch."""
 
     name: str
-    #: of text files and queries, by their first rows
+    #: types of the columns; for text files and queries guessed from their first rows
     schema: pyarrow.Schema
-    #: from the types of the wanted columns to batches that hold them
+    #: reads the wanted columns, by their types, from the first row on
     batches: Callable[[Types], Batches]
-    #: if it is known
+    #: number of rows; None if unknown
     n_samples: int | None
     #: what is unusual about how it is read
     notes: Sequence[str] = ()
@@ -73,7 +75,8 @@ class RawTable:
     is_read_once: bool = False
     #: whether types are guesses by the first texts of each column
     is_text_file: bool = False
-    #: the decimal point of a text file's numbers that could have either
+    #: the decimal mark of a text file, "." or ",", for numbers such as 1.234 that could
+    #: be read with either
     decimal: str | None = None
 
     def first_rows(self, wanted_types: Types) -> pyarrow.RecordBatch | None:
@@ -87,7 +90,7 @@ class RawTable:
 # -- what columns hold
 
 
-@cache  # a table of 5,000 columns asks 35,000 times
+@cache  # called 35,000 times for a table of 5,000 columns
 def kind_of(type_: pyarrow.DataType) -> str | None:
     """Return the kind of an Arrow type: "number", "text", "date", or None for others.
 
@@ -141,7 +144,7 @@ def number_dtype(type_: pyarrow.DataType) -> AnyDType:
 
 def to_numbers(column: pyarrow.Array) -> np.ndarray:
     """Return a column of numbers as float64, missing values as NaN; see `kind_of`."""
-    # most columns: tables of thousands feel each step
+    # a short cut for most columns, which tables of thousands of columns need
     if column.type == pyarrow.float64():
         return _floats(column)
     scale = 1.0
@@ -158,12 +161,13 @@ def to_numbers(column: pyarrow.Array) -> np.ndarray:
     return values / scale if scale != 1.0 else values
 
 
-# While predicting, avoid Arrow's `to_numpy` and `array`: they import pandas, which
-# takes 0.3 s of the second in which `rff-dist predict` predicts a row.
-
-
 def _floats(column: pyarrow.Array) -> np.ndarray:
-    """Return a column of float64 as an array, missing values as NaN."""
+    """Return a column of float64 as an array, missing values as NaN.
+
+    This and `to_column` run for every prediction. They avoid Arrow's `to_numpy` and
+    `array` for numbers, which import pandas: that takes 0.3 s of the second in which
+    `rff-dist predict` predicts a row.
+    """
     values = np.frombuffer(
         column.buffers()[1], np.float64, len(column), 8 * column.offset
     )
@@ -173,9 +177,9 @@ def _floats(column: pyarrow.Array) -> np.ndarray:
 
 
 def column_of(values: Sequence[Any]) -> pyarrow.Array:
-    """Return Python's values as a column of one type, which is text if they differ.
+    """Return Python's values as a column of one type; of text if their types differ.
 
-    Text that stands for a missing value is missing among values that are not text.
+    Among values that are not text, a text such as "NA" is a missing value.
     """
     kinds = {type(value) for value in values if not _is_missing(value)}
     if kinds <= {str}:
@@ -227,7 +231,7 @@ def with_lists(table: RawTable) -> RawTable:
         if len(lengths):
             widths[name] = lengths[0].as_py()
     fields = {}
-    # the list of each new column, and its place there
+    # for each new column, the name of its list and its place in the list
     places: dict[str, tuple[str, int]] = {}
     for column in table.schema:
         if column.name not in widths:
@@ -286,7 +290,7 @@ def _check_lengths(
 
 def to_column(values: np.ndarray) -> pyarrow.Array:
     """Return a 1-D array of numbers or text as a column."""
-    # text, and booleans, which Arrow packs into bits
+    # text, and booleans, whose memory Arrow cannot use: it packs them into bits
     if values.dtype.kind not in "iuf":
         return pyarrow.array(
             values.astype(object) if values.dtype.kind in "UT" else values
@@ -300,14 +304,16 @@ def to_column(values: np.ndarray) -> pyarrow.Array:
 
 def to_text(column: pyarrow.Array) -> pyarrow.Array:
     """Return a column as text; empty text becomes missing."""
-    text = _written(column)
+    text = _as_file_text(column)
     return compute.if_else(
         compute.equal(text, ""), pyarrow.scalar(None, pyarrow.string()), text
     )
 
 
-def _written(column: pyarrow.Array) -> pyarrow.Array:
-    """Return values as files write them: Arrow writes 1e15 as "1e+15", NaN as "nan"."""
+def _as_file_text(column: pyarrow.Array) -> pyarrow.Array:
+    """Return values as text, as files write them: whole floats without an exponent or
+    decimals, NaN as missing. Arrow would write "1e+15" and "nan".
+    """
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
     text = column.cast(pyarrow.string(), safe=False)
@@ -330,7 +336,7 @@ def to_labels(column: pyarrow.Array) -> np.ndarray:
 
 
 @contextmanager
-def opening(path: Path, kind: str, *others: type[Exception]) -> Iterator[None]:
+def opening(path: Path, file_format: str, *others: type[Exception]) -> Iterator[None]:
     """Turn errors of Arrow, of the disk and `others` into a StorageError."""
     try:
         yield
@@ -342,15 +348,21 @@ def opening(path: Path, kind: str, *others: type[Exception]) -> Iterator[None]:
             if path.is_file() and not path.stat().st_size
             else locations.explain(error)
         )
-        raise StorageError(f"{path} cannot be read as {kind}: {why}") from error
+        raise StorageError(f"{path} cannot be read as {file_format}: {why}") from error
 
 
 @contextmanager
 def expecting_types(path: Path) -> Iterator[None]:
-    """Raise DataError if later rows of a text file have other types than the first."""
+    """Raise DataError if later rows of a text file have other types than the first
+    rows; StorageError if they cannot be read.
+    """
     try:
         yield
-    except (pyarrow.ArrowException, OSError, UnicodeError) as error:
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be read to its end: {locations.explain(error)}"
+        ) from error
+    except (pyarrow.ArrowException, UnicodeError) as error:
         raise DataError(
             f"{path.name}: {locations.explain(error)}; expected one type of value in"
             " each column, as in the first rows. Correct the value, or leave the"
@@ -361,7 +373,8 @@ def expecting_types(path: Path) -> Iterator[None]:
 def types_to_read(wanted_types: Types, schema: pyarrow.Schema) -> Types:
     """Return the types to read by, for readers that cannot turn numbers into text.
 
-    They read such columns as numbers, and `cast_columns` makes texts of these.
+    Numbers that are wanted as text are read as numbers; `cast_columns` then makes texts
+    of them.
     """
     read_types = {}
     for name, wanted_type in wanted_types.items():
@@ -384,7 +397,7 @@ def cast_columns(
         column = batch.column(name)
         try:
             if type_ == pyarrow.string():
-                columns[name] = _written(column)
+                columns[name] = _as_file_text(column)
             elif column.type == type_:
                 columns[name] = column
             else:
@@ -408,7 +421,7 @@ def repeated(names: Sequence[str]) -> list[str]:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """Return names that are all different: those that come again get a number.
+    """Return names that are all different: a repeated name gets a number.
 
     >>> numbered(["a", "", "a", "", "a.2"])
     ['a', '', 'a.3', '.2', 'a.2']

@@ -1,7 +1,9 @@
 """Fitted transformers of scikit-learn → a part of a recipe, stored without pickle.
 
-skops writes and reads them as JSON and arrays in a zip file, without pickle. Types that
-skops does not trust are refused by name before any object is made.
+In goes a fitted transformer, or a file of skops; out comes a `Transformer`, which takes
+the place of a recipe's encoders. The package skops writes and reads transformers as
+JSON and arrays in a zip file. Types that skops does not trust are refused by name
+before any object is made.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from rff_dist.typing import FloatArray, frozen
 if TYPE_CHECKING:
     import pyarrow
 
-#: Types that imputers, splines and selections need, and skops does not trust; none runs
-#: code it is given.
+#: Types that imputers, splines and selections need. skops does not trust them, but none
+#: of them runs code that a file contains.
 _TRUSTED = [
     "numpy.dtype",
     "builtins.object",
@@ -46,8 +48,8 @@ _TRUSTED = [
     "sklearn.feature_selection._mutual_info.mutual_info_classif",
     "sklearn.feature_selection._mutual_info.mutual_info_regression",
 ]
-#: Limits of a file's size, and of the size that it unpacks to, which in a crafted file
-#: could be anything.
+#: Limits of a file's size, and of its unpacked size: a crafted file of a few bytes
+#: could fill the memory.
 MAX_BYTES = 2**23
 _MAX_UNPACKED = 2**28
 _log = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class Transformer:
 
     #: the table's columns, in the transformer's order
     inputs: Sequence[str]
-    #: of the columns that it makes
+    #: names of the columns that it makes
     names: Sequence[str]
     #: inputs that are read as text, since their categories are text
     texts: Sequence[str]
@@ -123,7 +125,8 @@ class Transformer:
 def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
     """Return a fitted transformer as a part of a recipe.
 
-    If the number of its columns is known, they may have no names. Raises
+    `n_names`: the number of columns that it makes; if it is given, the transformer need
+    not name them. Raises
     InvalidParameterError if it is not fitted, cannot be written, is too large, or does
     not name its columns; UnsafeModelError if it holds types that skops does not trust;
     MissingDependencyError if skops is not installed.
@@ -188,7 +191,7 @@ def _name(step: Any) -> str:
 
 def _used(step: Any, inputs: Sequence[str]) -> list[str]:
     """Return the columns that a transformer uses; a ColumnTransformer may drop some."""
-    # later steps see what the first one makes
+    # only the first step of a pipeline gets the table's columns
     for _, first in getattr(step, "steps", ())[:1]:
         return _used(first, inputs)
     used: set[str] = set()
@@ -200,14 +203,16 @@ def _used(step: Any, inputs: Sequence[str]) -> list[str]:
 
 
 def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
-    """Return the inputs whose categories are text, in a transformer or its parts."""
-    # read as numbers, codes such as 01067 would lose their zeros
+    """Return the inputs whose categories are text, in a transformer or its parts.
+
+    They must be read as text: as numbers, codes such as 01067 would lose their zeros.
+    """
     inputs = list(getattr(step, "feature_names_in_", inputs))
     categories = getattr(step, "categories_", ())
     texts = {
         name
-        # only if there is one list of categories for each input are the two in the same
-        # order
+        # lists of categories and inputs are in the same order only if there is a list
+        # for each input
         for name, levels in zip(inputs, categories, strict=False)
         if len(categories) == len(inputs)
         and any(isinstance(level, str) for level in levels)

@@ -169,7 +169,7 @@ def _locate(
     is_there = rows >= 0
     differs = is_there != (changes.before > 0)
     if may_lack_rows:
-        # the dataset lacks rows that the table had, so only a row that it has can differ
+        # the dataset may lack rows of the table, so only rows that it has are compared
         differs &= is_there
     if differs.any():
         i = int(np.argmax(differs))

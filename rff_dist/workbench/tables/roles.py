@@ -194,7 +194,9 @@ def plan_columns(
     kinds = {name: kind_of(schema.field(name).type) for name in roles.targets}
     has_labels = "text" in kinds.values()
     # None: read as they are
-    kind_to_read = dict.fromkeys(roles.targets, None if has_labels else "number")
+    kind_to_read: dict[str, str | None] = dict.fromkeys(
+        roles.targets, None if has_labels else "number"
+    )
     if roles.weight is not None:
         kind_to_read[roles.weight] = "number"
     for name in (roles.groups, roles.id):
