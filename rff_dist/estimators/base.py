@@ -299,13 +299,12 @@ class FeatureEstimator(RowsEstimator):
         """Check the parameters of features, and return them as library options."""
         standardizing.check_standardize(self.standardize)
         kernel = self.kernel
-        length_scale = self.length_scale
-        # the fit compares several kernels for "auto"
+        # "auto" is no kernel: the fit compares several
         if not isinstance(kernel, str) or kernel != "auto":
-            kernel, length_scale = parameter_checks.choose_kernel(kernel, length_scale)
+            kernel = parameter_checks.choose_kernel(kernel, self.length_scale)
         return {
             "kernel": kernel,
-            "length_scale": length_scale,
+            "length_scale": self.length_scale,
             "n_components": n_components,
             "map": parameter_checks.map_for(n_components),
             **values_of(self, "features", "design", "precision", "standardize"),

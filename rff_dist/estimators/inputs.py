@@ -2,8 +2,9 @@
 
 X may be an array, a frame, a sparse matrix, a Dask or Zarr array, a grid of xarray, a
 dataset, or the path or URL of one. Rows in memory go through scikit-learn's own checks;
-for all others the dataset's blocks are checked as they are read. Tables that need a
-recipe are turned into inputs by it first: a fit learns it, later rows take the model's.
+other rows are checked block by block, as they are read. A frame with text, categories
+or dates first becomes numbers by a recipe: a fit learns it, and later rows are encoded
+by the model's.
 """
 
 import contextlib
@@ -36,13 +37,14 @@ from rff_dist.typing import AnyArray, Facts
 
 def is_dask(value: object) -> bool:
     """Return whether `value` is a Dask collection."""
-    # what Dask itself asks, without importing it; xarray's objects always have it
+    # Dask's own test, without an import; xarray's objects have the attribute too
     return hasattr(value, "__dask_graph__") and not xarrays.is_xarray(value)
 
 
 def is_in_memory(X: object) -> bool:
-    """Return whether X is an array, frame, sparse matrix or list of Python's memory."""
-    return not (is_stored(X) or xarrays.is_xarray(X) or is_dask(X) or _is_zarr(X))
+    """Return whether X is an array, frame, sparse matrix or list in memory."""
+    is_lazy = xarrays.is_xarray(X) or is_dask(X) or _is_zarr(X)
+    return not (is_lazy or is_dataset_or_url(X))
 
 
 def _is_zarr(value: object) -> bool:
@@ -50,7 +52,7 @@ def _is_zarr(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "zarr"
 
 
-def is_stored(X: object) -> bool:
+def is_dataset_or_url(X: object) -> bool:
     """Return whether X is a dataset, or a path or URL of one."""
     return isinstance(X, str | os.PathLike | Dataset)
 
@@ -65,11 +67,12 @@ def as_dataset(
     supervised: bool = True,
     adds_levels: bool = False,
 ) -> Dataset:
-    """Return the user's rows as a dataset, and set or compare the estimator's columns.
+    """Return the user's rows as a dataset.
 
-    `reset` is True in a first fit, `adds_levels` where rows are added to it: levels
-    that are new then join the lists. A dataset has its own y and weights, so these must
-    be left out; DataError if they are given twice or not at all, or do not fit.
+    In a first fit, if `reset` is True, the estimator's columns are set; otherwise rows
+    are compared with them. `adds_levels` is True if rows are added to a fit: new levels
+    then join the recipe's lists. A dataset has its own y and weights, so these must be
+    left out. Raises DataError if they are given twice or not at all, or do not fit.
     """
     X = frames.as_table(X)
     encoded = encoded_rows(estimator, X, reset=reset, adds_levels=adds_levels)
@@ -90,7 +93,7 @@ def as_dataset(
         categories.refuse_categories(estimator, X)
     else:
         X = _encode_lazily(estimator, X)
-    if is_stored(X):
+    if is_dataset_or_url(X):
         if y is not None or sample_weight is not None:
             raise DataError(
                 "`y` and `sample_weight` belong to the dataset: leave them out, or pass"
@@ -128,7 +131,9 @@ def _open_stored(X: Any, *, supervised: bool) -> Dataset:
 
 
 def facts_of(estimator: BaseEstimator) -> Facts:
-    """Return the card of an estimator's model; of those without one only the recipe."""
+    """Return the card of an estimator's model: facts by name. An estimator without a
+    model has only the recipe.
+    """
     card: Facts | None = getattr(vars(estimator).get("_fitted"), "card", None)
     if card is None:
         return {recipes.RECIPE: getattr(estimator, "_recipe", None)}
@@ -138,11 +143,11 @@ def facts_of(estimator: BaseEstimator) -> Facts:
 def encoded_rows(
     estimator: BaseEstimator, X: Any, *, reset: bool, adds_levels: bool = False
 ) -> memory.ArrayDataset | None:
-    """Return what a recipe makes of rows in memory; None if they are taken as they are.
+    """Return rows in memory as a recipe encodes them; None if they need no recipe.
 
     A fit learns the recipe, if X has columns of text, categories or dates; later rows
-    are encoded by the model's. It comes before scikit-learn's checks, which refuse the
-    text that a recipe encodes.
+    are encoded by the model's recipe. This comes before scikit-learn's checks, which
+    refuse text.
     """
     if not is_in_memory(X):
         return None
@@ -165,14 +170,14 @@ def encoded_rows(
 
 
 def _encode_lazily(estimator: BaseEstimator, X: Any) -> Any:
-    """Return what a model's recipe makes of a Dask collection, lazily; others as is.
+    """Return a Dask collection as a model's recipe encodes it, lazily.
 
     Frames are encoded by the names of their columns; a pipeline's transformer takes
-    arrays too. Stored rows and grids are not encoded: `_check_columns` refuses those
-    that need it.
+    arrays too. Stored rows and grids are returned as they are: `_check_columns` refuses
+    those that need encoding.
     """
     recipe = recipes.recipe_of(facts_of(estimator))
-    if recipe is None or is_stored(X) or xarrays.is_xarray(X):
+    if recipe is None or is_dataset_or_url(X) or xarrays.is_xarray(X):
         if recipe is not None and isinstance(X, Dataset):
             model_rows.check_encoding(X, recipe)
         return X
@@ -198,7 +203,8 @@ def _are_encoded(X: Any, names: list[str] | None, recipe: recipes.Recipe) -> boo
     if recipe.transformer is None:
         if recipe.is_plain:
             return True
-        # only the number of columns can tell, and codes of levels would be guesses
+        # Without names only the number of columns can tell. With levels it is not
+        # enough: their codes would be guesses.
         n_columns = X.shape[1] if getattr(X, "ndim", 1) == 2 else None
         is_as_wide_as_table = n_columns == len(recipe.inputs)
         is_as_wide_as_inputs = n_columns == len(recipe.names)
@@ -241,7 +247,7 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
 def completed(
     rows: memory.ArrayDataset, y: Any, sample_weight: Any
 ) -> memory.ArrayDataset:
-    """Return encoded rows with their targets and weights."""
+    """Return encoded rows with targets and weights; checks the weights."""
     if sample_weight is not None:
         sample_weight = validated_weights(sample_weight, rows.X)
     return replace(rows, y=y, sample_weight=sample_weight)
@@ -260,10 +266,10 @@ def memory_dataset(X: Any, y: Any, sample_weight: Any) -> Dataset:
 def suitable_engine(
     engine: protocol.Engine | None, dataset: Dataset | None
 ) -> Iterator[protocol.Engine]:
-    """Yield the user's engine, else the current Dask client's, else a serial one.
+    """Yield the user's engine, else one on the current Dask client, else a serial one.
 
-    The client is used for data out of memory only, and not in a task of Dask. An engine
-    that is made here is closed afterwards; a client stays open.
+    The client is used only for data that workers can open, and not within a task of
+    Dask. An engine that is made here is closed afterwards; a client stays open.
     """
     if engine is not None:
         if not isinstance(engine, protocol.Engine):
@@ -287,8 +293,7 @@ def suitable_engine(
 def _current_dask_client(dataset: Dataset) -> Any:
     """Return the client that holds parts of the data, else the current one, if any."""
     distributed = sys.modules.get("distributed")
-    # a task that waited for a pass on its own cluster would keep the place of the
-    # pass's tasks
+    # a task that waits for a pass on its own cluster would block the pass's tasks
     if distributed is None or dask_collections.is_task():
         return None
     if dataset.client is not None:
@@ -300,7 +305,9 @@ def _current_dask_client(dataset: Dataset) -> Any:
 
 
 def on_grid(X: Any, dataset: Dataset, values: Any, name: str) -> Any:
-    """Return a result of each row as it is, or on the grid of an X of xarray."""
+    """Return values of all rows: on the grid of X if that is xarray's, else as they
+    are.
+    """
     if not xarrays.is_xarray(X):
         return values
     assert isinstance(dataset, grids.GridDataset)

@@ -1,7 +1,7 @@
 """Kernel k-means with the exact kernel, for few rows.
 
-Rows go in; a label of each row comes out, in scikit-learn's form. The iterations are
-`kmeans/exact.py`; here inputs are checked, weighted and sorted.
+Rows go in; a label for each row comes out, in scikit-learn's form. The iterations are
+in `kmeans/exact.py`; here inputs are checked, weighted and sorted.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,8 @@ from rff_dist.text import human_bytes, number
 from rff_dist.typing import FloatArray
 
 N_INIT = 10
-# kernel values that are computed at once: memory is checked for one Gram matrix only
+# Kernel values that are computed at once. Strips are small, since memory is checked for
+# one Gram matrix only.
 _STRIP_BYTES = 2**22
 
 
@@ -181,6 +182,7 @@ class KernelKMeans(
         return self
 
     def _choices(self) -> dict[str, str]:
+        """Return what `verbose=1` shows at the end of a fit, by name."""
         return {
             **panel.kernel_facts(self.kernel_, self._names),
             "inertia": number(self.inertia_),
@@ -201,7 +203,7 @@ class KernelKMeans(
         Sets what later rows need too: the kernel, the standardizer and the recipe.
         """
         feature_options.check_without_targets(self.length_scale)
-        kernel, length_scale = choose_kernel(self.kernel, self.length_scale)
+        kernel = choose_kernel(self.kernel, self.length_scale)
         dataset = as_dataset(
             self, X, None, sample_weight, reset=True, supervised=False
         ).without_targets()
@@ -210,7 +212,7 @@ class KernelKMeans(
         self._standardizer = prepared.standardizer
         kernel.check_columns(dataset.n_features)
         self.kernel_ = for_dataset.resolve_kernel(
-            prepared.inputs(seed), kernel, length_scale
+            prepared.inputs(seed), kernel, self.length_scale
         )
         self._recipe = dataset.attributes.get(RECIPE)
         return _read(dataset, self._standardizer)
@@ -300,6 +302,7 @@ class KernelKMeans(
         """
         check_is_fitted(self)
         inputs = self._new_rows(X)
+        # ‖φ(x) − c‖² is the score plus k(x, x)
         squared = [
             self._kept.scores(values)
             + self.kernel_.diagonal(inputs[strip])[:, np.newaxis]
@@ -313,7 +316,7 @@ class KernelKMeans(
 
 
 def n_starts_of(n_init: Any, *, auto: int) -> Any:
-    """Return the given number of starts; `auto` if that is "auto"."""
+    """Return the number of starts: `n_init`, or `auto` if that is "auto"."""
     if not isinstance(n_init, str):
         return n_init
     if n_init != "auto":
@@ -346,5 +349,6 @@ def _read(
     inputs = (
         np.asarray(rows.X, np.float64) if standardizer is None else standardizer(rows.X)
     )
+    # only X: `prepare` checks the weights of a fit, and `predict` uses no weights
     blocks.check_finite(replace(rows, y=None, sample_weight=None), inputs)
     return inputs, rows.weights

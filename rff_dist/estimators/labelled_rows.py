@@ -34,11 +34,12 @@ def as_labelled(
     """Return a classifier's rows without targets, and the label of each row.
 
     Labels are integers, booleans, text or whole floats. For a dataset, path or URL, `y`
-    is the name of an array in its group, by default "y". `reset` is True in a first
-    fit; `adds_levels` if new levels of categories may join the recipe's lists. Raises
-    DataError if a label is missing, a fraction or of another type.
+    is the name of an array in its group, or holds the labels themselves. By default the
+    labels are the dataset's own targets, else the array "y" of its group. `reset` is
+    True in a first fit; `adds_levels` if new levels of categories may join the recipe's
+    lists. Raises DataError if a label is missing, a fraction or of another type.
     """
-    if y is None and not inputs.is_stored(X):
+    if y is None and not inputs.is_dataset_or_url(X):
         raise DataError(
             f"{type(estimator).__name__} requires y to be passed, but the target y is"
             " None"
@@ -50,14 +51,16 @@ def as_labelled(
     if xarrays.is_xarray(X):
         expected = () if reset else getattr(estimator, "feature_names_in_", ())
         grid = xarrays.open_xarray(X, y, sample_weight, expected=expected)
-        # now a dataset, with labels and weights of its own
+        # the grid is a dataset, which has its own labels and weights
         return as_labelled(estimator, grid, reset=reset)
 
     dataset = inputs.as_dataset(
         estimator, X, None, sample_weight, reset=reset, supervised=False
     )
-    # Dask's collections and open arrays are not stored
-    labels = _labels_of(estimator, dataset, y) if inputs.is_stored(X) else as_column(y)
+    # Dask's collections and open arrays have no labels of their own
+    labels = as_column(y)
+    if inputs.is_dataset_or_url(X):
+        labels = _labels_of(estimator, dataset, y)
     array_checks.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
     return dataset.without_targets(), labels
 

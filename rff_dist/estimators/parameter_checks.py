@@ -21,15 +21,13 @@ def check_flag(value: object, name: str) -> bool:
     return bool(value)
 
 
-def choose_kernel(
-    kernel: str | base.Kernel, length_scale: Any
-) -> tuple[base.Kernel, str | base.LengthScale]:
-    """Return the kernel as an object, and the length scale as it is, to draw with.
+def choose_kernel(kernel: str | base.Kernel, length_scale: Any) -> base.Kernel:
+    """Return the kernel as an object, checked together with the length scale.
 
     "evidence" and "median" replace the length scale of a kernel object. Raises
-    InvalidParameterError for numbers if the object has a length scale, for None and
-    for a kernel that the length scale does not suit. Unknown texts pass: those that
-    take the texts, `for_dataset.resolve_kernel` or the options of a fit, refuse them.
+    InvalidParameterError if the length scale is None; if it is a number and the object
+    has its own; or if it does not suit the kernel. An unknown text passes: what takes
+    the text, `for_dataset.resolve_kernel` or the options of a fit, refuses it.
     """
     kernel_object = find_kernel(kernel)
     if length_scale is None:
@@ -50,13 +48,17 @@ def choose_kernel(
         )
     else:
         stationary.with_length_scale(kernel_object, length_scale)  # checks the numbers
-    return kernel_object, length_scale
+    return kernel_object
 
 
 def map_for(n_components: Any) -> str:
-    """Return "pairs", or "phases" if some number of components is odd."""
-    if isinstance(n_components, str):
-        return "pairs"  # which have less variance than phases
-    # all widths are prefixes of one draw, so one odd number makes all of them phases
+    """Return which map of Fourier features has these numbers of components.
+
+    "pairs": cosine and sine of each frequency, so an even number; "phases": a cosine
+    with a random phase for each frequency, with more variance.
+    """
+    if isinstance(n_components, str):  # "auto" chooses an even number
+        return "pairs"
+    # smaller numbers take the first components of one draw, which has one map
     is_odd = any(width % 2 for width in np.atleast_1d(n_components))
     return "phases" if is_odd else "pairs"

@@ -387,15 +387,13 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
                 " takes none; give it the kernel that"
                 " rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
             )
-        kernel, length_scale = parameter_checks.choose_kernel(
-            self.kernel, self.length_scale
-        )
+        kernel = parameter_checks.choose_kernel(self.kernel, self.length_scale)
         # "phases" allows any number; `map_for` takes pairs if it is even
         feature_options.check_n_components(self.n_components, "phases")
         dataset = inputs.as_dataset(self, X, reset=True, supervised=False)
         options = feature_options.KernelFeatures(
             kernel=kernel,
-            length_scale=length_scale,
+            length_scale=self.length_scale,
             map=parameter_checks.map_for(self.n_components),
             **values_of(self, "n_components", "features", "design", "precision"),
         )

@@ -124,10 +124,10 @@ def tune_length_scales(
             dataset, standardize=standardize, engine=serial.SerialEngine()
         ).standardizer
     seed = draw.seed_from_random_state(random_state)
-    repeated = sample_weight_kind == "frequency"
+    has_frequencies = sample_weight_kind == "frequency"
     levels = recipes.levels_of(dataset.attributes)
     rows = for_dataset.Inputs(
-        dataset, standardizer, seed, frequency_weights=repeated, levels=levels
+        dataset, standardizer, seed, frequency_weights=has_frequencies, levels=levels
     )
     search = EvidenceSearch(per_feature, n_samples, n_components, n_starts)
     return for_dataset.tune(rows, kernel_object, search)
@@ -225,6 +225,8 @@ def tune_kernels(
         If values are not finite or shapes do not fit.
     PlanError
         If a single candidate needs more memory than there is.
+    TypeError
+        If a keyword is none of `RidgeParameters`.
 
     Examples
     --------
@@ -253,17 +255,17 @@ def tune_kernels(
     options = estimator._options()
     dataset = inputs.as_dataset(estimator, X, y, sample_weight, reset=True)
     folds, dataset = splits.as_folds(options, cv, dataset, y, groups)
-    with estimator._engine_of_fit(dataset, clock.Clock()) as passing:
+    with estimator._engine_of_fit(dataset, clock.Clock()) as engine:
         search = fit.fit(
-            dataset, replace(options, cv=folds), candidates=candidates, engine=passing
+            dataset, replace(options, cv=folds), candidates=candidates, engine=engine
         )
     search = replace(search, model=estimator._with_names(search.model))
     kernel = kinds.kernel_of(search.model.feature_map)
     assert kernel is not None  # the map was drawn just now
     estimator.set_params(kernel=kernel, n_components=search.best["n_components"])
     if isinstance(search.best["alpha"], list):
-        # a list of alphas would mean candidates, so those of several targets are chosen
-        # again by the same folds
+        # `alpha` cannot hold one value per target: a list means values to choose from.
+        # So the estimator keeps the search and the folds, and a clone chooses again.
         estimator.set_params(alpha=shared["alpha"], cv=cv)
     else:
         estimator.set_params(alpha=search.best["alpha"])
