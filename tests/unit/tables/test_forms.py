@@ -152,3 +152,13 @@ def test_others_are_refused_by_a_message_that_does_not_grow(tmp_path, name):
     with refuses(error, *named) as caught:
         ingest(tmp_path / name, "d", target="y")
     assert len(str(caught.value)) < 1000
+
+
+def test_a_file_that_breaks_off_is_no_value_of_another_type(tmp_path):
+    # longer than the 4 MiB that decide the types, so that only a pass finds its end
+    row = json.dumps({"x": 1.5, "y": 2.5, "note": "n" * 2000})
+    content = gzip.compress("\n".join([row] * 4000).encode())
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(content[:-20])
+    with refuses(StorageError, "t.jsonl.gz"):
+        ingest(path, "d", target="y")
