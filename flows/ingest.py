@@ -1,7 +1,7 @@
 """Append the rows of new files or of a query to a dataset, as a Prefect flow.
 
 A dataset knows the files that it was made from. So a schedule can give the same pattern
-each night, only new files are read, and no row is added twice::
+each night: only new files are read, and no row is added twice::
 
     python flows/ingest.py 'sources=sales/*.csv' data=sales.zarr targets=price
 """
@@ -42,9 +42,9 @@ def ingest(options: specs.Ingest, run: FlowRun) -> Summary:
     Returns JSON values: rows before and after, files ingested (names of the first 50)
     and skipped, rows dropped. If a source cannot be read, the dataset is unchanged.
     """
-    # None without a query or a block: the environment's database then. The URL has a
-    # password, so it goes by the context and not with the job's options, which are
-    # recorded.
+    # None if there is no Prefect block; a query then takes the environment's database.
+    # The URL has a password, so it is set as a context variable, and not given with the
+    # job's options, which are recorded.
     url = run.options[tables.Connection].url(options.sql)
     with contexts.setting(queries.connection, url):
         return tables.append(replace(options, append=True), run.runner())

@@ -1,6 +1,6 @@
 """Score a dataset with a model, as a Prefect flow: one pass, which writes to Zarr.
 
-Of a registered model it takes the version that is current when the run begins::
+A registered model is used in the version that is current when the run begins::
 
     python flows/predict.py model=models/main data=new.zarr output=predictions.zarr
 """

@@ -1,7 +1,8 @@
 """Base classes of the estimators: parameters that they share, and fitted attributes.
 
-A user's rows and parameters go in; a fitted model comes out, whose choices are
-attributes. scikit-learn's `BaseEstimator` alone knows neither engines nor stored rows.
+A user's rows and parameters go in; a fitted model comes out, and its choices become the
+estimator's attributes. The model's card is the JSON record of its fit. scikit-learn's
+`BaseEstimator` alone knows neither engines nor stored rows.
 """
 
 import os
@@ -42,7 +43,7 @@ from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike
 #: manual` builds.
 MANUAL_VARIABLE = "RFF_DIST_MANUAL"
 
-# The names of results on a grid, by the label of their pass.
+# The names of a grid's variables that hold results, by the label of the pass.
 _VARIABLES = {"predict": "prediction", "label": "labels", "project": "components"}
 
 # Parameters of scikit-learn's estimators that have other names here.
@@ -59,9 +60,9 @@ class RowsEstimator(BaseEstimator, ABC):
 
     engine: protocol.Engine | None = None
     verbose: int = 0
-    #: Where the time of the fit and of rows added to it went; None for a loaded model.
+    #: Seconds by part of the fit, with rows added to it; None for a loaded model.
     _times: Times | None = None
-    #: How a fit's frame became inputs, where no card of a model says it.
+    #: How the columns of a frame became X, for estimators whose model has no card.
     _recipe: Facts | None = None
 
     def __new__(cls, *_: Any, **parameters: Any) -> Self:
@@ -163,7 +164,7 @@ class RowsEstimator(BaseEstimator, ABC):
         ):
             clock.begin("other")
             stack.enter_context(engine.observed_by(clock))
-            # others were made with the observers that they are to have
+            # a user's engine has the observers that the user gave it
             if self.engine is None:
                 stack.enter_context(engine.observed_by(events.log))
             progress = None
@@ -187,10 +188,11 @@ class RowsEstimator(BaseEstimator, ABC):
     ) -> Any:
         """Apply a function of rows and a state to X, lazily for a Dask collection.
 
-        The result has `width` columns; without it, one number per row.
+        `label` names the pass. The result has `width` columns; with None it has one
+        number per row.
         """
         dataset: Any = inputs.as_dataset(self, X, reset=False, supervised=False)
-        # lazily, chunk by chunk in Dask's own graph: no pass of an engine is made
+        # a part of Dask's own graph, chunk by chunk; no engine makes a pass
         if inputs.is_dask(X):
             compute_chunk = partial(_compute_chunk, compute, state)
             return inputs.map_rows(dataset.X, compute_chunk, width=width, dtype=dtype)
@@ -237,8 +239,7 @@ class FeatureEstimator(RowsEstimator):
     random_state: Any = None
     engine: protocol.Engine | None = None
     verbose: int = 0
-    # without a default: that it is missing from vars() is how scikit-learn learns that
-    # nothing is fitted
+    # Without a default: as long as it is missing from vars(), nothing is fitted.
     _fitted: Any = field(init=False)
 
     @property
@@ -265,9 +266,9 @@ class FeatureEstimator(RowsEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return "_fitted" in vars(self)
 
-    if not TYPE_CHECKING:  # a checker would then take any name for an attribute
-        # Python asks here if an attribute is missing, or its property raised
-        # AttributeError
+    if not TYPE_CHECKING:  # with it, a type checker would accept any attribute
+        # Python calls this if an attribute is missing, or its property raised
+        # AttributeError.
         def __getattr__(self, name: str) -> Any:
             if name.endswith("_") and not self.__sklearn_is_fitted__():
                 kind = type(self).__name__
@@ -277,19 +278,19 @@ class FeatureEstimator(RowsEstimator):
             return object.__getattribute__(self, name)
 
     def _with_model(self, model: Any) -> Self:
-        """Keep a model that another fit, perhaps another process, has made."""
+        """Keep a model that another fit made, perhaps in another process."""
         self._keep(model)
         self.n_features_in_ = model.feature_map.n_features
         recipe = recipes.recipe_of(model.card)
         names = model.card.get("feature_names")
         if names:
             self.feature_names_in_ = np.asarray(names, object)
-        elif recipe is not None:  # of an array, in whose place columns count
+        elif recipe is not None:  # made from an array, whose left-out columns count too
             self.n_features_in_ = len(recipe.inputs) + len(recipe.left_out)
         return self
 
     def _with_names(self, model: Any) -> Any:
-        """Return the model with a frame's column names, which its arrays have lost."""
+        """Return the model with the names of a frame's columns on its card."""
         if not hasattr(self, "feature_names_in_") or recipes.RECIPE in model.card:
             return model
         names = {"feature_names": self.feature_names_in_.tolist()}
@@ -329,15 +330,15 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     time_limit: float | None = None
     _fitted: models.RidgeModel = field(init=False)
 
-    #: Sums with rows that `partial_fit` added, until a model is solved from them.
+    #: Sums that include rows which `partial_fit` added, until a model is solved from
+    #: them; None if there are none.
     _pending: ridge_statistics.RidgeStatistics | None = field(init=False)
 
     @property
     def model_(self) -> models.RidgeModel:
         """The trained model, ready to be stored."""
         if self._pending is not None:
-            # the sums stay pending until they are solved: a failing solve must not lose
-            # rows
+            # `_pending` is cleared last: if the solution fails, no rows are lost
             self._fitted = self._solve_again(self._pending)
             self._pending = None
         return self._fitted
@@ -354,7 +355,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     def _solve_again(
         self, statistics: ridge_statistics.RidgeStatistics
     ) -> models.RidgeModel:
-        """Return the model of these sums, which hold rows that were added."""
+        """Return the model of these sums, which include added rows."""
 
     def _require_sums(self) -> None:
         """Raise StatisticsError if the model has no sums to which rows can be added."""
@@ -368,14 +369,14 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         earlier_seconds = {} if self._times is None else self._times.seconds
         feature_map = self.feature_map_
         model_rows.warn_of_levels(feature_map, dataset)
-        of_rows = model_rows.features_for(feature_map, dataset)
+        map_of_rows = model_rows.features_for(feature_map, dataset)
         with self._engine_of_fit(dataset, clock) as engine:
             new_sums = passes.accumulate(
-                dataset, of_rows, engine=engine, spec=self.statistics_.spec
+                dataset, map_of_rows, engine=engine, spec=self.statistics_.spec
             )
         # nothing is solved here, so that many calls of partial_fit pay for one solution
         self._pending = self.statistics_ + new_sums
-        levels = joined(feature_map.levels, of_rows.levels)
+        levels = joined(feature_map.levels, map_of_rows.levels)
         if levels != feature_map.levels:
             card = self._fitted.card
             self._fitted = replace(
@@ -383,7 +384,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
                 feature_map=feature_map.with_levels(levels),
                 card={**card, **model_rows.recipe_with(levels, card)},
             )
-        assert self._times is not None  # of this call; what is shown is of all of them
+        # `_engine_of_fit` has set the times of this call; shown are those of all calls
+        assert self._times is not None
         seconds = self._times.seconds
         self._times = Times(
             {
@@ -394,7 +396,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @abstractmethod
     def _per_target(self, values: NDArray[np.float64]) -> Any:
-        """Return an array of targets in the shape that the estimator shows it in."""
+        """Return values per target in the shape that the user sees."""
 
     @property
     def feature_coef_(self) -> Any:
@@ -403,17 +405,17 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @property
     def feature_intercept_(self) -> Any:
-        """What is added to the weighted features."""
+        """The constant that is added to the weighted features."""
         return self._per_target(self.model_.intercept)
 
     @property
     def coef_(self) -> Any:
-        """Slopes of the predictions in the inputs, of a linear kernel."""
+        """Slopes of the predictions in the inputs; only for a linear kernel."""
         return self._per_target(_slopes_of(self.model_)[0])
 
     @property
     def intercept_(self) -> Any:
-        """The prediction at inputs of 0, of a linear kernel."""
+        """The prediction at inputs of 0; only for a linear kernel."""
         return self._per_target(_slopes_of(self.model_)[1])
 
     @property
@@ -441,7 +443,9 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
 
     @property
     def mapped_columns_(self) -> tuple[int, ...]:
-        """The columns that are not only standardised, but mapped by ranks or so."""
+        """The columns that are not only standardised, but mapped, for example by
+        ranks.
+        """
         standardizer = self.feature_map_.standardizer
         if standardizer is None:
             return ()
@@ -478,7 +482,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         StorageError
             If the file cannot be written.
         """
-        # the one look upwards: a page is made above the library, and with matplotlib
+        # the library's only import of the workbench; here, because it loads matplotlib
         from rff_dist.workbench.page.pages import write_report
 
         check_is_fitted(self)
@@ -503,7 +507,7 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     def _options(
         self, *, sample_weight_kind: str | None = None
     ) -> options.RidgeOptions:
-        """Check the parameters that all of these have; return options of a fit."""
+        """Check the parameters of this class, and return the options of a fit."""
         fit_intercept = parameter_checks.check_flag(self.fit_intercept, "fit_intercept")
         splits.check_cv(self.cv)
         return options.RidgeOptions(
@@ -535,9 +539,10 @@ def _finished_scores(
 
 
 def alpha_to_refit(alpha: options.Alpha) -> options.Alpha | None:
-    """Return how alpha is chosen after rows were added; None keeps it.
+    """Return how alpha is chosen after rows were added; None keeps the present alpha.
 
-    Only sums of all rows are there: neither folds nor the former rows.
+    Only sums of all rows are left then, neither folds nor the rows themselves. So only
+    choices that need no more than sums are made again.
     """
     options.check_alpha(alpha)
     is_by_sums = isinstance(alpha, str) and alpha in ("gcv", "evidence")
@@ -545,7 +550,9 @@ def alpha_to_refit(alpha: options.Alpha) -> options.Alpha | None:
 
 
 def _slopes_of(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
-    """Return slopes in the inputs, and intercepts; AttributeError without a slope."""
+    """Return the slopes in the inputs, and the intercepts; AttributeError if the model
+    has no slopes.
+    """
     if model.feature_map.levels:
         columns = sorted(model.feature_map.levels)
         raise AttributeError(

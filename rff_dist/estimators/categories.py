@@ -1,7 +1,8 @@
 """The parameter `categorical_features`: which columns of a fit's rows are categories.
 
-Frames and arrays in memory go in; rows that a recipe encoded come out, with the recipe
-among their attributes. Columns of plain numbers need no recipe.
+Frames and arrays in memory go in; encoded rows come out, with their recipe among the
+attributes. A recipe says how columns become numbers; columns of plain numbers need
+none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ from rff_dist.recipes.recipes import RECIPE, Recipe
 from rff_dist.recipes.tables import listed
 from rff_dist.typing import Facts, FloatArray
 
-#: Columns of text, and those whose type is a category.
+#: the default: columns of text, and columns whose type is a category
 FROM_DTYPE = "from_dtype"
 _EXPECTED = (
     f"expected {FROM_DTYPE!r}, None, names or positions of columns, or a boolean for"
@@ -27,14 +28,14 @@ _EXPECTED = (
 )
 
 
-def learned(estimator: Any, X: Any) -> memory.ArrayDataset | None:
-    """Return a fit's rows encoded by a recipe that is learned from them.
+def learn_rows(estimator: Any, X: Any) -> memory.ArrayDataset | None:
+    """Learn a recipe from the rows of a fit, and return the rows encoded by it.
 
-    Sets the estimator's columns. None for plain numbers, which need no recipe. Raises
-    InvalidParameterError if `categorical_features` names a column that X does not have;
-    DataError if a value is missing, or cannot be encoded.
+    Sets the estimator's columns. Returns None for plain numbers, which need no recipe.
+    Raises InvalidParameterError if `categorical_features` names a column that X does
+    not have; DataError if a value is missing, or cannot be encoded.
     """
-    categorical = _wanted(estimator.categorical_features)
+    categorical = _given_columns(estimator.categorical_features)
     names = frames.columns_of(X)
     if not categorical and (names is None or frames.is_plain(X)):
         return None
@@ -61,9 +62,10 @@ def learned(estimator: Any, X: Any) -> memory.ArrayDataset | None:
 
 
 def as_rows(X: FloatArray, recipe: Recipe, facts: Facts) -> memory.ArrayDataset:
-    """Return encoded inputs as a dataset that has their recipe; `facts` are its JSON.
+    """Return encoded inputs as a dataset with their recipe.
 
-    Raises DataError, which names the table's column, if a value is missing.
+    `facts`: the recipe as JSON values. Raises DataError, which names the table's
+    column, if a value is missing.
     """
     values.check_encoded(X, recipe.sources)
     names = tuple(recipe.names)
@@ -71,10 +73,10 @@ def as_rows(X: FloatArray, recipe: Recipe, facts: Facts) -> memory.ArrayDataset:
 
 
 def refuse_categories(estimator: Any, X: Any) -> None:
-    """Refuse categories of rows that are not in memory, from which nothing is learned.
+    """Refuse categories in rows that are not in memory: no recipe is learned from them.
 
-    InvalidParameterError if columns are given; DataError for a frame of Dask that has
-    other columns than numbers.
+    Raises InvalidParameterError if `categorical_features` names columns; DataError for
+    a frame of Dask with columns other than numbers.
     """
     if hasattr(X, "_meta") and frames.columns_of(X) and not frames.is_plain(X._meta):
         raise DataError(
@@ -82,7 +84,7 @@ def refuse_categories(estimator: Any, X: Any) -> None:
             f" {listed([f'{n} ({t})' for n, t in X.dtypes.items()])}; expected numbers."
             " Compute it first, or read its files with `rff-dist ingest`"
         )
-    if _wanted(estimator.categorical_features):
+    if _given_columns(estimator.categorical_features):
         raise InvalidParameterError(
             f"`categorical_features` is {estimator.categorical_features!r}, but X is a"
             f" {type(X).__name__}; expected rows in memory. Stored rows record which"
@@ -92,14 +94,14 @@ def refuse_categories(estimator: Any, X: Any) -> None:
 
 
 def table_of_array(estimator: Any, X: Any, *, reset: bool) -> pyarrow.Table:
-    """Return an array as a table whose columns are named by their places."""
+    """Return an array as a table with columns x0, x1, …; checks the array."""
     dense = {**values.CHECKS, "accept_sparse": False}
     rows = values.validated(estimator, X, reset=reset, **dense)
     return frames.table_of_array(rows)
 
 
-def _wanted(categorical: object) -> list[Any] | None:
-    """Return the columns that are given, or None if their types decide."""
+def _given_columns(categorical: object) -> list[Any] | None:
+    """Return the given columns, or None if the columns' types decide."""
     if isinstance(categorical, str) and categorical == FROM_DTYPE:
         return None
     if categorical is None:
@@ -115,7 +117,7 @@ def _named(
     categorical: list[Any], names: Sequence[str], *, has_names: bool
 ) -> list[str]:
     """Return the names of the columns that are given by names, positions or a mask."""
-    # booleans are ints, so they come first
+    # a bool is an int too, so this test comes first
     if categorical and _are_all(categorical, bool | np.bool_):
         if len(categorical) != len(names):
             raise InvalidParameterError(

@@ -1,8 +1,9 @@
 """Classification on random features, for data of any size and labels of any type.
 
 Rows and labels go in; a `RidgeModel` of targets of −1 and +1 comes out, which predicts
-labels and probabilities. It is ridge regression first, unlike scikit-learn's
-`LogisticRegression` on a pipeline of features, which needs all of Z in memory.
+labels and probabilities. scikit-learn's `LogisticRegression` on a pipeline of features
+would need all of Z in memory, the matrix of features; here the first step is ridge
+regression, whose sums need one pass over the rows.
 """
 
 from __future__ import annotations
@@ -225,44 +226,55 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         *,
         classes: AnyArray | None,
     ) -> labelled.LabelledDataset:
-        """Fit from scratch, to `classes` if these may lack rows; return the rows."""
+        """Fit from scratch; return the rows with their labels.
+
+        `classes`: all labels of later calls too, if this is a first `partial_fit`; None
+        takes those of the rows.
+        """
         clock = Clock()
-        automatic = self.sample_weight_kind == "auto"
-        options, losses = self._checked_options()
+        weights_are_auto = self.sample_weight_kind == "auto"
+        options, loss_options = self._checked_options()
         source, labels = labelled_rows.as_labelled(
             self, X, y, sample_weight, reset=True
         )
         with self._engine_of_fit(source, clock) as engine:
             cv, rows = splits.as_folds(options, self.cv, source, y, groups)
-            # the model keeps them as JSON, which takes no numbers of NumPy
-            losses = replace(losses, tol=float(self.tol), max_iter=int(self.max_iter))
+            # plain numbers, since the model keeps them as JSON
+            loss_options = replace(
+                loss_options, tol=float(self.tol), max_iter=int(self.max_iter)
+            )
             options = replace(options, cv=cv)
             dataset, options = classification.label_rows(
                 rows,
                 labels,
                 options,
-                losses,
+                loss_options,
                 classes=classes,
-                whole_weights_repeat=automatic,
+                whole_weights_repeat=weights_are_auto,
                 engine=engine,
             )
-            fit_result = classification.fit(dataset, options, losses, engine=engine)
+            fit_result = classification.fit(
+                dataset, options, loss_options, engine=engine
+            )
         self._keep(self._with_names(fit_result.model))
         return labelled.LabelledDataset(source, labels, self.classes_, self._factors())
 
     def _checked_options(self) -> tuple[RidgeOptions, classification.LossOptions]:
         """Return the parameters as the library takes them, checked."""
-        automatic = self.sample_weight_kind == "auto"
-        options = self._options(sample_weight_kind="precision" if automatic else None)
+        # "auto" is no option of a fit: `label_rows` decides by the weights
+        weight_kind = None
+        if self.sample_weight_kind == "auto":
+            weight_kind = "precision"
+        options = self._options(sample_weight_kind=weight_kind)
         return options, classification.LossOptions(
             self.loss, self.class_weight, self.tol, self.max_iter
         )
 
     def _factors(self) -> FloatArray | None:
-        """Return the factors of each class's weights that were given by label."""
+        """Return the factor of each class's weights, if the user gave them by label."""
         if not isinstance(self.class_weight, Mapping):
             return None
-        # factors given by label, unlike "balanced" ones, do not depend on counts
+        # given factors do not depend on counts of rows, so these are 0
         none = exact_sums.ExactSum.zeros((len(self.classes_),))
         counts = labelled.LabelCounts(
             self.classes_, np.zeros(len(self.classes_), np.int64), none
@@ -382,8 +394,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             If values are not finite, or columns are missing.
         """
         check_is_fitted(self)
-        # one number per row for two classes, as scikit-learn's decision functions have
-        # it
+        # scikit-learn's decision functions have one number per row for two classes
         width = None if len(self.classes_) == 2 else len(self.classes_)
         return self._of_scores(
             X, partial(_decisions, self._calibration), width=width, dtype=np.float64
@@ -423,12 +434,14 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             If alpha was so small that leave-one-out scores of the training rows are
             unknown.
         """
-        # of the logarithms, which stay finite where a probability rounds to 0
+        # log probabilities come first: they stay finite if a probability rounds to 0
         return np.exp(self.predict_log_proba(X))
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithm of `predict_proba`, finite where that rounds to 0."""
+        """Return the logarithm of `predict_proba`; finite even if a probability rounds
+        to 0.
+        """
         check_is_fitted(self)
         calibration = self._calibration
         if calibration is None:
@@ -472,7 +485,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
 
     @property
     def n_iter_(self) -> int:
-        """Steps that minimised the loss."""
+        """Number of steps that minimised the loss; 1 for the squared loss."""
         minimum = self._fitted.card["classifier"]["minimum"]
         return 1 if minimum is None else int(minimum["n_iterations"])
 

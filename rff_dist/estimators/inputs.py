@@ -152,7 +152,7 @@ def encoded_rows(
     if not is_in_memory(X):
         return None
     if reset:
-        return categories.learned(estimator, X)
+        return categories.learn_rows(estimator, X)
     facts = facts_of(estimator)
     recipe = recipes.recipe_of(facts)
     if recipe is None:

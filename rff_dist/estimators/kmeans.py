@@ -1,7 +1,8 @@
 """Kernel k-means in random features, for data of any size.
 
-Rows go in; centres in the space of features and a label of each row come out.
-scikit-learn's `KMeans` on a pipeline of features would need all of Z in memory.
+Rows go in; centres in the space of features, and a label for each row come out.
+scikit-learn's `KMeans` on a pipeline of features would need all of Z in memory, the
+matrix of features.
 """
 
 from dataclasses import KW_ONLY, dataclass, field
@@ -210,9 +211,9 @@ class RFFKMeans(
         )
         with self._engine_of_fit(dataset, clock) as engine:
             clusters = kmeans.fit(dataset, space, lloyd, engine=engine).clusters
-            if hasattr(self, "labels_"):  # those of an earlier fit
+            if hasattr(self, "labels_"):  # from an earlier fit
                 del self.labels_
-            # one label per row, which may be too many for data that are out of memory
+            # for data out of memory, one label per row may be too much
             if inputs.is_in_memory(X):
                 self.labels_ = kmeans_labels.label_in_memory(
                     dataset, clusters, engine=engine

@@ -1,7 +1,7 @@
 """Models for MLflow: logged with their choices and errors, registered, and served.
 
-A stored model goes in; MLflow's flavour `pyfunc` of it comes out, as a folder, a run or
-a registered version. `mlflow.sklearn` would store a pickle.
+A stored model goes in; a model of MLflow's flavour `pyfunc` comes out, as a folder, in
+a run or as a registered version. `mlflow.sklearn` would store a pickle.
 """
 
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 #: The alias in MLflow's registry that follows a model's current version.
 ALIAS = "champion"
-#: Seconds that a job waits for MLflow, whose client by default tries again for four
+#: Seconds that a job waits for MLflow. Its client would by default try for four
 #: minutes.
 WAIT_S = 120.0
 
@@ -68,12 +68,13 @@ def log_mlflow(url: PathLike, *, name: str = "model") -> Any:
 
 
 def mirror(url: PathLike) -> None:
-    """Give MLflow's registry a registered model's current version, as `champion`.
+    """Give the current version of a registered model the alias `champion` in MLflow.
 
-    A version that MLflow lacks is logged as a run and registered, under the name of the
-    model's folder. What goes wrong there is a warning, and the next call makes up for
-    it.
+    A version that MLflow lacks is first logged as a run and registered, under the name
+    of the model's folder. An error there is only a warning: the next call does what
+    this one could not.
     """
+    # what is true as long as the thread has not ended
     trouble = [f"no answer within {WAIT_S:g} s"]
 
     def work() -> None:
@@ -83,7 +84,8 @@ def mirror(url: PathLike) -> None:
         except Exception as error:
             trouble[:] = [f"{type(error).__name__}: {error}"]
 
-    # also a run of MLflow belongs to a thread: the caller's own goes on as it was
+    # In a thread, so that the wait can end. A run of MLflow belongs to its thread, so
+    # an active run of the caller is not touched.
     thread = threading.Thread(target=work, name="rff-dist-mlflow", daemon=True)
     thread.start()
     thread.join(WAIT_S)
@@ -94,24 +96,24 @@ def mirror(url: PathLike) -> None:
 
 
 def _mirror(model: versions.RegisteredModel) -> None:
-    # MLflow prints addresses of runs, where `--json` has its document
+    # MLflow would print addresses of runs to stdout, among the document of `--json`
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     mlflow = _mlflow()
     place = redact(model.url)
-    # `auto` calls each one "model"
+    # `auto` calls every model's folder "model", so the folder above it names the model
     name = model.location.path.removesuffix("/model").rpartition("/")[2]
     client = mlflow.MlflowClient()
-    mine = {"rff_dist.model": place}
+    own_tags = {"rff_dist.model": place}
     registered_models = client.search_registered_models(f"name = '{name}'")
     if not registered_models:
-        client.create_registered_model(name, mine)
-    elif not mine.items() <= registered_models[0].tags.items():
+        client.create_registered_model(name, own_tags)
+    elif not own_tags.items() <= registered_models[0].tags.items():
         raise InvalidParameterError(
             f"MLflow has another model {name!r}: its tag rff_dist.model is not"
             f" {place!r}; rename that one"
         )
     version = None
-    # again if others publish meanwhile
+    # repeated until no other run has published a version meanwhile
     while True:
         before = version
         version = model.current()
@@ -174,17 +176,17 @@ def _flavour(model: kinds.AnyModel, folder: Path) -> Summary:
         # MLflow imports this module where it serves the model, and calls `_load_pyfunc`
         "loader_module": __name__,
         "data_path": str(folder / "model"),
-        # the version that wrote the model, as another one may refuse its format
+        # exactly this release, since another one may refuse the model's format
         "pip_requirements": [f"rff_dist{extra}=={version_of('rff_dist')}"],
-        **_described(folder / "model", recipe),
+        **_signature_and_example(folder / "model", recipe),
     }
 
 
-def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
-    """Return MLflow's signature of a model, and an example if columns are known.
+def _signature_and_example(stored: Path, recipe: recipes.Recipe | None) -> Summary:
+    """Return MLflow's signature of a model, and an example of its inputs.
 
-    A model holds no rows: the example has columns at their means, and texts at their
-    first level.
+    A model holds no rows: in the example each column has its mean, and text its first
+    level. With a transformer of scikit-learn there is no example.
     """
     models = import_module("mlflow.models")
     schema = import_module("mlflow.types.schema")
@@ -193,8 +195,8 @@ def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
         names = list(getattr(model, "feature_names_in_", ()))
     else:
         names = recipe.inputs
-    # MLflow refuses integers for `double` and text for `datetime`. The model takes both
-    # and checks.
+    # Any type: MLflow would refuse integers for `double` and text for `datetime`, which
+    # the model takes and checks itself.
     columns = [
         schema.ColSpec(schema.AnyType(), name)
         for name in names or [None] * model.n_features_in_
@@ -219,7 +221,7 @@ def _described(stored: Path, recipe: recipes.Recipe | None) -> Summary:
 
 
 def _example(recipe: recipes.Recipe, means: FloatArray) -> Summary:
-    """Return a row of a recipe's table, by the means of the columns that it makes."""
+    """Return a row of a recipe's table; `means` are those of X's columns."""
     row: Summary = {}
     start = 0
     for encoder in recipe.columns:
@@ -234,7 +236,7 @@ def _example(recipe: recipes.Recipe, means: FloatArray) -> Summary:
 
 
 class _Predictor:
-    """The object that MLflow calls."""
+    """The object whose `predict` MLflow calls."""
 
     def __init__(self, path: str) -> None:
         self.model = persistence.load_model(path)

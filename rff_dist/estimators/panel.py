@@ -1,8 +1,8 @@
 """The choices of a fitted estimator, as a panel of names and values.
 
-The panel stands below an estimator's `repr` in a terminal and in a notebook. It is made
-of the fitted model and its card alone, so a loaded model shows it too. The card is the
-record of the fit that is stored with a model. The workbench makes a longer report.
+In goes a fitted model with its card, the record of the fit that is stored with it; out
+come names and values, as text or HTML. They stand below an estimator's `repr` in a
+terminal and in a notebook, also of a loaded model. The workbench makes a longer report.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,12 @@ _CELL = (
 
 
 def kernel_facts(kernel: base.Kernel | None, names: Sequence[str]) -> dict[str, str]:
-    """Return a kernel and its length scales, those of columns by name."""
+    """Return a kernel and its length scales, with the names of the columns."""
     if kernel is None:
         return {"kernel": "given frequencies"}
     facts = {"kernel": shortened_text(kernel_text(kernel))}
-    kernels_scales = []  # name of the kernel, and words for its length scales
+    # for each kernel in a sum or product: its name, and words for its length scales
+    kernels_scales = []
     for term in kernel.terms():
         for factor in term.factors:
             inner = factor
@@ -85,12 +86,12 @@ def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str
         alphas = [alphas]
     facts = {
         **features_facts(model.feature_map, names),
-        "alpha": some(alphas),  # the first eight, if there is one per target
+        "alpha": some(alphas),  # of many targets the first eight
         "rows": number(card.get("n_samples")),
     }
     estimate = describe.estimate_of(card)
     if estimate is not None:
-        # errors here are squared, also for a classifier with another loss
+        # cross-validation uses the squared loss, also for a classifier with another one
         loss = card.get("classifier", {}).get("loss", "squared")
         name = "cross-validation"
         if loss != "squared":

@@ -1,7 +1,8 @@
 """Fitted estimators on disk, with the pipeline before them.
 
-An estimator goes in; JSON and checksummed arrays are written, and an estimator comes
-back. A pickle would run code when it is loaded, and need the same versions.
+`save_model` writes an estimator as JSON and checksummed arrays, and `load_model`
+returns it again. A pickle would run code when it is loaded, and need the same versions
+of all packages.
 """
 
 from dataclasses import replace
@@ -141,7 +142,9 @@ def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
 
 
 def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:
-    """Return a pipeline's last step, and the steps before it as a recipe."""
+    """Return a pipeline's last step, and the steps before it as a recipe; None if they
+    do nothing.
+    """
     *before, (_, last) = pipeline.steps
     if not any(step not in (None, "passthrough") for _, step in before):
         return last, None

@@ -1,4 +1,4 @@
-"""Kernel ridge regression on random Fourier features, for data of any size.
+"""Kernel ridge regression on random features, for data of any size.
 
 Rows and targets go in; a `RidgeModel` comes out, which predicts values, standard
 deviations and intervals. scikit-learn's `KernelRidge` needs the Gram matrix of all
@@ -291,8 +291,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         clock = Clock()
         options = self._options()
         dataset = inputs.as_dataset(self, X, y, sample_weight, reset=True)
-        further = {name: getattr(self, name) for name in ("alpha_per_target", "solver")}
-        options = replace(options, **further)
+        # parameters of this class only, which `_options` of the base does not know
+        own_options = {
+            name: getattr(self, name) for name in ("alpha_per_target", "solver")
+        }
+        options = replace(options, **own_options)
         cv, dataset = splits.as_folds(options, self.cv, dataset, y, groups)
         with self._engine_of_fit(dataset, clock) as engine:
             model = fit(dataset, replace(options, cv=cv), engine=engine).model
@@ -326,9 +329,9 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
             return self.fit(X, y, sample_weight)
         clock = Clock()
         self._require_sums()
-        # a parameter that was set wrongly since the fit fails now, and not when the
-        # model is solved
-        self._options()  # checks the parameters
+        # checks the parameters: one that was changed to a wrong value since the fit is
+        # refused now, and not later, when the model is solved
+        self._options()
         dataset = inputs.as_dataset(
             self, X, y, sample_weight, reset=False, adds_levels=True
         )
@@ -435,7 +438,11 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     def _predict_two(
         self, X: Any, names: Mapping[str, str], reason: str, **what: Any
     ) -> tuple[Any, Any]:
-        """Return two arrays of `predict_in_memory`; a grid has variables of `names`."""
+        """Return two arrays of `predict_in_memory`, with the options `what`.
+
+        `names`: the keys of the two arrays, and what their variables are called if X is
+        a grid. `reason`: why both are wanted, for the error for a Dask collection.
+        """
         if inputs.is_dask(X):
             raise InvalidParameterError(
                 f"{reason} for a Dask {type(X).__name__}; expected rows that are in"
@@ -479,7 +486,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         model = refit(
             self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept
         )
-        # so that `merge` does not count them twice
+        # `merge` finds the data of the fit by this entry, and refuses to count them
+        # twice
         return model.with_card(merged=rows_of(self._fitted))
 
     @property

@@ -1,8 +1,9 @@
 """The folds of an estimator's `cv`, and the groups that they need.
 
-A number, folds of this package or splits of scikit-learn go in; folds come out, with
-the dataset that has their groups. scikit-learn's splits are lists of rows, which passes
-over blocks cannot use: here each row gets the number of the split that holds it out.
+A number, folds of this package or splits of scikit-learn go in; folds come out, and the
+dataset with the groups that they need. scikit-learn's splits are lists of rows, which
+passes over blocks cannot use: here each row gets the number of the split that holds it
+out.
 """
 
 from collections.abc import Iterable
@@ -50,8 +51,8 @@ def as_folds(
         group_of_row = None
         if groups is not None and not isinstance(groups, str):
             group_of_row = np.asarray(groups)
-        # scikit-learn's splitters use the number of rows of X only, and X may not fit
-        # in memory
+        # scikit-learn's splitters use only the number of rows of X, which may not fit
+        # in memory.
         splits = list(cv.split(np.zeros((dataset.n_samples, 1)), targets, group_of_row))
     else:
         splits = list(cv)
@@ -76,6 +77,7 @@ def with_groups(dataset: Dataset, groups: Any) -> Dataset:
 
 
 def _gives_splits(cv: Any) -> bool:
+    """Return whether `cv` is a splitter of scikit-learn, or an iterable of splits."""
     return not isinstance(cv, str | bytes) and (
         hasattr(cv, "split") or isinstance(cv, Iterable)
     )
@@ -94,8 +96,8 @@ def _fold_of_row(splits: list[Any], n_samples: int, cv: Any) -> NDArray[np.int64
         trains_on_others &= bool((is_trained_on != is_held_out).all())
         fold_of_row[is_held_out] = fold
         n_held_out += is_held_out
-    # a split's sums are those of all rows less the held-out ones, so it must train on
-    # exactly the other rows
+    # The sums of a split are the sums of all rows minus those of its held-out rows, so
+    # it must train on exactly the other rows.
     if not trains_on_others or (n_held_out != 1).any():
         raise InvalidParameterError(
             f"`cv` is {type(cv).__name__}, whose splits do not hold out each row once"

@@ -1,8 +1,8 @@
 """scikit-learn transformers: random features, and kernel PCA by means of them.
 
-Rows go in; Z or scores on principal components come out, lazily for Dask collections.
-scikit-learn's `RBFSampler` knows one kernel, and its `KernelPCA` needs the Gram matrix
-of all rows.
+Rows go in; Z, the matrix of features, or scores on principal components come out,
+lazily for Dask collections. scikit-learn's `RBFSampler` knows one kernel, and its
+`KernelPCA` needs the Gram matrix of all rows.
 """
 
 from dataclasses import KW_ONLY, dataclass

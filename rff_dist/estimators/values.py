@@ -1,8 +1,8 @@
 """scikit-learn's checks of rows in memory, with errors that name column and row.
 
-X, y and weights go in; what scikit-learn's own checks return comes out. These checks
-say that there is a NaN or a text, but not where, and they ignore masks and take dates
-as nanoseconds.
+X, y and weights go in; what scikit-learn's own checks return comes out. Alone these
+would say that there is a NaN or a text, but not where; they ignore masks, and take
+dates as nanoseconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,16 @@ from rff_dist.checks import check_unmasked
 from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.typing import FloatArray
 
-# Of the dtypes, float32 stays as it is and all others become the first. Frames have
-# contiguous columns, which BLAS would sum in another order, with other bits.
+# float32 stays as it is, and all other dtypes become float64. "order" makes rows
+# contiguous: a frame has contiguous columns, which BLAS would sum in another order,
+# with other bits.
 CHECKS: dict[str, Any] = {
     "accept_sparse": "csr",
     "dtype": [np.float64, np.float32],
     "order": "C",
 }
 
-# What to do about values of X, y and weights.
+# Advice on values of X, y and weights.
 _MISSING = {
     "X": "fill such values, for example by the column's median, or drop the rows"
 }
@@ -66,7 +67,7 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -
 
 
 def validated_targets(estimator: Any, y: Any) -> Any:
-    """Return targets alone in float64, where a recipe has made X."""
+    """Return checked targets in float64, without X: a recipe has encoded that."""
     if y is None:
         raise DataError(
             f"{type(estimator).__name__} requires y to be passed, but the target y is"
@@ -84,7 +85,7 @@ def validated_targets(estimator: Any, y: Any) -> Any:
 
 
 def validated_weights(sample_weight: Any, X: Any) -> Any:
-    """Return weights of rows in float64, checked."""
+    """Return checked weights of rows in float64."""
     check_masks(sample_weight=sample_weight)
     try:
         return _check_sample_weight(
@@ -96,8 +97,9 @@ def validated_weights(sample_weight: Any, X: Any) -> Any:
 
 
 def check_encoded(X: FloatArray, sources: Sequence[str]) -> None:
-    """Check inputs that a recipe made; `sources`: the table's column of each of them.
+    """Check inputs that a recipe encoded.
 
+    `sources`: for each column of X, the table's column that it is made from.
     NotFiniteError names the column and row of a value that is no finite number.
     """
     for row, column in np.argwhere(~np.isfinite(X))[:1]:
@@ -111,7 +113,9 @@ def check_masks(**arrays: Any) -> None:
 
 
 def _columns(values: Any) -> Iterator[tuple[object, Any]]:
-    """Yield the name or number of each column, None for a vector, and its values."""
+    """Yield each column's name or number, and its values; for a vector, None and its
+    values.
+    """
     names = getattr(values, "column_names", getattr(values, "columns", None))
     if names is None:
         array = np.asarray(values)
@@ -161,7 +165,7 @@ def _refuse_value(name: str, value: Any, row: int, column: object) -> None:
         number = np.nan if is_missing else float(value)
     except (TypeError, ValueError):
         if not isinstance(value, str):
-            return  # scikit-learn has words for everything else
+            return  # scikit-learn's own error says enough about other types
         problem = (
             f"Input {name} contains text: {where} holds {value[:40]!r}; expected"
             " numbers"

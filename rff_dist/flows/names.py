@@ -1,4 +1,8 @@
-"""Name runs and artifacts of flows after their model, output or data."""
+"""Name runs and artifacts of flows after their model, output or data.
+
+In go the parameters of a run, out come names such as "main, 2026-11-22 02:00". The run
+that is going on is Prefect's `flow_run`.
+"""
 
 import re
 
@@ -16,7 +20,7 @@ def name_of(url: object) -> str:
 
 
 def subject_of(parameters: Facts) -> str:
-    """Return the name of a run's model; of its output or its data if it has none.
+    """Return the name of a run's model, else of its output, else of its data; else "".
 
     Values may have any type: a run gets its name before its parameters are checked.
     """
@@ -29,8 +33,8 @@ def subject_of(parameters: Facts) -> str:
 def key(what: str, parameters: Facts | None = None) -> str:
     """Return the key of an artifact, such as "rff-train-summary-main".
 
-    Prefect groups artifacts by key, so it has the name of the model at work. By default
-    the parameters are those of the run at work.
+    Prefect groups artifacts by key, so the key has the name of the run's model. By
+    default the parameters are those of the present run.
     """
     subject = subject_of(this_run.parameters if parameters is None else parameters)
     # Prefect takes lowercase letters, digits and dashes only.
@@ -38,7 +42,7 @@ def key(what: str, parameters: Facts | None = None) -> str:
 
 
 def run_name() -> str:
-    """Return the name of the run at work, such as "main, 2026-11-22 02:00"."""
+    """Return the name of the present run, such as "main, 2026-11-22 02:00"."""
     due = f"{this_run.scheduled_start_time:%Y-%m-%d %H:%M}"
     subject = subject_of(this_run.parameters)
     return f"{subject}, {due}" if subject else due

@@ -4,20 +4,21 @@ Prefect alone would show "Completed" for a refused model as for a published one.
 server does not answer, setting the tags fails after 60 s, and the run with it, although
 the model is published by then.
 
-The tags `model:NAME` and `dataset:NAME` find all runs about one model or dataset;
-`published` and `refused` those that changed it or did not. The name of their last state
-begins with the same word, such as "Published: RMSE 59.8, 4.1% lower", and a run that
-found no rows ends as "Nothing new". A run that failed has the tag `error:KIND`, such as
-`error:data.nan`.
+The tags `model:NAME` and `dataset:NAME` mark all runs about one model or dataset; the
+tags `published` and `refused` mark the runs that changed the model, or did not. The
+name of the last state begins with the same word, such as "Published: RMSE 59.8, 4.1%
+lower". A run that found no rows ends as "Nothing new". A failed run has the tag
+`error:KIND`, such as `error:data.nan`.
+
 Events are about the model, so that automations need not know its flow::
 
     rff_dist.model.published    a model or a version of it became current
     rff_dist.model.refused      new rows were not taken, and the model is as it was
     rff_dist.model.drifted      new rows follow another distribution than the old ones
 
-What a run made is an asset of Prefect: a dataset, a model or predictions. Its
-materialisation has the rows, the digest and the errors, and names the assets that it
-was made of.
+A dataset, a model or predictions that a run wrote are assets of Prefect. The event that
+an asset was made (its materialisation) has the rows, the digest and the errors, and
+names the assets that it was made from.
 """
 
 import re
@@ -43,13 +44,13 @@ from rff_dist.text import redact, score_words
 from rff_dist.typing import Facts, Summary
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
-#: Members of a result that an event about its model has, and that its asset has.
+#: Members of a result that go into an event about its model, and into its asset.
 _IN_EVENTS = ("decision", "reason", "version", "digest", "n_samples", "n_new")
 _IN_ASSETS = ("digest", "model_digest", "fingerprint", "version", "n_new", "inertia")
-#: Keys of the artifacts that the run at work has shown so far.
+#: Keys of the artifacts that the present run has shown so far.
 keys_shown: ContextVar[list[str]] = ContextVar("keys_shown")
-#: The first sentence of the document that a run showed last. `reports` sets it inside
-#: of the flow's function, while `end` is called on what that function returns.
+#: The first sentence of the last document that the run has shown. `reports` sets it
+#: while the flow's function runs; `end` is called after that.
 _sentence: ContextVar[str] = ContextVar("sentence", default="")
 
 
@@ -61,11 +62,11 @@ def say(sentence: str) -> None:
 def end(
     result: Facts, parameters: Facts, *, publishes: bool, keys: Sequence[str]
 ) -> State[Any]:
-    """Tag the run at work, emit its events, and return the run's last state.
+    """Tag the present run, emit its events, and return the run's last state.
 
-    The state holds the result of the flow. `keys` are those of the artifacts that the
-    run has shown. A flow that `publishes` has published a
-    model unless its result holds another `decision`.
+    The state holds the flow's `result`. `keys`: keys of the artifacts that the run has
+    shown. `publishes`: whether the flow has published a model, unless its result has
+    another `decision`.
     """
     decision = result.get("decision", "published" if publishes else "")
     verdict = {"published": "published", "kept": "refused"}.get(str(decision), "")
@@ -82,7 +83,9 @@ def end(
 
 
 def _state_name(result: Facts, verdict: str) -> str:
-    """Return what lists of runs show: the verdict, and the error of a single target."""
+    """Return the name that lists of runs show: the verdict, and the RMSE if there is
+    only one target.
+    """
     changes = [result.get(f"n_{change}") for change in ("new", "replaced", "deleted")]
     is_append = "n_new" in result and "decision" not in result
     if result.get("decision") == "nothing new" or (is_append and not any(changes)):
@@ -100,7 +103,7 @@ def _state_name(result: Facts, verdict: str) -> str:
 def _show_result(
     last: State[Any], parameters: Facts, verdict: str, keys: Sequence[str]
 ) -> None:
-    """Show what the run came to, what to do next, and links to its other artifacts."""
+    """Show the run's outcome, what to do next, and links to its other artifacts."""
     model = redact(str(parameters.get("model")))
     advice = {
         "published": f"To go back: `rff-dist models rollback {model}`.",
@@ -108,7 +111,7 @@ def _show_result(
         " rows that were left out, and how to accept them anyway.",
     }
     parts = [f"# {last.name}", last.message or "", advice.get(verdict, "")]
-    site = get_current_settings().ui_url or ""  # "": links begin at the page's own host
+    site = get_current_settings().ui_url or ""  # "": links are on the page's own host
     links = [f"[{key}]({site}/artifacts/key/{key})" for key in keys]
     parts.append(", ".join(links))
     create_markdown_artifact(
@@ -124,8 +127,8 @@ def _tag(parameters: Facts, verdict: str) -> None:
             tags.add(f"{kind}:{name}")
     # each request ends after Prefect's 60 s
     with get_client(sync_client=True) as client:
-        # Read first: the tags of its deployment, by which automations find it, must
-        # stay.
+        # Read first: the tags of its deployment must stay, since automations find the
+        # run by them.
         flow_run = client.read_flow_run(cast("Any", this_run.id))
         client.update_flow_run(flow_run.id, tags=sorted({*flow_run.tags, *tags}))
 
@@ -152,7 +155,9 @@ def _emit_events(result: Facts, parameters: Facts, verdict: str) -> None:
 def _materialise(
     result: Facts, parameters: Facts, state: State[Any], *, has_model: bool
 ) -> None:
-    """Report the assets that the run wrote and read."""
+    """Report the assets that the run wrote and read; `has_model` if it wrote a
+    model.
+    """
     outputs = {_asset_key(parameters.get("output"))}
     if has_model:
         outputs.add(_asset_key(parameters.get("model")))

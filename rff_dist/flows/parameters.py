@@ -1,8 +1,8 @@
 """The parameters of a flow: the options of its job, of its cluster and of its limits.
 
-A flow takes each option as a parameter of its own, since a deployment's parameters can
-only be overridden as wholes. Prefect makes its form and its schema from `signature`,
-and `read` turns the values into the specs that the job takes.
+A spec is a class of options. A flow takes each option as a separate parameter, since a
+deployment can override a parameter only as a whole. Prefect makes its form and its
+schema from `signature`, and `read` turns the values into the specs that the job takes.
 """
 
 import inspect
@@ -13,20 +13,20 @@ from rff_dist import errors, fields
 from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import places
 
-#: Options that a form asks for first. The other options of the job follow; those of
-#: where it runs are last.
+#: Options that come first in a form. The job's other options follow, and then those of
+#: the cluster and the limits.
 _FIRST = ("data", "model", "output", "n_components", "n_clusters")
 
 
 class Parameters:
     """The options of several specs by name, without those that the flow decides."""
 
-    def __init__(self, specs: Sequence[type], without: Sequence[str] = ()) -> None:
-        self.specs = specs
+    def __init__(self, spec_types: Sequence[type], without: Sequence[str] = ()) -> None:
+        self.spec_types = spec_types
         options = [
             option
-            for spec in specs
-            for option in fields.options_of(spec)
+            for spec_type in spec_types
+            for option in fields.options_of(spec_type)
             if option.name not in without
         ]
         first = [option for name in _FIRST for option in options if option.name == name]
@@ -34,7 +34,7 @@ class Parameters:
         self.options = {option.name: option for option in first + rest}
 
     def read(self, values: Facts) -> dict[type, Any]:
-        """Return the specs, made of checked values.
+        """Return the specs with these values, by type, after checks.
 
         Raises InvalidParameterError for an unknown name or a value that does not fit.
         """
@@ -51,12 +51,12 @@ class Parameters:
             )
         except errors.StorageError as error:
             raise errors.InvalidParameterError(str(error)) from error
-        built: dict[type, Any] = {}
-        for spec in self.specs:
-            names = {option.name for option in fields.options_of(spec)}
-            of_spec = {name: checked[name] for name in checked if name in names}
-            built[spec] = fields.build(spec, of_spec)
-        return built
+        specs: dict[type, Any] = {}
+        for spec_type in self.spec_types:
+            names = {option.name for option in fields.options_of(spec_type)}
+            values_of_spec = {name: checked[name] for name in checked if name in names}
+            specs[spec_type] = fields.build(spec_type, values_of_spec)
+        return specs
 
     def signature(self) -> inspect.Signature:
         """Return the signature of a function that takes each option by its name."""

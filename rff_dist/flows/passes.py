@@ -1,4 +1,8 @@
-"""Bars on Prefect's page of a run: artifacts that grow as blocks of rows are done."""
+"""Bars on Prefect's page of a run: artifacts that grow as blocks of rows are done.
+
+In go an engine's events, out come progress artifacts. One for each pass would cost more
+requests than most passes take time, so only long passes have a bar.
+"""
 
 import time
 from typing import cast
@@ -9,9 +13,9 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from rff_dist.engines import events
 from rff_dist.flows import names
 
-#: Seconds after which a pass first shows its progress on the server, and between later
-#: updates.
+#: Seconds until a pass first shows its progress on the server.
 SHOW_AFTER_S = 2.0
+#: Seconds between later updates.
 SHOW_EVERY_S = 5.0
 
 
@@ -34,8 +38,6 @@ class PassProgress:
                 self._shown_at = now
             case events.BlockDone(block=block):
                 self._n_done += block.n_samples
-                # Short passes show nothing: each artifact is a request, and most passes
-                # take less than it.
                 wait = SHOW_AFTER_S if self._artifact is None else SHOW_EVERY_S
                 if now - self._shown_at >= wait and self._n_done < self._n_samples:
                     self._show(event.label, now)
@@ -45,7 +47,7 @@ class PassProgress:
 
     def _show(self, label: str, now: float) -> None:
         self._shown_at = now
-        # of rows, because blocks differ in length
+        # the share of rows, since blocks differ in length
         percent = round(100 * self._n_done / self._n_samples, 1)
         if self._artifact is not None:
             update_progress_artifact(self._artifact, percent)
@@ -56,5 +58,5 @@ class PassProgress:
             key=names.key(f"{what}-progress"),
             description=f"{label}: {self._n_samples:,} rows",
         )
-        # an awaitable in an event loop only
+        # an awaitable only within an event loop, and there is none here
         self._artifact = cast("UUID", artifact)

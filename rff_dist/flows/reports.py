@@ -1,7 +1,7 @@
 """What a flow shows of its job in Prefect: a summary, the page about a model, versions.
 
-Each is an artifact in Markdown. Whoever can see the run can read it, even without
-access to the model. The summary's facts are in the run's log too.
+In goes a job's result; out come artifacts in Markdown. Whoever can see the run can read
+them, even without access to the model. The summary's facts are in the run's log too.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ from rff_dist.workbench.results.versions import versions_table
 if TYPE_CHECKING:
     from rff_dist.workbench.page import pages
 
-_N_VERSIONS = 20  # listed, the newest: all would make the artifact ever longer
+_N_VERSIONS = 20  # the newest; with all of them the artifact would grow without end
 
 
 def show_training(
     trained: train.TrainingResult, job: specs.Train, run: FlowRun
 ) -> Summary:
-    """Show all about a trained model, and return it as JSON values."""
+    """Show a trained model's page, versions and summary; return the result as JSON
+    values.
+    """
     show_page(trained, job, run)
     if job.destination.register:
         show_versions(job.destination.model)
-    summary = models.training_document(trained, job, run.describe())
+    document = models.training_document(trained, job, run.describe())
     candidates = trained.model.card.get("candidates", [])
     # the document has a table of candidates if the job was given some
     if job.fit.candidates is None and len(candidates) > 1:
-        summary.details.append(models.candidates_table(candidates))
-    show_summary(f"{run.name}-summary", summary)
+        document.details.append(models.candidates_table(candidates))
+    show_summary(f"{run.name}-summary", document)
     return trained.describe()
 
 
@@ -69,7 +71,9 @@ def show_clustering(
     run: FlowRun,
     picture: Path | None,
 ) -> Summary:
-    """Show all about clusters, draw the picture, and return the record."""
+    """Show the clusters' page, versions and summary, draw the picture, and return the
+    record.
+    """
     if job.register and job.model is not None:
         show_versions(job.model)
     run.clock.begin("report")
@@ -85,15 +89,17 @@ def show_clustering(
         pictures.save(figure, picture)
     show_page(clustered, job, run)
     picture_path = None if picture is None else str(picture)
-    facts = {"plot": picture_path, **run.describe()}  # for `words.run_facts`
-    show_summary("cluster-summary", clusters.clustering_document(clustered, job, facts))
+    # the members that `words.run_facts` reads
+    run_facts = {"plot": picture_path, **run.describe()}
+    document = clusters.clustering_document(clustered, job, run_facts)
+    show_summary("cluster-summary", document)
     return {**clustered.record, "picture": picture_path}
 
 
 def show_update(
     updated: refresh.UpdateResult, job: specs.Update, run: FlowRun
 ) -> Summary:
-    """Show what became of an update, and return its record."""
+    """Show the result of an update, and return its record."""
     record = updated.record
     if record["decision"] == "published" and record["version"] is not None:
         show_versions(job.model)
@@ -107,11 +113,11 @@ def show_update(
 
 
 def show_summary(key: str, document: Document) -> None:
-    """Show a document, and log its facts; those that ask for attention as warnings.
+    """Show a document, and log its facts: alerts as warnings.
 
-    `key` is the part of the artifact's key that says what it is about; see `names.key`.
-    Its first sentence becomes the message of the run's last state, unless another is
-    set later.
+    `key`: the part of the artifact's key that says what it is about; see `names.key`.
+    The document's first sentence becomes the message of the run's last state, unless
+    another is set later.
     """
     log = get_run_logger()
     log.info(document.title)
@@ -147,13 +153,13 @@ def show_page(result: pages.Result, job: Any, run: FlowRun) -> None:
 def show_versions(model: str) -> None:
     """Show a registered model's newest versions, and their errors as a line."""
     registered = RegisteredModel(model)
-    listed = registered.versions(last=_N_VERSIONS)
+    newest = registered.versions(last=_N_VERSIONS)
     parts: list[Part] = [versions_table(registered, last=_N_VERSIONS)]
-    if len(listed) > 1:
+    if len(newest) > 1:
         # matplotlib takes a second, for which a first version need not wait
         from rff_dist.workbench.page import pictures
 
-        figure = pictures.draw_versions(listed, title="Errors of versions")
+        figure = pictures.draw_versions(newest, title="Errors of versions")
         if figure is not None:
             caption = (
                 "Each version's error on the rows that it was judged by: those of its"

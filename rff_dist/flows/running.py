@@ -5,10 +5,10 @@ steps as a task. Prefect alone would keep what tasks return in memory, repeat er
 that no second try fixes, and leave a reader of a failed run without a hint of how to go
 on.
 
-`rff_dist.storage.output_places.hold` keeps two runs of one model apart, also direct
-runs and runs of several Prefect servers. In a folder the second run fails at once and
-names the first; in an object store the one that publishes later fails. With a
-deployment's `concurrency_limit: 1` it waits instead.
+Two runs never write one model at once, also without Prefect or on several servers:
+`rff_dist.storage.output_places.hold` sees to that. In a folder the second run fails at
+once and names the first; in an object store the run that publishes later fails. With a
+deployment's `concurrency_limit: 1` the second run waits instead.
 """
 
 import inspect
@@ -53,7 +53,7 @@ class FlowLimits(limits.JobLimits):
 class FlowRun:
     """A run of a flow: its options, the clock of its parts, and the runner of its job.
 
-    `options` are by their class: the job's own, those of the cluster and the limits.
+    `options`: by their class, the options of the job, of the cluster and of the limits.
     """
 
     name: str
@@ -79,7 +79,7 @@ class FlowRun:
         )
 
     def describe(self) -> Summary:
-        """Return where the run's time went; its log says on which machines."""
+        """Return the seconds of the run's parts; its log says on which machines."""
         times = self.clock.times()
         return {"engine": {}, **values_of(times, "seconds", "products")}
 
@@ -96,7 +96,7 @@ class FlowRun:
             engine = stack.enter_context(opened)
             self.clock.begin("other")
             yield engine
-            self.clock.begin("other")  # closing the engine belongs to no part
+            self.clock.begin("other")  # the time to close the engine
 
     def _group[T](self, spec: type[T]) -> T:
         """Return a group of options; its defaults if the flow has no such group."""
@@ -112,29 +112,30 @@ class FlowRun:
 
 def _call_as_task(step: Step) -> Any:
     """Call a step in a task that Prefect neither caches nor stores, but tries again."""
-    name = step.name.rstrip(" 0123456789")  # "pass" of "pass 1", …
-    at_work = [replace(step, delays=())]
+    name = step.name.rstrip(" 0123456789")  # "pass" for "pass 1", …
+    # Prefect keeps `run` and what it returns. So the step and its result, which may be
+    # large sums, are in lists that are emptied at the end.
+    steps = [replace(step, delays=())]  # the task itself tries again
     results: list[Any] = []
 
     def run() -> None:
-        results[:] = [at_work[0]()]
+        results[:] = [steps[0]()]
 
     try:
         make_task(run, name, step.name, step.delays)()
     finally:
-        # Prefect keeps `run` and what it returns: they hold no sums in memory
-        at_work.clear()
+        steps.clear()
     return results.pop()
 
 
 def make_task[**P, R](
     function: Callable[P, R], name: str, run_name: str, delays: Sequence[float]
 ) -> Task[P, R]:
-    """Make a function a task, which is run again after errors that are transient.
+    """Make a function a task that is run again after a transient error.
 
-    There is a retry after each of the `delays`, in seconds. Blocks of rows are retried
-    by the engine. Retries of a step that writes would hide whether the first try had
-    written.
+    There is a retry after each of the `delays`, in seconds. A step that writes has
+    none: a second try would hide whether the first had written. Single blocks of rows
+    are retried by the engine.
     """
 
     def is_worth_another_try(_: Any, run: TaskRun, state: State[Any]) -> bool:
@@ -170,7 +171,9 @@ def job_flow[R](
     resume: str = _SAME_BITS,
     publishes: bool = False,
 ) -> Callable[[Callable[[Any, FlowRun], R]], Flow[..., R]]:
-    """Make a function of a job's options and of a run a flow, which stores no result.
+    """Return a decorator that makes a flow of a function, which stores no result.
+
+    The function takes the job's options and a `FlowRun`.
 
     Parameters
     ----------
@@ -216,8 +219,8 @@ def job_flow[R](
                 _timed(flow_run.limits),
             ):
                 result = function(flow_run.options[spec], flow_run)
-            # Prefect takes a state for the run's last one, and gives its data to
-            # whoever called the flow.
+            # If a flow returns a state, Prefect takes it for the run's last one, and
+            # gives its data to the caller of the flow.
             last = outcomes.end(
                 cast("Any", result), values, publishes=publishes, keys=keys
             )
@@ -225,10 +228,10 @@ def job_flow[R](
 
         about = inspect.getdoc(function) or ""
         run.__doc__ = f"{about}\n\n{parameters.describe()}"
-        shaped: Any = run
-        shaped.parameters = parameters
+        function_of_flow: Any = run
+        function_of_flow.parameters = parameters
         # Prefect makes the parameters of a deployment from this signature.
-        shaped.__signature__ = parameters.signature()
+        function_of_flow.__signature__ = parameters.signature()
         hooks: Any = [stop_reports.hook(resume)]
         return Flow(
             run,
@@ -237,7 +240,7 @@ def job_flow[R](
             description=about,
             validate_parameters=False,  # `Parameters.read` does it, more strictly
             persist_result=False,
-            # for errors that end a run, which Prefect stores all the same
+            # Prefect stores the error that ends a run in spite of that
             result_serializer="json",
             on_failure=hooks,
             on_crashed=hooks,
@@ -256,14 +259,14 @@ def parameters_of(flow: Flow[..., Any]) -> Parameters:
 def _timed(limited: FlowLimits) -> Iterator[None]:
     """End a flow that takes too long with JobTimeoutError, by Prefect's own time-out.
 
-    Prefect's waits for its locks.
+    Prefect's time-out waits until its locks are free; ours would not.
     """
     minutes = limited.timeout_minutes
     try:
         with timeout(None if minutes is None else 60 * minutes):
             yield
     except TimeoutError as error:
-        # Only Prefect's own time-out says so: others come from what ran inside.
+        # Only Prefect's own time-out has these words; others come from the job.
         is_of_the_job = isinstance(error, errors.RFFDistError)
         if is_of_the_job or minutes is None or "Scope timed out" not in str(error):
             raise

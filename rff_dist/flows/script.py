@@ -1,7 +1,7 @@
 """Run a flow from a shell, with the command line's words NAME=VALUE as its parameters.
 
-The scripts in the repository's folder flows/ end with this. Values are read as those of
-flags of `rff-dist`, and the process ends with its exit codes.
+The scripts in the repository's folder flows/ end with this. Values are read like those
+of the flags of `rff-dist`, and the process ends with the exit codes of `rff-dist`.
 """
 
 import sys

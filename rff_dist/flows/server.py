@@ -1,4 +1,8 @@
-"""The Prefect server that the settings name: the environment, or a profile."""
+"""The Prefect server that Prefect's settings name: the environment, or a profile.
+
+`check_server` asks it for a sign of life, so that a flow fails before its work if the
+server does not answer, with an error that names the address.
+"""
 
 import ssl
 import urllib.error
@@ -9,12 +13,13 @@ from prefect.settings import get_current_settings
 from rff_dist.errors import ClusterUnavailableError
 from rff_dist.text import redact
 
-CONNECT_S = 6.0  # for the server's answer, as long as for a Dask scheduler's
+CONNECT_S = 6.0  # to wait for the server, as long as for a Dask scheduler
 
 
 def find_server() -> tuple[str | None, bool]:
-    """Return the server's URL, None if flows start their own, and whether this process
-    authenticates.
+    """Return the server's URL, and whether this process authenticates to it.
+
+    Without a URL, None, flows start a server themselves.
     """
     api = get_current_settings().api
     return api.url, bool(api.auth_string or api.key)
@@ -28,10 +33,10 @@ def check_server() -> None:
     try:
         urllib.request.urlopen(f"{url}/health", timeout=CONNECT_S).close()
     except urllib.error.HTTPError:
-        return  # it answers, as authentication makes it
+        return  # an answer, if only that it wants authentication
     except OSError as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLError):
-            return  # of an authority that Prefect's settings may know
+            return  # its certificate may be one that Prefect's settings accept
         raise ClusterUnavailableError(
             f"no Prefect server answers at {redact(url)} ({error}); start it, or unset"
             " PREFECT_API_URL, so that the flow starts its own"

@@ -1,8 +1,8 @@
-"""What a run that stopped early leaves in Prefect: why it stopped, and how to go on.
+"""Report a run that stopped early in Prefect: why it stopped, and how to go on.
 
 Prefect would only show the error. The artifact made here says what lies next to the
-output, whether the same run can succeed, and what it would begin with; a tag has the
-kind of the error, by which runs are filtered and automations chosen.
+output, whether the same run can succeed, and from where it would go on. A tag has the
+kind of the error, so that lists of runs and automations can select by it.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from rff_dist.workbench.jobs import limits
 from rff_dist.workbench.results import document, markdown
 
 #: Errors that may be gone when the same run is repeated.
-_OF_THE_MOMENT = (
+_PASSING_ERRORS = (
     errors.JobTimeoutError,
     errors.OutputBusyError,
     errors.ConflictError,
@@ -32,16 +32,14 @@ _OF_THE_MOMENT = (
 
 
 def hook(resume: str) -> Callable[[Flow[..., Any], FlowRun, State[Any]], None]:
-    """Return what Prefect calls when a run fails, crashes or is cancelled.
+    """Return the function that Prefect calls when a run fails, crashes or is cancelled.
 
-    `resume` says what a run with the same parameters does with what this one left.
+    `resume`: a sentence on what a run with the same parameters does with the leftovers.
     """
 
     # If the flow's process is killed or cancelled, the worker calls this, with
     # arguments of these names.
-    def tell_what_is_left(
-        flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]
-    ) -> None:
+    def report_stop(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
         key = names.key(f"{flow.name}-stopped", flow_run.parameters)
         log = flow_run_logger(flow_run, cast("Any", flow))
         log.warning("leftovers, and how to continue: artifact %s", key)
@@ -62,13 +60,13 @@ def hook(resume: str) -> Callable[[Flow[..., Any], FlowRun, State[Any]], None]:
                 tags = sorted({*flow_run.tags, f"error:{errors.kind_of(error)}"})
                 client.update_flow_run(flow_run.id, tags=tags)
 
-    return tell_what_is_left
+    return report_stop
 
 
 def describe_stop(
     flow_name: str, parameters: Facts, state: State[Any], *, resume: str
 ) -> document.Document:
-    """Return why a run stopped, what it left and how to go on."""
+    """Return a document on why a run stopped, what it left and how to go on."""
     page = document.Document(
         f"{flow_name}: {state.name or state.type.value}",
         lead=without_secrets(state.message or "no reason is known").strip(),
@@ -103,7 +101,7 @@ def _comes_again(error: BaseException | None) -> bool:
     # connection, which may be gone next time.
     if not isinstance(error, errors.RFFDistError):
         return False
-    return not isinstance(error, _OF_THE_MOMENT) and not limits.is_transient(error)
+    return not isinstance(error, _PASSING_ERRORS) and not limits.is_transient(error)
 
 
 def _error_of(state: State[Any]) -> BaseException | None:
@@ -114,7 +112,9 @@ def _error_of(state: State[Any]) -> BaseException | None:
 
 
 def _describe_leftovers(url: str) -> list[tuple[str, str]]:
-    """Return what a stopped run left next to a place, and what each thing is."""
+    """Return the places of a stopped run's leftovers next to an output, and what each
+    is.
+    """
     meanings = {
         "run-": "unfinished; nothing reads it",
         "partial-": "unfinished; nothing reads it",

@@ -1,4 +1,9 @@
-"""How flows take rows from tables: files, a database, or a table of a lakehouse."""
+"""How flows take rows from tables: files, a database, or a table of a lakehouse.
+
+In go the flow's further options, a database's connection or a followed table, and out
+come rows appended to a dataset. The URL of a database has a password, so it comes from
+a Prefect block and not from a parameter, which Prefect shows.
+"""
 
 from typing import Any
 
@@ -24,7 +29,7 @@ class Connection:
     )
 
     def url(self, sql: str | None) -> str | None:
-        """Return the URL in the block for a query; None without one.
+        """Return the database's URL from the block; None if no block is given.
 
         Raises InvalidParameterError if there is no such block, or no query.
         """
@@ -47,7 +52,7 @@ class Connection:
 
 @fields.group
 class FollowedTable:
-    """The table that the data follow."""
+    """The table whose changes become versions of the data."""
 
     table: str | None = fields.optional(
         "Delta or Iceberg table that the data follow, as for ingest: data take what"
@@ -65,7 +70,9 @@ def append(job: specs.Ingest, do: steps.Runner) -> Summary:
 
 
 def take_changes(job: specs.Update, run: FlowRun, do: steps.Runner) -> None:
-    """Let the data of an update take what changed in the table that they follow."""
+    """Append the changes of a followed table to the data of an update, if one is
+    given.
+    """
     table = run.options[FollowedTable].table
     if table is None:
         return

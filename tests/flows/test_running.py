@@ -135,7 +135,7 @@ def test_every_flow_says_what_is_left_however_it_stops(one):
         one.on_crashed_hooks,
         one.on_cancellation_hooks,
     ):
-        assert [hook.__name__ for hook in hooks] == ["tell_what_is_left"]
+        assert [hook.__name__ for hook in hooks] == ["report_stop"]
         # Prefect's worker passes them by name where the process of the run is gone.
         assert list(inspect.signature(hooks[0]).parameters) == [
             "flow",
