@@ -156,9 +156,9 @@ def test_others_are_refused_by_a_message_that_does_not_grow(tmp_path, name):
 
 def test_a_file_that_breaks_off_is_no_value_of_another_type(tmp_path):
     # longer than the 4 MiB that decide the types, so that only a pass finds its end
-    row = json.dumps({"x": 1.5, "y": 2.5, "note": "n" * 2000})
-    content = gzip.compress("\n".join([row] * 4000).encode())
+    rows = [{"x": 1.5, "y": 2.5, "note": RNG.bytes(400).hex()} for _ in range(20_000)]
+    content = gzip.compress("\n".join(map(json.dumps, rows)).encode(), 1)
     path = tmp_path / "t.jsonl.gz"
     path.write_bytes(content[:-20])
-    with refuses(StorageError, "t.jsonl.gz"):
+    with refuses(StorageError, "end"):
         ingest(path, "d", target="y")
