@@ -1,8 +1,9 @@
-"""What people write about a model: what it is for, what not, and where its rows come
-from.
+"""Texts that people write about a model: what it is for, what not, and where its rows
+come from.
 
-In goes a TOML file, out come texts for a model's card. Any other name in the file is
-refused, since a text that no page shows would be lost without a word.
+In goes a TOML file, out come texts for a model's card, the JSON values that are stored
+with it. The file may have no other names: a text that no page shows would be lost
+without a word.
 """
 
 from rff_dist.errors import InvalidParameterError
@@ -13,11 +14,11 @@ NAMES = ("intended_use", "limits", "data")
 
 
 def read_about(path: str | None) -> dict[str, dict[str, str]]:
-    """Return the texts of a TOML file as a fact for a model's card; none without a
+    """Return the texts of a TOML file as an entry for a model's card; empty without a
     file.
 
-    Raises InvalidParameterError if the file cannot be read, or holds something else
-    than these texts.
+    Raises InvalidParameterError if the file cannot be read, or holds anything but these
+    texts.
     """
     if path is None:
         return {}

@@ -1,8 +1,8 @@
 """What a job trains: a regression, a classifier or the best of candidates.
 
-In go rows, labels and options, out comes a fitted model with facts about it.
-`ridge.fit` alone would know neither labels nor candidates, and find a wrong option only
-after the first pass.
+In go rows, labels and options, out comes a fitted model with facts about it. A
+candidate is a kernel with its length scale, one of several that are compared.
+`ridge.fit` alone takes no labels, and finds a wrong option only after the first pass.
 """
 
 import logging
@@ -49,7 +49,7 @@ _ONE_ROW = memory.ArrayDataset(np.zeros((1, 1)), np.zeros(1))
 class JobData:
     """The rows of a job and, for a classifier, their labels.
 
-    `folds`: of time, if the rows were cut by it.
+    `folds`: folds of time, if the dataset records that its latest rows were held out.
     """
 
     rows: blocks.Dataset
@@ -57,8 +57,8 @@ class JobData:
     folds: folding.Folds | None = None
 
     def with_targets(self, model: models.RidgeModel) -> blocks.Dataset:
-        """Return the rows with the codes of a model's levels and with targets, which
-        for labels are those of a classifier's classes.
+        """Return the rows with the codes of a model's levels, and with targets; labels
+        become the targets of a classifier's classes.
         """
         rows = model_rows.with_codes_of(model.feature_map.levels, self.rows)
         if self.labels is None:
@@ -79,8 +79,8 @@ class JobData:
         assert y is not None  # a model is trained and judged on targets
         if weights is None:
             return indices, X, y, None
-        counted = weights > 0
-        return indices[counted], X[counted], y[counted], weights[counted]
+        has_weight = weights > 0
+        return indices[has_weight], X[has_weight], y[has_weight], weights[has_weight]
 
 
 @frozen
@@ -100,7 +100,7 @@ class Fit:
     candidates: Sequence[ridge_candidates.Candidate] | None = None
 
     def with_folds_of(self, data: JobData) -> Self:
-        """Return the same fit by folds of time, if the rows were cut by it."""
+        """Return the same fit with the data's folds of time, if they have some."""
         if data.folds is None:
             return self
         return replace(self, options=replace(self.options, cv=data.folds))
@@ -142,14 +142,14 @@ class Fit:
         with_folds = options
         if self.candidates is not None:
             with_folds = fold_choices.with_folds(options)
-        # checks that folds can choose what they are to
+        # raises if folds cannot make the choices that are left open
         fold_choices.folds_for(with_folds)
         kinds = options.kinds
         if not isinstance(options.n_components, str):
             for kind in kinds:
                 read_n_components(options.n_components, options.map, kind)
         if kinds[0] == "fourier":
-            # What designs a kernel allows does not depend on the number of columns.
+            # one column will do: it does not matter for the designs of a kernel
             for candidate in self._candidates_for(_ONE_ROW):
                 base.check_design(candidate.kernel, options.design, 1)
         elif options.design != "auto":
@@ -224,9 +224,7 @@ class Fit:
 
 
 def describe_fit(fit_result: FitResult) -> Summary:
-    """Return JSON-able facts about a trained model: what was chosen, and how good it
-    is.
-    """
+    """Return what a trained model chose, and how good it is, as JSON values."""
     model = fit_result.model
     status = fit_result.solved.solution.status
     return {

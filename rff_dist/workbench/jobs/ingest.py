@@ -1,7 +1,7 @@
 """Turn files or a query into a dataset, or append their rows to one.
 
-In goes an `Ingest` spec, out come one dataset, two, or the record of an append. The
-functions of `workbench.tables` do the work; options here decide which one it is.
+In goes an `Ingest` spec; out comes one dataset, or two, or the result of an append. The
+functions of `workbench.tables` do the work; the spec's options decide which of them.
 """
 
 import time
@@ -32,7 +32,7 @@ type Ingested = (
     | tuple[datasets.ZarrDataset, datasets.ZarrDataset]
 )
 
-#: The options that a dataset may be split with: others say how tables are read.
+#: The options for splitting a dataset; all others say how tables are read.
 _OF_DATASETS = {
     *("sources", "data", "holdout", "holdout_by", "test", "seed"),
     *("chunk_rows", "overwrite", "plain", "message"),
@@ -43,7 +43,8 @@ _SHOWN_FILES = 50
 
 
 def append(job: specs.Ingest, do: steps.Runner) -> Summary:
-    """Append all new rows or none; a second try finds what the first one added.
+    """Append all new rows or none. A retry does no harm: it skips the rows that the
+    first try added.
 
     Returns JSON values: rows before and after, files ingested (names of the first 50)
     and skipped, rows dropped; rows replaced, deleted and known already; the dataset's
@@ -51,7 +52,7 @@ def append(job: specs.Ingest, do: steps.Runner) -> Summary:
     """
     start = time.perf_counter()
     ingested = do("append", ingest, job)
-    # as `append` excludes `holdout`
+    # the spec refuses `holdout` together with `append`
     assert isinstance(ingested, IngestResult)
     return describe_appended(job, ingested, time.perf_counter() - start)
 
@@ -80,9 +81,9 @@ def ingest(
     """Write a dataset, or append new rows to one.
 
     `observer` is called with (rows written, rows in all or None) after each batch.
-    Returns an `IngestResult` when rows were appended, else the dataset, or with
-    `holdout` both datasets. Raises RFFDistError as `workbench.tables.ingest`,
-    `ingest_parts` and `ingest_more`; what was there is unchanged.
+    Returns an `IngestResult` if rows were appended, else the dataset, or with `holdout`
+    both datasets. Raises RFFDistError as the functions `ingest`, `ingest_parts` and
+    `ingest_more` of `workbench.tables`; existing data are then unchanged.
     """
     source: Sources = job.sources
     if job.sql is not None:
@@ -134,8 +135,8 @@ def roles_of(job: specs.Ingest) -> Roles:
 def with_recipe_read(options: TableOptions) -> TableOptions:
     """Return options with the recipe itself in place of its URL.
 
-    A recipe reads tables as the one that it was learned from, unless the options say
-    how.
+    Tables are read like the one that the recipe was learned from, unless `reading`
+    differs from its defaults.
     """
     if options.recipe is None:
         return options

@@ -1,9 +1,9 @@
 """What a job may take: its time and its tries.
 
-In go two options, out come a time limit around the job and retries of its steps. A
-limit alone would stop a job after hours that its plan ruled out before: a fit that by
-plan takes too long is refused before a cluster starts, if the options tell the
-cluster's size, else before its first pass.
+In go two options, out come a time limit around the job and retries of its steps. A time
+limit alone would stop a hopeless job only after hours. So a fit whose planned time is
+too long is refused: before a cluster starts, if the options tell the cluster's size,
+else before the first pass.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from rff_dist.fitting.plan import Plan
     from rff_dist.fitting.sizes import Machines
 
-#: Seconds before the first retry, for a lost connection, and before each later one: a
-#: minute, in which workers or a store may start again.
+#: Seconds before the first retry, enough after a lost connection, and before each later
+#: one: in a minute workers or a store may have started again.
 RETRY_DELAYS_S = (10.0, 60.0)
-_AGAIN_S = 1.0  # between signals, after a job's time is over
-_LONGEST_CHAIN = 20  # of causes, some of which lead back to themselves
+_AGAIN_S = 1.0  # between further signals, when a job's time is over
+_MOST_CAUSES = 20  # of an error; a chain of causes may lead back to itself
 
 
 @fields.group
@@ -57,7 +57,9 @@ class JobLimits:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Let JobTimeoutError end a context of the main thread that takes too long."""
+        """Raise JobTimeoutError in a `with` block that takes too long; only in the main
+        thread.
+        """
         if self.timeout_minutes is None:
             yield
             return
@@ -84,15 +86,15 @@ class JobLimits:
         )
 
     def check(self, plan: Plan) -> None:
-        """Refuse a fit whose sums alone take longer by plan than the job may; raises
-        PlanError.
+        """Raise PlanError if by the plan the sums of a fit alone take longer than the
+        job may.
         """
         if self.timeout_minutes is None:
             return
         from rff_dist.products import choice
 
-        # This machine's fastest products, without reading and solving: what is refused
-        # has no chance.
+        # The lowest estimate: this machine's fastest products, and no time for reading
+        # and solving. A fit that is refused by it has no chance.
         minutes = plan.seconds(choice.rate_for(plan.n_components).gflops) / 60
         if minutes > self.timeout_minutes:
             raise errors.PlanError(
@@ -106,16 +108,16 @@ class JobLimits:
     def check_before(
         self, rows: blocks.Dataset, options: RidgeOptions, cluster: Cluster | None
     ) -> None:
-        """Refuse a fit of a given number of features before its cluster starts; see
-        `check`.
+        """Raise PlanError, before its cluster starts, if a fit needs more memory or
+        time than there is; see `check`.
 
-        `cluster`: None, or one that is elsewhere, is known only when it is there.
-        Raises PlanError if it needs more memory or time than there is.
+        Nothing is checked if the size of the cluster is not known yet: `cluster` is
+        None, or it does not start here.
         """
         machines = None if cluster is None else machines_of(cluster)
         widths = options.n_components
         if machines is None or isinstance(widths, str):
-            return  # "auto" takes as many features as memory holds
+            return  # "auto" chooses a number that fits into memory
         from rff_dist.fitting.solver_plan import plan_regression
 
         largest = max([widths] if isinstance(widths, int) else widths)
@@ -123,14 +125,16 @@ class JobLimits:
 
 
 class _OutOfTimeError(BaseException):
-    """The time of a job is over. It is no `Exception`, since code that reads a file
-    would take that for a damaged file.
+    """The time of a job is over. It is no `Exception`: code that reads a file would
+    catch that, and report a damaged file.
     """
 
 
 def _stop(_: int, __: FrameType | None) -> None:
-    """Raise the error that ends a job whose time is over, and again a second later if
-    a destructor or a callback swallowed it.
+    """Raise the error that ends a job whose time is over.
+
+    The signal comes again each second, in case a destructor or a callback swallowed the
+    error.
     """
     error = sys.exception()
     while error is not None:
@@ -141,8 +145,8 @@ def _stop(_: int, __: FrameType | None) -> None:
 
 
 def machines_of(cluster: Cluster) -> Machines | None:
-    """Return the processes of a cluster that would start here; None of one that is
-    elsewhere.
+    """Return the processes of a cluster that would start here; None for any other
+    cluster.
     """
     if cluster.scheduler is not None or cluster.cluster is not None:
         return None
@@ -168,16 +172,16 @@ def is_transient(error: BaseException) -> bool:
     """
     if isinstance(error, errors.ClusterLostError | errors.ClusterUnavailableError):
         return True
-    # A StorageError itself may come from a network, so its causes decide. Its
-    # subclasses do not: what exists, is damaged or belongs to another run is the same a
-    # minute later.
+    # Errors of this package are decisions about data and parameters, which stay as they
+    # are. Only a StorageError may come from a network, so its causes decide; but not
+    # its subclasses, for what exists, is damaged or belongs to another run.
     if (
         isinstance(error, errors.RFFDistError)
         and type(error) is not errors.StorageError
     ):
-        return False  # a decision: data, parameters, something that exists already
+        return False
     cause: BaseException | None = error
-    for _ in range(_LONGEST_CHAIN):
+    for _ in range(_MOST_CAUSES):
         if cause is None:
             return False
         if not isinstance(cause, errors.RFFDistError) and _is_of_the_network(cause):
@@ -188,10 +192,10 @@ def is_transient(error: BaseException) -> bool:
 
 def _is_of_the_network(error: BaseException) -> bool:
     if type(error).__module__.startswith("obstore"):
-        # for all that has no class of its own, such as a store that does not answer, or
-        # answers 503
+        # the class of errors without a class of their own, such as a store that does
+        # not answer, or answers 503
         return type(error).__name__ == "GenericError"
-    # Of file systems on a network.
+    # errors of file systems on a network
     unreachable = (errno.ESTALE, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
     if isinstance(error, ConnectionError | TimeoutError):
         return True

@@ -1,9 +1,9 @@
 """Merge models that are trained apart, and train models that can be merged.
 
 In go models with their exact sums, out comes one model with the bits of a fit on all of
-their rows. Averages of coefficients would be no such model, and sums of models with
-different features do not add up: `refit_model` trains on other rows with a given
-model's features.
+their rows. The average of their coefficients would be another model. Sums can be added
+only if the models have the same features, so `refit_model` trains on other rows with
+the features of a given model.
 """
 
 from rff_dist.living.merge import merge, refit_on, rows_of
@@ -39,8 +39,8 @@ def refit_model(job: specs.Refit, do: steps.Runner) -> Summary:
 def merge_models(job: specs.Merge) -> Summary:
     """Add up the sums of models, solve, and publish the result.
 
-    Returns as `refit_model`. Raises StatisticsError, with the reason, if the sums do
-    not belong together.
+    Returns the same values as `refit_model`. Raises StatisticsError, with the reason,
+    if the sums do not belong together.
     """
     output = publishing.check_place(job.destination, job.models)
     with output_places.hold(output, holder="a merge"):

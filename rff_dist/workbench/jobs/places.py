@@ -1,7 +1,8 @@
 """Where the rows of a job are and where its results go.
 
-In go paths and URLs, out come groups of options, and errors before a job begins. A job
-that only tried to write would fail after its work, or replace one of its inputs.
+In go the paths and URLs that options name, out come errors before a job begins, and the
+lists of what it reads and writes. A job that only tried to write would fail after its
+work, or replace one of its inputs.
 """
 
 import os
@@ -101,17 +102,17 @@ class Destination:
 def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
     """Check the places that a job's options name, before it begins.
 
-    `given` has each option's name, what it declares, and its value. Raises StorageError
-    if a place cannot be written, or one option writes what another names;
+    `given`: each option's name, its declaration and its value. Raises StorageError if a
+    place cannot be written, or if one option writes to the place of another option;
     OutputExistsError if a file is there, unless this package wrote it and `overwrite`
     is among the options; InvalidParameterError if the name of a file does not fit.
     """
-    # Zarr, for which help need not wait
+    # imported here: it loads Zarr, for which `--help` need not wait
     from rff_dist.storage import locations, output_places
 
     options = list(given)
     overwrite = any(name == "overwrite" and value is True for name, _, value in options)
-    # by place: the first option that names it, and what that option does there
+    # for each place: the first option that names it, and what that option does there
     first_uses = dict[str, tuple[str, str]]()
     for name, declared, value in options:
         if declared.place is None:
@@ -161,18 +162,22 @@ def part_url(url: str) -> str:
 
 
 def reads_and_writes(spec: Any) -> tuple[dict[str, Summary], list[str]]:
-    """Return the URLs that a job reads, with names of arrays, and those it writes."""
+    """Return the URLs that a job reads, with the arguments of `open_dataset` for each,
+    and the URLs that it writes.
+    """
     reads: dict[str, Summary] = {}
     writes: list[str] = []
     source = getattr(spec, "source", None)
-    has_parts = getattr(spec, "holdout", None) is not None  # of ingest
-    makes_parts = has_parts and getattr(spec, "test", None) is None
+    # ingest writes the held-out rows to a second dataset; `test` names it, else its
+    # place follows from `data`
+    has_parts = getattr(spec, "holdout", None) is not None
+    names_no_part = has_parts and getattr(spec, "test", None) is None
     for name, declared, value in fields.values(spec):
         urls = value if isinstance(value, list) else [value]
         urls = [url for url in urls if isinstance(url, str)]
         if declared.writes or declared.place == "changes":
             writes += urls
-        if name == "data" and makes_parts:
+        if name == "data" and names_no_part:
             writes += [part_url(url) for url in urls]
         if declared.place in ("reads", "changes"):
             names: Summary = {}

@@ -1,8 +1,8 @@
 """Publish models: as files, or as the next version of a registered model.
 
-In go a model and its destination, out comes the version, if it has one. `write_any`
-alone would replace what a reader reads, and say neither what the model was made of nor
-why.
+In go a model and its destination, out comes the version of a registered model, else
+None. `write_any` alone would replace a model while it is in use, and record neither
+what the new one was made from nor why.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from rff_dist.workbench.jobs import places, specs
 #: Where a model is published: options of a job.
 type Place = places.Destination | specs.Clustering
 
-# What a lineage copies from a model's card, None where the card does not have it.
+# Entries that a lineage copies from a model's card; None if the card lacks them.
 _OF_DATA = (
     "data_fingerprint",
     "data_version",
@@ -32,13 +32,12 @@ _OF_DATA = (
 
 
 def check_place(place: Place, inputs: Sequence[str]) -> locations.Location:
-    """Check that a model can be published, with `register` as the next version of a
-    registered one.
+    """Check that a model can be published at `place`; return its location.
 
-    `inputs` are URLs of what the job reads, which it must not replace. Returns the
-    location of `place.model`. Raises OutputExistsError if there is something and
-    `overwrite` is False, or with `register` something other than a registered model;
-    StorageError if a model cannot be written there.
+    With `register` it becomes the next version of a registered model. `inputs`: URLs of
+    what the job reads, which it must not replace. Raises OutputExistsError if something
+    is there and `overwrite` is False, or with `register` if that is no registered
+    model; StorageError if a model cannot be written there.
     """
     assert place.model is not None
     output = locations.parse_location(place.model)
@@ -59,11 +58,11 @@ def store(
     reason: str,
     n_samples: int | None = None,
 ) -> versions.Version | None:
-    """Write a model, or with `register` publish and return it as the next version of a
-    registered one.
+    """Write a model, and return None; or with `register` publish it as the next version
+    of a registered model, and return this version.
 
-    `n_samples`: rows that it was made of, for the lineage; by default those of the
-    model's card.
+    `data`, `reason`: see `publish`. `n_samples`: the number of rows that it was made
+    from, for the lineage; by default that of the model's card.
     """
     assert place.model is not None
     if place.register:
@@ -109,7 +108,7 @@ def publish(
 def describe_model(
     url: str, model: models.RidgeModel, version: versions.Version | None
 ) -> Summary:
-    """Return the JSON values by which a record names a model with its sums."""
+    """Return where a model is, its version, digests and rows, for a job's record."""
     return {
         "model": redact(url),
         "version": None if version is None else version.number,
@@ -120,9 +119,10 @@ def describe_model(
 
 
 def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
-    """Return what a model was made from.
+    """Return what a model was made from: its lineage.
 
-    `data`: URL of the rows. Returns `lineage`: `data`, `data_fingerprint`, `data_table`
+    `data`: URL of the rows. Returns JSON values: `data`, `data_fingerprint`,
+    `data_table`
       (the lakehouse table that they follow, and its version), `n_samples` and, in
       `spec`, the features, the kernel with its length scale, D, design, map, seed,
       precision, and alpha or the number of clusters. What is not known is None.

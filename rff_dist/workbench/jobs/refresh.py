@@ -1,10 +1,9 @@
-"""Update a stored model with the rows that its data got since, or keep it.
+"""Update a stored model with rows that are new in its data, or keep it.
 
-In go a model with its exact sums and its data, out come the next version of the model,
-or a record of the rows that were refused, and an `UpdateResult` that all reports are
-made of. Adding the new rows' sums and solving again is the simple version; it would
-publish a model that is clearly worse after one bad night, and no one would know which
-rows made it so.
+In go a model with its exact sums and its data, out comes the next version of the model,
+or a record of the refused rows; and an `UpdateResult` that all reports are made from.
+The simple version would add the new rows' sums and solve again. After one bad night it
+would publish a clearly worse model, and no one would know which rows made it worse.
 
 The arithmetic is in `living.update`. The steps: find the new rows → score them with the
 champion, the current model, which has not seen them → hold out rows → sum → test for
@@ -12,10 +11,10 @@ drift → solve for the challenger → gate → publish it, or keep the champion
 the reason. Nothing is written before the last step, so a run that died is simply
 repeated.
 
-Later runs skip refused rows (`refusals.py`), judge later ones on their own, and leave
-the refused ones out of the model's statistics. A backfill judges them again, from a
-given row on. A refused correction or deletion is recorded likewise, and each run judges
-it again. Every run tells which rows the model lacks, why, and how to get them back.
+Later runs skip refused rows (`refusals.py`): they judge newer rows without them, and
+leave them out of the model's sums. A backfill judges refused rows again, from a given
+row on. A refused correction or deletion is recorded too, but each run judges it again.
+Every run tells which rows the model lacks, why, and how to get them back.
 """
 
 import logging
@@ -55,17 +54,20 @@ class UpdateResult:
     """What an update found and decided.
 
     `dataset`: the rows, as the update read them.
-    `champion`: the current model before.
+    `champion`: the current model before the update.
     `challenger`: the same model with the new rows; None if there is nothing new.
-    `record`: JSON values. Of the rows: their URL `data`, the lakehouse `table` that
-      they follow, `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out`
-      rows, the reason for each of the latter in `left_out_because`, the `window` and
-      its `first_row`. `decision`: "published", "kept" or "nothing new", in a dry run
-      "would be published" or "would be kept"; `reason`; and of the model that is
-      current now its `model`, version, digests and rows. If anything is new also
-      `held_out` (in words, and the champion's errors there), `statistics`, `solution`
-      and `gate`; if there are new rows, `progressive` (per target `rmse`, `mae`, `bias`
-      and `r2` of the champion on them, None for a constant target) and `drift`.
+    `record`: JSON values, always with:
+      about the rows: their URL `data`, the lakehouse `table` that they follow,
+      `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows, the
+      reason for each `left_out` range in `left_out_because`, the `window` and its
+      `first_row`;
+      the `decision`: "published", "kept" or "nothing new", in a dry run "would be
+      published" or "would be kept"; and its `reason`;
+      about the model that is now current: `model` (its URL), version, digests and rows.
+      If anything is new, also `held_out` (in words, and the champion's errors there),
+      `statistics`, `solution` and `gate`. If rows are new, also `progressive` (per
+      target `rmse`, `mae`, `bias` and `r2` of the champion on them, None for a constant
+      target) and `drift`.
     """
 
     dataset: blocks.Dataset
@@ -76,14 +78,13 @@ class UpdateResult:
 
 @watching.watched
 def update(job: specs.Update, do: steps.Runner) -> UpdateResult:
-    """Update a model with the rows that its data got since; see `update_from`.
+    """Update a model with rows that are new in its data; see `update_from`.
 
     Raises RFFDistError as `update_from`, or if the data cannot be read.
     """
     names = job.source.names()
     dataset = datasets.open_dataset(job.source.data, **names)
-    # `version` is one of the training data; test data are another dataset, read as it
-    # is now.
+    # `version` names a version of the training data; test data are read as they are now
     test = None
     if job.test is not None:
         test = datasets.open_dataset(job.test, **names | {"version": None})
@@ -98,14 +99,14 @@ def update_from(
     test: blocks.Dataset | None = None,
     forces_removal: bool = False,
 ) -> UpdateResult:
-    """Update a model, or publish the next version of a registered one; no other run can
-    write it meanwhile.
+    """Replace a model by its update, or publish the next version of a registered model;
+    no other run can write it meanwhile.
 
     `dataset`: the data that it was trained on, perhaps with new rows.
     `test`: rows to compare the models on; None holds out rows that the champion was
       trained on.
     `forces_removal`: whether deleted rows are taken out however much the error rises,
-      if there are no new ones.
+      if no rows are new.
 
     Raises OutputBusyError if another run writes the model; StorageError if there is no
     ridge model; FingerprintMismatchError if the data do not begin with the rows that it
@@ -113,7 +114,7 @@ def update_from(
     column, if a value cannot be used.
     """
     location = locations.parse_location(job.model)
-    kind = records.peek_record(location.url).kind  # before the model is held
+    kind = records.peek_record(location.url).kind  # checked before the model is locked
     if kind != models.KIND:
         raise StatisticsError(
             f"{redact(location.url)} holds a {kind!r}, which has no statistics to add"
@@ -147,8 +148,8 @@ def update_from(
 
         with (
             do.open_engine(dataset.n_samples) as engine,
-            # Published inside: the kept sums go when the model is there, not before.
-            # A dry run writes nothing, so it keeps no sums either.
+            # The model is published within this context, so kept sums are removed only
+            # after that. A dry run writes nothing, so it keeps no sums either.
             nullcontext() if job.dry_run else steps.resumable(engine, location),
         ):
             contest = _challenge(job, champion, dataset, rows, test, do, engine)
@@ -228,7 +229,9 @@ def _challenge(
     do: steps.Runner,
     engine: Engine,
 ) -> Contest:
-    """Make the challenger of the new rows, and judge it on rows that neither saw."""
+    """Make the challenger, and judge both models on rows that neither was trained
+    on.
+    """
     facts: Summary = {}
     scored = None
     if rows.n_new:
@@ -302,7 +305,7 @@ def _check_memory(
     kind = "nystrom" if is_nystrom else "fourier"
     sums = SumOptions(alpha=champion.card["alpha_given"], features=kind)
     plan = plan_on_engine(dataset, feature_map.n_components, sums, engine=engine)
-    # besides what a fit needs: the sums of the champion, and of held-out rows
+    # what a fit needs, and the sums of the champion and of held-out rows
     needed = plan.client_bytes + 2 * plan.statistics_bytes
     limit = plan.client_memory_limit
     if limit is not None and needed > limit:
@@ -316,8 +319,8 @@ def _check_memory(
 def sum_rows(
     champion: models.RidgeModel, dataset: blocks.Dataset, rows: NewRows, engine: Engine
 ) -> tuple[ridge_statistics.RidgeStatistics, moments.Moments | None]:
-    """Return the exact statistics of all rows, and the moments of those that are
-    gone.
+    """Return the exact statistics of all rows, and the moments of removed rows; None if
+    no rows were removed.
     """
     statistics = updates.accumulate_new_rows(champion, dataset, rows, engine=engine)
     return statistics, updates.measure_gone_rows(champion, dataset, rows, engine=engine)
@@ -346,7 +349,9 @@ def publish_update(
 ) -> versions.Version | None:
     """Publish the challenger in place of the champion, or as the next version after it.
 
-    Raises StorageError if it cannot be written; then the champion stays.
+    `champion`: the current version of a registered model, else None. `rmse`: the
+    challenger's, per target. Raises StorageError if it cannot be written; then the
+    champion stays.
     """
     version = None
     if champion is None:

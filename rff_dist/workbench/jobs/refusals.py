@@ -1,11 +1,11 @@
-"""Rows that updates refused, and that a model lacks for this or another reason.
+"""Rows that a model lacks, since an update refused them or a version was rolled back.
 
 In goes the location of a model, out come `Refusal`s: ranges of rows, each with a
-fingerprint and a reason. Skipping refused rows without a record would judge them again
-every night, or add them once later rows make up for their errors.
+fingerprint and a reason. Without a record, refused rows would be judged again every
+night, or be added as soon as good later rows make up for their errors.
 
-They are in the document `refused.json` next to the model. Rows of a version that was
-rolled back count as refused too.
+The refusals of updates are in the document `refused.json` next to the model. The rows
+of versions that were rolled back are found in the versions' lineage.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def read_refusals(location: locations.Location) -> list[Refusal]:
 
 
 def write_refusals(location: locations.Location, refusals: Sequence[Refusal]) -> None:
-    """Write the document; of refusals of one range the last one counts."""
+    """Write the document; if several refusals have one range, the last one counts."""
     latest = {(refusal.start, refusal.stop): refusal for refusal in refusals}
     rows = [asdict(latest[key]) for key in sorted(latest)]
     content = documents.sign_document({"rows": rows}, kind=_KIND, version=_VERSION)
@@ -62,8 +62,8 @@ def forget_refusals(location: locations.Location, rows: NewRows) -> None:
 
 
 def refusals_of(location: locations.Location) -> list[Refusal]:
-    """Return the rows that the model at a location lacks: refused ones, and those of
-    versions rolled back.
+    """Return all rows that the model at a location lacks: refused by updates, or added
+    by versions that were rolled back.
 
     Raises IntegrityError, StorageError as `read_refusals`.
     """
@@ -80,11 +80,12 @@ def _rolled_back(
     were rolled back.
     """
     refusals: list[Refusal] = []
+    # numbers of the current version and of its descendants
     family = {pointer.number}
-    # others were published, but never current: their rows are still new
+    # a version that never was current was not rolled back: its rows are still new
     formerly_current = {*pointer.previous, *pointer.rolled_back}
-    # In ascending order, so a parent is met before its children and one pass finds all
-    # descendants.
+    # The versions come in ascending order, a parent before its children, so one loop
+    # finds all descendants.
     for version in registered.versions():
         if version.parent not in family or version.number not in formerly_current:
             continue
@@ -108,6 +109,6 @@ def _overlap(refusal: Refusal, start: int, stop: int) -> bool:
 
 
 def why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:
-    """Return the reasons for which rows were refused."""
+    """Return why rows were refused, in words."""
     reasons = [refusal.reason for refusal in refusals if _overlap(refusal, start, stop)]
     return "; ".join(dict.fromkeys(reasons)) or "refused by an update before"

@@ -3,7 +3,7 @@
 In go the traces of a dataset and the models that the rows were taken out of, out come
 `Remnant`s, each with what removes it. A list of the dataset's versions alone would miss
 sums of stopped jobs, and what models and recipes learned from the rows. Models that the
-job does not name may be anywhere, and are not searched for.
+job does not name are not searched for: they may be anywhere.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,19 +31,19 @@ class Remnant:
 
 @frozen
 class Traces:
-    """By what a dataset's other versions, its models and its files are known."""
+    """What is needed to find a dataset's other versions, and its files."""
 
     location: locations.Location
-    #: the one without the rows
+    #: the version without the rows
     version: str | None
-    #: what was ingested before the rows were deleted
+    #: entries of the files that were ingested before the rows were deleted
     sources: list[Facts]
 
 
 def find_remnants(traces: Traces, models: Sequence[str]) -> list[Remnant]:
     """Return what still holds the rows or sums of them.
 
-    `models`: URLs of those that the rows were taken out of.
+    `models`: URLs of the models that the rows were taken out of.
     """
     place = traces.location
     remnants = []
@@ -53,7 +53,8 @@ def find_remnants(traces: Traces, models: Sequence[str]) -> list[Remnant]:
             until += f" with `--tags`: it is tagged {', '.join(snapshot.tags)}"
         what = f"version {snapshot.id} of {place}"
         remnants.append(Remnant(what, "may hold the rows", until))
-    # `expire` spares young objects there, which a writer may be about to commit
+    # in object stores `expire` spares young objects: a writer may be about to commit
+    # them
     if place.is_remote:
         why = "may belong to expired versions, and are younger than a day"
         until = "`rff-dist data expire` removes them from tomorrow on"
@@ -75,14 +76,14 @@ def find_remnants(traces: Traces, models: Sequence[str]) -> list[Remnant]:
 
 
 def _learns_from_values(encoder: Encoder) -> bool:
-    """Return whether a column is encoded by what rows held. Levels of categories are,
-    but their texts are erased.
+    """Return whether an encoder was learned from the values of rows. That of a category
+    was too, but the texts of forgotten levels are erased.
     """
     return not isinstance(encoder, Category) and encoder != Number(encoder.column)
 
 
 def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
-    """Yield what a model that the rows were taken out of still holds."""
+    """Yield what still holds the rows in a model that they were taken out of."""
     model = read_model(url)
     name = redact(url)
     if model.card.get("data_version") != traces.version:

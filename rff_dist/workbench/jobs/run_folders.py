@@ -2,9 +2,8 @@
 its trained model are in it until the model is published.
 
 In goes the location of an output; `open_run` locks the output, yields a new folder and
-removes it at the end. With a folder of temporary files instead, a model that took hours
-would be lost with the machine whenever publishing fails, and no later run would tell of
-it.
+removes it at the end. With a temporary folder of the machine instead, a model that took
+hours would be lost if publishing fails, and no later run would tell of it.
 """
 
 import logging
@@ -19,7 +18,7 @@ from rff_dist.text import redact
 
 logger = logging.getLogger(__name__)
 
-# `trained_models` finds what ends in "-model"
+# `trained_models` finds names that end in "-model"
 _TRAINED = "trained-model"
 _PLAN = "plan"
 
@@ -29,6 +28,7 @@ class RunFolder:
     """Where a run keeps its records."""
 
     location: locations.Location
+    #: set if publishing failed: the trained model is then only here
     is_kept_after_run: bool = False
 
     @property
@@ -46,9 +46,9 @@ class RunFolder:
 def open_run(output: locations.Location, holder: str) -> Iterator[RunFolder]:
     """Lock an output, and yield a folder for the run's records, removed at the end.
 
-    If the output is in a folder, no other run can write to it meanwhile; an object
-    store has no lock. `holder` is who runs it, for the error of a second run. Raises
-    OutputBusyError if another run writes there.
+    On a disk no other run can write to the output meanwhile; an object store has no
+    lock. `holder`: who runs it, for the error of a second run. Raises OutputBusyError
+    if another run writes there.
     """
     with output_places.hold(output, holder=holder):
         _remove_leftovers(output)
@@ -56,7 +56,7 @@ def open_run(output: locations.Location, holder: str) -> Iterator[RunFolder]:
         try:
             yield folder
         finally:
-            # A repeated run goes on from the ledger, not from this folder.
+            # a repeated run goes on from the ledger of sums, and does not need this
             if not folder.is_kept_after_run:
                 output_places.discard(folder.location)
 
@@ -99,7 +99,7 @@ def _remove_leftovers(output: locations.Location) -> None:
 
 
 def _folders_of_killed_runs(output: locations.Location) -> list[locations.Location]:
-    """Return the folders next to an output that no running job needs."""
+    """Return the run folders next to an output that no running job needs."""
     folders = locations.hidden_folders(output, "run-")
     if output.is_local:
         # This run has the lock, so no other run is alive.

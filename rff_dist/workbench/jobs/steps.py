@@ -1,9 +1,9 @@
 """Run jobs as named steps.
 
-A job gets a `Runner` and calls `do("solve", solve, …)`. The command line, a flow and
-Python each have another runner, which opens the engine and may show, time or repeat a
-step. Calling the functions directly would be simpler, but then a flow could not make
-tasks of them, and no step could be tried again.
+A job gets a `Runner`, by the name `do`, and calls `do("solve", solve, …)`. The command
+line, a flow and Python each have their own runner, which opens the engine and may show,
+time or repeat a step. With direct calls of the functions a flow could not make tasks of
+them, and no step could be tried again.
 """
 
 import logging
@@ -35,7 +35,7 @@ class Step:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     options: Mapping[str, Any]
-    #: Seconds before each further try; none if that would do harm: publishing twice
+    #: seconds before each retry; empty if a retry would do harm, as in publishing twice
     delays: Sequence[float] = ()
 
     def __call__(self) -> Any:
@@ -67,11 +67,12 @@ class Runner:
     open_engine: Callable[[int], AbstractContextManager[protocol.Engine]]
     #: calls a step, for example as a task of an orchestrator
     call: Callable[[Step], Any] = Step.__call__
-    #: who runs the job, for the error of another run that writes to the same place
+    #: who runs the job; named in the error of another run that writes to the same place
     holder: str = "a job"
     #: the cluster for passes over this number of rows; None if that is not known
     cluster: Callable[[int], Cluster | None] = lambda _: None
-    #: gets the number of rows of a table that were read before the engine opened
+    #: hears how many rows of a table have been read; a table is read before the engine
+    #: is opened
     observer: writing.Progress | None = None
     limits: JobLimits = field(default_factory=lambda: build(JobLimits, {}))
 
@@ -90,7 +91,9 @@ class Runner:
 
 
 def in_this_process(engine: protocol.Engine | None = None) -> Runner:
-    """Return a runner for Python: on an engine that stays open, or without Dask."""
+    """Return a runner for Python: on the given engine, which stays open, or without
+    Dask.
+    """
     return Runner(
         lambda _: serial.SerialEngine() if engine is None else nullcontext(engine)
     )
@@ -112,7 +115,8 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
         # an event loop, where the ledger cannot be read.
         raise
     except BaseException as error:
-        # The next job may use it now; kept sums stay, an empty folder is removed.
+        # The next job may use the ledger now; kept sums stay, an empty folder is
+        # removed.
         ledger.leave()
         if not ledger.is_empty():
             n_bytes = ledger.n_bytes()
@@ -125,6 +129,6 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
             if isinstance(error, RFFDistError):
                 error.can_go_on = True
         raise
-    # Drop the sums only after the result is published: a run that died in between would
-    # start from nothing.
+    # Sums are dropped only now, after the result is published: if a run died before
+    # that, a repeated one would have to start from nothing.
     ledger.drop()

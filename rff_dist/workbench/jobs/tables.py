@@ -1,8 +1,9 @@
 """Tables for models: the rows of a table as inputs, and predictions as Parquet or CSV.
 
-In goes the path of a table, out comes a temporary dataset by the model's recipe; and in
-go arrays of predictions, out comes a file. pandas would hold all rows in memory, and
-levels and dates would get other numbers than those of the training rows.
+In goes the path of a table, out comes a temporary dataset, made by the model's recipe:
+how the columns of its training table became numbers. And in go arrays of predictions,
+out comes a file. With pandas, all rows would be in memory, and levels and dates would
+get other numbers than in the training rows.
 """
 
 import os
@@ -25,11 +26,11 @@ from rff_dist.workbench.tables import files
 from rff_dist.workbench.tables.options import TableOptions, split_sheet
 from rff_dist.workbench.tables.roles import Roles
 
-_ROWS = 2**16  # of a table that is written, at a time: 512 KiB per column
+_ROWS = 2**16  # written at a time: 512 KiB per column
 
 
 def is_table(url: str) -> bool:
-    """Say whether rows are in files, such as CSV or a folder of Parquet, rather than in
+    """Return whether rows are in files, such as CSV or a folder of Parquet, and not in
     Zarr.
     """
     location = locations.parse_location(split_sheet(url)[0])
@@ -50,12 +51,13 @@ def table_rows(
     observer: writing.Progress | None,
     roles: Roles = Roles(),
 ) -> Iterator[str]:
-    """Make a dataset from a table by a model's recipe, and remove it afterwards.
+    """Make a dataset from a job's table by a model's recipe; yield its URL, and remove
+    it afterwards.
 
-    The job names the table and the model, whose card has the recipe. The dataset is
-    made at `staged`, and `observer` gets the number of rows so far. Raises DataError if
-    the model has no recipe, or the table lacks columns of it; InvalidParameterError if
-    a version is asked for.
+    `card`: the model's card, which has the recipe. `staged`: where the dataset is made.
+    `observer` gets the number of rows so far. Raises DataError if the model has no
+    recipe, or the table lacks columns of it; InvalidParameterError if the job names a
+    version.
     """
     url = job.source.data
     if job.source.version is not None:
@@ -82,8 +84,8 @@ def table_rows(
 
 
 def file_kind(url: str) -> str | None:
-    """Return ".parquet" or ".csv" if an output's name says that it is such a table;
-    None: a Zarr group.
+    """Return ".parquet" or ".csv" if an output's name is that of such a table; None if
+    it is that of a Zarr group.
 
     Raises InvalidParameterError for tables of other kinds, which are only read.
     """
@@ -106,7 +108,7 @@ _COLUMN = re.compile(
 
 
 def holds_predictions(location: locations.Location) -> bool:
-    """Say whether a table was written by `write_file`, by the names of its columns."""
+    """Return whether `write_file` wrote a table, by the names of its columns."""
     from pyarrow import ArrowException, csv, parquet
 
     kind = str(file_kind(location.path))
@@ -133,10 +135,9 @@ def write_file(
 ) -> None:
     """Write arrays of a Zarr group as one table, which appears when it is complete.
 
-    `arrays` are names of arrays of one axis or two, and `columns` those of the columns
-    of arrays of two axes: targets, or classes. Raises ConflictError if another run has
-    written the table meanwhile, in an object store; StorageError if it cannot be
-    written.
+    `arrays`: names of arrays with one axis or two. `columns`: names of the columns of
+    those with two: targets, or classes. Raises ConflictError if in an object store
+    another run has written the table meanwhile; StorageError if it cannot be written.
     """
     import pyarrow
 
@@ -151,8 +152,7 @@ def write_file(
 
         writer_class = parquet.ParquetWriter
     writer: Any = None
-    # By the final name: the unfinished one ends otherwise, so pyarrow cannot tell the
-    # compression.
+    # Told by the final name: pyarrow cannot see it in the name of the unfinished file.
     final = os.path.realpath(location.path) if location.is_local else location.path
     compression = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}.get(
         Path(final).suffix.lower()
@@ -173,10 +173,12 @@ def write_file(
 def _as_columns(
     arrays: Mapping[str, np.ndarray], columns: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return arrays as columns of a table, by name."""
+    """Return arrays as columns of a table, by name: "prediction", or "prediction of
+    TARGET" for each column of an array with two axes.
+    """
     by_name: dict[str, Any] = {}
     for array_name, values in arrays.items():
-        # an array of labels becomes the column "label"
+        # the name of the array in the singular
         name = (
             "probability"
             if array_name == "probabilities"

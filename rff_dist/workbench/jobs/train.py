@@ -2,9 +2,10 @@
 
 In goes a `Train` spec: where the rows are, what to fit, and where the model goes. Out
 come the published model and a `TrainingResult` with everything that a report shows.
-`RFFRidge().fit` followed by writing the model would find the same coefficients, but it
-would start hours of work that memory cannot hold or whose result cannot be written,
-lose a trained model when publishing fails, and not compare it with simpler ones.
+`RFFRidge().fit` followed by writing the model would find the same coefficients. But it
+would work for hours before it finds that memory does not suffice or the output cannot
+be written, lose a trained model if publishing fails, and compare it with no simpler
+one.
 
 Its steps are inspect → measure → choose → draw → broadcast → accumulate → solve → keep
 → evaluate → publish → compare; those from measure to solve are in `ridge/fit.py`.
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 class TrainingResult:
     """The result of a training job; a `Summary` has JSON values."""
 
-    #: the rows that it trained on
+    #: the rows that the model was trained on
     data: fits.JobData
     fitted: FittedModel
     #: the data's size, and the planned memory and work
@@ -54,7 +55,7 @@ class TrainingResult:
     publication: Summary
     #: errors on test data; None without any
     metrics: Summary | None
-    #: with other models; None if nothing was compared
+    #: the comparison with other models; None if nothing was compared
     comparison: ModelComparison | None
 
     @property
@@ -124,7 +125,7 @@ def train(
             fitted_model, trained=replace(fitted_model.trained, model=model)
         )
 
-        # Evaluation and publication may fail after hours of work.
+        # kept, since evaluation and publication may fail after hours of work
         do("keep", models.write_model, model, folder.trained, overwrite=True)
 
         metrics = None
@@ -135,7 +136,7 @@ def train(
             "publish", publish, job, model, metrics, data=data, folder=folder
         )
 
-        # After the publication, so that baselines that fail cost no model.
+        # after the publication: if a baseline fails, the model is there all the same
         comparison = do(
             "compare", judging.compare, fit, fitted_model, data, test, engine=engine
         )
@@ -149,8 +150,8 @@ def inspect(
 ) -> tuple[Choices, Summary]:
     """Plan the fit, without a pass over X, and record the plan in the run's folder.
 
-    Returns the fit that begins, and a summary: sizes, the data's fingerprint and the
-    plan's figures. Raises InvalidParameterError if the parameters do not suit the
+    Returns what the fit chooses from, and a summary: sizes, the data's fingerprint and
+    the plan's figures. Raises InvalidParameterError if the parameters do not suit the
     columns; PlanError if memory does not suffice.
     """
     dataset = data.rows

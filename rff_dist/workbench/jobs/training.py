@@ -1,7 +1,8 @@
 """Options of training that are not the library's: kernels to compare, folds, classes.
 
-In go values by name, out come checked groups and what the library takes instead:
-candidates and folds. They stand apart from `specs.py` since several specs share them.
+In go values by name, out come checked groups of options, and the candidates and folds
+that the library takes in their place. They stand apart from `specs.py` since several
+specs share them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rff_dist.ridge.candidates import Candidate
 
 DEFAULT_FOLDS = 5
-# a comma between kernels, not between the parameters of one
+# a comma between kernels; a comma before "name=" is between parameters of one kernel
 _COMMA = re.compile(r",(?!\s*\w+\s*=)")
 
 
@@ -30,7 +31,7 @@ def read_kernels(text: str) -> list[str]:
     return [part.strip() for part in _COMMA.split(text)]
 
 
-# `data.folding.MAX_FOLDS`, without its import
+# 1000 is `data.folding.MAX_FOLDS`, whose import would take time
 type FoldCount = Annotated[int, Ge(2), Le(1000)]
 type Kernels = Annotated[list[str], Len(1), fields.Reader(read_kernels)]
 type LengthScales = Annotated[list[fields.Positive | fields.Positives | str], Len(1)]

@@ -57,10 +57,13 @@ def check_same_columns(data: fits.JobData, test: fits.JobData | None) -> None:
 
 
 def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
-    """Open data to train on or to test on, grouped by an array of groups if given."""
+    """Open data to train on or to test on.
+
+    `group_by`: the name of the array of groups, if any.
+    """
     names = job.source.names()
     if url != job.source.data:
-        names["version"] = None  # it is one of the training data
+        names["version"] = None  # the job's version is one of the training data
 
     dataset: _StoredRows
     labels = None

@@ -1,8 +1,9 @@
 """Boosted trees, trained on the same rows as a model, to compare the model with.
 
 In goes the result of a training job with test rows, out comes the same result, whose
-comparison has scikit-learn's boosted trees too. Without memory and early stopping in
-mind, a table that streams through the fit would end the process here.
+comparison has scikit-learn's boosted trees too. Trees need all rows in memory, and a
+table that streams through the fit may be larger; so they are trained on a sample if
+memory is too small.
 """
 
 import os
@@ -16,7 +17,7 @@ from rff_dist.classify import predict
 from rff_dist.numerics import machine
 from rff_dist.workbench.jobs import comparison, train
 
-# scikit-learn's: with more, a tenth of the rows says when the trees stop
+# scikit-learn's limit: with more rows, the error on a tenth of them stops the training
 _MANY_ROWS = 10_000
 
 
@@ -26,12 +27,12 @@ def with_trees(
     """Train boosted trees on the same rows, and add them to a result's comparison on
     test rows.
 
-    They have scikit-learn's defaults: 100 trees, or fewer with more than 10,000 rows,
-    if the error of a tenth of them falls no further. For several targets a note says
-    that no trees were trained.
+    They have scikit-learn's defaults: 100 trees, but with more than 10,000 rows only as
+    many as lower the error on a tenth of the rows. For several targets a note says that
+    no trees were trained.
 
-    `most_bytes`: a third of the memory by default. If the rows take more, a sample of
-      them is taken, and there is no conclusion.
+    `most_bytes`: memory for the rows, by default a third of what there is. If the rows
+      take more, the trees get a sample, and the comparison draws no conclusion.
     """
     compared = training.comparison
     data = training.data
@@ -43,7 +44,8 @@ def with_trees(
         )
     if most_bytes is None:
         most_bytes = machine.available_memory() // 3
-    # threads that wait by spinning took five times as long on a busy machine
+    # waiting threads then sleep: spinning ones took five times as long on a busy
+    # machine
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
@@ -52,15 +54,15 @@ def with_trees(
 
     classify = compared.classes is not None
     dataset = data.with_targets(training.model)
-    # stored, as float64, its part to train on, as bytes, and predictions so far of each
-    # class
+    # X as it is stored, as float64, the part that is trained on (8 + 8 bytes a number),
+    # and binned to a byte; and for each class the predictions so far
     row_bytes = dataset.n_features * (dataset.dtype.itemsize + 17) + 24 * (
         dataset.n_targets + 2
     )
     n_rows = min(dataset.n_samples, max(1_000, most_bytes // row_bytes))
     _, X, Y, weights = data.sample(training.model, n_rows, seed)
     y: Any = predict.class_of(Y) if classify else Y[:, 0]
-    # scikit-learn splits the tenth off by class, so that each class needs two rows
+    # scikit-learn stratifies the tenth by class, so each class needs two rows
     can_split = not classify or np.bincount(y)[np.unique(y)].min() > 1
     stops_early = len(X) > _MANY_ROWS and can_split
     kind: Any = (

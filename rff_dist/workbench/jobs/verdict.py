@@ -1,8 +1,8 @@
-"""The verdict on a model: what is said of its comparison with others.
+"""The verdict on a model: its comparison with other models, in words.
 
 In goes a `ModelComparison`, out come sentences and a table that the command line, pages
-and flows show. Scores alone would leave it to the reader whether a difference means
-anything.
+and flows show. Scores alone would leave it to the reader whether a difference is more
+than chance.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,9 @@ def verdict_of(comparison: ModelComparison | None) -> str:
 
 
 def _claims(comparison: ModelComparison) -> Iterator[str]:
-    """Yield what the differences show, and of which models they show nothing."""
+    """Yield sentences on what the differences show, and on models without a
+    conclusion.
+    """
     naive = comparison.naive
     others = [name for name in comparison.differences if name != naive]
     if others:
@@ -133,7 +135,7 @@ def _figure(comparison: ModelComparison, name: str) -> str:
         return score_words("r2", sum(known) / len(known) if known else None)
     if measure == "log_loss":
         return score_words("log_loss", value)
-    # a count of few rows says more than a share; with weights there is none
+    # for few rows a count says more than a share; weighted rows have no count
     is_share = comparison.rows.weights is not None or comparison.n_rows > 1_000
     return share(value) if is_share else f"{value * comparison.n_rows:.0f}"
 
@@ -165,7 +167,7 @@ def _saved(comparison: ModelComparison, name: str) -> str:
         losses = comparison.losses_of(comparison.predictions[name])
         assert losses is not None
         unit = comparison.mean(losses) or 1.0
-    # no model saves more than all, however wide the interval
+    # at most 100 % of the error can be saved, however wide the interval is
     ratios = (
         min(value / unit, 1.0) if np.isfinite(value) else value for value in values
     )
@@ -181,7 +183,7 @@ def _and(words: list[str]) -> str:
 
 
 def _cells(comparison: ModelComparison, name: str) -> Iterator[str]:
-    """Yield a model's scores, with the decimals of ours."""
+    """Yield a model's scores, with as many decimals as this model's scores."""
     for measure, value in comparison.scores[name].items():
         if not isinstance(value, list):
             yield score_words(measure, value)

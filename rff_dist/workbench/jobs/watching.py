@@ -1,7 +1,7 @@
 """Report a job while it runs: to the log, to traces and to the observers of its events.
 
-`watched` reports a job's start, its end and its error in the same way whether the
-command line, a flow or Python runs the job.
+The decorator `watched` makes a job report its start, its end and its error, in the same
+way whether the command line, a flow or Python runs it.
 """
 
 from collections.abc import Callable
