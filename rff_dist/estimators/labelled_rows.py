@@ -57,10 +57,10 @@ def as_labelled(
     dataset = inputs.as_dataset(
         estimator, X, None, sample_weight, reset=reset, supervised=False
     )
-    # Dask's collections and open arrays have no labels of their own
-    labels = as_column(y)
     if inputs.is_dataset_or_url(X):
         labels = _labels_of(estimator, dataset, y)
+    else:  # Dask's collections and open arrays have no labels of their own
+        labels = as_column(y)
     array_checks.require_rows({"X": dataset.n_samples, "y": labels.n_samples})
     return dataset.without_targets(), labels
 

@@ -226,7 +226,7 @@ def test_cross_validated_rows_give_wider_intervals_than_test_rows():
     y = rng.standard_normal(90)
     test = regression(y, y + 0.5 * rng.standard_normal(90), y + rng.standard_normal(90))
     fold_models = SimpleNamespace(held_out_folds=range(5))
-    rows = replace(test.rows, by="cross-validation", fold_models=fold_models)
+    rows = replace(test.rows, origin="cross-validation", fold_models=fold_models)
     folds = replace(test, rows=rows)
     one = test.differences[LINEAR]
     other = folds.differences[LINEAR]
