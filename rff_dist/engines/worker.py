@@ -349,8 +349,8 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Any]:
         return None, function
     source = cast("Any", function.source)
     compute = function.compute
-    # A dataset may extend another one, by targets for example: its addition to the rows
-    # becomes a part of the computation.
+    # A dataset may extend another one, by targets for example: the function that
+    # completes the rows becomes a part of the computation.
     while source.extends is not None:
         source, complete_rows = source.extends
         compute = partial(_complete, complete_rows, compute)
