@@ -1,9 +1,10 @@
 """Draw candidates for centres in passes over blocks, and choose centres among them.
 
-A pass draws rows by their squared distances to the candidates so far, as k-means||
-does. Whether a row is drawn depends on the seed and the row's number, not on blocks.
-Centres are chosen among weighted candidates by k-means++, local search and a few Lloyd
-steps: pure NumPy, no Dask and no Zarr.
+Blocks of rows go in; candidates come out, in the space of the features Z, and then
+centres that are chosen among them. A pass draws rows by their squared distances to the
+candidates so far, as k-means|| does. Whether a row is drawn depends on the seed and the
+row's number, not on blocks. Centres are chosen among weighted candidates by k-means++,
+local search and a few Lloyd steps: pure NumPy, no Dask and no Zarr.
 
 References
 ----------
@@ -21,10 +22,10 @@ from rff_dist.frequencies.uniforms import counter_uniforms, pick, row_uniforms
 from rff_dist.kmeans import cluster_sums, exact, lloyd_pass, nearest
 from rff_dist.typing import FloatArray, IndexArray, IntArray, frozen
 
-# an exchange of centres must lower the cost by more than this share: less may be
-# rounding
+# An exchange of centres must lower the cost by more than this share; less may be
+# rounding.
 _GAIN = 1e-9
-# first of the seed's random streams for clusters, far above those in use elsewhere
+# the first random stream of a seed that clusters use, far above all others in use
 _KMEANS_STREAM = 2**34
 _COMPARED_ROWS = 2048  # rows compared with all centres at a time
 # squared distances up to this share of the largest squared norm count as 0
@@ -39,13 +40,13 @@ class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points."""
 
     points: cluster_sums.Centres
-    #: Rows to choose; fewer if fewer rows differ from all points.
+    #: Number of rows to choose; fewer are chosen if fewer differ from all points.
     size: int
     #: None chooses the farthest rows. Otherwise rows are drawn without replacement,
     #: with probabilities proportional to w·d², which is what Bahmani et al. (2012),
     #: Alg. 2, step 4, draw on average.
     seed: int | None = None
-    #: Number of this draw among those with the same seed.
+    #: Number of this draw among the draws with the same seed.
     turn: int = 0
 
 
@@ -53,11 +54,12 @@ class SeedChoice:
 class RowsByKey:
     """The rows with the largest keys so far; `+` keeps the largest of both."""
 
-    #: Rows to keep.
+    #: Number of rows to keep.
     size: int
-    #: Shape (n_chosen,).
+    #: In descending order, shape (n_chosen,).
     keys: FloatArray
-    #: In the dataset; the lower of equal keys comes first; shape (n_chosen,).
+    #: The rows' numbers in the dataset, shape (n_chosen,). If keys are equal, the lower
+    #: number comes first.
     row_numbers: IntArray
     #: Z of these rows; shape (n_chosen, n_components).
     features: FloatArray
@@ -65,8 +67,7 @@ class RowsByKey:
     def __add__(self, other: RowsByKey) -> RowsByKey:
         keys = np.concatenate([self.keys, other.keys])
         row_numbers = np.concatenate([self.row_numbers, other.row_numbers])
-        # ties by row number, so that the same rows stay in whatever order blocks are
-        # added
+        # row numbers decide ties, so the order in which blocks are added has no effect
         best = np.lexsort((row_numbers, -keys))[: self.size]
         features = np.concatenate([self.features, other.features])[best]
         return RowsByKey(self.size, keys[best], row_numbers[best], features)
@@ -75,8 +76,8 @@ class RowsByKey:
 def choose_rows(rows: blocks.Rows, state: SeedChoice) -> RowsByKey:
     """Choose rows of a block: the farthest from their nearest points, or a draw.
 
-    Rows of weight 0 and rows at a point are never chosen. Rows are drawn with random
-    numbers of the seed, the turn and the row's number only, so that draws of several
+    Rows of weight 0, and rows that equal a point, are never chosen. A row's random
+    number depends only on the seed, the turn and the row's number, so draws of several
     blocks merge. Raises DataError if a value is not finite or a weight negative.
     """
     block = rows.block
@@ -87,11 +88,11 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> RowsByKey:
     keys = distances[places]
     if state.seed is not None:
         stream = _KMEANS_STREAM + 2 * state.turn
-        # exponential waiting times of rate w·d²: the smallest are a weighted draw
-        # without replacement, however rows are cut into blocks (Efraimidis & Spirakis
-        # 2006)
+        # Each row has an exponential waiting time of rate w·d². The rows with the
+        # smallest times are a weighted draw without replacement, however rows are cut
+        # into blocks (Efraimidis & Spirakis 2006). The keys are the negative times, as
+        # the largest keys are kept.
         uniforms = row_uniforms(state.seed, stream, block.start, block.stop)[places]
-        # the negative waiting times, so that the smallest waits are the largest keys
         keys = np.log(uniforms) / (keys * weights[places])
     best = np.lexsort((places, -keys))[: state.size]
     chosen_rows = places[best]
@@ -102,10 +103,10 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> RowsByKey:
 def weigh_points(
     rows: blocks.Rows, points: cluster_sums.Centres
 ) -> cluster_sums.ClusterSums:
-    """Sum the weights of a block's rows nearest to each point; features are not summed.
+    """Sum the weights of a block's rows nearest to each point, but not their features.
 
-    Of 2,401 points and 1,024 components their sums took a quarter of the time of all
-    passes for candidates.
+    Sums of features took a quarter of the time of all passes for candidates, with 2,401
+    points and 1,024 components.
     """
     n_points = points.values.shape[1]
     grid = points.grid
@@ -121,11 +122,11 @@ def weigh_points(
 # -------------------------------------------------------------
 
 
-class _Shifted:
+class _ShiftedPoints:
     """Points in memory minus their mean, for squared distances between them."""
 
     def __init__(self, points: FloatArray, weights: FloatArray) -> None:
-        # distances by ‖a‖² − 2a'b + ‖b‖² lose fewer digits the smaller the norms are
+        # ‖a‖² − 2a'b + ‖b‖² loses fewer digits if the norms are small
         self.points = points - np.average(points, axis=0, weights=weights)
         self.norms = np.einsum("ij,ij->i", self.points, self.points)
         # squared distances up to this count as 0
@@ -173,7 +174,7 @@ def choose_centres(
     Returns positions in `points`; fewer if fewer points are distinct. O(n_points ·
     n_clusters · log(n_clusters) · D).
     """
-    distances_to = _Shifted(points, weights).distances_to
+    distances_to = _ShiftedPoints(points, weights).distances_to
     stream = _KMEANS_STREAM + 1
     return exact.choose_greedily(
         distances_to, weights, n_clusters, seed=seed, stream=stream
@@ -201,7 +202,7 @@ def exchange_centres(
         return centres
     centres = centres.copy()
     uniforms = counter_uniforms(seed, _KMEANS_STREAM + 3, n_steps, 1)[:, 0]
-    shifted = _Shifted(points, weights)
+    shifted = _ShiftedPoints(points, weights)
     labels, near = shifted.two_nearest(np.arange(len(points)), centres)
     for uniform in uniforms:
         to_nearest, to_second = near
@@ -214,8 +215,8 @@ def exchange_centres(
         # the cost with the point as one more centre
         closest = np.minimum(to_point, to_nearest)
         cost = float(weights @ closest)
-        # if a centre goes, its points fall back on the second nearest or on the new
-        # one
+        # if a centre is removed, each of its points goes to its second nearest centre
+        # or to the new one
         losses = weights * (np.minimum(to_point, to_second) - closest)
         costs = cost + np.bincount(labels[0], losses, minlength=len(centres))
         place = int(costs.argmin())
@@ -223,7 +224,7 @@ def exchange_centres(
             continue
 
         centres[place] = point
-        # only points whose nearest or second nearest centre may have changed
+        # the points whose nearest or second nearest centre may have changed
         is_near_place = (labels == place).any(axis=0)
         stale = np.flatnonzero(is_near_place | (to_point < to_second))
         labels[:, stale], near[:, stale] = shifted.two_nearest(stale, centres)
@@ -233,9 +234,8 @@ def exchange_centres(
 def improve_centres(
     points: FloatArray, weights: FloatArray, centres: FloatArray, *, max_iter: int = 20
 ) -> FloatArray:
-    """Move centres as `sklearn.cluster.KMeans` does, on weighted points in memory.
-
-    Unlike there, a centre without points stays where it is.
+    """Move centres as `sklearn.cluster.KMeans` does, on weighted points in memory; but
+    a centre without points stays where it is.
     """
     labels = np.full(len(points), -1)
     for _ in range(max_iter):

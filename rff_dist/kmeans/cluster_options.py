@@ -1,4 +1,8 @@
-"""Options of kernel k-means: the features to cluster in, and how clusters are found."""
+"""Options of kernel k-means: the features to cluster in, and how clusters are found.
+
+The features are random ones of a kernel, the matrix Z; or their leading principal
+components. Both the command line and `RFFKMeans` make these groups of options.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,9 @@ type Numbers = int | Sequence[int] | Literal["auto"]
 
 INITS = ("k-means||", "k-means++")
 AUTO_NUMBERS = range(2, 17)
-# what "auto" chooses with the length scale, if none of it is given
-_CHOSEN = (
+# what length_scale="auto" chooses on a sample of rows, but only if none of these is
+# given
+_CHOSEN_TOGETHER = (
     "length_scale",
     "kernel",
     "features",
@@ -87,16 +92,18 @@ class ClusterSpace(feature_options.FeatureOptions):
 
     @property
     def finds_shapes(self) -> bool:
-        """Whether the features are left to a sample of rows."""
+        """Whether the features are chosen on a sample of rows, to show shapes."""
         unset = ClusterSpace(n_principal=None, normalize=None)
-        return all(getattr(self, name) == getattr(unset, name) for name in _CHOSEN)
+        return all(
+            getattr(self, name) == getattr(unset, name) for name in _CHOSEN_TOGETHER
+        )
 
     @property
     def width(self) -> int:
         """Largest possible number of columns in which clusters are found."""
         if self.n_principal is None:
             return self.n_components
-        # the constant eigenvector, too
+        # degree-normalised components have the constant eigenvector too
         return self.n_principal + (self.normalize is not None)
 
 
@@ -143,7 +150,7 @@ class LloydOptions:
         unit="SHARE",
         takes=NonNegative,
     )
-    #: Of the starts and of samples of rows.
+    #: seed of the starts and of samples of rows
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -1,8 +1,9 @@
 """What k-means passes share: centres, and exact sums of the rows nearest to them.
 
-Features go in as a map makes them, and are summed as integers on a grid; sums of blocks
-and workers are added by `+`, in any order to the same bits. Sums of float64 would
-depend on the order, and centres that stay would seem to move.
+Tile features go in, the numbers that a feature map makes before they are scaled to Z;
+they are summed as integers, multiples of a grid's unit. Sums of blocks and workers are
+added by `+`, in any order to the same bits. Sums of float64 would depend on the order,
+and centres that stay would seem to move.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class ClusterGrid:
     fraction_bits: int
     #: No weight is above 2**weight_exponent.
     weight_exponent: int = 0
-    #: Runs of (components, exponent). No tile feature is above 2**exponent; () means 0
-    #: for all.
+    #: Pairs (number of components, exponent), for consecutive components. No tile
+    #: feature is above 2**exponent. () means an exponent of 0 for all.
     exponents: exact_sums.Runs = ()
 
     def units(self, n_components: int) -> FloatArray:
@@ -40,10 +41,11 @@ class ClusterGrid:
 
 
 def fraction_bits_for(n_samples: int) -> int:
-    """Return the finest grid on which a sum of `n_samples` rows fits in an int64.
+    """Return the fraction bits of the finest grid on which a sum of `n_samples` rows
+    fits in an int64.
 
-    It has 39 bits up to 2**23 rows. Beyond that, each doubling of the rows takes one
-    bit; averaging over so many rows gains more.
+    These are 39 bits up to 2**23 rows. Beyond that, each doubling of the rows takes one
+    bit; a mean over so many rows is precise all the same.
     """
     # with FRACTION_BITS a float64 sum of a tile's rows is exact
     return min(
@@ -66,7 +68,7 @@ class Centres:
 class ClusterSums(EqualByFields):
     """Exact sums of the rows nearest to each centre; `+` joins two sets of rows."""
 
-    #: Rows counted.
+    #: Number of rows summed.
     n_samples: int
     #: Weighted sums of tile features, in the grid's units; shape (n_init, n_clusters,
     #: n_components).
@@ -86,7 +88,9 @@ class ClusterSums(EqualByFields):
         return exact_sums.add_fields(self, other)
 
     def means(self, state: Centres) -> FloatArray:
-        """Return the mean row of each cluster in Z; empty ones keep their centre."""
+        """Return the mean row of each cluster in Z; an empty cluster keeps its
+        centre.
+        """
         to_z = factors_of(state.feature_map) * state.grid.units(
             state.feature_map.n_components
         )
@@ -112,11 +116,10 @@ class ClusterSums(EqualByFields):
     def inertias(self, state: Centres, sum_of_squared_norms: float) -> FloatArray:
         """Return Σ w·‖z − c‖² of each start; 0 if rounding makes it negative.
 
-        Computed from sums only, with an error of about 1e-16 of the first term of Σ
-        w·‖z‖² − Σ_j w_j·(2·c_j·mean_j − ‖c_j‖²).
+        Computed from sums only: Σ w·‖z‖² − Σ_c w_c·c·(2·mean_c − c), with an error of
+        about 1e-16 of the first term.
         """
         weights = self.cluster_weights(state.grid)
-        # Σ w·‖z − c‖² = Σ w·‖z‖² − Σ_c w_c·c·(2·mean_c − c)
         products = np.einsum(
             "ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values
         )
@@ -144,7 +147,7 @@ def largest_squared_norm(feature_map: maps.FeatureMap, grid: ClusterGrid) -> flo
     """Return an upper bound on ‖z‖²."""
     factors = factors_of(feature_map)
     if feature_map.squared_norm is not None and np.ptp(factors) == 0:
-        # of every row, but for rounding
+        # all rows have this norm, up to rounding
         norm = float(feature_map.squared_norm * factors[0] ** 2)
         return norm * (1.0 + feature_map.squared_norm_error)
     return float(np.square(factors * grid.units(feature_map.n_components)).sum())

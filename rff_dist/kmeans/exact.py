@@ -1,8 +1,8 @@
 """Exact kernel k-means on a Gram matrix, for few rows; also the reference for `fit`.
 
-Input are the kernel values of all pairs of rows, weights, and a first label for each
-row; output are labels for which no row is nearer to the mean of another cluster than to
-its own. `fit` approximates this with features, in time linear in the rows.
+In go the kernel values of all pairs of rows (the Gram matrix), weights, and a first
+label for each row. Out come labels such that each row is nearest to the mean of its own
+cluster. `fit` approximates this with features, in time linear in the rows.
 
 The centre of a cluster C is the weighted mean of its rows in the kernel's feature
 space. With weights w and m = Σ_C w, a row's squared distance to it is
@@ -25,10 +25,10 @@ from rff_dist.frequencies.uniforms import counter_uniforms, pick
 from rff_dist.text import short_repr
 from rff_dist.typing import FloatArray, IndexArray, frozen
 
-# squared distances that differ by less than this share of the largest k(x, x) count as
-# equal
+# Squared distances count as equal if they differ by less than this share of the largest
+# k(x, x).
 EQUAL = 1e-13
-# first of the seed's random streams for starts, far above the streams of other rooms
+# the first random stream of a seed that starts use, far above all others in use
 _STREAM = 2**36
 
 
@@ -46,7 +46,8 @@ class KernelClusters:
     rounding: float
     #: Σ w · squared distance to the nearest centre.
     inertia: float
-    #: The same to the mean of the row's cluster, for each iteration; they never rise.
+    #: For each iteration, Σ w · squared distance to the mean of the row's cluster. It
+    #: never rises.
     objectives: tuple[float, ...]
     converged: bool
 
@@ -58,11 +59,13 @@ class KernelClusters:
         return int(np.isfinite(self.squared_norms).sum())
 
     def scores(self, gram: FloatArray) -> FloatArray:
-        """Return squared distances less k(x, x), of shape (n_rows, n_clusters)."""
+        """Return squared distances minus k(x, x), of shape (n_rows, n_clusters)."""
         return self.squared_norms - 2.0 * (gram @ self.shares)
 
     def nearest(self, gram: FloatArray) -> IndexArray:
-        """Return the nearest centre of each row of a Gram; the first of equals."""
+        """Return the nearest centre of each row of a Gram matrix; if several are
+        equally near, the first.
+        """
         return _smallest(self.scores(gram), self.rounding)
 
 
@@ -77,8 +80,8 @@ def cluster(
     """Assign rows to their nearest centres until no row changes its cluster.
 
     Ties go to the first cluster. An empty cluster takes the row that is farthest from
-    its centre, the first such row; several take the farthest rows in turn. Raises
-    DataError if no row has a weight above 0.
+    its own centre (of several, the first); several empty clusters take the farthest
+    rows in turn. Raises DataError if no row has a weight above 0.
     """
     if not weights.any():
         raise DataError("all sample weights are zero; at least one row must count")
@@ -93,15 +96,15 @@ def cluster(
         distances = np.maximum(scores + diagonal, 0.0)
         objective = float(weights @ np.where(weights > 0, distances[rows, labels], 0.0))
         nearest = _smallest(scores, rounding)
-        following = _fill_empty(nearest, scores + diagonal, weights, rounding)
-        # the objective cannot rise, so if it does not fall, only ties and rounding move
-        # rows
+        next_labels = _fill_empty(nearest, scores + diagonal, weights, rounding)
+        # The objective cannot rise. If it does not fall, rows move only because of ties
+        # and rounding.
         falls = objective < min(objectives, default=math.inf)
-        converged = np.array_equal(following, labels) or not falls
+        converged = np.array_equal(next_labels, labels) or not falls
         objectives.append(objective)
         if converged:
             break
-        labels = following
+        labels = next_labels
     inertia = float(weights @ distances[rows, nearest])
     return KernelClusters(
         nearest, shares, squared_norms, rounding, inertia, tuple(objectives), converged
@@ -118,13 +121,15 @@ def _centres(
     divisors = np.where(is_filled, totals, 1.0)
     shares[np.arange(len(gram)), labels] = weights / divisors[labels]
     products = gram @ shares
-    # ‖c‖² = Σ_i share_i·⟨φ(x_i), c⟩, from the product that the scores need anyway
+    # ‖c‖² = Σ_i share_i·⟨φ(x_i), c⟩; the scores need this product too
     squared_norms = np.where(is_filled, (shares * products).sum(axis=0), np.inf)
     return shares, squared_norms, squared_norms - 2.0 * products
 
 
 def _smallest(scores: FloatArray, rounding: float) -> IndexArray:
-    """Return where each row is smallest; the first of those equal up to rounding."""
+    """Return the column of each row's smallest score; the first of those that are equal
+    up to rounding.
+    """
     limits = scores.min(axis=1, keepdims=True) + rounding
     return np.asarray((scores <= limits).argmax(axis=1))
 
@@ -138,9 +143,10 @@ def _rounding(gram: FloatArray, weights: FloatArray) -> float:
 def _fill_empty(
     labels: IndexArray, distances: FloatArray, weights: FloatArray, rounding: float
 ) -> IndexArray:
-    """Move to each empty cluster the row farthest from its centre, not alone there.
+    """Give each empty cluster the row that is farthest from its own centre, among rows
+    that are not the only one of their cluster.
 
-    Clusters stay empty if too few rows lie off their centres.
+    Clusters stay empty if too few rows differ from their centres.
     """
     labels = labels.copy()
     sizes = np.bincount(labels[weights > 0], minlength=distances.shape[1])
@@ -190,10 +196,10 @@ def choose_greedily(
 ) -> IndexArray:
     """Choose rows by greedy k-means++, O(n_samples · n_clusters · log(n_clusters)).
 
-    A row is drawn with a probability proportional to its weight times its squared
-    distance to the nearest row so far. Of 2 + ln(n_clusters) such draws the one that
-    leaves the smallest inertia is taken.
-    `distances_to` gives squared distances of some rows to all, (n_some, n_samples).
+    Rows are drawn with probabilities proportional to their weight times their squared
+    distance to the nearest chosen row. For each centre 2 + ln(n_clusters) rows are
+    drawn, and the row is taken that leaves the smallest inertia. `distances_to` returns
+    the squared distances of some rows to all rows, of shape (n_some, n_samples).
 
     Arthur & Vassilvitskii (2007), Sec. 2.2, and Sec. 6 for the greedy draws.
     """

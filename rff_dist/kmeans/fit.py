@@ -1,9 +1,10 @@
 """Kernel k-means in features as plain functions: inspect → draw → start → Lloyd passes.
 
-A dataset and options go in; `Clusters` come out: a feature map and centres, by which
-`labels` finds the cluster of any row. Features are made again in each pass and never
-stored, so memory does not grow with the rows; all starts share a pass. Sums are exact:
-the same bits on any engine and for any blocks.
+A dataset and options go in; `Clusters` come out: a feature map and centres, with which
+`labels` finds the cluster of any row. A start is a choice of first centres; the one
+that ends with the smallest inertia is kept. Features are made again in each pass and
+never stored, so memory does not grow with the rows; all starts share a pass. Sums are
+exact: the same bits on any engine and for any blocks.
 """
 
 import logging
@@ -50,10 +51,10 @@ class LloydPass:
     #: Inertia of the best start's centres before the pass. A start that stopped earlier
     #: counts with its last inertia.
     inertia: float
-    #: Starts that took part.
+    #: Number of starts that took part.
     n_starts: int
-    #: Σ ‖shift of a centre‖², of the start where it is largest; 0 for a last pass that
-    #: only measures.
+    #: Σ ‖shift of a centre‖² of the start in which it is largest; 0 for a last pass
+    #: that only measures.
     shift: float
     seconds: float
 
@@ -63,10 +64,10 @@ class ClusterFit:
     """Clusters, with the options and figures that tell how they were found."""
 
     clusters: Clusters
-    #: The options, with what was chosen.
+    #: The options, with the features and the number of clusters that were chosen.
     space: ClusterSpace
     lloyd: LloydOptions
-    #: The evidence of that choice; None if all was given.
+    #: That choice, and the evidence for it; None if nothing was left open.
     choice: shapes.ClusterChoice | None
     starts: Starts
     passes: tuple[LloydPass, ...]
@@ -143,7 +144,7 @@ def fit(
 def check_plan(
     dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: Engine
 ) -> None:
-    """Refuse before any pass what does not fit in memory; raises PlanError."""
+    """Raise PlanError, before any pass, if sums or centres do not fit in memory."""
     if shapes.are_sought(dataset, space, lloyd):
         space = shapes.largest_space(space, lloyd)
     check_fits(dataset, space.width, lloyd, engine=engine)
@@ -158,7 +159,9 @@ def describe(
     lloyd: LloydOptions,
     choice: shapes.ClusterChoice | None,
 ) -> Summary:
-    """Return the card of clusters: facts of the dataset, parameters of `RFFKMeans`."""
+    """Return the card of clusters, JSON values that are stored with them: facts of the
+    dataset, and parameters of `RFFKMeans`.
+    """
     card = {
         **prepare.describe_dataset(dataset),
         parameters.PARAMETERS: parameters.of_options(space, lloyd),
@@ -331,7 +334,7 @@ def _find_places(
 ) -> FloatArray:
     """Return new places for empty centres: the rows farthest from their nearest centre.
 
-    Of rows equally far the first comes first. Centres stay if no such row is left.
+    Of equally far rows the first is taken. Centres stay if no such row is left.
     """
     choice = SeedChoice(job.centres(centres[np.newaxis]), len(empty))
     farthest: RowsByKey = job.run(choose_rows, choice, label="refill")

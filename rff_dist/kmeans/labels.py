@@ -1,7 +1,7 @@
 """Labels, distances and inertia of a dataset's rows for clusters found before.
 
-A row's label is the number of its cluster. The argument `label` of passes is another
-thing: the name under which progress shows them.
+A dataset and clusters go in. A row's label is the number of its cluster. The argument
+`label` of a pass is something else: the name under which progress shows it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def evaluate(
     for each row, or values are not finite.
     """
     dataset = model_rows.rows_for(dataset, clusters)
-    # known labels travel with rows as groups
+    # a pass reads the known labels with the rows, as their groups
     rows = GroupedDataset(dataset.without_targets(), labels)
     return row_passes.sum_rows(
         rows, _count_rows, clusters.state, engine=engine, label="evaluate"
@@ -97,14 +97,13 @@ def write_labels(
     """Write each row's cluster to a new Zarr group, as the int32 array `labels`.
 
     With `distances`, the float64 array `distances` of shape (n_samples, n_clusters)
-    holds the distances to all centres. With `principal`, the one of that name holds the
-    principal components that were clustered. The pass is idempotent, and the output
+    holds the distances to all centres. With `principal`, the array `principal` holds
+    the principal components that were clustered. The pass is idempotent, and the output
     appears at `url` when it is complete.
 
-    Returns `n_samples`: rows written.
-    Raises DataError if the dataset does not fit the clusters, or values are not finite;
-    StorageError if the
-      output exists and `overwrite` is False, or cannot be written.
+    Returns the number of rows written. Raises DataError if the dataset does not fit the
+    clusters, or values are not finite; StorageError if the output exists and
+    `overwrite` is False, or cannot be written.
     """
     output = stage_labels(
         dataset,
@@ -120,7 +119,7 @@ def write_labels(
 
 
 def attributes_of(clusters: starts.Clusters) -> Summary:
-    """Return what is stored with labels about their clusters."""
+    """Return the attributes that are stored with labels, about their clusters."""
     return {
         "feature_map_digest": clusters.feature_map.digest(),
         "n_clusters": clusters.n_clusters,
@@ -140,9 +139,9 @@ def stage_labels(
 ) -> outputs.StagedOutput:
     """Write labels as `write_labels` does.
 
-    Unless `publish` is set the output stays staged, so that the caller can store the
+    Unless `publish` is True, the output stays hidden, so that the caller can store the
     model first and then publish both. Raises InvalidParameterError if `principal` is
-    asked of clusters that were not found in components.
+    True and the clusters were not found in principal components.
     """
     if principal and not isinstance(clusters.feature_map, PrincipalFeatureMap):
         raise InvalidParameterError(
@@ -224,19 +223,20 @@ class Contingency:
 
     @property
     def adjusted_rand_index(self) -> float:
-        """`sklearn.metrics.adjusted_rand_score`: pairs of rows on which both agree,
-        corrected for chance.
+        """`sklearn.metrics.adjusted_rand_score`: the share of pairs of rows on which
+        labels and clusters agree, corrected for chance.
 
         1 for the same partition, 0 for agreement by chance. Two labelings with one
         cluster each are the same partition, and so are two with one row in each
         cluster.
         """
-        # how many pairs of rows both, the labels, or the clusters put together
+        # the number of pairs of rows that are together: in both, by their labels, by
+        # their clusters
         both = _count_pairs(self.counts)
         rows = _count_pairs(self.counts.sum(axis=1))
         columns = _count_pairs(self.counts.sum(axis=0))
         pairs = _count_pairs(self.counts.sum())
-        # numerator and denominator times 2 · pairs are whole
+        # numerator and denominator, both times 2 · pairs, which makes them whole
         above = 2 * (pairs * both - rows * columns)
         below = pairs * (rows + columns) - 2 * rows * columns
         return 1.0 if below == 0 else above / below

@@ -1,8 +1,9 @@
 """Which centre is nearest to each row: tiles of features, compared with all centres.
 
 A block's rows and the centres of all starts go in; the index of each row's nearest
-centre comes out, or its squared distance. `argmin` over a product of matrices would
-give a row another centre if other rows, or other threads, share its product.
+centre comes out, or the squared distance to it. A plain `argmin` over a product of
+matrices could give a row another centre, depending on the rows and threads that share
+the product, since BLAS rounds differently then.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from rff_dist.numerics import exact_sums, machine, triangular
 from rff_dist.products import protocol
 from rff_dist.typing import EPS, AnyArray, Float32Array, FloatArray, IndexArray
 
-# all float64 products have this height, since their rounding depends on their shape
+# All float64 products have this height: their rounding depends on their shape.
 _PANEL_ROWS = 64
 _SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
 _TILE_BYTES = 2**22  # limit for a tile's float64 features, and for its scores
+# A block is cut into tiles of `tile_rows`, between these two, and towards its end into
+# smaller ones, so that all threads end at once.
 _MIN_TILE_ROWS = 64
 _MAX_TILE_ROWS = 2048
-# rows of the smallest tiles, unless D or the number of centres is very large
-_LEAST_ROWS = 256
+_LEAST_ROWS = 256  # of the smaller tiles, if `tile_rows` is not below that
 
 
 # -- tiles
@@ -60,11 +62,11 @@ def visit_tiles(
     """Call `visit(first row, features)` with each tile of a block; threads share the
     tiles.
 
-    Features have shape (n_rows, n_components), and are unnormalised, or Z for a
-    whitened map. They are float64, or with `is_whole` the int16 numbers of a map that
-    `has_whole_features`. Their memory is reused after `visit` has returned. Tiles are
-    padded to multiples of 64 rows: BLAS rounds differently at the edges of other tiles,
-    and a row's features would depend on the rows next to it.
+    Features have shape (n_rows, n_components). They are tile features, which are not
+    scaled to Z yet; of a whitened map they are Z. They are float64, or with `is_whole`
+    the int16 numbers of a map that `has_whole_features`. Their memory is reused after
+    `visit` has returned. Tiles are padded to multiples of 64 rows. Otherwise BLAS would
+    round the last rows differently, and a row's features would depend on the tile.
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
@@ -134,7 +136,7 @@ class Scorer(ABC):
         self._halves = np.square(self._centres).sum(axis=1) / 2.0
         half = float(self._halves.max())
         norm = largest_squared_norm(state.feature_map, state.grid)
-        # no affinity is larger
+        # a bound on all affinities
         self._reach = math.sqrt(2.0 * half * norm) / unit + half
 
     def visit(self, rows: blocks.Rows, visit: Callable[[int, AnyArray], None]) -> None:
@@ -151,11 +153,9 @@ class Scorer(ABC):
         """Return the index of each row's nearest centre in each start, shape (n_init,
         n_rows).
 
-        Of centres that are equally near, or that differ by rounding only, the first is
-        taken. A row's labels do not depend on the other rows.
-
-        `features`: array of shape (n_rows, n_components). From `visit_tiles`.
-        Raises DataError if features overflow.
+        If centres are equally near, up to rounding, the first is taken. A row's labels
+        do not depend on the other rows. `features`: from `visit_tiles`, of shape
+        (n_rows, n_components). Raises DataError if features overflow.
         """
         labels = np.empty((self.n_init, len(features)), np.intp)
         for first in range(0, len(features), _SCORED_ROWS):
@@ -176,7 +176,7 @@ class Scorer(ABC):
     def _largest(
         self, affinities: AnyArray, features: AnyArray, centres: slice
     ) -> IndexArray:
-        """Return which of a start's centres has each row's largest affinity."""
+        """Return for each row which of a start's centres has the largest affinity."""
 
     @abstractmethod
     def squared_distances(self, features: AnyArray, labels: IndexArray) -> FloatArray:
@@ -192,8 +192,8 @@ class WholeScorer(Scorer):
     """Compares features that are whole numbers exactly, with centres rounded to whole
     numbers.
 
-    Products in float32 rule out most centres, in half the time of float64. Rows whose
-    two nearest centres they cannot tell apart are compared again in float64, where
+    Products in float32 decide most rows, in half the time of float64. If they cannot
+    tell a row's two nearest centres apart, it is compared again in float64, where
     products of whole numbers have no error.
     """
 
@@ -201,15 +201,15 @@ class WholeScorer(Scorer):
 
     def __init__(self, state: Centres) -> None:
         n_components = state.values.shape[2]
-        # the same for all components
+        # all components have the same factor
         unit = 2.0**-protocol.FIXED_POINT_BITS * factors_of(state.feature_map)[0]
         self._squared_unit = unit**2
         whole = np.rint(state.values / unit).clip(
             -protocol.COSINE_ONE, protocol.COSINE_ONE
         )
         super().__init__(state, whole, unit)
-        # Bounds the error of a sum of D products in float32, in any order (Higham 2002,
-        # Sec. 3.1); 2 for the two scores that are compared.
+        # A bound on the error of a sum of D products in float32, in any order (Higham
+        # 2002, Sec. 3.1), times 2 for the two scores that are compared.
         self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * self._reach
         self._narrow = (
             self._centres.T.astype(np.float32),
@@ -252,8 +252,8 @@ class FloatScorer(Scorer):
         n_components = state.values.shape[2]
         self._factors = factors_of(state.feature_map)
         self._weights = np.ascontiguousarray((self._factors * self._centres).T)
-        # Sums of D rounded products err by about √D roundings of their largest possible
-        # value (Higham & Mary 2019 on why √D); 2 for the two scores that are compared.
+        # A sum of D rounded products errs by about √D roundings of its largest possible
+        # value (Higham & Mary 2019); times 2 for the two scores that are compared.
         self._tolerance = 2.0 * math.sqrt(n_components) * EPS * self._reach
 
     def _largest(
@@ -289,8 +289,8 @@ class FloatScorer(Scorer):
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
         affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]
-        # a feature that is not finite spoils all scores of its row, so one column is
-        # enough
+        # a feature that is not finite makes all scores of its row not finite, so one
+        # column shows it
         if not np.isfinite(affinities[:, 0]).all():
             raise maps.overflow()
         affinities -= self._halves

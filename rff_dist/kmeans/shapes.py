@@ -1,15 +1,16 @@
 """Choose the features in which k-means finds clusters of any shape, and how many.
 
 A dataset and options go in: with length scale "auto", with several numbers of clusters,
-or both. Options with one kernel and one number come out, and a sentence that says how
-clear they are. The median distance between rows, which is right for regression, is as
-wide as the whole of the data: with it k-means finds round clusters only.
+or both. Options with one kernel and one number come out, and a sentence on how clear
+the choice is. The median distance between rows, the default of regression, is as wide
+as the whole data: with it k-means finds only round clusters.
 
-A partition of a sample is judged by the links between neighbours that it cuts: links of
-each row to its ten nearest, and of each cluster the share that leads out of it. That
-needs no scale, so partitions by any kernel and by plain k-means are compared alike; and
-clusters of one or two rows are no good, since all of their links are cut. The eigengap
-is perfect for isolated rows, and chose worse; see the manual's page of decisions.
+A partition of a sample is judged by the links that it cuts. Each row is linked to its
+ten nearest rows; the cut is the mean over clusters of the share of links that lead out
+of the cluster. That needs no scale, so partitions by any kernel and by plain k-means
+are compared in the same way. Clusters of one or two rows are judged badly, since all
+their links are cut. The eigengap, which is often used, is largest for isolated rows and
+chose worse; see the manual's page of decisions.
 
 Ng, Jordan & Weiss (2001), On spectral clustering; von Luxburg (2007), A tutorial on
 spectral clustering, Sec. 5 on conductance (the share of links that are cut).
@@ -41,25 +42,29 @@ from rff_dist.statistics.moments import Moments
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, Summary, frozen
 
 SAMPLE_ROWS = 5_000
-# if several numbers of clusters are tried
+# the sample if several numbers of clusters are tried
 NUMBERS_ROWS = 1_000
-# of their features, if these are given: fewer rows for very many components
+# the limit for the sample's features, if they are given: with very many components the
+# sample has fewer rows
 _SAMPLE_BYTES = 2**26
-# Length scales that are tried: median distances of a row to its so manieth nearest
-# centre. Noisy spirals need the second, unequal blobs the seventh or tenth.
+# For each n here, a length scale is tried: the median distance of a row to its nth
+# nearest centre. Noisy spirals need the second, unequal blobs the seventh or tenth.
 NEIGHBOURS = (2, 3, 4, 5, 7, 10)
-# zigzags of 750 rows need as many; 400 find two of the three
+# three zigzags of 750 rows need as many; with 400 only two of them are found
 MOST_CENTRES = 512
 N_LINKS = 10
-#: The name on cards.
+#: the choice's name on cards, the JSON values that are stored with clusters
 SHAPE = "shape"
-# Partitions that cut fewer links than round clusters by less than this are no shape.
+# A partition counts as a shape only if its cut is smaller than that of round clusters
+# by more than this share.
 LEAST_GAIN = 0.1
-# what the sentence warns of: links, agreement (adjusted Rand index), share of the rows
+# The sentence warns if more clusters cut fewer than so many times as many links, if the
+# adjusted Rand index with other starts is lower, or if a cluster has a larger share of
+# the rows.
 CLEAR_STEP = 2.0
 STABLE = 0.8
 SWALLOWED = 0.9
-# with fewer distinct rows there are no shapes
+# with fewer distinct rows no shapes are sought
 _LEAST_ROWS = 4 * N_LINKS
 
 
@@ -73,7 +78,7 @@ class Partition:
     cut: float
     #: None for k-means on rows or in given features.
     length_scale: float | None = None
-    #: The length scale is the distance to the so manieth nearest centre; 0 for none.
+    #: Which of `NEIGHBOURS` the length scale comes from; 0 if there is none.
     neighbour: int = 0
 
 
@@ -86,12 +91,12 @@ class ClusterChoice:
     best: Partition
     #: The partition of plain k-means with as many clusters; None for given features.
     round_clusters: Partition | None
-    #: For each number of clusters that was tried, the best partition; of several also
-    #: for the number after them.
+    #: The best partition for each number of clusters that was tried. If several are
+    #: asked for, the number after each of them is tried too.
     by_number: tuple[Partition, ...]
-    #: How many times as many links any larger number of clusters cuts at least.
+    #: The smallest cut of any larger number of clusters, as a multiple of this cut.
     step: float
-    #: Adjusted Rand index with the clusters of other centres and other starts.
+    #: Adjusted Rand index with the partition by other centres and other starts.
     stability: float
 
     @property
@@ -139,10 +144,10 @@ class ClusterChoice:
 
 
 def are_sought(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions) -> bool:
-    """Whether features are left to `choose_features`.
+    """Return whether `choose_features` chooses the features.
 
-    Levels of categories have no distances that links could be made of, and given
-    centres are centres in given features.
+    Not with categories, whose levels have no distances to make links from; and not with
+    given centres, which are centres in given features.
     """
     has_levels = bool(recipes.levels_of(dataset.attributes))
     return space.finds_shapes and isinstance(lloyd.init, str) and not has_levels
@@ -192,7 +197,9 @@ def choose_number(
 def _choose(
     rows: AnyArray, n_centres: int, space: ClusterSpace, lloyd: LloydOptions
 ) -> ClusterChoice:
-    """Choose a partition of a sample; without centres k-means alone is tried."""
+    """Choose a partition of a sample; if `n_centres` is 0, only plain k-means is
+    tried.
+    """
     with machine.using_threads(1):
         sample = _Sample(rows)
         n_centres = min(n_centres, len(sample.points))
@@ -201,7 +208,7 @@ def _choose(
             number: sample.find_round(number, space.seed) for number in numbers
         }
         shapes = []
-        # else nothing can cut fewer links
+        # if all cuts are 0, no shape can cut fewer links
         if any(each.cut > 0 for each in round_clusters.values()):
             shapes = _find_shapes(sample, n_centres, numbers, space.seed)
         by_number = tuple(_better(shapes, each) for each in round_clusters.values())
@@ -221,14 +228,14 @@ def _choose(
 
 
 def largest_space(space: ClusterSpace, lloyd: LloydOptions) -> ClusterSpace:
-    """Return the features that need the most memory of those that may be chosen."""
+    """Return the options that need the most memory of all that may be chosen."""
     return _shape_space(space, 1.0, max(2, lloyd.largest))
 
 
 def _space_of(
     partition: Partition, space: ClusterSpace, n_features: int
 ) -> ClusterSpace:
-    """Return the options by which the passes find a partition."""
+    """Return the options with which passes over all rows find a sample's partition."""
     if partition.length_scale is None:
         return replace(
             space,
@@ -258,7 +265,9 @@ def _shape_space(
 
 
 def _better(shapes: Sequence[Partition], round_clusters: Partition) -> Partition:
-    """Return the shapes that cut fewest links, or round clusters if no shape shows."""
+    """Return the shapes that cut the fewest links, or the round clusters if no shapes
+    cut clearly fewer.
+    """
     rivals = [each for each in shapes if each.n_clusters == round_clusters.n_clusters]
     best = min(rivals, key=lambda each: each.cut, default=round_clusters)
     if best.cut < (1 - LEAST_GAIN) * round_clusters.cut:
@@ -269,17 +278,19 @@ def _better(shapes: Sequence[Partition], round_clusters: Partition) -> Partition
 def _numbers_to_try(lloyd: LloydOptions) -> list[int]:
     numbers = lloyd.numbers
     if len(numbers) > 1:
-        # each number is judged by the larger ones
+        # a number is judged by the cuts of larger numbers
         numbers = sorted({*numbers, *(number + 1 for number in numbers)})
     return numbers
 
 
 def _steps(partitions: Sequence[Partition], *, one_link: float) -> dict[int, float]:
-    """Return for each number how many times as many links any larger one cuts.
+    """Return for each number of clusters the smallest cut of any larger number, as a
+    multiple of its own cut.
 
-    More clusters than there are must cut through some. Fewer may cut none either, if
-    they are groups of clusters, but then a larger number cuts none too. One cluster
-    cuts nothing, so nothing can be compared with it.
+    The right number has the largest multiple. A larger number must cut through real
+    clusters. A smaller one may cut no links either, if it joins real clusters; but then
+    the right number, which is larger, cuts none too, so the multiple is small. One
+    cluster cuts nothing and counts as 1. `one_link` avoids a division by 0.
     """
     steps = {}
     for partition in partitions:
@@ -296,7 +307,7 @@ def _steps(partitions: Sequence[Partition], *, one_link: float) -> dict[int, flo
 
 
 class _Sample:
-    """Distinct rows, and who is near whom."""
+    """The distinct rows of a sample, and the nearest rows of each."""
 
     def __init__(self, rows: AnyArray) -> None:
         self.points = np.unique(rows, axis=0).astype(np.float64)
@@ -335,7 +346,7 @@ def _find_shapes(
     sample: _Sample, n_centres: int, numbers: Sequence[int], seed: int
 ) -> list[Partition]:
     """Cluster by each length scale, for each number of clusters."""
-    # eigenvectors of many clusters need many centres
+    # many clusters need many eigenvectors, and these many centres
     usable = [number for number in numbers if 1 < number <= n_centres // 4]
     has_few = len(sample.points) < _LEAST_ROWS or n_centres <= NEIGHBOURS[-1]
     if has_few or not usable:
@@ -345,7 +356,7 @@ def _find_shapes(
     for neighbour in NEIGHBOURS:
         partitions = centres.partitions(neighbour, usable, seed)
         shapes += partitions
-        # of equals the first is taken, so no further scale can be better
+        # nothing was cut, so no further scale can be better
         if not any(each.cut > 0 for each in partitions):
             break
     return shapes
@@ -354,7 +365,9 @@ def _find_shapes(
 def _stability(
     sample: _Sample, n_centres: int, partition: Partition, seed: int
 ) -> float:
-    """Return how well other centres and starts repeat a partition."""
+    """Return how well other centres and starts give the same partition, as an adjusted
+    Rand index.
+    """
     seed = uniforms.derived_seed(seed, 1)
     number = partition.n_clusters
     if partition.length_scale is None:
@@ -363,7 +376,7 @@ def _stability(
         n_centres = min(n_centres, 4 * len(sample.points) // 5)
         centres = _Centres(sample, n_centres, seed)
         place = NEIGHBOURS.index(partition.neighbour)
-        # other centres may need the next scale
+        # with other centres the next length scale may be the better one
         others = [
             centres.partitions(neighbour, [number], seed)[0]
             for neighbour in NEIGHBOURS[place : place + 2]
@@ -375,15 +388,15 @@ def _stability(
 
 
 class _Centres:
-    """Some rows of a sample, and how far all rows are from them."""
+    """Some rows of a sample as centres, and the distances of all rows to them."""
 
     def __init__(self, sample: _Sample, n_centres: int, seed: int) -> None:
         points = sample.points
         order = choose_uniform(points, Gaussian(), len(points), seed)
         self._sample = sample
         self._chosen = order[~sample.is_isolated[order]][:n_centres]
-        # from here to `leading_directions`, as in Nyström features and `pca`, but
-        # distances are computed once for all length scales
+        # From here to `leading_directions` this is the computation of Nyström features
+        # and `pca`, but with distances that are computed once for all length scales.
         self._squared = scipy.spatial.distance.cdist(
             points, points[self._chosen], "sqeuclidean"
         )
@@ -409,7 +422,8 @@ class _Centres:
     def _eigenvectors(self, scale: float, n_leading: int) -> FloatArray:
         """Return the leading eigenvectors of the degree-normalised kernel.
 
-        C are kernel values of rows and centres, T'T those of centres, and Z = C·T⁻¹.
+        With the kernel values C of rows and centres, and T'T of the centres, the
+        features are Z = C·T⁻¹. T is `factor`.
         """
         similarity = np.exp(self._squared / (-2.0 * scale**2))
         of_centres = similarity[self._chosen]

@@ -1,9 +1,9 @@
 """All that precedes the Lloyd passes of k-means: checks, measures, and first centres.
 
-Input is a dataset and a feature map, output are `Starts`: the centres that `kmeans.fit`
-moves. Random rows would be worse starts: k-means ends in the optimum nearest to where
-it begins. So a few passes draw candidates far from each other, and centres are chosen
-among these in memory, with as many tries as one likes.
+A dataset and a feature map go in; `Starts` come out: the first centres, which
+`kmeans.fit` moves. Random rows would be worse: k-means ends in the local optimum near
+its first centres. So a few passes draw candidates far from each other, and centres are
+chosen among these in memory, where several tries cost little.
 """
 
 import logging
@@ -46,35 +46,39 @@ logger = logging.getLogger(__name__)
 # 1 % of the same inertias, with 0.4 times the comparisons.
 OVERSAMPLING = 4
 ROUNDS = 2
-LOCAL_SEARCH_STEPS = 20  # plus one for each cluster
+LOCAL_SEARCH_STEPS = 20  # and one more for each cluster
 START_STEPS = 10  # Lloyd steps on the candidates
-# in a dataset of up to so many rows all distinct rows are candidates, for any `init`
+# If a dataset has at most so many rows, all distinct rows are candidates, whatever
+# `init` is.
 CANDIDATE_ROWS = 4096
 
 
 @frozen(eq=False)
 class Clusters:
-    """Clusters of a dataset in features: what labels rows, and how it came about."""
+    """Clusters of a dataset in features: what labels rows, and the figures of the
+    fit.
+    """
 
-    #: With the standardizer of the inputs.
+    #: It includes the standardizer of the inputs.
     feature_map: maps.FeatureMap
     #: In Z, shape (n_clusters, n_components).
     centres: FloatArray
-    #: Of each cluster's rows, added up; shape (n_clusters,).
+    #: The sum of the weights of each cluster's rows, shape (n_clusters,).
     weights: FloatArray
     #: Σ w·‖z − c‖² over rows and their nearest centres, in units of the kernel.
     inertia: float
-    #: Of the centres before each pass, then of the final ones.
+    #: The inertia before each pass, and at last that of the final centres.
     inertias: tuple[float, ...]
-    #: At the end of each start; `inertia` is the smallest.
+    #: The final inertia of each start; `inertia` is the smallest.
     start_inertias: tuple[float, ...]
     #: Lloyd passes that moved this start's centres.
     n_iter: int
     #: Whether the centres stopped before `max_iter`.
     converged: bool
-    #: Of the sums from which the centres were computed.
+    #: The grid of the sums from which the centres were computed.
     grid: cluster_sums.ClusterGrid
-    #: Facts of the dataset, parameters, and how features or their number were chosen.
+    #: JSON values that are stored with the clusters: facts of the dataset, parameters,
+    #: and how features and the number of clusters were chosen.
     card: Facts = field(default_factory=dict)
 
     __repr__ = short_repr
@@ -144,8 +148,8 @@ def check_memory(
     """Raise PlanError unless sums and centres of a pass fit in a worker's memory."""
     n_centres = n_starts * n_clusters
     block_rows = row_passes.blocks_of(dataset)[0].n_samples
-    # a block as read, in float64 and in float32, and the next block, which is read
-    # ahead
+    # a block as it is read, in float64 and in float32; and the next block, which is
+    # read ahead
     value_bytes = 2 * dataset.dtype.itemsize + 12
     n_bytes = sizes.PROCESS_BYTES + block_rows * dataset.n_features * value_bytes
     n_bytes += lloyd_pass.pass_bytes(
@@ -211,7 +215,7 @@ class ClusteringJob:
         return self.checked(self.run(lloyd_pass.sum_clusters, state, label=label))
 
     def checked(self, sums: cluster_sums.ClusterSums) -> cluster_sums.ClusterSums:
-        """Return the sums if they are of all rows."""
+        """Return the sums, after a check that they count all rows."""
         specs.check_counted(sums.n_samples, self.dataset.n_samples)
         return sums
 
@@ -225,7 +229,7 @@ def clustering_job(
 ) -> ClusteringJob:
     """Return the job of a dataset: the grid of its sums, its norms and variance.
 
-    Takes one or two passes. `moments` are from `inspect`, and needed if rows have
+    Takes one or two passes. `moments`: from `inspect`; None is allowed if rows have no
     weights. Raises DataError if values are not finite, or all weights are zero.
     """
     fraction_bits = cluster_sums.fraction_bits_for(dataset.n_samples)
@@ -239,8 +243,7 @@ def clustering_job(
         exponents = np.where(largest > 0, np.frexp(largest)[1], 0)
         grid = replace(grid, exponents=exact_sums.as_runs(exponents))
         job = replace(job, grid=grid)
-    # all rows are nearest to a single centre, so a Lloyd pass gives the sums over all
-    # of them
+    # with a single centre, which is the nearest of all rows, a Lloyd pass sums all rows
     origin = job.centres(np.zeros((1, 1, feature_map.n_components)))
     sum_all = partial(lloyd_pass.sum_clusters, with_norms=True)
     sums = job.checked(job.run(sum_all, origin, label="norms"))
@@ -258,7 +261,9 @@ def clustering_job(
 
 @frozen(eq=False)
 class Candidates:
-    """Rows among which centres are chosen, and the weight of the rows near each."""
+    """Rows among which centres are chosen, and the weight of the rows nearest to
+    each.
+    """
 
     #: In Z, shape (n_candidates, n_components).
     points: FloatArray
@@ -272,7 +277,7 @@ class Starts:
 
     #: In Z, shape (n_starts, n_clusters, n_components).
     values: FloatArray
-    #: Rows among which they were chosen; 0 if users gave the centres.
+    #: Number of candidates among which they were chosen; 0 if the user gave centres.
     n_candidates: int = 0
 
     def __len__(self) -> int:
@@ -343,8 +348,8 @@ def _sample_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
 def _draw_candidates(job: ClusteringJob, lloyd: LloydOptions) -> Candidates:
     """Draw candidates by k-means||, and weight each by the rows nearest to it.
 
-    Bahmani et al. (2012), Alg. 2, but each round draws exactly 4 · n_clusters rows, not
-    so many on average.
+    Bahmani et al. (2012), Alg. 2, but each round draws exactly 4 · n_clusters rows; in
+    the paper that is the expected number.
     """
     X, _, _ = samples.sample_rows(job.dataset, lloyd.seed, n_rows=1)
     points = job.feature_map.transform(X, dtype=np.float64)
@@ -377,17 +382,19 @@ def choose_starts(candidates: Candidates, lloyd: LloydOptions) -> Starts:
 def choose_start(candidates: Candidates, n_clusters: int, seed: int) -> FloatArray:
     """Return the best of three solutions for the weighted candidates, without a pass.
 
-    Two are by greedy k-means++, and one is the first of these after local search, each
-    improved by some Lloyd steps. One k-means++ choice often has two centres in one
-    cluster (7 % more inertia on 30 blobs, where the best of three found the optimum for
-    12 of 12 seeds), and local search sometimes leaves a ring without a centre.
+    Two are chosen by greedy k-means++; the third is the first one after local search.
+    Each is improved by some Lloyd steps. A single k-means++ choice often has two
+    centres in one cluster: on 30 blobs its inertia was 7 % higher, while the best of
+    three was the optimum for 12 of 12 seeds. Local search alone sometimes leaves a ring
+    without a centre.
     """
     points = candidates.points
     weights = candidates.weights
     first = choose_centres(points, weights, n_clusters, seed=seed)
     if len(first) < n_clusters:
         logger.info("%d candidates for %d centres are distinct", len(first), n_clusters)
-        # a repeated centre gets no rows, since ties go to the lowest index
+        # the first centre is repeated: ties go to the lower index, so a repeated centre
+        # gets no rows
         n_repeated = n_clusters - len(first)
         return np.asarray(points[np.append(first, np.repeat(first[0], n_repeated))])
     n_steps = LOCAL_SEARCH_STEPS + n_clusters
