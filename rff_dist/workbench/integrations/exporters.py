@@ -1,6 +1,7 @@
-"""Formats that other programs read models in, and the registry that follows versions.
+"""Export models to the formats of other programs, and tell MLflow of new versions.
 
-MLflow's part stays in `estimators/mlflow.py`: folders that it saved name that module as
+In goes the URL of a stored model, out comes a file or folder in another format. The
+code for MLflow must stay in `estimators/mlflow.py`: saved folders name that module as
 the one that loads them.
 """
 
@@ -15,8 +16,8 @@ from rff_dist.typing import PathLike
 class Exporter(Protocol):
     """Writes a stored model in another format.
 
-    `encoded` permits models with a recipe, which formats other than MLflow's do not
-    apply: rows will be given as the recipe makes them.
+    `encoded`: whether a model with a recipe may be written without it; then its user
+    must give rows that the recipe has encoded. Only MLflow's format applies recipes.
     """
 
     def __call__(

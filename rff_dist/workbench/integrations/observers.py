@@ -1,7 +1,7 @@
-"""Who hears a job's events besides log and display: what the environment asks for.
+"""The observers of a job's events that the environment asks for: those of OpenLineage.
 
-Spans of OpenTelemetry are made elsewhere, by `engines/tracing.py`: workers and the
-library send these too.
+The log and the display hear the events in any case. Spans of OpenTelemetry are made by
+`engines/tracing.py`, since workers and the library send them too.
 """
 
 import logging

@@ -1,4 +1,9 @@
-"""Models as ONNX graphs, which runtimes in many languages and browsers compute."""
+"""Models as ONNX graphs, which runtimes in many languages and browsers compute.
+
+In goes a model, out comes a file with a graph: nodes of arithmetic, and arrays as
+constants. It computes in float64 what the package computes, and in float32 and whole
+numbers where the package does, so predictions differ only by rounding.
+"""
 
 # mypy: disable-error-code="no-any-return"
 
@@ -37,15 +42,14 @@ def export_onnx(
 ) -> Path:
     """Write an ONNX graph to a file, whole or not at all.
 
-    Its input is `X`, float64 of shape (n_rows, n_features); levels of categories are
-    their places in the property `levels`, pairs of a column and names. Its output is
-    `predictions` for a regression; for a classifier it is `labels` and, if the model
-    has them, `probabilities` with a column for each class.
+    Its input is `X`, float64 of shape (n_rows, n_features). A level of a category is
+    given as its place in the list of the property `levels`, which has pairs of a column
+    and names. Its output is `predictions` for a regression; for a classifier it is
+    `labels` and, if the model has them, `probabilities` with a column for each class.
 
     Raises MissingDependencyError if the package onnx is not installed;
-    InvalidParameterError as `describe`;
-      OutputExistsError if the file exists and `overwrite` is False; StorageError if it
-      cannot be written.
+    InvalidParameterError as `export.write.describe`; OutputExistsError if the file
+    exists and `overwrite` is False; StorageError if it cannot be written.
     """
     output_places.check_file(locations.parse_location(path), overwrite=overwrite)
     onnx = require("onnx", "ONNX graphs are made by the package onnx", "onnx")
@@ -65,7 +69,7 @@ def export_onnx(
         producer_name="rff_dist",
         doc_string=about,
     )
-    # for programs that make the codes of X of the names of levels
+    # for programs that turn the names of levels into the codes in X
     levels = json.dumps(exported.facts["levels"], ensure_ascii=False)
     onnx.helper.set_model_props(model_proto, {"levels": levels})
     onnx.checker.check_model(model_proto)
@@ -75,7 +79,9 @@ def export_onnx(
 
 
 class _Graph:
-    """The nodes and constants of a graph under construction; names are numbered."""
+    """The nodes and constants of a graph under construction, which numbers their
+    names.
+    """
 
     def __init__(self, onnx: Any) -> None:
         self.onnx = onnx
@@ -104,14 +110,14 @@ class _Graph:
         return name
 
     def info(self, name: str, dtype: str, *shape: int) -> Any:
-        """Describe the graph's input or an output, of rows of a shape."""
+        """Describe the graph's input or an output; `shape`: that of a single row."""
         kind = getattr(self.onnx.TensorProto, dtype)
         return self.onnx.helper.make_tensor_value_info(name, kind, ["rows", *shape])
 
 
 @frozen(eq=False)
 class _Value:
-    """A value in a graph, with the arithmetic of arrays."""
+    """A value in a graph; arithmetic with it adds nodes to the graph."""
 
     graph: _Graph
     name: str
@@ -163,8 +169,9 @@ def _outputs(graph: _Graph, exported: write.ExportedModel) -> list[Any]:
     slopes = np.atleast_1d(np.asarray(facts["slopes"], np.float64))
     offsets = np.atleast_1d(np.asarray(facts["offsets"], np.float64))
     logits = (scores + intercept) * slopes + offsets
-    # softmax(0, s) is the sigmoid of s, so that two classes need no graph of their own
-    if n_scores == 1:  # the log odds of the second class
+    # Two classes have one score, the log odds of the second. softmax(0, s) is the
+    # sigmoid of s, so a column of zeros makes them like several classes.
+    if n_scores == 1:
         logits = (logits * np.zeros(1)).joined(logits)
     place = logits.apply("ArgMax", axis=1, keepdims=0)
     classes = np.asarray(facts["classes"])
@@ -178,8 +185,10 @@ def _outputs(graph: _Graph, exported: write.ExportedModel) -> list[Any]:
 
 
 def _outer(exported: write.ExportedModel) -> np.ndarray:
-    """Return the coefficients in the graph's order of features: for pairs, all cosines
-    before all sines.
+    """Return the coefficients in the graph's order of features.
+
+    The package has cosine and sine of each frequency next to each other; the graph has
+    all cosines of a part, then all sines.
     """
     rows = []
     start = 0
@@ -197,7 +206,7 @@ def _outer(exported: write.ExportedModel) -> np.ndarray:
 
 
 def _inputs(X: _Value, facts: Summary) -> _Value:
-    """Return the inputs, standardised or mapped, and rounded to float32 as in the
+    """Return the inputs, standardised, or mapped by ranks; rounded to float32 as in the
     package.
     """
     standardised = (X - facts["mean"]) / facts["scale"]
@@ -205,8 +214,8 @@ def _inputs(X: _Value, facts: Summary) -> _Value:
         inputs = np.array(part["inputs"])
         outputs = np.array(part["outputs"])
         column = X.apply("Gather", [part["column"]], axis=1)
-        # linear interpolation: the last knot at or below the value, and the share of
-        # the way to the next
+        # linear interpolation: `place` is the last knot at or below the value, and
+        # `share` how far the value is on the way to the next knot
         below = column.apply("GreaterOrEqual", inputs[np.newaxis]).cast("INT64")
         place = (below.sum(1, keepdims=1) - [1]).apply("Clip", 0, len(inputs) - 2)
         share = (column - place.take_from(inputs)) / place.take_from(np.diff(inputs))
@@ -270,7 +279,9 @@ def _features(part: Summary, x: _Value, exported: write.ExportedModel) -> _Value
 def _mean_kernel(
     kernel: Summary, x: _Value, centres: np.ndarray, levels: Sequence[Any]
 ) -> _Value:
-    """Return k(x, centre); of a level that was never seen, the mean over the others."""
+    """Return k(x, centre); for a level that was never seen, its mean over all known
+    levels.
+    """
     if not levels:
         return _kernel(kernel, x, centres)
     (column, names), *others = levels
@@ -302,11 +313,11 @@ def _kernel(kernel: Summary, x: _Value, centres: np.ndarray) -> _Value:
     if name == "additive":
         return _additive(kernel, x, centres)
     scale = np.broadcast_to(np.asarray(kernel["length_scale"], np.float64), n)
-    # differences from each centre, in an axis of their own: ‖x‖² − 2x'c + ‖c‖² would
-    # lose digits
+    # differences from each centre, of shape (rows, centres, columns): ‖x‖² − 2x'c +
+    # ‖c‖² would lose digits
     apart = (x / scale).apply("Unsqueeze", [1]) - (centres / scale)[np.newaxis]
     if is_code.any():
-        # one-hot vectors of different levels differ by 1 in two places
+        # the one-hot vectors of two levels differ by 1 in two entries
         step = (2.0 if name == "laplacian" else 2.0**0.5) / scale
         differs = (_are_equal(x, centres) - 1.0) * -step
         apart = x.graph.add("Where", is_code, differs, apart)

@@ -1,9 +1,11 @@
 """Lineage events of jobs by OpenLineage: what each job read and wrote, with versions,
 columns and counts.
 
-They are sent if the environment configures a transport: OPENLINEAGE_URL,
-OPENLINEAGE_CONFIG or OPENLINEAGE__TRANSPORT__…. A separate thread sends them, so that a
-server that does not answer fails no job.
+In go a job's events and the places that it reads and writes; out go OpenLineage's
+events, whose facets are facts about a run, a job or a dataset. They are sent if the
+environment configures a transport: OPENLINEAGE_URL, OPENLINEAGE_CONFIG or
+OPENLINEAGE__TRANSPORT__…. A separate thread sends them, so that a server that does not
+answer fails no job.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ logger = logging.getLogger(__name__)
 _VARIABLES = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT")
 RUNNING_S = 60.0  # seconds between two RUNNING events of a job
 SENT_S = 5.0  # seconds that a job waits at its end for its events to be sent
-_MOST_COLUMNS = 1000  # that an event lists
+_MOST_COLUMNS = 1000  # listed in an event
 
 
 def is_on() -> bool:
@@ -96,7 +98,7 @@ class LineageEvents:
             case events.JobStarted(label=self._job):
                 self._report("START")
             case events.StepStarted():
-                # the job is at work
+                # a sign that the job is still running
                 if time.monotonic() - self._reported_at > RUNNING_S:
                     self._reported_at = time.monotonic()
                     self._report("RUNNING")
@@ -145,12 +147,13 @@ class LineageEvents:
         kind = facet_v2.job_type_job.JobTypeJobFacet("BATCH", "RFF_DIST", "JOB")
         namespace = os.environ.get("OPENLINEAGE_NAMESPACE", "rff_dist")
         reads, writes = self._find_places()
-        if not self._inputs:  # as they are at the start: a job may replace what it read
+        # described once, at the start: a job may replace what it reads
+        if not self._inputs:
             self._inputs = [
                 _place(url, open_arguments, is_output=False)
                 for url, open_arguments in reads.items()
             ]
-        # an output is there, to be opened by its default names, once the job is done
+        # only a finished job's output can be opened, by the default names of arrays
         default_names: Summary | None = {} if state == "COMPLETE" else None
         return event_v2.RunEvent(
             eventTime=when,
@@ -164,9 +167,8 @@ class LineageEvents:
 
 
 def name_of(url: str) -> tuple[str, str]:
-    """Return the namespace and the name of a place by OpenLineage's rules.
-
-    Both are without credentials.
+    """Return the namespace and the name of a place by OpenLineage's rules, without
+    credentials.
 
     >>> name_of("s3://bucket/models/main"), name_of("/data/prices.zarr")
     (('s3://bucket', 'models/main'), ('file', '/data/prices.zarr'))
@@ -181,7 +183,7 @@ def name_of(url: str) -> tuple[str, str]:
 def _place(url: str, open_arguments: Summary | None, *, is_output: bool) -> Any:
     """Return an input or output dataset of an event.
 
-    `open_arguments`: those of `open_dataset`; None if nothing is there yet.
+    `open_arguments`: the arguments of `open_dataset`; None if nothing is there yet.
     """
     from openlineage.client import event_v2
 
@@ -196,19 +198,19 @@ def _place(url: str, open_arguments: Summary | None, *, is_output: bool) -> Any:
 def _facets_of(
     url: str, open_arguments: Summary, *, is_output: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the facets that a place has as an input or an output, and all others.
+    """Return the facets that a place has as an input or output, and its other facets.
 
-    They are those of its present state; `open_arguments` are those of `open_dataset`.
+    They describe its present state. `open_arguments`: the arguments of `open_dataset`.
     """
     with contextlib.suppress(errors.RFFDistError):
         return {}, _facets_of_model(url)
     with contextlib.suppress(errors.RFFDistError):
         return _facets_of_data(_open(url, open_arguments), is_output=is_output)
-    return {}, {}  # a table, or nothing yet
+    return {}, {}  # the place holds a table, or nothing yet
 
 
 def _open(url: str, open_arguments: Summary) -> Any:
-    """Open a dataset for its metadata, without targets if these are labels."""
+    """Open a dataset for its metadata; without y if that holds labels."""
     try:
         return datasets.open_dataset(url, **open_arguments)
     except errors.DataError:
@@ -250,7 +252,7 @@ def _numbers(metrics: Any, name: str = "metrics") -> Iterator[tuple[str, float]]
     if isinstance(metrics, dict):
         for key, value in metrics.items():
             yield from _numbers(value, f"{name}.{key}")
-    elif isinstance(metrics, list) and len(metrics) == 1:  # of one target
+    elif isinstance(metrics, list) and len(metrics) == 1:  # a single target
         yield from _numbers(metrics[0], name)
     elif isinstance(metrics, int | float):
         yield name, metrics
@@ -271,9 +273,9 @@ def _facets_of_data(
         schema.SchemaDatasetFacetFields(*column)
         for column in list(types.items())[:_MOST_COLUMNS]
     ]
-    version_of_it = dataset.version or dataset.fingerprint()
+    version_or_digest = dataset.version or dataset.fingerprint()
     facets: dict[str, Any] = {
-        "version": version.DatasetVersionDatasetFacet(version_of_it),
+        "version": version.DatasetVersionDatasetFacet(version_or_digest),
         "schema": schema.SchemaDatasetFacet(columns),
     }
     if recipe is not None and (files := sources.known_sources(dataset.attributes)):
@@ -294,11 +296,13 @@ def _facets_of_data(
 
 
 def _column_lineage(recipe: recipes.Recipe, table: str) -> Any:
-    """Return from which columns of a table each column of X is made, and how."""
+    """Return the facet that says from which columns of a table each column of X is
+    made, and how.
+    """
     from openlineage.client import facet_v2
 
     lineage = facet_v2.column_lineage_dataset
-    # else a query, or a name that was forgotten
+    # a query is no place, nor is a name that was forgotten
     is_place = "://" in table or table.startswith("/")
     place = name_of(table) if is_place else ("rff_dist", table)
     columns: dict[str, Any] = {}

@@ -1,12 +1,15 @@
-"""A run of a job as programs elsewhere see it: its places, and what it is part of."""
+"""A run of a job as other programs see it: its places, and the run that it belongs to.
+
+A flow of Prefect sets `parent` for its job; lineage events name it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 
 from rff_dist.typing import Summary, frozen
 
-#: Returns the URLs of what a job reads, with the names of arrays that `open_dataset`
-#: takes, and of what it writes.
+#: Returns the URLs that a job reads, with the arguments of `open_dataset` for each, and
+#: the URLs that it writes.
 type FindPlaces = Callable[[], tuple[Mapping[str, Summary], Sequence[str]]]
 
 

@@ -1,8 +1,8 @@
-"""What is said of a table that became a model: the data, the model, how it compares.
+"""The result of the command `auto` as a document: the data, the model, how it compares.
 
 In go a prepared table and a training result, out comes a document. The document of the
-training alone would not tell how the rows to test on were chosen, or why the target
-counts as classes.
+training alone would not tell how the test rows were chosen, or why the target counts as
+classes.
 """
 
 import shlex
@@ -23,10 +23,10 @@ def auto_document(
     prepared: auto.AutoData,
     run: Summary,
 ) -> Document:
-    """Return what training found, with what was done to the table and the comparison
-    with other models.
+    """Return the document of a training, with the treatment of the table and the
+    comparison with other models.
 
-    `run`: what ran it, see `words.run_facts`.
+    `run`: facts about the run, see `words.run_facts`.
     """
     document = models.training_document(training, job, run)
     comparison = training.comparison

@@ -1,7 +1,7 @@
-"""What is said of clusters: how many and how large they are, and how they were found.
+"""Clusters in words: how many and how large they are, and how they were found.
 
 Records of a job or of a stored model go in; documents, facts and tables come out, which
-terminal, page and Prefect share.
+terminal, page and Prefect share. Facts are names and texts in pairs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_CLUSTERS = 20  # in the table; the record has all
 def clustering_document(
     clustering: cluster.ClusteringResult, job: specs.Clustering, run: Summary
 ) -> Document:
-    """Return what a job found that clustered rows; `run` is for `words.run_facts`."""
+    """Return the document of a clustering job; `run`: see `words.run_facts`."""
     record = {**clustering.record, **run}
     columns = words.plural(record["n_features"], "feature")
     weights = clustering.clusters.weights
@@ -67,7 +67,10 @@ def _job_details(record: Facts) -> Lines:
 
 
 def clusters_facts(figures: Facts) -> Lines:
-    """Return in words how many clusters were found, and how."""
+    """Return how many clusters were found, and how, in words.
+
+    `figures`: the record of a job, or members of a stored model's record.
+    """
     n_clusters = f"{figures['n_clusters']:,}"
     if figures["n_filled"] < figures["n_clusters"]:
         n_clusters = Alert(
@@ -125,7 +128,7 @@ def agreement_facts(agreement: Facts) -> Lines:
 
 
 def sizes_table(weights: Any, most: int) -> Table:
-    """Return the largest clusters with their rows or weights, at most so many."""
+    """Return the `most` largest clusters with their rows or weights."""
     sizes = np.asarray(weights, np.float64)
     total = sizes.sum() or 1.0
     largest = np.argsort(-sizes, kind="stable")[:most].tolist()
@@ -137,7 +140,9 @@ def sizes_table(weights: Any, most: int) -> Table:
 
 
 def numbers_tables(figures: Facts) -> list[Table]:
-    """Return how many links clusters cut by their number, if several were tried."""
+    """Return a table of the links that are cut by each number of clusters, if several
+    were tried.
+    """
     shape = figures.get("shape")
     if shape is None or len(shape["cuts"]) < 2:
         return []

@@ -1,7 +1,7 @@
 """What a job found, part by part, as terminal, Markdown, HTML and JSON show it.
 
 In go headings, facts, tables and pictures, out comes a `Document`, which `terminal`,
-`markdown` and `html` render. Texts that each of them made itself would differ.
+`markdown` and `html` render. If each of them made its own texts, these would differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,9 @@ from rff_dist.workbench.results import words
 
 @frozen
 class Heading:
-    """The beginning of a section; a page shows a folded one when it is opened."""
+    """The beginning of a section; a page shows a folded section only when a reader
+    opens it.
+    """
 
     title: str
     is_folded: bool = False
@@ -22,7 +24,7 @@ class Heading:
 
 @frozen
 class Paragraph:
-    """A few sentences; notes are less important."""
+    """A few sentences; a note is less important, and shown paler."""
 
     text: str
     is_note: bool = False
@@ -30,9 +32,10 @@ class Paragraph:
 
 @frozen
 class Picture:
-    """A figure of matplotlib; `alt` describes it to readers who cannot see it.
+    """A figure of matplotlib.
 
-    One that `shrinks` fits on a phone.
+    `alt`: describes it to readers who cannot see it.
+    `shrinks`: whether it shrinks to the width of a phone, or scrolls there.
     """
 
     figure: Any
@@ -46,15 +49,15 @@ type Part = Heading | Paragraph | words.Table | Picture | Facts
 
 @dataclass(slots=True)
 class Document:
-    """What a job found, as all show it: a terminal, JSON, Prefect's Markdown, or a page
-    in HTML.
+    """The result of a job, as a terminal, JSON, Prefect's Markdown and a page in HTML
+    show it.
     """
 
     title: str
-    #: in order. A mapping is a list of facts, names and words; facts of None are left
-    #: out.
+    #: in order. A mapping is shown as a list of names and texts, its facts; a fact of
+    #: None is left out.
     parts: list[Part] = field(default_factory=list)
-    #: more parts; a terminal shows only what asks for attention, without `--details`
+    #: more parts; without `--details` a terminal shows only their alerts
     details: list[Part] = field(default_factory=list)
     #: one sentence that comes first; "" for none
     lead: str = ""
@@ -74,7 +77,7 @@ class Document:
         return [*self.parts, *heading, *self.details]
 
     def main_parts(self) -> list[Part]:
-        """Return the parts, and the facts of the details that ask for attention."""
+        """Return the parts, and the alerts among the facts of the details."""
         alerts = {}
         for part in self.details:
             facts = part if isinstance(part, Mapping) else {}

@@ -1,7 +1,7 @@
-"""What is said of a stored model's errors on data, of `rff-dist evaluate`.
+"""A stored model's errors on data as a document, for `rff-dist evaluate`.
 
-Errors come by target, by class with the confusion matrix, or as the agreement of
-clusters with labels; a document for the terminal and JSON goes out.
+In go errors by target, errors by class with the confusion matrix, or the agreement of
+clusters with labels; a document for the terminal and JSON comes out.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def errors_document(
     job: specs.Evaluate,
     run: Summary,
 ) -> Document:
-    """Return what the job `evaluate` found; `run` is for `words.run_facts`."""
+    """Return the document of the job `evaluate`; `run`: see `words.run_facts`."""
     calibration = None
     if isinstance(errors, Calibration):
         calibration = errors

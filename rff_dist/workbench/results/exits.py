@@ -13,7 +13,7 @@ from rff_dist.typing import PathLike
 
 FAILED = 1
 USAGE = 2
-# No error ended the command: an update refused the new rows, and kept the model.
+# without an error: an update refused the new rows, and kept the model
 REFUSED = 3
 # from sysexits.h: EX_DATAERR, EX_UNAVAILABLE, EX_CANTCREAT and EX_TEMPFAIL
 UNUSABLE_DATA = 65
@@ -24,7 +24,7 @@ TRY_AGAIN = 75
 # Ctrl-C.
 TERMINATED = 143
 INTERRUPTED = 130
-# The first that matches counts, so subclasses stand before their bases.
+# The first match counts, so subclasses stand before their base classes.
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.InvalidParameterError, USAGE),
     (errors.DataError, UNUSABLE_DATA),
@@ -50,7 +50,7 @@ def exit_code(error: BaseException, *, outputs: Sequence[PathLike] = ()) -> int:
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, TerminationSignal) else INTERRUPTED
     if isinstance(error, errors.OutputBusyError):
-        # Tested before the outputs: it names one, but the same command works later.
+        # Tested first: the error names an output, but the same command works later.
         return TRY_AGAIN
     if isinstance(error, errors.StorageError) and any(
         _is_about(error, output) for output in outputs
@@ -60,15 +60,13 @@ def exit_code(error: BaseException, *, outputs: Sequence[PathLike] = ()) -> int:
 
 
 def _is_about(error: errors.StorageError, place: PathLike) -> bool:
-    """Return whether a message names `place` or something inside it, and not just a
-    longer name.
-    """
+    """Return whether an error's message names `place` or something inside it."""
     from rff_dist.storage.locations import parse_location
 
     try:
         location = str(parse_location(place))
     except errors.StorageError:
-        return True  # a URL that cannot be parsed is itself what the error is about
+        return True  # the error is about the URL, which cannot be parsed
     names = {location, os.fspath(place)}
     # Whole names only: the output r must not be found in missing.zarr.
     return any(

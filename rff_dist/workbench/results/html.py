@@ -1,7 +1,7 @@
 """A document as one HTML file, which needs no other file and no network.
 
-In goes a `Document`, out comes HTML with its pictures inside. With pictures in files of
-their own, a page that is sent by mail would have none.
+In goes a `Document`, out comes HTML with its pictures inside. If the pictures were
+separate files, a page that is sent by mail would have none.
 """
 
 from collections.abc import Iterator
@@ -44,10 +44,12 @@ def to_html(page: document.Document) -> str:
 
 
 def _parts(page: document.Document) -> Iterator[str]:
-    """Yield the parts as HTML; a section labels its tables that have no caption."""
+    """Yield the parts as HTML. A table without a caption gets its section's title as
+    its label.
+    """
     number = 0
     section = page.title
-    end = ""  # closes the section, if it is folded
+    end = ""  # what closes the present section: an end tag if it is folded
     for part in page.parts:
         match part:
             case document.Heading(title, folded):
@@ -94,7 +96,7 @@ def _table(table: words.Table, label: str) -> str:
 def _scrolling(content: str, label: str) -> str:
     """Put content that may be wider than a phone in a frame that scrolls.
 
-    With a tabindex the keyboard scrolls it too.
+    `tabindex` lets the keyboard scroll it too.
     """
     region = f'role="region" aria-label="{escape(label)}"'
     return f'<div class="wide" tabindex="0" {region}>{content}</div>'

@@ -1,7 +1,7 @@
 """A document as Markdown with its pictures inside, as Prefect shows artifacts.
 
-An artifact with a link to an HTML file would be useless, because browsers do not open
-local files from the pages of a server.
+In goes a `Document`, out comes text. An artifact with a link to an HTML file would be
+useless, because browsers do not open local files from the pages of a server.
 """
 
 import base64
@@ -49,6 +49,6 @@ def _cell(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Escape a text, so that nothing in it is read as Markdown or HTML."""
-    # names of columns, levels and paths come from users: a name with "|" would break a
-    # table, one with "<" would add markup
+    # Names of columns, levels and paths come from users: with "|" a name would break a
+    # table, and with "<" it would add markup.
     return re.sub(r"([\\`*_{}\[\]<>#|$~])", r"\\\1", text.replace("&", "&amp;"))

@@ -1,7 +1,8 @@
-"""What is said of a regression or a classifier: its choices, errors and candidates.
+"""A regression or a classifier in words: its choices, errors and candidates.
 
-Models, records of jobs and stored cards go in; documents, facts and tables come out.
-Terminal, page and Prefect share these, so that one figure is the same in all of them.
+Models, records of jobs and stored cards go in; documents, facts and tables come out. A
+card is the JSON record of a fit that is stored with its model; facts are names and
+texts in pairs. Terminal, page and Prefect share them, so a figure is the same in all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from rff_dist.ridge import fit_result, solve
     from rff_dist.workbench.jobs import specs, train
 
-#: Errors of groups that are this many times those of random folds are worth a warning.
+#: The report says that random folds flatter if errors by groups or times are more than
+#: this many times the errors by random folds.
 FLATTERED = 1.05
 CHOSEN_BY = {
     "given": "as given",
@@ -73,7 +75,7 @@ def _chosen_facts(
 def training_document(
     training: train.TrainingResult, job: specs.Train, run: Summary
 ) -> Document:
-    """Return what a job made that trained a model; `run` is for `words.run_facts`."""
+    """Return the document of a training job; `run`: see `words.run_facts`."""
     from rff_dist.workbench.jobs import verdict
 
     model = training.model
@@ -129,7 +131,9 @@ def training_document(
 
 
 def refit_document(refitted: Summary, job: specs.Refit, run: Summary) -> Document:
-    """Return what was trained like another model; `run` is for `words.run_facts`."""
+    """Return the document of a model that was trained like another one; `run`: see
+    `words.run_facts`.
+    """
     model = job.destination.model
     facts = {
         "holds": words.plural(refitted["n_samples"], "row"),
@@ -147,7 +151,7 @@ def refit_document(refitted: Summary, job: specs.Refit, run: Summary) -> Documen
 
 
 def merged_document(merged: Summary, job: specs.Merge) -> Document:
-    """Return what models were merged into."""
+    """Return the document of a merged model."""
     output = job.destination.model
     datasets = words.plural(len(merged["rows"]), "dataset")
     facts = {
@@ -210,7 +214,8 @@ def _describe_choice(training: train.TrainingResult) -> Summary:
 def _search_facts(trained: fit_result.FitResult) -> Lines:
     """Return in words how given candidates were compared.
 
-    A length scale or an alpha at the end of those tried is worth a warning.
+    There is an alert if the best length scale or alpha is the first or last that was
+    tried.
     """
     ends = []
     for name, key in (
@@ -243,7 +248,7 @@ def path_ends(solved: solve.SelectedSolution) -> tuple[float, float] | None:
 
 
 def chosen_by(card: Facts) -> str:
-    """Return what a model's alpha was chosen by, a key of `CHOSEN_BY`."""
+    """Return how a model's alpha was chosen, as a key of `CHOSEN_BY`."""
     choice = str(card["chosen_by"])
     return "cv-1se" if choice == "cv" and card["alpha_given"] == "cv-1se" else choice
 
@@ -364,7 +369,7 @@ def target_names(model: models.RidgeModel) -> list[str]:
     n_targets = model.n_targets
     names = model.card.get("target_names")
     if "classifier" in model.card:
-        # Of two classes, only the second has a target.
+        # two classes have one target, the second's
         names = model.card["classifier"]["classes"][-n_targets:]
     if names:
         return [str(name) for name in names]
@@ -376,7 +381,7 @@ def describe_cross_validation(
 ) -> Summary:
     """Return the k-fold errors at one D and alpha, and the best alpha of each D.
 
-    `alpha` may be one for each target.
+    `n_components`: D, the number of features. `alpha`: one number, or one per target.
     """
     width = int(np.argmin(np.abs(table.n_components - n_components)))
     alphas = np.broadcast_to(alpha, len(table.target_variance))
@@ -441,7 +446,9 @@ def stored_facts(record: records.Record) -> Lines:
 
 
 def stored_details(record: records.Record) -> Lines:
-    """Return in words what a stored regression or classifier chose, and its making."""
+    """Return in words what a stored regression or classifier chose, and when and with
+    which packages it was made.
+    """
     metadata = record.metadata
     card = metadata["card"]
     n_components = len(record.arrays["coefficients"])
@@ -455,7 +462,7 @@ def stored_details(record: records.Record) -> Lines:
     return facts | {
         "solver": f"{status}; the sums for updates are {are_stored}",
         "made": f"{card['created']} with {versions}",
-        # A model merged from several datasets has none.
+        # a model that was merged from several datasets has none
         "data fingerprint": card.get("data_fingerprint", "")[:16] or None,
         "digest": metadata["digest"][:16],
     }
@@ -469,7 +476,7 @@ def candidates_table(candidates: Sequence[Facts], most: int | None = None) -> Ta
     """Return the candidates on a model's card as a table, the best first."""
     ranked = describe.ranked_candidates(candidates)
     rows = [[*describe.candidate_cells(row), _note(row)] for row in ranked[:most]]
-    rows[0][-1] = ""  # the arrow says it
+    rows[0][-1] = ""  # an arrow marks the chosen one already
     caption = f"{describe.n_candidates(candidates)} candidates, by cross-validation"
     if len(rows) < len(ranked):
         caption = f"the best {len(rows)} of {caption}"

@@ -1,7 +1,8 @@
 """A model's README.md: a model card as Hugging Face and skops have it.
 
 In goes a stored model, out comes Markdown below a header in YAML. The document of
-`stored.py` alone would lack the texts that people wrote, and what registries search.
+`stored.py` alone would lack the texts that people wrote about the model, and the header
+by which registries find it.
 """
 
 import yaml
@@ -22,8 +23,8 @@ def model_card(model: str, how: str) -> str:
     """Return the model card of a stored model: how to predict with it, what people
     wrote about it, its errors and its making.
 
-    `model`: path or URL; of a registered model its current version is described.
-    Raises StorageError if there is no model.
+    `model`: path or URL; for a registered model the card is about its current version.
+    `how`: the text on how to predict. Raises StorageError if there is no model.
     """
     described = stored.stored_document(model)
     stored_card = described.record["card"]

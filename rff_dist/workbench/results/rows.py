@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def appended_document(record: Summary) -> Document:
-    """Return what was appended to a dataset: the record of `jobs.ingest.append`.
+    """Return the document of an append, from the record of `jobs.ingest.append`.
 
-    Of its facts, "skipped" are sources that the dataset has already, "known" rows whose
-    ids it has with the same values, and "follows" is the lakehouse table that it is
-    kept in step with.
+    Among its facts, "skipped" are sources that the dataset has already; "known" are
+    rows whose ids it has with the same values; "follows" is the lakehouse table whose
+    changes the dataset takes.
     """
     n_new = record["n_new"]
     names = record["ingested"][:8]
@@ -81,13 +81,13 @@ def _unlike_table(findings: Sequence[Facts]) -> words.Table:
 def ingested_document(
     outcome: ingest.Ingested, job: specs.Ingest, seconds: float
 ) -> Document:
-    """Return what files or a query became: a dataset, perhaps two, or rows of one."""
+    """Return the document of an ingest: of a new dataset, of two, or of an append."""
     from rff_dist.workbench.jobs import ingest
     from rff_dist.workbench.tables.existing import IngestResult
 
     if isinstance(outcome, IngestResult):
         appended = appended_document(ingest.describe_appended(job, outcome, seconds))
-        # the full result has all files, the record only the first
+        # the record names only the first files, the full result all
         return replace(appended, record={**appended.record, **asdict(outcome)})
     dataset, test = outcome if isinstance(outcome, tuple) else (outcome, None)
     recipe = recipes.recipe_of(dataset.attributes)
@@ -218,10 +218,7 @@ def dataset_facts(dataset: datasets.ZarrDataset) -> words.Lines:
 
 
 def predicted_document(prediction: predict.PredictionResult, run: Summary) -> Document:
-    """Return what a job wrote for the rows that it predicted.
-
-    `run` is for `words.run_facts`.
-    """
+    """Return the document of a job that predicted; `run`: see `words.run_facts`."""
     record = prediction.record | dict(run)
     model: Any = prediction.scoring.model  # its type depends on the kind
     match prediction.scoring.kind:

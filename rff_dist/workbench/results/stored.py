@@ -1,7 +1,7 @@
-"""What is said of what is stored at a path: a dataset, predictions or a model.
+"""What is stored at a path, as a document: a dataset, predictions or a model.
 
-A path goes in, and a document comes out, of `rff-dist info` and of model cards. No one
-has to know what a folder holds to ask: models are tried first, then Zarr groups.
+A path goes in; a document for `rff-dist info` and for model cards comes out. The user
+need not know what a folder holds: it is read as a model first, then as a Zarr group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,26 +19,28 @@ from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import rows, words
 from rff_dist.workbench.results.document import Document, Part
 
-# in tables; the record has all
+# shown in tables; the record has all
 MAX_COLUMNS = 6
 MAX_CANDIDATES = 6
 
 
 def stored_document(path: str) -> Document:
-    """Return what is stored at a path; every byte of a model is checked."""
+    """Return the document of what is stored at a path; every byte of a model is
+    checked.
+    """
     try:
         record = records.read_record(path)
     except (IntegrityError, UnsafeModelError, VersionError):
         raise
     except StorageError:
         if output_places.holds_model(locations.parse_location(path)):
-            raise  # it cannot be read
+            raise  # it is a model, but cannot be read
         return _group_document(path)
     return _record_document(path, record, versions.RegisteredModel(path).current())
 
 
 def _group_document(path: str) -> Document:
-    """Return what is said of a Zarr group: a dataset, predictions, or another one."""
+    """Return the document of a Zarr group: a dataset, predictions, or any other."""
     attributes, arrays = datasets.list_arrays(path)
     kind = "Zarr group"
     if "X" in arrays:
@@ -106,7 +108,7 @@ def _open_dataset(path: str, arrays: Mapping[str, Header]) -> datasets.ZarrDatas
 
 
 def _dataset_facts(dataset: datasets.ZarrDataset, attributes: Facts) -> words.Lines:
-    """Return what people ask about a dataset first: rows, columns and origin."""
+    """Return the first facts about a dataset: rows, columns and origin."""
     known = (recipes.RECIPE, "feature_names", "target_names", "dropped_rows")
     others = {name: value for name, value in attributes.items() if name not in known}
     return {
@@ -118,10 +120,10 @@ def _dataset_facts(dataset: datasets.ZarrDataset, attributes: Facts) -> words.Li
 
 
 def _attribute_facts(attributes: Facts) -> dict[str, str]:
-    """Return the attributes, which are stored next to the arrays, in words."""
+    """Return the attributes of a group in words."""
     facts = {}
     for name, value in attributes.items():
-        # of appends; `--json` has all
+        # long ones that only appends need; `--json` has all
         if name not in (row_sources.SOURCES, "made_with", "seen"):
             facts[name] = _short(value)[: 16 if name.endswith("digest") else None]
     if (how := rows.split_words(attributes)) is not None:
@@ -142,8 +144,8 @@ def _arrays_table(record: Facts) -> words.Table:
         chunks = _shape_words(array["chunks"])
         if array["shards"]:
             chunks += f" in {_shape_words(array['shards'])}"
-        # These two say how numbers become bytes and chunks become a shard, which
-        # interests no one.
+        # left out: all arrays have these two, which make bytes of numbers and a shard
+        # of chunks
         plain = ("bytes", "sharding_indexed")
         codecs = dict.fromkeys(name for name in array["codecs"] if name not in plain)
         checksum = "yes" if array["checksum"] else words.Alert("none")
@@ -155,7 +157,7 @@ def _arrays_table(record: Facts) -> words.Table:
 
 
 def _lineage_facts(version: versions.Version) -> words.Lines:
-    """Return in words which version is read, and the data it was made of."""
+    """Return in words which version is read, and the data that it was made from."""
     lineage = version.lineage
     number = f"{version.number}, the current one"
     if version.parent is not None:
@@ -174,7 +176,7 @@ def _lineage_facts(version: versions.Version) -> words.Lines:
 def _record_document(
     path: str, record: records.Record, version: versions.Version | None
 ) -> Document:
-    """Return what is said of a stored model."""
+    """Return the document of a stored model."""
     arrays = record.arrays
     metadata = dict(record.metadata)
     has_statistics = metadata.pop("statistics", None) is not None

@@ -1,7 +1,7 @@
 """A document in a terminal, by rich.
 
-In goes a `Document`, out comes what a rich console prints. Tables of rich alone would
-leave spaces at the ends of lines, which copied texts and diffs then have.
+In goes a `Document`, out comes an object that a rich console prints. rich's own tables
+leave spaces at the ends of lines, which would get into copied texts and diffs.
 """
 
 import shlex
@@ -38,7 +38,7 @@ def to_rich(
     for command in shown.next:
         if next and not (details and "--details" in command):
             following.append(command)
-    # commands keep the space where they are wrapped, so that they can be copied
+    # not trimmed: a wrapped command keeps the space at its break, so it can be copied
     return Group(_Trimmed(Group(*views)), *_commands(following))
 
 
@@ -96,8 +96,8 @@ def _table(table: words.Table) -> Table:
         padding=(0, 1, 0, 0),
     )
     for i, column in enumerate(table.header):
-        # In a narrow terminal the widest columns are wrapped; "…" would stand for a
-        # number's digits.
+        # In a narrow terminal the widest columns are wrapped: "…" would hide digits of
+        # a number.
         view.add_column(
             column,
             justify="left" if table.is_text or not i else "right",

@@ -1,8 +1,8 @@
-"""What is said of an update: which rows were new, what was decided, and the errors.
+"""An update in words: which rows were new, what was decided, and the errors.
 
-The record of the job goes in; facts, tables and the document come out. Refused rows end
-the command with a separate exit code, and the facts then show the commands that take
-them anyway.
+The record of the job goes in; facts, tables and the document come out. The champion is
+the current model, the challenger the updated one. If rows were refused, the command
+ends with a separate exit code, and the facts show the commands that take them anyway.
 """
 
 import shlex
@@ -22,7 +22,7 @@ _ERRORS = {"rmse": "RMSE", "mae": "MAE", "bias": "bias", "r2": "R²"}
 
 
 def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
-    """Return what an update found and decided; `run` is for `words.run_facts`."""
+    """Return the document of an update; `run`: see `words.run_facts`."""
     record = {**update.record, **run}
     facts = update_facts(record)
     decision = facts.pop("decision")
@@ -44,7 +44,7 @@ def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
 
 
 def is_refused(record: Facts) -> bool:
-    """Return whether the rows were refused, or would be by an update in earnest."""
+    """Return whether the rows were refused; for a dry run, whether they would be."""
     return bool(record["decision"].endswith("kept"))
 
 
@@ -99,7 +99,7 @@ def solution_facts(record: Facts) -> words.Lines:
 
 
 def decision_words(record: Facts) -> str:
-    """Return what was decided, and about which version."""
+    """Return the decision in words, with the version."""
     decision = str(record["decision"])
     if decision == "kept":
         return "Refused: the model stays as it was"

@@ -1,7 +1,8 @@
 """The versions of a registered model as a table.
 
-In goes a registered model, out comes a table, the newest version first, in which the
-current one stands out. The numbers alone would not say what each was made of, and why.
+In goes a registered model, out comes a table, the newest version first; the current
+version stands out. The numbers alone would not say what each version was made from, and
+why.
 """
 
 import textwrap
@@ -15,7 +16,7 @@ _REASON_WIDTH = 58  # characters
 
 
 def version_cells(version: versions.Version) -> list[str]:
-    """Return the columns `COLUMNS` of a version."""
+    """Return a version's cells, in the order of `COLUMNS`."""
     spec = version.lineage.get("spec") or {}
     size = f"D {words.value_words(spec.get('n_components'))}"
     if n_clusters := spec.get("n_clusters"):
