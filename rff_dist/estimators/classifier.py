@@ -56,8 +56,8 @@ def _sums_add_up(estimator: RFFClassifier) -> bool:
 
 
 def _sorted(classes: Any) -> AnyArray:
-    """Return labels sorted, each once, as a fit to rows with these labels has them."""
-    # by the counting that a fit does, so that both have the same dtype and order
+    """Return the distinct labels in the dtype and the order that a fit gives them."""
+    # so they are counted by the function that a fit counts labels with
     column = as_column(np.asarray(classes), name="classes")
     return labelled.count_block(
         column.read(blocks.Block(0, 0, column.n_samples)), None

@@ -210,11 +210,12 @@ def start(job: ClusteringJob, lloyd: LloydOptions) -> Starts:
 def move_centres(
     job: ClusteringJob, starts: Starts, lloyd: LloydOptions, do: Do = plainly
 ) -> tuple[Clusters, list[LloydPass]]:
-    """Move centres to the means of their rows until they stay; keep the best start.
+    """Move centres to the means of their rows until they stay; return the clusters of
+    the best start, and the figures of each pass.
 
-    All starts share a pass, which makes a row's features once. Starts that have stopped
-    take no part in later passes. Raises PlanError if a pass needs more memory than a
-    worker has.
+    All starts share a pass, which makes each row's features once. Starts that have
+    stopped take no part in later passes. Raises PlanError if a pass needs more memory
+    than a worker has.
     """
     moving = _MovingStarts(job, starts, smallest_shift=lloyd.tol * job.variance)
     passes: list[LloydPass] = []
@@ -229,12 +230,13 @@ def move_centres(
         words = f"{name}: inertia {inertia:.8g}, shift {shift:.3g}"
         job.engine.tell(events.Remark("lloyd", words))
 
-    # the last one only measures
+    # one more than `max_iter`: the last pass only measures
     job.engine.tell(events.Rounds("lloyd", lloyd.max_iter + 1))
     while not moving.has_stopped.all() and len(passes) < lloyd.max_iter:
         run_pass(moving.move, np.flatnonzero(~moving.has_stopped))
 
-    # weights and inertias are those of the centres before the last move
+    # A pass measures the centres before it moves them, so those that have moved since
+    # are measured once more.
     moved = np.flatnonzero(~moving.is_settled)
     if len(moved):
         run_pass(moving.measure, moved)
@@ -244,8 +246,8 @@ def move_centres(
 class _MovingStarts:
     """The centres of all starts, and how they have moved so far.
 
-    Nothing changes before a step's last pass over the data, so a step that fails can be
-    tried again.
+    A step changes them only after its last pass over the data, so a step that failed
+    can be tried again.
     """
 
     def __init__(
@@ -253,12 +255,12 @@ class _MovingStarts:
     ) -> None:
         n_starts = len(starts)
         self._job = job
-        # starts that shift by no more stop
+        # a start stops if its shift is at most this
         self._smallest_shift = smallest_shift
         self._centres = starts.values.copy()
-        # of each cluster's rows, for the centres before the last move
+        # the sum of the weights of each cluster's rows, before the last move
         self._weights = np.zeros(starts.values.shape[:2])
-        # of each start before each of its passes
+        # for each start, its inertia before each of its passes
         self._inertias: list[list[float]] = [[] for _ in range(n_starts)]
         self._n_moves = np.zeros(n_starts, np.int64)
         self.has_stopped = np.zeros(n_starts, bool)

@@ -340,7 +340,9 @@ def _kernel(kernel: Summary, x: _Value, centres: np.ndarray) -> _Value:
 
 
 def _are_equal(x: _Value, centres: np.ndarray) -> _Value:
-    """Return 1 where a row has a centre's value, else 0: (n_rows, n_centres, n)."""
+    """Return 1 where a row has the value of a centre, else 0, of shape (n_rows,
+    n_centres, n_columns).
+    """
     rows = x.apply("Unsqueeze", [1])
     return rows.apply("Equal", centres[np.newaxis]).cast("DOUBLE")
 
