@@ -104,8 +104,8 @@ FIRST = {
 def overview() -> str:
     """Return the help of the program: all commands in groups."""
     lines = ["Usage: rff-dist COMMAND …", "", ABOUT]
-    for panel, names in COMMANDS.items():
-        lines += ["", panel, *entries(names.items(), OF_GROUP)]
+    for title, names in COMMANDS.items():
+        lines += ["", title, *entries(names.items(), OF_GROUP)]
     lines += ["", "Options: --version, --install-completion (for the tab key)"]
     lines += ["To begin: rff-dist demo. Help of a command: rff-dist fit --help"]
     return "\n".join(lines)
@@ -161,8 +161,8 @@ def _names(entry: Any) -> str:
     if entry.positional_label:  # an argument has the name that the usage line shows
         names = (entry.metavar, *entry.all_options)
     if not entry.default:
-        # A flag that is on by default is turned off by its --no-…, which is shown. That
-        # of any other flag, such as --no-overwrite, only takes back a file's setting.
+        # --no-… is shown only for flags that are on by default. For other flags, such
+        # as --no-overwrite, it is of use only against a configuration file.
         names = [name for name in names if name not in entry.negative_names]
     return ", ".join(names)
 

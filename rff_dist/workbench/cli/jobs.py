@@ -183,6 +183,7 @@ def update(
             "warning", "there are no new rows, so no report was written", "yellow"
         )
         written = None
+    # the document of refused rows has the exit code
     return update_document(done, {"report": written, **context.facts()})
 
 

@@ -54,7 +54,8 @@ def score_section(
 ) -> None:
     """Add the section on a model's errors, next to those of other models.
 
-    `metrics` are errors on all test rows, `gate` what the gate of an update found.
+    `metrics`: errors on all test rows. `gate`: errors of the old and the new model on
+    held-out rows, by which an update was accepted or refused.
     """
     page.section("Accuracy")
     compares_all_test_rows = (
@@ -341,7 +342,8 @@ def interval_table(
     page.table(caption, header, cells)
     if narrow:
         alert = Alert(f"the intervals of {' and '.join(narrow)}")
-        page.parts.append({"too narrow": alert})  # facts by name, as any mapping
+        # a part that is a mapping is shown as a list of names and values
+        page.parts.append({"too narrow": alert})
 
 
 def _judgement(level: float, low: float, high: float) -> str:
@@ -362,6 +364,7 @@ def confusion_section(
     predicted = comparison.ours.values
     counts = np.zeros((len(names), len(names)), np.int64)
     np.add.at(counts, (truth, predicted), 1)
+    # the table has the first 30 classes; more columns would not fit
     shown = names[:30]
     rows = []
     for i, name in enumerate(shown):
