@@ -1,4 +1,8 @@
-"""Additive kernels: sums of functions of one column, of two, and of all columns."""
+"""Additive kernels: sums of kernels of one column, of two, and of all columns.
+
+Points go in; Gram matrices and their derivatives by weights and length scales come out.
+Summing over all pairs of columns by `base.Sum` would take n_features² kernels.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +30,7 @@ class Additive(stationary.Stationary):
     Parameters
     ----------
     length_scale : float or sequence of float of shape (n_features,), optional
-        Of the kernel of all columns together, in the inputs' units, and a
+        The length scale of the kernel of all columns together, in the inputs' units; a
         sequence gives one per column. k_j has the length scale of column j divided by
         √n_features: rows that are ℓ apart over all columns are about that far apart in
         each. So the same number, such as the median distance between rows, suits all
@@ -71,8 +75,8 @@ class Additive(stationary.Stationary):
     dense: float = 1.0
 
     name = "additive"
-    # Instead of orthogonal frequencies. It spreads evenly which columns frequencies
-    # see: half the variance of "iid" for 8 and 26 columns and 2,048 features.
+    # Instead of orthogonal frequencies. It spreads frequencies evenly over the columns:
+    # half the variance of "iid" for 8 and 26 columns and 2,048 features.
     other_design = "quasi-monte-carlo"
 
     def __post_init__(self) -> None:
@@ -103,18 +107,18 @@ class Additive(stationary.Stationary):
 
     def _raw_weights(self) -> list[Any]:
         """Return the weights of single columns, pairs and all, before division."""
-        of_columns: list[Any] = [self.order_1]
+        single_weights: list[Any] = [self.order_1]
         if self._has_column_weights:
-            of_columns = list(self.order_1)  # type: ignore[arg-type]
-        return [*of_columns, self.order_2, self.dense]
+            single_weights = list(self.order_1)  # type: ignore[arg-type]
+        return [*single_weights, self.order_2, self.dense]
 
     @property
     def _has_column_weights(self) -> bool:
         return np.ndim(self.order_1) == 1
 
     def _order_1_of(self, weights: Sequence[Any]) -> float | tuple[float, ...]:
-        of_columns = tuple(map(float, weights[:-2]))
-        return of_columns if self._has_column_weights else of_columns[0]
+        single_weights = tuple(map(float, weights[:-2]))
+        return single_weights if self._has_column_weights else single_weights[0]
 
     def with_weights(self, weights: FloatArray) -> Self:
         """Return the kernel with other weights, in the order of `order_1`, `order_2`
@@ -125,7 +129,7 @@ class Additive(stationary.Stationary):
         return replace(self, order_1=order_1, order_2=order_2, dense=dense)
 
     def with_columns(self, order: Sequence[int] | IndexArray) -> Self:
-        """Return the kernel of points whose columns are those at these places."""
+        """Return the kernel for points whose columns are reordered: `X[:, order]`."""
         if not self._has_column_weights:
             return self
         weights = np.array(self._raw_weights())
@@ -143,21 +147,21 @@ class Additive(stationary.Stationary):
 
     def weights(self, n_features: int) -> FloatArray:
         """Return the weights of the three parts, of shape (3,); their sum is 1."""
-        # of a single column the parts are the same, and `dense` takes the smallest work
+        # with a single column all parts are the same, and `dense` is the cheapest
         if n_features == 1:
             return np.array([0.0, 0.0, 1.0])
-        *of_columns, order_2, dense = self._raw_weights()
-        weights = np.array([sum(of_columns), order_2, dense])
+        *single_weights, order_2, dense = self._raw_weights()
+        weights = np.array([sum(single_weights), order_2, dense])
         return np.asarray(weights / weights.sum())
 
     def column_weights(self, n_features: int) -> FloatArray:
         """Return the weight of each column alone, shape (n_features,)."""
         self.check_columns(n_features)
         weight = self.weights(n_features)[0]
-        of_columns = np.array(self._raw_weights()[:-2])
+        single_weights = np.array(self._raw_weights()[:-2])
         if weight == 0:
             return np.zeros(n_features)
-        shares = np.broadcast_to(of_columns / of_columns.sum(), n_features)
+        shares = np.broadcast_to(single_weights / single_weights.sum(), n_features)
         return np.asarray(weight * shares / shares.sum())
 
     def of_columns(self, n_features: int) -> tuple[dict[int, base.Kernel], bool]:
@@ -165,27 +169,27 @@ class Additive(stationary.Stationary):
         scales = self.length_scales(n_features) / np.sqrt(n_features)
         for column, weight in enumerate(self.column_weights(n_features).tolist()):
             if weight:
-                of_column = self.kernel.with_length_scale(float(scales[column]))
+                column_kernel = self.kernel.with_length_scale(float(scales[column]))
                 if column in self.categories:
-                    of_column = of_column.with_categories((0,))
-                parts[column] = weight * of_column.on([column])
+                    column_kernel = column_kernel.with_categories((0,))
+                parts[column] = weight * column_kernel.on([column])
         has_others = bool(self.weights(n_features)[1:].any())
         return parts, has_others
 
     def spectral_measure(self) -> measures.SpectralMeasure:
         inner = self.kernel.spectral_measure()
         assert isinstance(inner, measures.GaussianMixture)  # the kernel is isotropic
-        # weights are the same for every number of columns above 1; `FewColumns` treats
-        # a single column
+        # weights are the same for any number of columns above 1, so ask for 2;
+        # `FewColumns` handles a single column
         weights = self.weights(2)
         shares = None
         if self._has_column_weights and weights[0]:
-            of_columns = np.array(self._raw_weights()[:-2])
-            shares = tuple((of_columns / of_columns.sum()).tolist())
+            single_weights = np.array(self._raw_weights()[:-2])
+            shares = tuple((single_weights / single_weights.sum()).tolist())
         return measures.FewColumns(inner, tuple(weights.tolist()), shares)
 
     def _drawn_columns(self, n_features: int) -> IndexArray:
-        # which columns a frequency sees is drawn among all
+        # a frequency's columns are drawn among all, categories too
         return np.arange(n_features)
 
     def of_scaled(
@@ -193,17 +197,16 @@ class Additive(stationary.Stationary):
     ) -> FloatArray:
         gram = np.empty((len(left), len(right)))
         is_symmetric = left is right
-        # once, since they take as long as a strip of a small matrix
-        of_columns = self._point_weights(left.n_columns)
-        _, of_pairs, of_dense = self.weights(left.n_columns)
+        # weights are computed once, since they take as long as a strip of a small
+        # matrix
+        w_columns = self._point_weights(left.n_columns)
+        _, w_pairs, w_dense = self.weights(left.n_columns)
         for rows in _strips(*gram.shape):
-            # of a symmetric matrix only the columns from the diagonal on
+            # a symmetric matrix needs only the columns from the diagonal on
             columns = slice(rows.start if is_symmetric else 0, None)
-            parts = self._parts(
-                left[rows], right[columns], of_columns, of_pairs, of_dense
-            )
-            # Σ w·part, with the first weight as 1 minus the others: where all parts are
-            # 1, as on the diagonal, the sum is 1 without rounding
+            parts = self._parts(left[rows], right[columns], w_columns, w_pairs, w_dense)
+            # Σ w·part, with the first weight as 1 minus the others: if all parts are 1,
+            # as on the diagonal, the sum is exactly 1
             _, first = next(parts)
             total = first
             for weight, part in parts:
@@ -217,28 +220,28 @@ class Additive(stationary.Stationary):
         self,
         left: stationary.Points,
         right: stationary.Points,
-        of_columns: FloatArray,
-        of_pairs: float,
-        of_dense: float,
+        w_columns: FloatArray,
+        w_pairs: float,
+        w_dense: float,
     ) -> Iterator[tuple[float, FloatArray]]:
-        """Yield the Gram matrix of each part that has a weight, with it."""
-        if of_dense:
-            yield of_dense, self.kernel.of_scaled(left, right)
+        """Yield weight and Gram matrix of each part with a weight above 0."""
+        if w_dense:
+            yield w_dense, self.kernel.of_scaled(left, right)
         before: Any = 0.0
         pairs: Any = 0.0
-        for j, weight in enumerate(of_columns):
-            if not weight and not of_pairs:
+        for j, weight in enumerate(w_columns):
+            if not weight and not w_pairs:
                 continue
             gram = self.kernel.of_distance(_distance(left, right, j))
-            if of_pairs:
-                # adds each column's products with those before: the formula (e₁² − Σ
-                # k_j²)/2 would lose digits
+            if w_pairs:
+                # adds the column's products with earlier columns, since the formula
+                # (e₁² − Σ k_j²)/2 would lose digits
                 pairs = pairs + before * gram
                 before = before + gram
             if weight:
                 yield weight, gram
-        if of_pairs:
-            yield of_pairs, pairs / _n_pairs(left.n_columns)
+        if w_pairs:
+            yield w_pairs, pairs / _n_pairs(left.n_columns)
 
     def _point_weights(self, n_features: int) -> FloatArray:
         """Return `column_weights` in the order of points: columns of numbers first."""
@@ -273,20 +276,20 @@ class Additive(stationary.Stationary):
     def without_parts_below(
         self, share: float, smallest_weight: float, X: FloatArray
     ) -> Self:
-        """Return the kernel without parts of a smaller weight, or whose functions have
-        a smaller share of the variance over rows.
+        """Return the kernel without parts of less than the smallest weight, or whose
+        functions have less than this share of the variance over rows.
         """
         parts, _ = self.of_columns(X.shape[1])
         whole = _variance(self, X)
-        of_columns = np.zeros(X.shape[1])
+        column_variances = np.zeros(X.shape[1])
         for column, part in parts.items():
-            of_columns[column] = _variance(part, X)
+            column_variances[column] = _variance(part, X)
         weights = np.array(self._raw_weights())
         if self._has_column_weights:
-            weights[:-2][of_columns < share * whole] = 0.0
-        elif of_columns.sum() < share * whole:
+            weights[:-2][column_variances < share * whole] = 0.0
+        elif column_variances.sum() < share * whole:
             weights[0] = 0.0
-        if whole - of_columns.sum() < share * whole:
+        if whole - column_variances.sum() < share * whole:
             weights[-2:] = 0.0
         is_small = weights < smallest_weight * np.sum(self._raw_weights())
         return self.with_weights(np.where(is_small, 0.0, weights))
@@ -297,9 +300,9 @@ class Additive(stationary.Stationary):
         if not self.differentiable:
             return super().differentiate_points(points)
         if self.weights(points.n_columns)[2] == 1:
-            gram, of_dense = self.kernel.differentiate_points(points)
+            gram, dense_derivatives = self.kernel.differentiate_points(points)
             no_logits = np.zeros(len(self.logits))
-            return gram, lambda G: (*of_dense(G)[:2], no_logits)
+            return gram, lambda G: (*dense_derivatives(G)[:2], no_logits)
 
         def derivatives(G: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
             return self._derivatives(points, G)
@@ -317,50 +320,48 @@ class Additive(stationary.Stationary):
         n = points.n_columns
         n_numbers = points.numbers.shape[1]
         kernel = self.kernel
-        _, of_pairs, of_dense = self.weights(n)
-        of_columns = self._point_weights(n)
+        _, w_pairs, w_dense = self.weights(n)
+        w_columns = self._point_weights(n)
         by_numbers = np.zeros_like(points.numbers)
         by_categories = np.zeros(n - n_numbers)
-        # the kernel is linear in the weights, so its derivative by one is that part
+        # the kernel is linear in the weights, so its derivative by a weight is the part
         column_sums = np.zeros(n)
         pair_sum: Any = 0.0
         dense_sum: Any = 0.0
         for rows in _strips(*G.shape):
             # k is symmetric, so each pair of rows is visited once, in the upper
-            # triangle, with G_ij + G_ji
+            # triangle, with the factor G_ij + G_ji
             right = points[rows.start :]
             pairs = G[rows, rows.start :].copy()
             pairs[:, rows.stop - rows.start :] += G[rows.stop :, rows].T
             by_dense: Any = 0.0
-            if of_dense:
+            if w_dense:
                 gram, slopes = kernel.with_steepness(
                     points[rows].distances(right, kernel.metric)
                 )
                 dense_sum += np.vdot(pairs, gram)
-                by_dense = pairs * slopes * of_dense
+                by_dense = pairs * slopes * w_dense
             grams: list[Any] = []
             column_slopes: list[Any] = []  # −k'(r)/r, see `with_steepness`
             total: Any = 0.0
             for j in range(n):
-                if not of_columns[j] and not of_pairs:
+                if not w_columns[j] and not w_pairs:
                     grams.append(0.0)
                     column_slopes.append(0.0)
                     continue
                 gram, slopes = kernel.with_steepness(_distance(points[rows], right, j))
                 column_sums[j] += np.vdot(pairs, gram)
-                if of_pairs:
+                if w_pairs:
                     pair_sum += np.vdot(pairs, gram * total)
                     total = total + gram
                 grams.append(gram)
                 column_slopes.append(slopes)
             for j in range(n):
-                by_column: Any = of_columns[j]  # ∂k/∂k_j
-                if of_pairs:
-                    # the derivative of Σ_{i<j} k_i·k_j by one factor is the sum of the
-                    # others
-                    by_column = by_column + (total - grams[j]) * (
-                        of_pairs / _n_pairs(n)
-                    )
+                by_column: Any = w_columns[j]  # ∂k/∂k_j
+                if w_pairs:
+                    # the derivative of Σ_{i<j} k_i·k_j by k_j is the sum of the other
+                    # columns' kernels
+                    by_column = by_column + (total - grams[j]) * (w_pairs / _n_pairs(n))
                 # a column's squared distances are n times those of the dense kernel
                 by_square = pairs * column_slopes[j] * (n * by_column) + by_dense
                 if j >= n_numbers:
@@ -403,7 +404,7 @@ def _n_pairs(n_features: int) -> int:
 def _distance(
     left: stationary.Points, right: stationary.Points, place: int
 ) -> FloatArray:
-    """Return the distances of points in one column, columns of numbers first."""
+    """Return distances in the column at a place; columns of numbers come first."""
     # column j has the length scale ℓ_j/√n_features, see `Additive`
     factor = np.sqrt(left.n_columns)
     n_numbers = left.numbers.shape[1]
@@ -421,13 +422,13 @@ def _distance(
 def _differ(
     left: stationary.Points, right: stationary.Points, category: int
 ) -> FloatArray:
-    """Return where points have different levels: 1, else 0."""
+    """Return 1 for pairs of points with different levels, else 0."""
     return np.not_equal.outer(left.codes[:, category], right.codes[:, category]).astype(
         np.float64
     )
 
 
 def _variance(kernel: base.Kernel, X: FloatArray) -> float:
-    """Return the expected variance over rows of a function that the kernel is of."""
+    """Return the expected variance over rows of a random function of the kernel."""
     gram = kernel(X, X)
     return float(np.mean(np.diag(gram)) - np.mean(gram))

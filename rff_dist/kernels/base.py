@@ -1,9 +1,8 @@
-"""What every kernel can do, and kernels made of kernels by +, * and `on`.
+"""The interface of every kernel, and kernels made of kernels by +, * and `on`.
 
-Two sets of points go in; the Gram matrix of k(x, y) comes out, exactly. Features need
-more of a kernel than a function of two points, which is all that scikit-learn's
-pairwise kernels are: which terms it is a sum of, and which distribution their
-frequencies follow.
+Two sets of points go in; the exact Gram matrix of k(x, y) comes out. scikit-learn's
+pairwise kernels are just functions of two points. Features need more: the terms that a
+kernel is a sum of, and the distribution of their frequencies, the spectral measure.
 """
 
 from __future__ import annotations
@@ -42,18 +41,19 @@ class Term:
 
 @frozen
 class LevelAngles:
-    """The distribution of the angles that a level adds, one per frequency.
+    """The distribution of the angles that a level of a category adds to a row's angles.
 
-    The Gaussian kernel of one-hot vectors over ℓ has such features: a level's
-    coordinate of a frequency, over ℓ, is its angle. It is drawn by the level's text, so
-    that lists of other levels, or in another order, have the same features.
+    There is one angle per frequency. A kernel of one-hot vectors over ℓ has such
+    features: the angle is the level's coordinate of the frequency, over ℓ. The level's
+    text alone decides it, so that a list with other levels, or in another order, has
+    the same features.
     """
 
     measure: measures.CoordinateMeasure
     #: The coordinates' scales over the length scale, shape (n_frequencies,).
     scales: FloatArray
     seed: int
-    #: Tells columns and factors of a product apart.
+    #: Name of the stream of random numbers: differs by column and factor of a product.
     stream: str
 
     def angles(self, text: str) -> FloatArray:
@@ -107,7 +107,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return k for all pairs of rows of two matrices with as many columns."""
+        """Return k for all pairs of rows of two matrices of equal width."""
 
     @abstractmethod
     def diagonal(self, X: FloatArray) -> FloatArray:
@@ -118,10 +118,10 @@ class Kernel(ABC):
         return [Term(1.0, (self,))]
 
     def of_columns(self, n_features: int) -> tuple[dict[int, Kernel], bool]:
-        """Return each column's own kernel, and `has_others`.
+        """Return each column's own kernel, and whether there are other summands.
 
-        The kernels are the summands that see one column alone, as kernels of all
-        columns; `has_others` says whether there are other summands.
+        A column's own kernel is the sum of the summands that depend on this column
+        alone, as a kernel of all columns.
         """
         return {}, True
 
@@ -129,9 +129,9 @@ class Kernel(ABC):
         """Raise InvalidParameterError unless points may have `n_features` columns."""
 
     def with_categories(self, columns: Sequence[int]) -> Kernel:
-        """Return the kernel of points of which these columns are categories.
+        """Return the kernel of points in which these columns are categories.
 
-        Of their codes only equal and different counts. Raises InvalidParameterError if
+        It only matters whether codes are equal. Raises InvalidParameterError if
         a part has no form for categories.
         """
         changed = self.with_parts(lambda part: part.with_categories(columns))
@@ -144,9 +144,9 @@ class Kernel(ABC):
         return changed
 
     def bind(self, smallest: FloatArray, largest: FloatArray) -> Kernel:
-        """Return the kernel with what depends on the inputs' range filled in.
+        """Return the kernel with everything filled in that the inputs' range decides.
 
-        `smallest` and `largest` are those of each (standardised) column.
+        `smallest` and `largest` are the range of each (standardised) column.
         """
         return self.with_parts(lambda part: part.bind(smallest, largest))
 
@@ -158,10 +158,10 @@ class Kernel(ABC):
     def with_default_length_scales(
         self, fill: LengthScaleFor, columns: Columns = None
     ) -> Kernel:
-        """Return the kernel with a length scale for each part that was made without.
+        """Return the kernel with a length scale for each part that has none.
 
-        `fill` gives that of a part, from the part and the columns that it sees. This
-        kernel sees `columns`, by default all.
+        `fill` returns a part's length scale, from the part and the columns that it
+        takes. This kernel takes `columns`, by default all.
         """
         return self.with_parts(
             lambda part: part.with_default_length_scales(fill, columns)
@@ -184,13 +184,13 @@ class Kernel(ABC):
     def from_parameters(cls, parameters: Facts) -> Kernel:
         """Build the kernel from what `to_dict` returned, without the name.
 
-        Parts are kernels already.
+        Parts among the parameters are kernels already.
         """
         return cls(**parameters)
 
     # -- algebra
 
-    # NumPy's numbers leave `np.float64(2) * kernel` to the kernel
+    # makes NumPy leave `np.float64(2) * kernel` to the kernel
     __array_ufunc__: ClassVar[None] = None
 
     def __add__(self, other: Kernel | float) -> Kernel:
@@ -217,7 +217,7 @@ class Kernel(ABC):
         return self * other
 
     def on(self, columns: Sequence[int]) -> Kernel:
-        """Return the kernel of some columns; sums of such are additive models."""
+        """Return the kernel on some columns; sums of these give additive models."""
         return OnColumns(self, columns)
 
 
@@ -269,9 +269,10 @@ class ShiftInvariant(Kernel):
         n_features, n_frequencies : int
             A longer draw with the same seed begins with the same frequencies.
         design : name or Design
-            How they are arranged, see `rff_dist.frequencies`; independent by default.
+            How frequencies are arranged, see `rff_dist.frequencies`; independent by
+            default.
         rng : int or Generator
-            The seed, or what draws one.
+            The seed, or a generator that draws one.
 
         Returns
         -------
@@ -391,7 +392,7 @@ class Scaled(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class _Several(Kernel):
-    """Kernels side by side; (a + b) + c is kept as a + b + c."""
+    """Several kernels, of a sum or a product; (a + b) + c is stored as a + b + c."""
 
     kernels: tuple[Kernel, ...]
 
@@ -418,7 +419,7 @@ class _Several(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class Sum(_Several):
-    """k1 + k2 + …: functions that are sums of functions of each."""
+    """k1 + k2 + …: its functions are sums of functions of each kernel."""
 
     name = "sum"
 
@@ -428,7 +429,8 @@ class Sum(_Several):
             number = kernel.value if isinstance(kernel, Constant) else kernel
             texts.append(repr(number))
         if all(isinstance(kernel, Constant) for kernel in self.kernels[:2]):
-            texts[0] = repr(self.kernels[0])  # Python would add two numbers to a number
+            # or Python would evaluate the text's two numbers as one
+            texts[0] = repr(self.kernels[0])
         return " + ".join(texts)
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
@@ -443,7 +445,7 @@ class Sum(_Several):
 
 
 def product_of(kernels: Sequence[Kernel]) -> Kernel:
-    """Return the product of kernels, with a spectral measure where each has one."""
+    """Return the product of kernels, with a spectral measure if each has one."""
     if len(kernels) == 1:
         return kernels[0]
     invariant = [kernel for kernel in kernels if isinstance(kernel, ShiftInvariant)]
@@ -470,7 +472,7 @@ def as_shift_invariant(kernel: Kernel) -> ShiftInvariant | None:
 
 @dataclass(frozen=True, repr=False)
 class Product(_Several):
-    """k1 · k2 · …: large only for points for which every factor is large."""
+    """k1 · k2 · …: large only for points where every factor is large."""
 
     name = "product"
 
@@ -493,8 +495,7 @@ class Product(_Several):
     def terms(self) -> list[Term]:
         terms = [Term(1.0, ())]
         for kernel in self.kernels:
-            # brackets are multiplied out: a product of sums has as many terms as the
-            # product of their numbers
+            # Brackets are multiplied out: a product of sums of 2 and of 3 terms has 6.
             terms = [
                 Term(left.weight * right.weight, left.factors + right.factors)
                 for left, right in itertools.product(terms, kernel.terms())
@@ -506,7 +507,7 @@ class Product(_Several):
 class ShiftInvariantProduct(Product, ShiftInvariant):
     """A product of shift-invariant kernels.
 
-    Its frequencies are sums of independent ones, one of each factor.
+    Its frequencies are sums of independent frequencies, one from each factor.
     """
 
     kernels: tuple[ShiftInvariant, ...]
@@ -519,8 +520,8 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
         return all(kernel.isotropic for kernel in self.kernels)
 
     def draw(self, draw: designs.Draw) -> FloatArray:
-        # the characteristic function of a sum of independent vectors is the product of
-        # theirs (Bochner)
+        # a sum of independent vectors has the product of their characteristic functions
+        # as its own (Bochner)
         total = np.zeros(draw.shape)
         for kernel, own_draw in self._draws(draw):
             total += kernel.draw(own_draw)
@@ -535,7 +536,7 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
     def _draws(
         self, draw: designs.Draw
     ) -> Iterator[tuple[ShiftInvariant, designs.Draw]]:
-        """Yield each factor with a draw of its own: shared uniforms would depend."""
+        """Yield each factor with its own draw: shared uniforms would correlate them."""
         first = draw.first
         for kernel in self.kernels:
             yield kernel, replace(draw, first=first)
@@ -544,10 +545,10 @@ class ShiftInvariantProduct(Product, ShiftInvariant):
 
 @dataclass(frozen=True, repr=False)
 class OnColumns(Kernel):
-    """A kernel that sees only some of the input columns."""
+    """A kernel on some of the input columns."""
 
     kernel: Kernel
-    #: Each once, counted from 0.
+    #: Distinct columns, counted from 0.
     columns: Sequence[int]
 
     name = "on_columns"
@@ -576,12 +577,12 @@ class OnColumns(Kernel):
         return self.kernel.on([outer.columns[column] for column in self.columns])
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        return self.kernel.gram(self._seen(left), self._seen(right))
+        return self.kernel.gram(self._own_columns(left), self._own_columns(right))
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        return self.kernel.diagonal(self._seen(X))
+        return self.kernel.diagonal(self._own_columns(X))
 
-    def _seen(self, X: FloatArray) -> FloatArray:
+    def _own_columns(self, X: FloatArray) -> FloatArray:
         last = max(self.columns)
         if X.shape[1] <= last:
             raise DataError(
@@ -667,8 +668,8 @@ def design_for(kernel: Kernel, design: str | designs.Design = "auto") -> designs
     """Return a design by its name.
 
     "auto" is orthogonal, which has less variance, if the kernel allows it. Otherwise it
-    is "iid", or "quasi-monte-carlo" if a part is additive. A design that is named is
-    not replaced, even if drawing from it will fail. Raises InvalidParameterError if the
+    is "iid", or "quasi-monte-carlo" if a part is additive. A given design is not
+    replaced, even if drawing from it will fail. Raises InvalidParameterError if the
     design is unknown.
     """
     if design == "auto":
@@ -687,15 +688,16 @@ def design_for(kernel: Kernel, design: str | designs.Design = "auto") -> designs
 
 def check_design(kernel: Kernel, design: str | designs.Design, n_features: int) -> None:
     """Raise InvalidParameterError if a design is unknown or does not suit a kernel."""
-    known = design_for(kernel, design)
+    chosen = design_for(kernel, design)
     for factor in _with_measures(kernel):
-        if not isinstance(known, designs.Orthogonal):
-            factor.draw(designs.Draw(known, n_features, n_frequencies=1, seed=0))
-        # instead of a draw, which in many columns would take O(n_features³)
+        if not isinstance(chosen, designs.Orthogonal):
+            factor.draw(designs.Draw(chosen, n_features, n_frequencies=1, seed=0))
+        # a test instead of a draw, which takes O(n_features³)
         elif not factor.isotropic:
             raise designs.not_isotropic()
 
 
 def _with_measures(kernel: Kernel) -> list[ShiftInvariant]:
+    """Return the factors of all terms that have a spectral measure."""
     factors = itertools.chain.from_iterable(term.factors for term in kernel.terms())
     return [factor for factor in factors if isinstance(factor, ShiftInvariant)]

@@ -1,6 +1,7 @@
 """Kernels that are not functions of x - y: linear, polynomial, min.
 
-They have no spectral measure, so `features/explicit.py` has a feature map for each.
+Points go in; Gram matrices come out. These kernels have no spectral measure to draw
+frequencies from, so `features/explicit.py` has a feature map for each.
 """
 
 from collections.abc import Sequence
@@ -73,8 +74,8 @@ class Polynomial(base.Kernel):
     degree : int
         At least 1.
     offset : float
-        0 or more. With 0 the kernel has products of exactly `degree` inputs, else also
-        those of fewer.
+        0 or more. With 0 the kernel has products of exactly `degree` inputs, otherwise
+        products of fewer inputs too.
     """
 
     degree: int = 2
@@ -102,15 +103,15 @@ class Polynomial(base.Kernel):
 class Min(base.Kernel):
     """Σ_d min(x_d, y_d) - lower_d, the kernel of Brownian motion.
 
-    Its functions are sums over columns, of functions that are continuous but rough.
+    Its functions are sums of one function per column, continuous but rough.
     `1 + Min()` on one column is the first-order Sobolev space of the interval.
 
     Parameters
     ----------
     lower, upper : float, or None
-        The interval; inputs beyond it count as its ends. Estimators take an end that is
-        None from the data; a kernel that is called by itself takes 0 for `lower`, and
-        has no upper end.
+        The interval; inputs beyond it count as its ends. If an end is None, estimators
+        take it from the data; called directly, the kernel takes 0 as `lower`, and has
+        no upper end.
     """
 
     lower: float | Sequence[float] | np.ndarray | None = None
@@ -181,9 +182,9 @@ class Min(base.Kernel):
     def _lengths(self, X: FloatArray) -> FloatArray:
         """Return x_d − lower_d, of shape (n_features, n_samples).
 
-        Inputs beyond the ends count as the ends, as new rows do beyond those that the
-        ends were found in. Without a lower end it is 0, and a negative input more
-        likely a mistake.
+        Inputs beyond the ends count as the ends, since new rows may lie beyond the rows
+        that gave the ends. If no lower end was given, it is 0, and a negative input is
+        probably a mistake, which raises DataError.
         """
         lower, upper = self.interval(X.shape[1])
         if self.lower is None and (X < 0).any():
@@ -196,9 +197,9 @@ class Min(base.Kernel):
     def bind(self, smallest: FloatArray, largest: FloatArray) -> base.Kernel:
         """Return the kernel with ends that are None taken from the inputs' range.
 
-        A constant column, or one beyond the given end, would have an empty interval. So
-        the end that is not given moves away from the other, and the upper one if none
-        is given.
+        A constant column, or one beyond the given end, would have an empty interval.
+        The interval is then widened: at the end that was not given, or at the upper end
+        if none was.
         """
         if self.is_bound:
             return self

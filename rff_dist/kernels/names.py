@@ -1,7 +1,7 @@
-"""Kernels by their names: found from text or stored facts, and written as text.
+"""Kernels by their names: read from text or stored facts, and written as text.
 
 A text such as "0.1 * linear + matern:nu=2.5" goes in, and a kernel comes out, or the
-other way. `eval` of a kernel's repr would run any code.
+reverse. `eval` of a kernel's repr would run any code.
 """
 
 import math
@@ -46,7 +46,7 @@ def kernel_text(kernel: base.Kernel) -> str:
     parameters = []
     for field in own:
         value = getattr(kernel, field.name)
-        # a single parameter is always shown; of several, those that are unusual
+        # a single parameter is always shown; several only if they differ from defaults
         if len(own) > 1 and value == field.default:
             continue
         if not isinstance(value, int | float | tuple | base.Kernel):
@@ -102,7 +102,7 @@ def _import_kernels() -> dict[str, type[base.Kernel]]:
 
 
 KERNELS = _import_kernels()
-# no text that `find_kernel` reads has these
+# `find_kernel` has no names for these
 _WITHOUT_TEXT: tuple[type[base.Kernel], ...] = (
     base.Constant,
     base.Scaled,
@@ -113,7 +113,7 @@ _WITHOUT_TEXT: tuple[type[base.Kernel], ...] = (
 )
 _STORED = KERNELS | {kernel.name: kernel for kernel in _WITHOUT_TEXT}
 
-# neither the sign of a number nor of its exponent
+# A plus between terms: not the sign of a number, nor of its exponent.
 _PLUS = re.compile(r"(?<![0-9.][eE])(?<!=)\+")
 _FORM = (
     "expected a form such as 'matern:nu=1.5' or 'gaussian:length_scale=2 + 0.1 *"
@@ -124,7 +124,7 @@ _FORM = (
 def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
     """Return the kernel that a text describes, or the object itself.
 
-    Parts that the text gives no length scale take theirs from the data.
+    Parts without a length scale in the text take one from the data.
 
     The text is a sum, with `+`, of products, with `*`, of factors. A factor is a number
     or the name of a kernel, with `:` before its parameters and `,` between:
@@ -167,7 +167,7 @@ def _product(part: str, text: str) -> base.Kernel:
         if number is None:
             kernels.append(_factor(factor, text))
         else:
-            # numbers are gathered into one weight, wherever in the product they stand
+            # all numbers in a product are multiplied into one weight
             weight *= number
     if not kernels:
         return base.Constant(weight)

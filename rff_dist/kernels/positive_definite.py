@@ -1,6 +1,6 @@
 """Whether a function of the distance is a kernel.
 
-In goes a function, out comes its lowest spectral density: by Bochner's theorem the
+A function goes in; its lowest spectral density comes out. By Bochner's theorem the
 function is a kernel if its density is nowhere negative. Eigenvalues of a Gram matrix of
 some points would show a negative density only if the points happen to have its
 frequency.
@@ -39,14 +39,15 @@ def check_positive_definite(
 ) -> PositiveDefiniteness:
     """Check numerically whether k(x, y) = function(|x - y|) is positive definite.
 
-    By Bochner's theorem it is if its spectral density is nowhere negative. The function
-    is multiplied by a kernel that is 0 from `extent` on (the overlap of two balls). A
-    kernel times this one is a kernel, so a negative density does not come from cutting
-    the function off. In one dimension the density is a discrete Fourier transform of
-    values on a grid, and a negative one proves that the grid's Gram matrix has a
-    negative eigenvalue. In several dimensions it is a Hankel transform of 4,096 values.
-    Passing proves nothing beyond the distances and frequencies that were checked, and
-    negative bands narrower than 1/`extent` go unnoticed. Takes a few seconds.
+    By Bochner's theorem it is, if its spectral density is nowhere negative. The
+    function is multiplied by a kernel that is 0 from `extent` on (the overlap of two
+    balls). The product of two kernels is a kernel, so cutting the function off this way
+    causes no negative density. In one dimension the density is a discrete Fourier
+    transform of values on a grid, and a negative one proves that the grid's Gram matrix
+    has a negative eigenvalue. In several dimensions it is a Hankel transform of 4,096
+    values. Passing proves nothing beyond the distances and frequencies that were
+    checked, and negative bands narrower than 1/`extent` go unnoticed. Takes a few
+    seconds.
 
     Parameters
     ----------
@@ -128,7 +129,8 @@ def _default_extent(function: DistanceFunction) -> float:
             f"the function is {values[0]:g} at the distance 0; a kernel is above 0"
             " there"
         )
-    # a function that oscillates has halved where it first falls, even if it rises again
+    # an oscillating function has halved where it first falls below, even if it rises
+    # again
     has_halved = np.abs(values) < values[0] / 2
     if not has_halved.any():
         raise InvalidParameterError(
@@ -150,8 +152,9 @@ def _density_on_a_line(
     places = np.arange(n_points, dtype=np.float64)
     # Fejér's weights: the overlap of two intervals
     values = _values(function, step * places) * (1 - places / n_points)
-    # the function is even: it enters once from 0 on and once, reversed, from the end of
-    # the circle four times as long, for frequencies between the grid's own
+    # The function is even: its values stand at the start of the circle, and reversed at
+    # its end. The circle is four times as long as the values, which gives frequencies
+    # between the grid's own.
     circle = np.r_[values, np.zeros(2 * n_points + 1), values[:0:-1]]
     density = np.fft.rfft(circle).real * step / (2 * np.pi)
     return np.linspace(0, np.pi / step, len(density)), density

@@ -6,7 +6,7 @@ tests' random kernels follow from this table. It has paths in place of classes b
 help must not wait for SciPy.
 """
 
-#: the path of a class, by the name that it has in texts and stored models
+#: The path of each kernel's class, by the kernel's name in texts and stored models.
 KERNELS = {
     "gaussian": "rff_dist.kernels.stationary.Gaussian",
     "laplacian": "rff_dist.kernels.stationary.Laplacian",

@@ -1,6 +1,6 @@
 """Kernels given by the distribution of their frequencies, any of SciPy's.
 
-In goes a frozen distribution of scipy.stats, out comes a kernel: by Bochner's theorem
+A frozen distribution of scipy.stats goes in; a kernel comes out: by Bochner's theorem
 the real part of the distribution's characteristic function E exp(i·ω'Δ). Five
 distributions have a closed form here; all others are a mean over their quantiles, since
 an integral by quadrature would give Gram matrices with negative eigenvalues.
@@ -42,8 +42,8 @@ class SpectralKernel(stationary.Stationary):
     Parameters
     ----------
     distribution : frozen distribution of scipy.stats
-        Of each coordinate of ω, in radians per unit of the scaled inputs; continuous or
-        discrete. Whole numbers give a kernel of period 2πℓ.
+        The distribution of each coordinate of ω, in radians per unit of the scaled
+        inputs; continuous or discrete. Whole numbers give a kernel of period 2πℓ.
     length_scale : float or sequence of float of shape (n_features,)
         Inputs are divided by it; a sequence gives one per input column. 1 by default,
         since the distribution has its own scale.
@@ -138,7 +138,7 @@ class SpectralKernel(stationary.Stationary):
 class ScipyMeasure:
     """A spectral measure whose coordinates follow a distribution of scipy.stats."""
 
-    #: Its name there; the distribution itself if it has none.
+    #: The distribution's name in scipy.stats; the distribution itself if it has none.
     name: Any
     #: Shape parameters, `loc` and `scale`.
     parameters: tuple[tuple[str, float], ...]
@@ -166,7 +166,7 @@ class ScipyMeasure:
     def _mean_over_quantiles(self, left: FloatArray, right: FloatArray) -> ComplexArray:
         levels = (np.arange(_N_QUANTILES) + 0.5) / _N_QUANTILES
         quantiles = self.distribution.ppf(levels)
-        # phases of points far from 0 lose digits
+        # subtract a point, since phases of points far from 0 would lose digits
         a = np.clip(left - left[0], -stationary.FAR, stationary.FAR)
         b = np.clip(right - left[0], -stationary.FAR, stationary.FAR)
         total = np.zeros((len(a), len(b)), np.complex128)
@@ -176,7 +176,7 @@ class ScipyMeasure:
         return total / _N_QUANTILES
 
 
-# for loc = 0 and scale = 1
+# characteristic functions for loc = 0 and scale = 1
 _CLOSED_FORMS: dict[Any, Callable[..., Any]] = {
     "norm": lambda t: np.exp(-0.5 * t**2),
     "cauchy": lambda t: np.exp(-np.abs(t)),
@@ -220,7 +220,7 @@ def measure_of(distribution: Any) -> ScipyMeasure:
             f" scipy.stats.{family.name} is not defined"
         )
 
-    # a distribution made of the user's own values has `xk`, and no name in scipy.stats
+    # a distribution of a user's own values has `xk`, and no name in scipy.stats
     namesake = getattr(stats, str(family.name), None)
     has_name = type(namesake) is type(family) and not hasattr(family, "xk")
     return ScipyMeasure(

@@ -1,8 +1,8 @@
 """Kernels of x - y with a length scale and a formula.
 
 Points go in; Gram matrices, their derivatives by length scales, and the distribution of
-frequencies come out. scikit-learn's kernels have no such distribution, and know neither
-categories nor a length scale that is left to the data.
+frequencies come out. scikit-learn's kernels have no such distribution, no categories,
+and no length scale that is left to the data.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rff_dist.frequencies import designs, measures
 from rff_dist.kernels import base
 from rff_dist.typing import FloatArray, IndexArray, frozen
 
-#: Of Σ_ij G_ij·K_ij, see `Stationary.differentiate_points`.
+#: From G to derivatives of Σ_ij G_ij·K_ij, see `Stationary.differentiate_points`.
 type DerivativesOfPoints = Callable[
     [FloatArray], tuple[FloatArray, FloatArray, FloatArray]
 ]
 
-FAR = 1e100  # larger distances count as this one, whose square does not overflow
+FAR = 1e100  # larger distances count as this, since its square does not overflow
 
 
 def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthScale:
@@ -49,7 +49,7 @@ def as_length_scale(value: float | Sequence[float] | np.ndarray) -> base.LengthS
 
 @frozen(eq=False)
 class Points:
-    """Rows as stationary kernels compare them."""
+    """Rows in the form that stationary kernels compare."""
 
     #: Columns of numbers over their length scales, shape (n_samples, n_numbers).
     numbers: FloatArray
@@ -120,8 +120,8 @@ def as_points(X: FloatArray, scales: FloatArray, categories: Sequence[int]) -> P
 class Stationary(base.ShiftInvariant):
     """A shift-invariant kernel with a length scale.
 
-    In a column of categories, rows of different levels are as far apart as their
-    one-hot vectors over the column's length scale are.
+    In a column of categories, two different levels have the distance of their one-hot
+    vectors over the column's length scale.
     """
 
     #: The length scale, in the inputs' units, or one per input column. Without it,
@@ -159,14 +159,14 @@ class Stationary(base.ShiftInvariant):
         """
 
     def points(self, X: FloatArray) -> Points:
-        """Return rows as this kernel compares them."""
+        """Return rows in the form that this kernel compares."""
         return as_points(X, self.length_scales(X.shape[1]), self.categories)
 
     def _columns_of_numbers(self, n_features: int) -> IndexArray:
         return np.setdiff1d(np.arange(n_features), self.categories)
 
     def order_of_points(self, n_features: int) -> IndexArray:
-        """Return the columns as points hold them: numbers, then categories."""
+        """Return the columns in the order of `Points`: numbers, then categories."""
         numbers = self._columns_of_numbers(n_features)
         return np.concatenate([numbers, np.array(self.categories, int)])
 
@@ -208,7 +208,7 @@ class Stationary(base.ShiftInvariant):
             frequencies[columns] = draw.design.frequencies(
                 self.spectral_measure(), together
             )
-        # levels have angles of their own, see `level_angles`
+        # levels add angles instead, see `level_angles`
         frequencies[list(self.categories)] = 0.0
         return frequencies / self.length_scales(draw.n_features)[:, np.newaxis]
 
@@ -217,13 +217,15 @@ class Stationary(base.ShiftInvariant):
         return self._columns_of_numbers(n_features)
 
     def level_angles(self, column: int, draw: designs.Draw) -> list[base.LevelAngles]:
-        # The spectral measure is a normal distribution with a random scale, which all
-        # coordinates of a frequency share: levels take the scale that was drawn for it.
+        # The spectral measure is a normal distribution with a random scale. All
+        # coordinates of a frequency share its scale, so levels take the drawn scale
+        # too.
         measure = cast("measures.CoordinateMeasure", self.spectral_measure())
         n_drawn = len(self._drawn_columns(draw.n_features))
         together = replace(draw, n_features=max(n_drawn, 1))
         scales = draw.design.scales(measure, together)
-        # one row of scales per column if the draw has all columns, else they are equal
+        # `scales` has a row per drawn column; if categories are not drawn, rows are
+        # equal
         row_of_scales = column if n_drawn == draw.n_features else 0
         factors = scales[row_of_scales] / self.length_scales(draw.n_features)[column]
         stream = f"{draw.first} {column}"
@@ -253,11 +255,11 @@ class Stationary(base.ShiftInvariant):
     def differentiate(
         self, X: FloatArray
     ) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
-        """Return the Gram matrix K of rows, and a function that differentiates with it.
+        """Return the Gram matrix K of rows, and a function that returns derivatives.
 
-        It takes G, of K's shape, to the derivatives of Σ_ij G_ij·K_ij, of shape
-        (n_features + n_logits,): by the logarithms of the length scales, then by
-        `logits`. Each takes O(n_samples² · n_features). Raises InvalidParameterError if
+        From G, of K's shape, the function returns the derivatives of Σ_ij G_ij·K_ij,
+        shape (n_features + n_logits,): by the logarithms of the length scales, then by
+        `logits`. Both take O(n_samples² · n_features). Raises InvalidParameterError if
         the kernel is not `differentiable`.
         """
         points = self.points(X)
@@ -276,7 +278,11 @@ class Stationary(base.ShiftInvariant):
     def by_log_scales(
         self, by_numbers: FloatArray, points: Points, X: FloatArray
     ) -> FloatArray:
-        """Return derivatives by the logarithms of the length scales of numbers."""
+        """Return derivatives by the logarithms of the length scales of numbers.
+
+        They are minus the derivatives by scaled numbers, times these numbers, summed
+        over rows.
+        """
         return np.asarray((by_numbers * points.numbers).sum(axis=0))
 
     def differentiate_points(
@@ -284,21 +290,20 @@ class Stationary(base.ShiftInvariant):
     ) -> tuple[FloatArray, DerivativesOfPoints]:
         """Like `differentiate`, but of points.
 
-        Three arrays: minus the derivatives by the scaled numbers, shape (n_samples,
-        n_numbers), which times the numbers and summed over rows are those by the
-        logarithms of length scales; those by the logarithms of the categories' length
-        scales; and those by `logits`.
+        The function returns three arrays: minus the derivatives by the scaled numbers,
+        shape (n_samples, n_numbers), see `by_log_scales`; the derivatives by the
+        logarithms of the categories' length scales; and the derivatives by `logits`.
         """
         raise InvalidParameterError(f"{self!r} has no derivative here")
 
     @property
     def logits(self) -> FloatArray:
-        """The logarithms of its parts' weights above 0, if there are several."""
+        """The logarithms of the parts' weights above 0; empty for a single part."""
         return np.empty(0)
 
     @property
     def dense_part(self) -> Self:
-        """The part of all columns together, where there is one; else the kernel."""
+        """The part of all columns together; the kernel itself without such a part."""
         return self
 
     def with_logits(self, logits: FloatArray) -> Self:
@@ -317,7 +322,7 @@ def _shown(value: object) -> str:
 
 def _gram_of_pairs(values: FloatArray) -> FloatArray:
     """Return the Gram matrix of values of k in the order of SciPy's `pdist`."""
-    # squareform leaves 0 on the diagonal, where k is 1
+    # squareform leaves 0 on the diagonal, and k is 1 there
     gram: FloatArray = scipy.spatial.distance.squareform(values)
     np.fill_diagonal(gram, 1.0)
     return gram
@@ -332,14 +337,15 @@ class DistanceKernel(Stationary):
 
     def of_scaled(self, left: Points, right: Points) -> FloatArray:
         if left is right:
-            # each pair once: half the time
+            # each pair is computed once, in half the time
             return _gram_of_pairs(self.of_distance(left.distances_between(self.metric)))
         return self.of_distance(left.distances(right, self.metric))
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return k, and -k'(r)/r.
+        """Return k, and its steepness -k'(r)/r.
 
-        Times δ_j² that is the derivative by the logarithm of column j's length scale.
+        Steepness times δ_j² is the derivative by the logarithm of column j's length
+        scale, where δ_j is the column's scaled difference.
         Raises InvalidParameterError if the kernel is not `differentiable`.
         """
         raise InvalidParameterError(f"{self!r} has no derivative here")
@@ -350,7 +356,8 @@ class DistanceKernel(Stationary):
         values, steepness = self.with_steepness(points.distances_between(self.metric))
 
         def derivatives(G: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-            # 0 on the diagonal: a row far from all others then cancels nothing
+            # squareform leaves 0 on the diagonal, so that nothing cancels for a row far
+            # from all others
             M: FloatArray = scipy.spatial.distance.squareform(steepness)
             M *= G
             M += M.T
@@ -376,7 +383,7 @@ class CoordinateKernel(Stationary):
     def of_scaled(self, left: Points, right: Points) -> FloatArray:
         gram = np.ones((len(left), len(right)))
         for a, b in zip(left.numbers.T, right.numbers.T, strict=True):
-            # column by column: two arrays of the Gram's size, not n_features of them
+            # column by column, so that memory holds two arrays of the Gram's size
             gram *= self.of_difference(np.clip(np.subtract.outer(a, b), -FAR, FAR))
         # one-hot vectors of different levels differ by 1/ℓ in two coordinates
         factors = self.of_difference(left.inverse_scales) ** 2
@@ -412,7 +419,7 @@ def own_length_scale(kernel: base.Kernel | None) -> base.LengthScale | None:
 
 
 def parts_without_length_scale(kernel: base.Kernel) -> list[Stationary]:
-    """Return the parts of a kernel that were made without a length scale."""
+    """Return the parts of a kernel that have no length scale."""
     parts: list[Stationary] = []
 
     def note(part: Stationary, columns: base.Columns) -> base.LengthScale:
@@ -616,7 +623,7 @@ class Sinc(CoordinateKernel):
 def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
     # Matérn's frequencies follow Student's t distribution: g·√(2ν/χ²), where χ²_2ν/2
     # follows Gamma(ν)
-    # tiny nu may give infinite scales, which draws refuse
+    # a tiny nu may give infinite scales, which draws refuse
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(np.sqrt(nu / scipy.special.gammaincinv(nu, uniforms)))
 
@@ -676,8 +683,8 @@ def _matern_debye(s: FloatArray, nu: float) -> FloatArray:
     ratio = s / nu
     excess = ratio * (ratio / (1 + np.hypot(1, ratio)))  # √(1 + (s/ν)²) - 1
     t = 1 / (1 + excess)
-    # of the series' logarithm; each is a polynomial in t minus its value at t = 1,
-    # where s = 0
+    # terms of the series' logarithm, each a polynomial in t minus its value at t = 1,
+    # which is s = 0
     terms = (
         (3 * t - 5 * t**3 + 2) / 24,
         (t**2 - 6 * t**4 + 5 * t**6) / 16,

@@ -1,8 +1,8 @@
 """The table of a cross-validation's errors, and the rules that choose from it.
 
 The errors of every split, number of components, alpha and target go in; a `Choice` of
-components and alpha comes out. The smallest entry alone would follow chance: of errors
-that folds do not tell apart, rules prefer fewer components and larger alphas.
+components and alpha comes out. The smallest entry alone would follow chance: if folds
+do not tell errors apart, rules prefer fewer components and larger alphas.
 """
 
 from dataclasses import replace
@@ -23,20 +23,20 @@ from rff_dist.typing import (
     frozen,
 )
 
-# Share of a standard error: folds do not tell an error from the smallest that is larger
-# by less.
+# An error that exceeds the smallest by less than this share of a standard error counts
+# as equally good: folds do not tell them apart.
 AS_GOOD = 0.1
-# mean leverage of training rows, above which they are as good as interpolated
+# Mean leverage of training rows, above which the rows are as good as interpolated.
 INTERPOLATING = 0.9
 
-#: Which alpha to take: that of the smallest error, or a larger one; see
+#: Which alpha to take: the one with the smallest error, or a larger one; see
 #: `CrossValidation.choose`.
 type AlphaRule = Literal["best", "safest", "one_standard_error"]
 
 
 @frozen
 class Choice:
-    """A number of components and an alpha, and how well they did."""
+    """A number of components and an alpha, and their validation error."""
 
     n_components: int
     #: The alpha of the grid that is best for all targets together.
@@ -44,7 +44,7 @@ class Choice:
     #: Validation error as a share of the targets' variance, and its standard error.
     score: float
     standard_error: float
-    #: The end of the grid that an alpha is at; better ones may lie beyond.
+    #: The end of the grid that an alpha is at, if any; better ones may lie beyond.
     at_end: Literal["lower", "upper"] | None
     #: The alpha of each target, if they differ.
     own_alphas: tuple[float, ...] | None = None
@@ -55,7 +55,7 @@ class Choice:
         return self.alpha if self.own_alphas is None else self.own_alphas
 
 
-_DERIVED = ("mean", "standard_error")  # stored for other readers
+_DERIVED = ("mean", "standard_error")  # stored for other programs
 _STORED = ("alphas", "n_components", "errors", *_DERIVED, "weights", "target_variance")
 
 
@@ -73,11 +73,13 @@ class CrossValidation:
     #: shape (n_alphas,), ascending
     alphas: FloatArray
     #: Mean squared validation errors in the targets' units squared, shape (n_splits,
-    #: n_sizes, n_alphas, n_targets); one below its rounding error is replaced by that.
+    #: n_sizes, n_alphas, n_targets). An error below its rounding error is replaced by
+    #: that.
     errors: FloatArray
-    #: Sums of weights of the rows validated on, shape (n_splits,).
+    #: Sum of the validation rows' weights in each split, shape (n_splits,).
     weights: FloatArray
-    #: Variance over all rows, 0 for constants; the mean square without an intercept.
+    #: Each target's variance over all rows, 0 for a constant one; without an intercept
+    #: its mean square.
     target_variance: FloatArray
     #: Mean leverage of the rows trained on, shape (n_splits, n_sizes, n_alphas):
     #: degrees of freedom over rows, 1 if they are interpolated. None after conjugate
@@ -107,7 +109,7 @@ class CrossValidation:
 
     @property
     def scores(self) -> FloatArray:
-        """Errors as shares of variance, (n_sizes, n_alphas), by which to choose."""
+        """Errors as shares of variance, for choices; shape (n_sizes, n_alphas)."""
         return self.units.mean(self.split_scores())
 
     @property
@@ -133,13 +135,13 @@ class CrossValidation:
         return self.choose(int(self.n_components[size_index]))
 
     def choose(self, n_components: int, by: AlphaRule = "best") -> Choice:
-        """Return one size's alpha by a rule; of equal scores the largest.
+        """Return one size's alpha by a rule; if scores are equal, the largest alpha.
 
-        "safest" is for rows without noise, where a path is flat down to the rounding
-        errors at its end. If rows have a mean leverage above 0.9 at the best alpha, the
-        largest alpha within a tenth of a standard error replaces it: nothing is lost,
-        and the coefficients depend less on chance. "one_standard_error" takes the
-        largest within one.
+        "safest" is for rows without noise, whose errors barely change down to alphas at
+        the rounding error. If rows have a mean leverage above 0.9 at the best alpha,
+        the largest alpha within a tenth of a standard error replaces it: nothing is
+        lost, and the coefficients depend less on chance. "one_standard_error" takes the
+        largest alpha within one standard error.
         """
         if by == "one_standard_error":
             self._check_has_standard_errors()
@@ -200,8 +202,8 @@ class CrossValidation:
     ) -> Choice:
         """Return the choice of one size and of the targets' alphas at `indices`.
 
-        `shared` is the index of targets without their own alpha; by default that of
-        most targets.
+        `shared` is the index of the alpha of targets without their own; by default the
+        most frequent one.
         """
         size_index = self.index_of(n_components)
         if shared is None:
