@@ -171,12 +171,9 @@ def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMa
 
 def is_nested(feature_map: maps.FeatureMap) -> bool:
     """Return whether its leading components are a smaller draw; see `shortened`."""
-    if isinstance(feature_map, nystrom.NystromFeatureMap):
-        return True
-    return (
-        isinstance(feature_map, fourier.FourierFeatureMap)
-        and feature_map.spec is not None
-    )
+    if isinstance(feature_map, fourier.FourierFeatureMap):
+        return feature_map.spec is not None
+    return isinstance(feature_map, nystrom.NystromFeatureMap)
 
 
 def in_high_precision(feature_map: maps.FeatureMap) -> maps.FeatureMap:

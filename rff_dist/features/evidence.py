@@ -182,7 +182,7 @@ class KernelObjective:
             by_kernel = np.append(by_scales.sum(), by_kernel[n_features:])
         return np.append(by_kernel, by_log_alpha)
 
-    def best_alpha(self, parameters: FloatArray) -> BestAlpha:
+    def best_alpha_at_point(self, parameters: FloatArray) -> BestAlpha:
         """Return the best α at a point without α: log length scales, then logits."""
         inputs = self.rows.inputs
         kernel = kernel_at(self.kernel, parameters, inputs.shape[1])
@@ -311,10 +311,8 @@ class FeatureObjective:
         count = n * n_targets
         return float(value) / count, np.append(by_log_scale, by_log_alpha) / count
 
-    def best_alpha(self, log_scales: FloatArray) -> BestAlpha:
-        """Return the best α at logarithms of one or all columns' length scales."""
-        scales = np.broadcast_to(np.exp(log_scales), len(self.frequencies))
-        Z = self.features(scales)
+    def best_alpha_at_scales(self, length_scales: FloatArray) -> BestAlpha:
+        Z = self.features(length_scales)
         eigenvalues, vectors = _decompose(Z.T @ Z)
         projected = vectors.T @ (Z.T @ self.rows.targets)
         return self.rows.best_alpha(eigenvalues, projected)

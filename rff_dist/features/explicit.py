@@ -312,7 +312,7 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 def n_monomials(kernel: explicit.Polynomial, n_columns: int) -> int:
     """Return how many exact features a polynomial kernel has."""
     # multisets of `degree` entries of (x, √offset), or of x if the offset is 0
-    n_entries = n_columns if kernel.offset == 0 else n_columns + 1
+    n_entries = n_columns + (kernel.offset > 0)
     return math.comb(n_entries - 1 + kernel.degree, kernel.degree)
 
 

@@ -415,13 +415,10 @@ def interleave(even: Float32Array, odd: Float32Array, out: NDArray[np.int16]) ->
 
     A pair is written as one int32, in half the time of two strided writes.
     """
-    first = even.astype(np.int32)
-    second = odd.astype(np.int32)
-    low = first
-    high = second
+    low = even.astype(np.int32)
+    high = odd.astype(np.int32)
     if sys.byteorder == "big":
-        low = second
-        high = first
+        low, high = high, low
     # without the mask the sign of a negative lower half would fill the upper half
     low &= 0xFFFF
     high <<= 16

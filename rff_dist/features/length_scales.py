@@ -503,13 +503,12 @@ class _Climbs:
         """Return the evidence of the best point, with more features than its climb."""
         rows = self.final_rows
         has_few_rows = self._is_exact and len(rows.inputs) <= self._search.exact_rows
-        point_without_alpha = end.x[:-1]
         if self._has_weights or has_few_rows:
-            return KernelObjective(rows, self._unit).best_alpha(point_without_alpha)
+            objective = KernelObjective(rows, self._unit)
+            return objective.best_alpha_at_point(end.x[:-1])  # without its own alpha
         n_components = COMPARED_COMPONENTS * self._search.n_components
-        objective = self._of_features(3, n_components)
-        # features have no logits, and the kernel has none without weights
-        return objective.best_alpha(point_without_alpha[: self._n_scales])
+        features = self._of_features(3, n_components)
+        return features.best_alpha_at_scales(self.scales_at(end))
 
 
 def _around(center: float, reach: float) -> tuple[float, float]:

@@ -72,7 +72,8 @@ class MedianDistances:
                     "all sampled rows are equal: the median heuristic gives a length"
                     " scale of 1"
                 )
-            self._medians[key] = 1.0 if median is None else median
+                median = 1.0
+            self._medians[key] = median
         return self._medians[key]
 
 

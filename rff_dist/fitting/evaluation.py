@@ -34,9 +34,8 @@ class GroupErrors[T]:
         merged: Summary = dict(self.groups)
         for name, part in other.groups.items():
             merged[name] = merged[name] + part if name in merged else part
-        if len(merged) > MOST_GROUPS:
-            return exact_sums.add_fields(self, other, groups=None)
-        return exact_sums.add_fields(self, other, groups=merged)
+        kept = merged if len(merged) <= MOST_GROUPS else None
+        return exact_sums.add_fields(self, other, groups=kept)
 
 
 def by_group[T](

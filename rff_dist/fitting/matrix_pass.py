@@ -57,7 +57,6 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
     n_components = fit.n_components
     machines = fit.machines
     n_samples = sizes.n_samples
-    n_targets = sizes.n_targets
     n_threads = machines.n_threads
     rows = sizes.block_rows()
     height = min(specs.tile_rows(n_components), rows)
@@ -66,7 +65,7 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
     # 24 bytes per number, as `plan.plan_direct` counts: float64 as read and as
     # standardised, and two float32. Targets count four times: with predictions,
     # residuals and their squares.
-    block_bytes += rows * 24 * (sizes.n_features + 4 * (n_targets + 1))
+    block_bytes += rows * 24 * (sizes.n_features + 4 * (sizes.n_targets + 1))
     # each thread has the features of a strip of rows, their product with a matrix and
     # its squares, with several matrices another product; and a stripe of a tile for
     # predictions

@@ -44,8 +44,7 @@ class Linear(base.Kernel):
         for column in range(n_features):
             categories = (0,) if column in self.categories else ()
             parts[column] = Linear(categories=categories).on([column])
-        has_others = False  # the kernel is the sum of its columns' kernels
-        return parts, has_others
+        return parts, False  # no others: these sum to the kernel
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
         gram = self._numbers(left) @ self._numbers(right).T
@@ -159,8 +158,7 @@ class Min(base.Kernel):
             sides = (self.lower, self.upper)
             own = [side[column] if isinstance(side, tuple) else side for side in sides]
             parts[column] = Min(*own).on([column])
-        has_others = False  # the kernel is the sum of its columns' kernels
-        return parts, has_others
+        return parts, False  # no others: these sum to the kernel
 
     def check_columns(self, n_features: int) -> None:
         for side in (self.lower, self.upper):

@@ -211,13 +211,9 @@ def _parameters(kernel_class: type[base.Kernel], rest: str, text: str) -> Summar
             argument = _number(value)
         if name not in known or argument is None or name in parameters:
             expected = "no parameters"
-            if "kernel" in known:
-                expected = (
-                    f"{', '.join(known)}, each a number (`kernel`: a name) and given"
-                    " once"
-                )
-            elif known:
-                expected = f"{', '.join(known)}, each a number and given once"
+            if known:
+                form = "number (`kernel`: a name)" if "kernel" in known else "number"
+                expected = f"{', '.join(known)}, each a {form} and given once"
             raise InvalidParameterError(
                 f"`kernel` is {text!r}, but the {kernel_class.name} kernel does not"
                 f" take {pair.strip()!r}; it has {expected}"

@@ -91,6 +91,7 @@ def conjugate_gradients(
         n_products = 1
         residual -= multiply(solution) + alpha * solution
     errors = error_of(residual)
+    stop = Stop.LIMIT
     for _ in range(1 + RESTARTS):
         # here the residual is always the true one, b − (A + alpha)w, never the updated
         # one
@@ -108,16 +109,14 @@ def conjugate_gradients(
         n_products += n_steps + 1
         errors = error_of(residual)
         if (errors <= tolerance).all():
-            return IterationResult(
-                solution, residual, errors, n_products, Stop.TOLERANCE
-            )
+            stop = Stop.TOLERANCE
+            break
         if n_products >= max_products:
             break
         if (errors > RESTART_WORTH * errors_before)[errors > tolerance].all():
-            return IterationResult(
-                solution, residual, errors, n_products, Stop.ROUNDING
-            )
-    return IterationResult(solution, residual, errors, n_products, Stop.LIMIT)
+            stop = Stop.ROUNDING
+            break
+    return IterationResult(solution, residual, errors, n_products, stop)
 
 
 class Descent:

@@ -179,7 +179,7 @@ class _Search:
         self.n_evaluations = 0
         self.objective = math.inf
         self.point = np.zeros(0)
-        self.gradient = np.zeros(0)
+        self.gradient = self.point
 
     @property
     def excess(self) -> float:
@@ -241,10 +241,10 @@ def _factor(problem: PenalizedLoss) -> FloatArray:
     with machine.tile_pool() as pool:
         floor = problem.equations.floor()
         matrix *= curvature
-        # `tiny` keeps it above 0 even if all features are 0
-        tiny = np.finfo(float).tiny
-        diagonal = max(2.0 * penalty, 2.0 * curvature * floor, tiny)
-        matrix.flat[:: len(matrix) + 1] += diagonal
+        # `tiny` keeps the diagonal above 0 even if all features are 0
+        matrix.flat[:: len(matrix) + 1] += max(
+            2.0 * penalty, 2.0 * curvature * floor, np.finfo(float).tiny
+        )
         broken_at = triangular.cholesky_in_place(matrix, pool)
     if broken_at is not None:
         raise SolveError(

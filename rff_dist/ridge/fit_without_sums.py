@@ -51,6 +51,7 @@ def train_without_sums(
     """
     penalty = choices.penalty
     validation = None
+    table = None
     choice = None
     alpha: Any = penalty.alpha
     if choices.folds is not None:
@@ -61,7 +62,8 @@ def train_without_sums(
             alphas=penalty.grid,
             fit_intercept=penalty.fit_intercept,
         )
-        choice = solve.choose_alpha(validation.table, feature_map.n_components, penalty)
+        table = validation.table
+        choice = solve.choose_alpha(table, feature_map.n_components, penalty)
         alpha = choice.penalty
     iterated = pcg.solve_pcg(
         prepared,
@@ -70,7 +72,6 @@ def train_without_sums(
         fit_intercept=penalty.fit_intercept,
         path=validation,
     )
-    table = None if validation is None else validation.table
     solved = solve.SelectedSolution(iterated.solution, None, table, choice)
 
     card = {

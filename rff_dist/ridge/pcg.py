@@ -286,7 +286,7 @@ def _sketch(
     n_components = operator.feature_map.n_components
     largest = cg.largest_rank(n_components)
     test_matrix = np.empty((n_components, 0))
-    products = np.empty((n_components, 0))
+    products = test_matrix.copy()
     rank = 0
     goal = FIRST_RANK
     n_passes = 0

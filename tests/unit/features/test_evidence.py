@@ -149,7 +149,7 @@ class TestObjectives:
 def test_log_evidence_is_the_best_over_alpha():
     function = objective(n_targets=2, weighted=True)
     scales = np.array([0.5, 2.0, 7.0])
-    best = function.best_alpha(np.log(scales))
+    best = function.best_alpha_at_scales(scales)
     densities = [
         dense_log_density(function, scales, best.alpha * factor)
         for factor in (0.9, 1, 1.1)
@@ -189,7 +189,8 @@ class TestMaximum:
             EvidenceRows(X - X.mean(axis=0), y - y.mean(axis=0), None), Matern()
         )
         less, most = (
-            function.best_alpha(np.log(end.length_scale)).log_evidence for end in ends
+            function.best_alpha_at_point(np.log(end.length_scale)).log_evidence
+            for end in ends
         )
         assert most > less
 
