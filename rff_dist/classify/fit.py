@@ -297,8 +297,8 @@ def fit(
         curvature = logistic_curvature(
             trained.solved.solution, model.summed.sum_of_weights
         )
-        was_chosen_for_ridge = not is_one_alpha(ridge_options.alpha)
-        if was_chosen_for_ridge:
+        # a given alpha stays; a chosen one was chosen for ridge
+        if not is_one_alpha(ridge_options.alpha):
             alpha *= max(curvature, SMALLEST_ALPHA_FACTOR)
         calibration = platt_scaling.ScoreCalibration(1.0, (0.0,) * model.n_targets)
     minimum = do(

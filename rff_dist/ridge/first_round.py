@@ -127,8 +127,7 @@ class _FirstRound:
         for kind in dict.fromkeys(candidate.features for candidate in candidates):
             of_kind = [c for c in candidates if c.features == kind]
             # however late it is, one candidate is tried
-            at_least = 0 if trials else 1
-            trials += self._try_all(of_kind, sample, at_least=at_least)
+            trials += self._try_all(of_kind, sample, at_least=0 if trials else 1)
         ranked = self._best_first(trials)
         best = ranked[0]
 
