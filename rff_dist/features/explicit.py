@@ -28,7 +28,7 @@ _THRESHOLD_STREAM = 3  # of a seed's random numbers, see `frequencies.uniforms`
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ExplicitFeatureMap(maps.FeatureMap):
-    """A map without random draws on reading: it is stored field by field."""
+    """A map that is stored as it is: field by field, arrays and numbers."""
 
     #: Number of input columns.
     width: int

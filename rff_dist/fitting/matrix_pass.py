@@ -67,8 +67,8 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
     # residuals and their squares.
     block_bytes += rows * 24 * (sizes.n_features + 4 * (sizes.n_targets + 1))
     # each thread has the features of a strip of rows, their product with a matrix and
-    # its squares, with several matrices another product; and a stripe of a tile for
-    # predictions
+    # its squares, and with several matrices a copy of the features; and a stripe of a
+    # tile for predictions
     n_copies = 3 if n_matrices == 1 else 4
     strip_bytes = n_threads * n_copies * 8 * triangular.STRIP_COLUMNS * n_components
     strip_bytes += n_threads * 8 * layouts.OUTPUT_TILE * height

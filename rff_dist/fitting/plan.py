@@ -260,8 +260,7 @@ def _bytes_to_solve(fit: PlannedFit, one_set: int) -> int:
     n_matrices = 5  # the Gram, its copy, eigenvectors and two work arrays
     if is_one_alpha(sums.alpha):
         n_matrices = 2  # the Gram and its Cholesky factor
-    # statistics twice: the totals, and the copies that the solver makes for fewer
-    # components or other folds
+    # statistics twice: the totals, and the shorter copies that the solver makes
     needed = (
         fit.process_bytes
         + 2 * one_set * sums.n_folds * sums.n_maps

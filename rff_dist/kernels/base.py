@@ -43,10 +43,10 @@ class Term:
 class LevelAngles:
     """The distribution of the angles that a level of a category adds to a row's angles.
 
-    There is one angle per frequency. A kernel of one-hot vectors over ℓ has such
-    features: the angle is the level's coordinate of the frequency, over ℓ. The level's
-    text alone decides it, so that a list with other levels, or in another order, has
-    the same features.
+    There is one angle per frequency. The Gaussian kernel of one-hot vectors over ℓ has
+    such features: the angle is the level's coordinate of the frequency, over ℓ. The
+    level's text alone decides it, so that a list with other levels, or in another
+    order, has the same features.
     """
 
     measure: measures.CoordinateMeasure
