@@ -232,7 +232,8 @@ def _fit_dates(
             " which could be day/month/year or month/day/year; expected dates of one"
             " meaning. Say which by `date_order`, dmy or mdy"
         )
-    if fitting:  # "ymd" is the last: a year of two digits comes first in no other case
+    # in the order of `ORDERS`: "ymd", whose year may have two digits, is the last
+    if fitting:
         return next(iter(fitting.values()))
     _refuse_other_dates(table, name, first)
     return None

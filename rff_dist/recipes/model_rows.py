@@ -169,7 +169,7 @@ class RecodedDataset(TargetsOfSource):
     levels: Levels
 
     read_groups = of_source("read_groups")
-    # a recoded dataset holds the same rows, which fits resume and updates go by
+    # it names the stored rows, which recoding does not change
     fingerprint = of_source("fingerprint")
 
     @property

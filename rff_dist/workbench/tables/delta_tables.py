@@ -59,7 +59,7 @@ def open_delta(location: locations.Location) -> Lake:
     def batches(types: Types) -> Batches:
         with reading_delta():
             if is_plain:
-                # more would fill the memory
+                # few batches in memory at once
                 ahead = {"batch_readahead": 1, "fragment_readahead": 1}
                 rows = rows_per_batch(8 * len(types))
                 read_batches = table.to_pyarrow_dataset().to_batches(
