@@ -384,7 +384,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
                 feature_map=feature_map.with_levels(levels),
                 card={**card, **model_rows.recipe_with(levels, card)},
             )
-        # `_engine_of_fit` has set the times of this call; shown are those of all calls
+        # `_engine_of_fit` has set the times of this call; the sums of all calls are
+        # shown
         assert self._times is not None
         seconds = self._times.seconds
         self._times = Times(

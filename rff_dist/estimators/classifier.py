@@ -229,7 +229,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         """Fit from scratch; return the rows with their labels.
 
         `classes`: all labels of later calls too, if this is a first `partial_fit`; None
-        takes those of the rows.
+        takes the labels of the rows.
         """
         clock = Clock()
         weights_are_auto = self.sample_weight_kind == "auto"

@@ -221,7 +221,7 @@ def _signature_and_example(stored: Path, recipe: recipes.Recipe | None) -> Summa
 
 
 def _example(recipe: recipes.Recipe, means: FloatArray) -> Summary:
-    """Return a row of a recipe's table; `means` are those of X's columns."""
+    """Return a row of a recipe's table; `means`: the means of X's columns."""
     row: Summary = {}
     start = 0
     for encoder in recipe.columns:

@@ -1,8 +1,8 @@
 """Exact kernel k-means on a Gram matrix, for few rows; also the reference for `fit`.
 
 In go the kernel values of all pairs of rows (the Gram matrix), weights, and a first
-label for each row. Out come labels such that each row is nearest to the mean of its own
-cluster. `fit` approximates this with features, in time linear in the rows.
+label for each row. Out come labels: each row is nearest to the mean of its own cluster.
+`fit` approximates this with features, in time linear in the rows.
 
 The centre of a cluster C is the weighted mean of its rows in the kernel's feature
 space. With weights w and m = Σ_C w, a row's squared distance to it is

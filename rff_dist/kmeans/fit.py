@@ -83,7 +83,7 @@ def fit(
 ) -> ClusterFit:
     """Like `sklearn.cluster.KMeans` on random or Nyström features; targets are ignored.
 
-    Takes a pass for moments, one for norms, those of the start, and one for each Lloyd
+    Takes a pass for moments, one for norms, a few for the start, and one for each Lloyd
     iteration, of O(n_samples · n_components · (n_features + n_init · n_clusters)) time
     at most. `do` calls each step as `do(name, function, *arguments)`. Raises DataError
     if values are not finite, or there are fewer rows than clusters; PlanError if a pass

@@ -67,7 +67,7 @@ class Clusters:
     weights: FloatArray
     #: Σ w·‖z − c‖² over rows and their nearest centres, in units of the kernel.
     inertia: float
-    #: The inertia before each pass, and at last that of the final centres.
+    #: The inertia before each pass, and last the inertia of the final centres.
     inertias: tuple[float, ...]
     #: The final inertia of each start; `inertia` is the smallest.
     start_inertias: tuple[float, ...]

@@ -64,8 +64,8 @@ def needs_pass(kinds: Mapping[str, str | None], encoding: Encoding) -> bool:
 
 
 def plain(kinds: Mapping[str, str | None], encoding: Encoding) -> Recipe:
-    """Return a recipe that is not learned: that of columns which need no pass, or one
-    that only says how the columns are read.
+    """Return a recipe that is not learned. It is final if the columns need no pass;
+    otherwise it only says how the columns are read.
     """
     columns: list[encoders.Encoder] = []
     for name, kind in kinds.items():

@@ -246,8 +246,8 @@ def check_encoding(dataset: Dataset, recipe: Recipe) -> None:
         )
     if recipe_of_rows is not None or recipe.is_plain:
         return
-    # A plain Zarr of X has no recipe. Its rows are encoded if its names are those of
-    # the encoded columns, and the table's columns have other names. Otherwise it is
+    # A plain Zarr of X has no recipe. Its rows are encoded if it has the names of the
+    # encoded columns, and the table's columns have other names. Otherwise it is
     # unknown.
     if not recipe.are_encoded(dataset.feature_names):
         raise DataError(f"{place} holds rows that {refusal_of(recipe)}")

@@ -27,8 +27,8 @@ from rff_dist.typing import AnyDType, frozen
 
 _BATCH_BYTES = 8 * 2**20
 
-#: Texts that stand for a missing number or date: those of Arrow's CSV reader, and one
-#: more.
+#: Texts that stand for a missing number or date: all that Arrow's CSV reader takes for
+#: missing, and "?".
 MISSING_TEXTS = [
     "",
     "#N/A",

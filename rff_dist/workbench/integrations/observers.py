@@ -1,4 +1,4 @@
-"""The observers of a job's events that the environment asks for: those of OpenLineage.
+"""The observers of a job's events that the environment asks for, such as OpenLineage.
 
 The log and the display hear the events in any case. Spans of OpenTelemetry are made by
 `engines/tracing.py`, since workers and the library send them too.

@@ -110,7 +110,7 @@ class _Graph:
         return name
 
     def info(self, name: str, dtype: str, *shape: int) -> Any:
-        """Describe the graph's input or an output; `shape`: that of a single row."""
+        """Describe the graph's input or an output; `shape`: the shape of a row."""
         kind = getattr(self.onnx.TensorProto, dtype)
         return self.onnx.helper.make_tensor_value_info(name, kind, ["rows", *shape])
 

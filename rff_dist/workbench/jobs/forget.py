@@ -69,8 +69,8 @@ def forget(job: specs.Forget, do: steps.Runner) -> Summary:
     location = locations.parse_location(job.data)
     require_versions(location)
     do("check models", check_models, job.models, location)
-    # Never tried again: if the first try had deleted rows, their numbers would now be
-    # those of other rows.
+    # Never tried again: if the first try had deleted rows, other rows would now have
+    # their numbers.
     deleted, traces = do.once("delete", delete, job, location)
     # Models are updated before versions expire: an update reads the rows to subtract
     # from the earlier version.

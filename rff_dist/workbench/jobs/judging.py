@@ -49,7 +49,7 @@ MOST_ROWS = 20_000
 # of these rows' columns, or of their predictions by each fold: 128 MiB of float64
 MOST_VALUES = 2**24
 MIN_ROWS = 1_000  # however many values they have
-# Rows to leave out, each of which takes D² operations: 8e10 for the largest D.
+# Rows to leave out. Each takes D² operations: in all 8e10 for the largest D.
 MOST_LEFT_OUT = 5_000
 # The largest D at which rows are left out, which takes a Cholesky factor of the Gram:
 # D³/3 operations (2e10), and 8·D² bytes (128 MiB).

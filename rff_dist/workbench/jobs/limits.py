@@ -192,7 +192,7 @@ def is_transient(error: BaseException) -> bool:
 
 def _is_of_the_network(error: BaseException) -> bool:
     if type(error).__module__.startswith("obstore"):
-        # the class of errors without a class of their own, such as a store that does
+        # the class of all errors that have no special class, such as a store that does
         # not answer, or answers 503
         return type(error).__name__ == "GenericError"
     # errors of file systems on a network

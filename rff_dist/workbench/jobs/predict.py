@@ -103,7 +103,7 @@ def open_rows(
 ) -> datasets.ZarrDataset | GridDataset:
     """Open the rows that a model is to score.
 
-    `arguments` are those of `open_dataset`; by default no `y` is read. Raises DataError
+    `arguments`: for `open_dataset`; by default no `y` is read. Raises DataError
     if the columns are not those that the model was trained on; StorageError if there
     are no rows.
     """

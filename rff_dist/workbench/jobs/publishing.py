@@ -62,7 +62,7 @@ def store(
     of a registered model, and return this version.
 
     `data`, `reason`: see `publish`. `n_samples`: the number of rows that it was made
-    from, for the lineage; by default that of the model's card.
+    from, for the lineage; by default as on the model's card.
     """
     assert place.model is not None
     if place.register:

@@ -84,8 +84,7 @@ def table_rows(
 
 
 def file_kind(url: str) -> str | None:
-    """Return ".parquet" or ".csv" if an output's name is that of such a table; None if
-    it is that of a Zarr group.
+    """Return ".parquet" or ".csv" if an output's name ends so, else None: a Zarr group.
 
     Raises InvalidParameterError for tables of other kinds, which are only read.
     """

@@ -63,7 +63,7 @@ class TrainingResult:
         return self.fitted.model
 
     def describe(self) -> Summary:
-        """Return all JSON values, with those of the comparison."""
+        """Return all JSON values, also of the comparison."""
         comparison = None
         if self.comparison is not None:
             comparison = verdict.describe(self.comparison)

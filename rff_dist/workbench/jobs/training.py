@@ -115,7 +115,7 @@ class FoldOptions:
     def cv_of(self, *, is_grid: bool) -> int | folding.Folds | None:
         """Return the folds, or their number; None lets memory decide it.
 
-        `is_grid`: whether rows are cells of a grid, whose order is not that of time.
+        `is_grid`: whether rows are cells of a grid, which are not in the order of time.
         """
         from rff_dist.data.folding import DatedFolds, GroupFolds, TimeFolds
 

@@ -118,7 +118,7 @@ def _drift_words(drift: Facts) -> str:
 
 
 def errors_table(record: Facts, champion: RidgeModel) -> words.Table:
-    """Return the errors on new rows, and those of both models on held-out rows."""
+    """Return the errors on new rows, and both models' errors on held-out rows."""
     columns = []
     for name in _ERRORS:
         values = record["progressive"].get(name)

@@ -233,7 +233,7 @@ def _append(
 def _refuse_other_options(
     dataset: editing.DatasetEditor, roles: Roles, options: TableOptions
 ) -> None:
-    """Refuse a recipe or options other than those of a dataset's rows."""
+    """Refuse a recipe or options with which the dataset's rows were not made."""
     recipe = recipe_of(dataset.attributes)
     if options.recipe is not None:
         if recipe is None:

@@ -39,8 +39,8 @@ def open_delta(location: locations.Location) -> Lake:
     """
     why = f"{location} is a Delta table, which needs the package deltalake"
     deltalake = require("deltalake", why, "delta")
-    # Turns errors into a StorageError: those of stores, DataFusion and Arrow have no
-    # common class.
+    # Turns errors into a StorageError: the errors of stores, DataFusion and Arrow have
+    # no common class.
     reading_delta = partial(
         locations.reaching, f"{location} cannot be read as a Delta table"
     )

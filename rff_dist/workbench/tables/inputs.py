@@ -51,7 +51,7 @@ class Journal:
 
     #: an entry for each finished input, for the dataset's attribute `sources`
     entries: list[Facts] = field(default_factory=list)
-    #: selected rows of finished inputs, and those of them that were dropped
+    #: selected rows of finished inputs, and how many of these were dropped
     n_read: int = 0
     n_dropped: int = 0
     #: rows of all inputs, also of the unfinished one, and also rows not selected

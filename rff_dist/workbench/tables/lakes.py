@@ -90,7 +90,7 @@ class Lake:
         )
 
     def schema_changes(self, entry: Facts) -> list[str]:
-        """Return in words how columns differ from those of an earlier version."""
+        """Return in words how columns changed since an earlier version."""
         before = entry["columns"]
         now = self.provenance.facts[TABLE]["columns"]
         changes = [f"{name!r} was added" for name in now if name not in before]

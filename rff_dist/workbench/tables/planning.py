@@ -101,7 +101,7 @@ def plan_rows(
         recipe,
         left_out=left_out,
         id=roles.id,
-        # the format of one file is not that of others
+        # other files may have another format
         reading=replace(options.reading, format=None),
         notes={name: lines for name, lines in notes.items() if lines},
         notations=notations,
