@@ -48,6 +48,7 @@ from rff_dist.export.write import describe, export
 from rff_dist.models.kinds import read_any
 from rff_dist.recipes.frames import encode_table
 from rff_dist.recipes.recipes import recipe_of
+from tests.covering import covering
 from tests.places import scratch
 from tests.refusals import refuses
 from tests.tables import ingest, predict_table
@@ -206,8 +207,10 @@ def answer(call, *rows):
         return None if any(why in str(error) for why in REASONS) else error
 
 
-@pytest.mark.parametrize("transformer", [*TRANSFORMERS, *LEARNED])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("kind", "transformer"),
+    covering(list(MODELS), [*TRANSFORMERS, *LEARNED], meet=1),
+)
 def test_rows_in_any_container_get_what_the_pipeline_said_or_a_reason(
     stored, kind, transformer
 ):

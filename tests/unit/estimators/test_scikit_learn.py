@@ -22,7 +22,7 @@ pytestmark = [
 SMALL = {"n_components": 16, "alpha": 0.1, "engine": SerialEngine(n_threads=1)}
 ESTIMATORS = [
     RFFSampler(n_components=33),
-    plain_ridge(n_components=9, features="nystrom", alpha="auto"),
+    plain_ridge(features="nystrom", **{**SMALL, "n_components": 9}),
     plain_classifier(**SMALL),
     RFFKMeans(3, n_components=32),
     RFFPCA(1, n_random_features=33, features="nystrom", normalize="degree"),

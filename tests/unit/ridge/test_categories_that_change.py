@@ -28,6 +28,7 @@ from rff_dist.workbench.jobs.forget import forget
 from rff_dist.workbench.jobs.specs import Forget
 from rff_dist.workbench.jobs.steps import in_this_process
 from rff_dist.workbench.tables.corrections import correct
+from tests.covering import covering
 from tests.living_data import BLOCK, CHUNK, ENGINE, refresh, watch_sums
 from tests.plain import fit_ridge
 from tests.refusals import refuses
@@ -151,9 +152,11 @@ def move_the_window(frame, url):
 
 
 @pytest.mark.filterwarnings("ignore:levels that are new")
-@pytest.mark.parametrize("features", OPTIONS)
 @pytest.mark.parametrize(
-    "change", [append, put_right, leave_out_a_level, move_the_window]
+    ("change", "features"),
+    covering(
+        [append, put_right, leave_out_a_level, move_the_window], list(OPTIONS), meet=1
+    ),
 )
 def test_an_update_has_the_bits_of_one_pass(change, features):
     frame = rows(BLOCK if change is move_the_window else 1500, TOWNS, 0)

@@ -126,7 +126,7 @@ def test_scores_are_those_of_refits_without_the_rows_fold(
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_scores_of_few_rows_are_those_of_refits_without_the_row(weighted):
-    n = 200
+    n = 150
     dataset = problem(n, weighted=weighted)
     feature_map = features_of(dataset, "fourier")
     folds = HashFolds(4)

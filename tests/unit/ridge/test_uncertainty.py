@@ -17,6 +17,7 @@ from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.calibration import LEVELS
 from rff_dist.ridge.uncertainty import deviations_of_sums
+from tests.covering import covering
 from tests.plain import plain_ridge
 from tests.refusals import refuses
 
@@ -75,13 +76,15 @@ def dense_std(Z, y, Z_new, *, fit_intercept, weights=None, alpha=ALPHA):
     return std[:, 0] if y.ndim == 1 else std
 
 
-@pytest.mark.parametrize("features", ["fourier", "nystrom"])
-# a tile, and several
-@pytest.mark.parametrize(("n_targets", "n_components"), [(1, 60), (3, 60), (1, 600)])
-@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize(
+    ("size", "features", "fit_intercept"),
+    # targets and components: a tile, and several
+    covering([(1, 60), (3, 60), (1, 600)], ["fourier", "nystrom"], [True, False]),
+)
 def test_standard_deviations_are_those_of_dense_bayesian_linear_regression(
-    fit_intercept, n_targets, n_components, features
+    size, features, fit_intercept
 ):
+    n_targets, n_components = size
     X, y = problem(900 if n_components == 600 else 400, n_targets=n_targets)
     X_new = np.vstack([X[:40], X[:300] + 3.0])
     model = ridge(

@@ -156,7 +156,7 @@ class Versions(RuleBasedStateMachine):
 
 
 steps = settings(
-    max_examples=6,
+    max_examples=4,
     stateful_step_count=10,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -209,7 +209,7 @@ def test_chunks_that_differ_are_read_once_in_either_version_and_no_others(
     monkeypatch.undo()
     # chunks of 1.5 MiB, far above what else is read
     rows = 2**16
-    n = 12
+    n = 7
     url = tmp_path / "d"
     chunk = rows * 8 * 3
     dataset = write_dataset(
