@@ -68,7 +68,7 @@ def write_booleans(frame, path):
 @pytest.mark.parametrize("write", [write_mixture, write_booleans])
 def test_auto_is_better_than_a_linear_model(tmp_path, write):
     source, about = write(make_frame(), tmp_path)
-    found = auto(tmp_path, source)
+    found = auto(tmp_path, source, "--effort", 1)
     assert found["task"] == about.get("task", "regression")
     assert found["dropped_rows"] == about.get("dropped", 0)
     assert_better_than_linear(found)

@@ -119,10 +119,15 @@ class TestBases:
         assert (standardizer(X)[:, 1] == 0).all()
 
 
+@pytest.fixture(scope="module")
+def mapped():
+    X, y = skewed(1_000)
+    return X, y, RFFRidge(random_state=0).fit(X[:400], y[:400])
+
+
 class TestFits:
-    def test_a_fit_maps_columns_where_that_helps(self):
-        X, y = skewed(1_000)
-        model = RFFRidge(random_state=0).fit(X[:400], y[:400])
+    def test_a_fit_maps_columns_where_that_helps(self, mapped):
+        X, y, model = mapped
         plain = RFFRidge(standardize=True, random_state=0).fit(X[:400], y[:400])
         assert model.mapped_columns_ == (0, 1, 2)
         assert plain.mapped_columns_ == ()
@@ -151,18 +156,15 @@ class TestFits:
         # both err by a few percent of the noise
         assert errors[0] < errors[1] + 0.02 * 0.3**2
 
-    def test_a_model_keeps_its_maps_and_another_fit_finds_others(self):
-        X, y = skewed(300)
-        model = RFFRidge(random_state=0, engine=None).fit(X, y)
+    def test_a_model_keeps_its_maps_adds_rows_by_them_and_another_fit_finds_others(
+        self, mapped
+    ):
+        X, y, model = mapped
         save_model(model, scratch("column-maps"))
         loaded = load_model(scratch("column-maps"))
-        np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
-        again = loaded.fit(np.log(X), y)
-        assert again.score(np.log(X), y) > 0.9
-
-    def test_rows_are_added_to_a_model_of_mapped_columns(self):
-        X, y = skewed(600)
-        model = RFFRidge(random_state=0).fit(X[:300], y[:300])
         before = model.predict(X)
-        assert model.partial_fit(X[300:], y[300:]).mapped_columns_ == (0, 1, 2)
-        assert np.mean((model.predict(X) - y) ** 2) < np.mean((before - y) ** 2)
+        np.testing.assert_array_equal(loaded.predict(X), before)
+        assert loaded.partial_fit(X[400:], y[400:]).mapped_columns_ == (0, 1, 2)
+        assert np.mean((loaded.predict(X) - y) ** 2) < np.mean((before - y) ** 2)
+        logs = np.log(X[:200])
+        assert loaded.fit(logs, y[:200]).score(logs, y[:200]) > 0.9

@@ -126,11 +126,11 @@ def test_what_stays_text(tmp_path, texts):
 def test_a_later_text_that_does_not_fit_is_refused_with_its_row(tmp_path, late, suffix):
     texts = [
         f"$ {value:,.2f}"
-        for value in np.random.default_rng(0).uniform(0, 10**5, 120_000)
+        for value in np.random.default_rng(0).uniform(0, 10**5, 70_000)
     ]
-    texts[119_990] = late
+    texts[69_990] = late
     with refuses(
-        DataError, f"t.{suffix}", "row 119991", "'price'", f"'{late}'", "number in $"
+        DataError, f"t.{suffix}", "row 69991", "'price'", f"'{late}'", "number in $"
     ):
         ingest_frame(
             pd.DataFrame({"price": texts, "x": range(len(texts))}),
