@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge
 from sklearn.preprocessing import PolynomialFeatures
 
 from rff_dist import (
@@ -13,7 +12,6 @@ from rff_dist import (
     Matern,
     Min,
     Polynomial,
-    RFFRidge,
     draw_feature_map,
 )
 from rff_dist.errors import InvalidParameterError
@@ -41,25 +39,6 @@ class TestThresholds:
         part = np.sort(((places - places[0]) % 1.0) * n_components)
         # float32 thresholds
         np.testing.assert_allclose(part, np.arange(n_components), atol=1e-3)
-
-    def test_each_is_uniform_on_the_interval(self):
-        thresholds = np.array(
-            [draw(Min(-1, 3), 4, seed=seed).thresholds for seed in range(500)]
-        )
-        np.testing.assert_allclose(
-            thresholds.mean(axis=0), 1.0, atol=4 * 4 / np.sqrt(12 * 500)
-        )
-        np.testing.assert_allclose(thresholds.var(axis=0), 16 / 12, rtol=0.2)
-
-    def test_their_error_falls_as_their_number_not_its_root(self):
-        """Strata: the number of thresholds below x is off by at most two, so the
-        estimate by 2·width/D.
-        """
-        x = np.linspace(0, 3, 50)[:, np.newaxis].astype(np.float32)
-        for n_components in (16, 128, 1024):
-            features = draw(Min(0, 3), n_components)
-            Z = features.transform(x)
-            assert abs(Z @ Z.T - Min(0, 3)(x)).max() <= 2 * 3 / n_components
 
     def test_inputs_beyond_the_interval_count_as_its_ends(self):
         features = draw(Min(0, 1), 32)
@@ -121,18 +100,4 @@ class TestMonomials:
         Z = exact[0].transform(self.X)
         np.testing.assert_allclose(
             Z @ Z.T, Polynomial(2).on([0, 3])(self.X), rtol=1e-12, atol=1e-12
-        )
-
-    def test_a_model_of_them_is_a_ridge_on_scikit_learns_columns(self):
-        y = self.X[:, 0] * self.X[:, 1] - self.X[:, 2] ** 2
-        model = RFFRidge(
-            Polynomial(2), n_components=512, alpha=1e-3, standardize=False
-        ).fit(self.X, y)
-        assert model.n_components_ == 15
-        # of the multinomial coefficients
-        roots = np.sqrt([1, 2, 2, 2, 2, 1, 2, 2, 2, 1, 2, 2, 1, 2, 1])
-        columns = PolynomialFeatures(2).fit_transform(self.X.astype(np.float64)) * roots
-        expected = Ridge(1e-3).fit(columns, y).predict(columns)
-        np.testing.assert_allclose(
-            model.predict(self.X), expected, rtol=1e-9, atol=1e-9
         )

@@ -18,12 +18,9 @@ from rff_dist.features.nystrom import (
     draw_nystrom,
     largest_value,
 )
-from rff_dist.fitting.options import Penalty
-from rff_dist.fitting.predicting import LinearModel
 from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Kernel
 from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.ridge.solve import solve as solve_ridge
 from rff_dist.statistics import passes
 from tests.refusals import refuses
 
@@ -81,31 +78,6 @@ class TestAgainstDenseFormulas:
         expected = dense_gram(feature_map, X, X)
         # rounding of about 1e-15, amplified by 1 / jitter
         assert_allclose(Z @ Z.T, expected, atol=1e-7 * np.abs(expected).max())
-
-    def test_predictions_are_those_of_dense_nystrom_regression(self, kernel):
-        feature_map = draw(kernel)
-        X = inputs(500, seed=1)
-        new = inputs(70, seed=2)
-        dataset = ArrayDataset(X, targets(X))
-        statistics = accumulate(dataset, feature_map, engine=SerialEngine(1))
-        solution = solve_ridge(
-            statistics, Penalty(alpha=0.3, fit_intercept=False)
-        ).solution
-        model = LinearModel(feature_map, solution.coefficients, solution.intercept)
-        from rff_dist.data.blocks import Block, Rows
-        from rff_dist.fitting.predicting import predict_rows
-
-        got = predict_rows(Rows(Block(0, 0, len(new)), new), model)[:, 0]
-        # minimise ‖y − K_nm β‖² + alpha·β'(K_mm + jitter·I)β
-        columns = kernel(X, feature_map.centres)
-        regular = kernel(feature_map.centres) + feature_map.jitter * np.eye(
-            feature_map.n_components
-        )
-        beta = solve(
-            columns.T @ columns + 0.3 * regular, columns.T @ targets(X), assume_a="pos"
-        )
-        expected = kernel(new, feature_map.centres) @ beta
-        assert_allclose(got, expected, atol=1e-6 * np.abs(expected).max())
 
     def test_the_bound_holds(self, kernel):
         bound = largest_value(kernel)
@@ -174,12 +146,12 @@ class TestStatistics:
         assert equations.gram_error < 1000 * difference
 
     @pytest.mark.parametrize(
-        ("length_scale", "n_components"), [(0.3, 160), (10.0, 400)]
+        ("length_scale", "n_components"), [(0.3, 160), (10.0, 300)]
     )
     def test_the_error_holds_what_whitening_in_float64_adds(
         self, length_scale, n_components
     ):
-        X = np.random.default_rng(0).standard_normal((1500, 5)).astype(np.float32)
+        X = np.random.default_rng(0).standard_normal((800, 5)).astype(np.float32)
         feature_map = draw_nystrom(
             Gaussian(length_scale),
             X,
@@ -197,7 +169,7 @@ class TestStatistics:
             fit_intercept=False
         )
         # features in long double, from kernel values that are float32 numbers
-        V = np.empty((n_components, 1500))
+        V = np.empty((n_components, 800))
         feature_map.fill(feature_map.prepare(X), V, 0, n_components)
         Z = V.astype(np.longdouble)
         whitener = feature_map.whitener.astype(np.longdouble)

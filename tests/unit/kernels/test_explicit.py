@@ -27,16 +27,6 @@ class TestMin:
         assert kernel(points).tolist() == [[0, 0, 0], [0, 2.5, 2.5], [0, 2.5, 5]]
         assert kernel.diagonal(points).tolist() == [0, 2.5, 5]
 
-    def test_one_plus_min_reproduces_in_the_first_order_sobolev_space(self):
-        """⟨f, k(x, ·)⟩ = f(0) + ∫ f'(t) 1{t ≤ x} dt = f(x), whose Gram is 1 + min(x,
-        y).
-        """
-        t = (np.arange(10_000) + 0.5) / 10_000
-        x = 0.3
-        y = 0.8
-        inner = 1 + np.mean((t <= x) & (t <= y))
-        np.testing.assert_allclose((1 + Min())([[x]], [[y]]), [[inner]], atol=1e-4)
-
     @pytest.mark.parametrize(
         ("kernel", "bound"),
         [

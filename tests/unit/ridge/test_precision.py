@@ -19,19 +19,6 @@ Y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
 NOISE = 0.1 * RNG.standard_normal(400)
 
 
-@pytest.mark.parametrize("map_name", ["pairs", "phases"])
-def test_both_precisions_are_the_same_features_but_for_rounding(map_name):
-    standard, high = (
-        draw_feature_map(
-            "gaussian", n_features=4, n_components=64, map=map_name, precision=one
-        )
-        for one in ("standard", "high")
-    )
-    assert standard.digest() != high.digest()
-    difference = abs(standard.transform(X) - high.transform(X)).max() / high.scale
-    assert 0.3 / 16_256 < difference <= 0.51 / 16_256
-
-
 @pytest.mark.parametrize("kernel", [Gaussian(1.0) + 0.1 * Linear(), Min(-4.0, 4.0)])
 def test_features_that_are_no_cosines_have_high_precision(kernel):
     feature_map = draw_feature_map(kernel, n_features=4, n_components=64)

@@ -5,7 +5,6 @@ import pytest
 
 from rff_dist import append_dataset, delete_rows, open_dataset, write_dataset
 from rff_dist.errors import InvalidParameterError
-from rff_dist.living.merge import refit_on
 from rff_dist.living.ranges import merge_ranges
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.storage.locations import parse_location
@@ -36,18 +35,6 @@ def test_needs_data_that_know_their_loads(url, begun):
 
 class TestAWindow:
     """A model of the last loads: what leaves is subtracted."""
-
-    def test_has_the_bits_of_a_fit_on_its_rows(self, url):
-        model = fit(open_dataset(url), alpha="gcv")
-        # to a whole number of blocks, so that the tiles are the same
-        append_dataset(url, *draw(96, 1))
-        append_dataset(url, *draw(3 * BLOCK, 2))
-        found = update_model(model, open_dataset(url), window="1", engine=ENGINE)
-        rows = write_dataset("window", *draw(3 * BLOCK, 2), chunk_rows=CHUNK)
-        fresh = refit_on(model, rows, engine=ENGINE)
-        assert found.statistics.digest() == fresh.statistics.digest()
-        assert found.digest() == fresh.digest()
-        assert found.card["window"] == {"of": "1", "start": 4096}
 
     def test_moves_with_each_load_and_is_left_by_all(self, url, begun):
         starts = []

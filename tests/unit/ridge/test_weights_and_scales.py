@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from rff_dist import Gaussian, RFFRidge, SerialEngine
-from rff_dist.data.blocks import Block, Rows
+from rff_dist import Gaussian
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.median_distances import MedianDistances
-from rff_dist.ridge.uncertainty import predict_rows_with_std, predictive_model
 from tests.covering import covering
-from tests.plain import fit_ridge, plain_ridge
+from tests.plain import plain_ridge
 from tests.refusals import refuses
-
-ENGINE = SerialEngine(n_threads=1)
 
 
 def median_distance(dataset):
@@ -88,36 +84,6 @@ def test_a_factor_on_all_weights_changes_nothing_but_alpha(problem, choice, fact
         assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["precision", "frequency"])
-@pytest.mark.parametrize("criterion", ["gcv", "evidence"])
-def test_rows_without_weight_are_no_observations_and_others_are_as_many_as_they_repeat(
-    problem, criterion, kind
-):
-    X, y = (part[:400] for part in problem)
-    weights = np.random.default_rng(1).integers(0, 3, len(X)).astype(float)
-    counting = np.flatnonzero(weights)
-    repeated = np.arange(400).repeat(weights.astype(int))
-    others = (counting, weights[counting]) if kind == "precision" else (repeated, None)
-    found = []
-    for rows, own in ((np.arange(400), weights), others):
-        model, _ = fit_ridge(
-            ArrayDataset(X[rows], y[rows], own), Gaussian(1.0), engine=ENGINE, length_scale=None,
-            n_components=60, alpha=criterion, sample_weight_kind=kind,
-        )  # fmt: skip
-        found.append(model)
-    assert_allclose(found[0].alpha, found[1].alpha, rtol=1e-6)
-    deviations = [
-        predict_rows_with_std(
-            Rows(Block(0, 0, 20), X[:20]),
-            predictive_model(
-                model.linear, model.statistics, alpha=model.alpha, fit_intercept=True
-            ),
-        )
-        for model in found
-    ]
-    assert_allclose(deviations[0], deviations[1], rtol=1e-7)
-
-
 def test_weights_beyond_the_sums_digits_are_warned_of(problem):
     X, y = problem
     weights = np.full(len(X), 1e-12)
@@ -126,7 +92,7 @@ def test_weights_beyond_the_sums_digits_are_warned_of(problem):
         UserWarning,
         match=r"sample weights go from 1e-12 to 1: .* fewer than three digits",
     ):
-        RFFRidge(n_components=16, alpha=1e-9).fit(X, y, weights)
+        plain_ridge(n_components=16, alpha=1e-9).fit(X, y, weights)
 
 
 @pytest.mark.parametrize("smallest", [0.0, 1e-9])

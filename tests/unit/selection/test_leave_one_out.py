@@ -32,14 +32,6 @@ def problem(n_samples=60, *, n_targets=3, weights=None, seed=0):
     return ArrayDataset(X, Y, given)
 
 
-def refits(Z, Y, weights, *, fit_intercept, alphas=ALPHAS):
-    """Return the weighted mean of squared errors of each row, predicted by a fit of the
-    others.
-    """
-    squared = refits_of_rows(Z, Y, weights, fit_intercept=fit_intercept, alphas=alphas)
-    return np.stack([np.average(values, axis=0, weights=weights) for values in squared])
-
-
 def refits_of_rows(Z, Y, weights, *, fit_intercept, alphas=ALPHAS):
     """Return the squared error of each row by a fit of the others, shape (n_alphas,
     n_rows, n_targets).
@@ -89,7 +81,7 @@ def test_of_repeated_rows_one_copy_is_left_out():
     times = dataset.sample_weight.astype(int)
     Z = feature_map.transform(dataset.X).repeat(times, axis=0)
     Y = dataset.y.repeat(times, axis=0)
-    expected = refits(Z, Y, None, fit_intercept=True)
+    expected = refits_of_rows(Z, Y, None, fit_intercept=True).mean(axis=1)
     Z = feature_map.transform(dataset.X)
     by_rows = leave_out_each(
         Z, dataset.y, dataset.sample_weight, np.array(ALPHAS), frequency_weights=True
