@@ -59,22 +59,22 @@ def export(
     With `overwrite`, the folder of an earlier export may be replaced. `encoded` is
     explained at `describe`.
     """
-    place = locations.local_path(folder)
+    path = locations.local_path(folder)
     location = locations.parse_location(folder)
     output_places.refuse_inside(location)
     # a folder with other things in it is never replaced
-    is_export = place.is_dir() and _FILES.issuperset(os.listdir(place))
-    if place.exists() and not (overwrite and is_export):
+    is_export = path.is_dir() and _FILES.issuperset(os.listdir(path))
+    if path.exists() and not (overwrite and is_export):
         raise OutputExistsError(
-            f"{place} exists already; export to another folder, or replace an older"
+            f"{path} exists already; export to another folder, or replace an older"
             " export with `overwrite`"
         )
     exported = describe(model, encoded=encoded, reads_names=True)
-    output = commit.Place.choose(location, overwrite=True)
-    staged = Path(output.staged.path)
+    publication = commit.Publication.plan(location, overwrite=True)
+    staged = Path(publication.staged.path)
     with (
-        locations.store_errors(f"the folder {place} cannot be written", ""),
-        output.publishing(),
+        locations.store_errors(f"the folder {path} cannot be written", ""),
+        publication.publishing(),
     ):
         staged.mkdir(parents=True)
         np.save(staged / "inner.npy", exported.inner)
@@ -128,9 +128,9 @@ def describe(
         )
     fills = []
     if recipe is not None and not encoded:
-        for place, column in enumerate(recipe.columns):
+        for position, column in enumerate(recipe.columns):
             if isinstance(column, encoders.Number) and column.fill is not None:
-                fills.append([place, column.fill])
+                fills.append([position, column.fill])
 
     feature_map = model.feature_map
     levels = recipes.levels_of(model.card)

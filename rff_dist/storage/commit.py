@@ -6,7 +6,7 @@ readers find it by its entry file, `zarr.json` of its group, which they read fir
 file is replaced last, on condition that no one else replaced it since the writing
 began.
 
-The first group of a place in an object store is written in that place: its `zarr.json`
+The first group at a place in an object store is written at that place: its `zarr.json`
 is created on condition that no one else did, and says that the group is unfinished. A
 later group must not touch the files that readers of the first one read. So it gets its
 own folder, a generation, which the entry file then names::
@@ -75,18 +75,21 @@ _AT_ONCE = 64  # requests
 
 
 @frozen
-class Place:
-    """Where an output is written until `publish`, made by `choose`."""
+class Publication:
+    """An output on its way: written at `staged`, and moved to `location` by `publish`.
 
-    location: Location  # where it is to appear
-    staged: Location  # where it is written
+    It is made by `plan`.
+    """
+
+    location: Location  # where it will appear
+    staged: Location  # where it is written until then
     overwrite: bool = False  # whether to replace an output at `location`
     record: str | None = None  # the kind of a model
     #: In an object store the entry file when the writing began.
     entry_before: TaggedBytes | None = None
 
     @classmethod
-    def choose(
+    def plan(
         cls,
         location: Location,
         *,
@@ -96,8 +99,8 @@ class Place:
     ) -> Self:
         """Choose where to write, after `check_output` allowed it; nothing is created.
 
-        In a folder, `staged` is an old place to go on in. Raises ConflictError if
-        another run has published in an object store since that check.
+        In a folder, `staged` may be the place of a stopped job, to go on there. Raises
+        ConflictError if another run has published in an object store since that check.
         """
         if not location.is_remote:
             # Next to its place, because a folder is renamed within one file system
@@ -119,7 +122,9 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is a place's first group in an object store, written there."""
+        """Whether it is the first group at a place in an object store, and so written
+        there.
+        """
         return self.location.is_remote and self.staged == self.location
 
     @contextmanager

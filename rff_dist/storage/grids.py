@@ -342,7 +342,7 @@ class GridOutput(StagedOutput):
         with locations.store_errors(
             f"piece {number} of {self.location} cannot be written"
         ):
-            store = open_store(self.place.staged, read_only=False)
+            store = open_store(self.publication.staged, read_only=False)
             for field, names in variable_names(self.layout).items():
                 results = values[field].reshape(len(values), len(names))
                 for j, name in enumerate(names):
@@ -352,7 +352,7 @@ class GridOutput(StagedOutput):
                     array[region] = piece
 
     def _open(self) -> list[ZarrArray]:
-        store = open_store(self.place.staged)
+        store = open_store(self.publication.staged)
         return [
             zarr.open_array(store, path=name, mode="r")
             for names in variable_names(self.layout).values()

@@ -378,27 +378,26 @@ def require_versions(location: Location) -> None:
         )
 
 
-def _read_attributes(store: Store, place: str) -> Summary:
+def _read_attributes(store: Store, url: str) -> Summary:
     """Read and check a group's attributes; if there is none, say what is there."""
     # Each name is a request to an object store, so the search ends with the first one
     # that is there.
     for name in locations.NODE_FILES:
-        content = locations.read_bytes(store, name, where=place)
+        content = locations.read_bytes(store, name, where=url)
         if content is not None:
             break
     else:
         raise StorageError(
-            f"{place} has no Zarr metadata (zarr.json or .zgroup) at its top;"
+            f"{url} has no Zarr metadata (zarr.json or .zgroup) at its top;"
             " expected a Zarr group with an array X"
         )
     others = None
     if name == ".zgroup":  # format 2
-        others = locations.read_bytes(store, ".zattrs", where=place) or b"{}"
-    document = manifests.parse_group(content, place, others)
+        others = locations.read_bytes(store, ".zattrs", where=url) or b"{}"
+    document = manifests.parse_group(content, url, others)
     if name == ".zarray" or document.get("node_type") == "array":
-        parent, _, name = place.rstrip("/").rpartition("/")
+        parent, _, name = url.rstrip("/").rpartition("/")
         raise StorageError(
-            f"{place} is a Zarr array; expected its group. Open {parent} with"
-            f" x={name!r}"
+            f"{url} is a Zarr array; expected its group. Open {parent} with x={name!r}"
         )
     return dict(document["attributes"])

@@ -85,14 +85,14 @@ def name_of(attributes: Facts) -> str | None:
 # -- the metadata of a group
 
 
-def parse_group(content: bytes, place: str, attributes: bytes | None = None) -> Summary:
+def parse_group(content: bytes, where: str, attributes: bytes | None = None) -> Summary:
     """Parse and check a group's metadata; format 2 has its attributes in a file."""
     try:
-        document = load_json(content, place)
+        document = load_json(content, where)
         if attributes is not None:
-            document["attributes"] = load_json(attributes, place)
+            document["attributes"] = load_json(attributes, where)
         document.setdefault("attributes", {})
-        _check_digest(document, place)
+        _check_digest(document, where)
         if document["zarr_format"] not in (2, 3):
             raise StorageError(
                 f"Zarr format {str(document['zarr_format'])[:20]}; expected 2 or 3"
@@ -102,11 +102,11 @@ def parse_group(content: bytes, place: str, attributes: bytes | None = None) -> 
         raise
     except Exception as error:
         raise StorageError(
-            f"{place} cannot be opened as a Zarr group: {locations.explain(error)}"
+            f"{where} cannot be opened as a Zarr group: {locations.explain(error)}"
         ) from error
 
 
-def _check_digest(document: Facts, place: str) -> None:
+def _check_digest(document: Facts, where: str) -> None:
     """Check a group's metadata against the digest in its manifest, if this package
     completed the group.
     """
@@ -114,7 +114,7 @@ def _check_digest(document: Facts, place: str) -> None:
     version = manifest.get("format_version")
     if type(version) is int and version > FORMAT_VERSION:
         raise VersionError(
-            f"{place} is of format {version}; this release knows format"
+            f"{where} is of format {version}; this release knows format"
             f" {FORMAT_VERSION}. Use a newer one of rff_dist"
         )
     # Metadata that only name a generation are not signed, unless a lineage was added.
@@ -123,7 +123,7 @@ def _check_digest(document: Facts, place: str) -> None:
         return
     if _group_digest(document) != manifest.get(DIGEST):
         raise IntegrityError(
-            f"the metadata of {place} ({FILE}) are not as they were written; restore"
+            f"the metadata of {where} ({FILE}) are not as they were written; restore"
             " them from a copy, or write the dataset again"
         )
 

@@ -21,7 +21,7 @@ from rff_dist.data.columns import TEXT, Column
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import commit, locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, ZarrArray, create_array, read_rows
-from rff_dist.storage.commit import Place
+from rff_dist.storage.commit import Publication
 from rff_dist.storage.documents import drain
 from rff_dist.storage.locations import Location, open_store
 from rff_dist.storage.manifests import MANIFEST
@@ -99,14 +99,14 @@ class StagedOutput(ABC):
     retried task does no harm.
     """
 
-    place: Place  # where the output will appear, and where it is written until then
+    publication: Publication
     layout: Layout
     #: Whether a stopped job may have written some of the rows.
     is_begun: bool = field(default=False, kw_only=True)
 
     @property
     def location(self) -> Location:
-        return self.place.location
+        return self.publication.location
 
     @property
     def url(self) -> str:
@@ -128,14 +128,14 @@ class StagedOutput(ABC):
         self, names: Iterable[str], attributes: Facts | None, manifest: Facts
     ) -> None:
         """Write the attributes and a manifest that binds arrays, and publish them."""
-        store = open_store(self.place.staged, read_only=False)
+        store = open_store(self.publication.staged, read_only=False)
         facts = {**(attributes or {}), MANIFEST: manifest}
         commit.complete(store, names, facts, location=self.location)
-        self.place.publish()
+        self.publication.publish()
 
     def discard(self) -> None:
         """Remove the unfinished output; an older one at `url` stays."""
-        self.place.discard()
+        self.publication.discard()
 
     def has_arrays(self) -> bool:
         """Return whether all arrays exist, in the layout's shapes."""
@@ -145,7 +145,7 @@ class StagedOutput(ABC):
             return self._has_shapes()
         except Exception as error:
             why = locations.explain(error)
-            logger.debug("%s is started again: %s", self.place.staged, why)
+            logger.debug("%s is started again: %s", self.publication.staged, why)
             return False
 
     def has_block(self, block: Block) -> bool:
@@ -199,7 +199,7 @@ class Output(StagedOutput):
                 with suppress(StorageError):
                     # Another process discarded the output meanwhile, and this write put
                     # a part of it back.
-                    if not locations.has_file(self.place.staged, "zarr.json"):
+                    if not locations.has_file(self.publication.staged, "zarr.json"):
                         self.discard()
                 raise
 
@@ -240,7 +240,7 @@ class Output(StagedOutput):
         with locations.store_errors(
             f"array {name!r} of {self.location} cannot be written"
         ):
-            store = open_store(self.place.staged, read_only=False)
+            store = open_store(self.publication.staged, read_only=False)
             group = zarr.open_group(store, mode="r+")
             if name in group:  # a stopped job has written it
                 del group[name]
@@ -275,12 +275,12 @@ class Output(StagedOutput):
                     f" of {chunk_rows} rows were written. Write the missing blocks, or"
                     " discard the output"
                 )
-            group = zarr.open_group(open_store(self.place.staged), mode="r")
+            group = zarr.open_group(open_store(self.publication.staged), mode="r")
             manifest = {"n_samples": self.n_samples, "chunk_rows": chunk_rows}
             self._complete(sorted(group.array_keys()), attributes, manifest)
 
     def _open(self, name: str) -> ZarrArray:
-        staged = self.place.staged
+        staged = self.publication.staged
         try:
             store = open_store(staged, read_only=False)
             return zarr.open_array(store, path=name, mode="r+", config=EVERY_CHUNK)
@@ -346,24 +346,24 @@ def begin[O: StagedOutput](
 ) -> O:
     """Begin an output, or go on with a stopped job's; see `create_output`.
 
-    `make` returns the output for a place and `is_begun`; `fill` makes the arrays in its
-    group.
+    `make` returns the output for a publication and `is_begun`; `fill` makes the arrays
+    in its group.
     """
     location = locations.parse_location(url)
     output_places.check_output(location, overwrite=overwrite, inputs=inputs)
     if not location.is_local:
         staged = None
-    place = Place.choose(location, overwrite=overwrite, staged=staged)
+    publication = Publication.plan(location, overwrite=overwrite, staged=staged)
     if staged is not None:
-        begun = make(place, is_begun=True)
+        begun = make(publication, is_begun=True)
         if begun.has_arrays():
             return begun
         output_places.discard(staged)
-    group = place.create_group(attributes)
+    group = publication.create_group(attributes)
     try:
         with locations.store_errors(f"{location} cannot be written"):
             fill(group)
     except Exception:
-        place.discard()
+        publication.discard()
         raise
-    return make(place)
+    return make(publication)

@@ -34,7 +34,7 @@ from rff_dist.storage import (
     manifests,
     output_places,
 )
-from rff_dist.storage.commit import Place
+from rff_dist.storage.commit import Publication
 from rff_dist.storage.documents import TaggedBytes
 from rff_dist.storage.groups import StoredGroup
 from rff_dist.storage.locations import POINTER_FILE, Location, open_store
@@ -97,9 +97,9 @@ def write_record(
         output_places.hold(location, holder="a writer"),
     ):
         # within `hold`, which notices from now on if another run publishes
-        place = Place.choose(location, overwrite=overwrite, record=kind)
-        group = place.create_group({})
-        with place.publishing():
+        publication = Publication.plan(location, overwrite=overwrite, record=kind)
+        group = publication.create_group({})
+        with publication.publishing():
             for name, value in values.items():
                 _write_array(group, name, value)
             attributes = {"metadata": metadata, MANIFEST: manifest}

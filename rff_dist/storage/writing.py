@@ -33,7 +33,7 @@ from rff_dist.storage.arrays import (
     read_rows,
 )
 from rff_dist.storage.columns import as_column
-from rff_dist.storage.commit import Place, complete
+from rff_dist.storage.commit import Publication, complete
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import MANIFEST, NAME, PREFIXES
@@ -265,13 +265,13 @@ def _new_group(
         _refuse_commits(location)
         yield _group_in(change), change
         return
-    place = Place.choose(location, overwrite=write_options.overwrite)
-    plain = None if write_options.versioned else place.create_group({})
-    with place.publishing():
+    publication = Publication.plan(location, overwrite=write_options.overwrite)
+    plain = None if write_options.versioned else publication.create_group({})
+    with publication.publishing():
         if plain is not None:
             yield plain, None
         else:
-            change = repositories.create_repository(place.staged)
+            change = repositories.create_repository(publication.staged)
             yield _group_in(change), change
 
 

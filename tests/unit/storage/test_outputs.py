@@ -92,7 +92,7 @@ def test_an_unfinished_output_is_not_published_and_says_so():
     with pytest.raises(StorageError, match="unfinished output of it"):
         open_dataset(url, x="predictions")
     with pytest.raises(StorageError, match="is unfinished"):
-        open_dataset(output.place.staged.url, x="predictions")
+        open_dataset(output.publication.staged.url, x="predictions")
     write_blocks(output, BLOCKS[1:], 0 * VALUES)
     output.finish()
     assert open_dataset(url, x="predictions").n_samples == 50
