@@ -51,7 +51,7 @@ def can_hold(stored: AnyDType, values: AnyDType) -> bool:
     return np.can_cast(values, stored, "safe")
 
 
-def fit(
+def cast_exactly(
     values: np.ndarray, shape: tuple[int, ...], dtype: AnyDType, name: str, label: str
 ) -> np.ndarray:
     """Return values in the dtype of a stored array.
@@ -75,26 +75,28 @@ def fit(
     return values.astype(dtype, copy=False)
 
 
-def fit_parts(
+def cast_parts(
     parts: Mapping[str, np.ndarray], stored: Mapping[str, Any], label: str, where: str
 ) -> dict[str, np.ndarray]:
     """Return a batch's arrays in the dtypes of `stored` arrays or headers by name.
 
     Errors call the place of the stored arrays `label`, and begin with `where`. Raises
-    DataError if names, shapes or dtypes do not fit, see `fit`.
+    DataError if names, shapes or dtypes do not fit, see `cast_exactly`.
     """
     if parts.keys() != stored.keys():
         raise DataError(
             f"{where}the new rows have the arrays {', '.join(parts)}, and {label} has"
             f" {', '.join(stored)}; expected the same arrays"
         )
-    fitted = {}
+    cast_values = {}
     for name, values in parts.items():
         array = stored[name]
         shape = (len(parts["X"]), *array.shape[1:])
         array_label = f"array {name!r} of {label}"
-        fitted[name] = fit(values, shape, array.dtype, f"{where}{name}", array_label)
-    return fitted
+        cast_values[name] = cast_exactly(
+            values, shape, array.dtype, f"{where}{name}", array_label
+        )
+    return cast_values
 
 
 def name_parts(batch: RowBatch, first_row: int) -> dict[str, np.ndarray]:

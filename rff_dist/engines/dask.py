@@ -269,9 +269,9 @@ class DaskEngine(Engine):
         pass_ledger = resuming.ledger_of_pass(
             self.ledger, function, blocks, shared, combine
         )
-        number = uuid.uuid4().hex
+        token = uuid.uuid4().hex
         definition = worker.PassDefinition(
-            compute, combine, self._topic, number, label, pass_ledger
+            compute, combine, self._topic, token, label, pass_ledger
         )
         # Pickled here, so that a function that cannot travel is refused before the pass
         # is announced.
@@ -302,12 +302,12 @@ class DaskEngine(Engine):
                 placed_state=placed_state.future,
                 partitions=partitions,
             )
-            self._passes[number] = running
+            self._passes[token] = running
             serial.announce_resumed(announce, label, blocks, running.first_runs)
             try:
                 return self._finish(running, announce, len(blocks), pass_ledger)
             finally:
-                del self._passes[number]
+                del self._passes[token]
                 # Release futures by hand: the frames of an exception in flight would
                 # keep them alive.
                 running.release()
@@ -410,8 +410,8 @@ class DaskEngine(Engine):
 
     def _note(self, event: tuple[float, tuple[Any, ...]]) -> None:
         """Hand a worker's report to its pass."""
-        number, address, timings = event[1]
-        running = self._passes.get(number)
+        token, address, timings = event[1]
+        running = self._passes.get(token)
         if running is not None:
             running.note(address, timings)
 

@@ -344,7 +344,7 @@ class Pass:
             self._submit(submissions)
 
     def _submit(self, submissions: Sequence[_Submission]) -> None:
-        name = f"{self._definition.label}-{self._definition.number}"
+        name = f"{self._definition.label}-{self._definition.token}"
         worker_of = {}
         rows = []
         for chain, _, arguments in submissions:

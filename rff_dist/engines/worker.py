@@ -152,7 +152,7 @@ class PassDefinition:
     #: Dask's topic, on which workers report to this engine.
     topic: str
     #: A unique text that names the pass in reports.
-    number: str
+    token: str
     label: str
     #: Where the sums of runs are kept.
     pass_ledger: resuming.PassLedger | None = None
@@ -305,7 +305,7 @@ class _Report:
         # the client has it when the task is done.
         self._worker.log_event(
             self._definition.topic,
-            (self._definition.number, self._worker.address, timings),
+            (self._definition.token, self._worker.address, timings),
         )
         self._sent_at = time.monotonic()
 

@@ -133,7 +133,7 @@ def append_batches(
     ):
         buffer = dataset.row_buffer()
         for batch in batches:
-            parts = dataset.fit_batch(batch, buffer.n_samples)
+            parts = dataset.cast_batch(batch, buffer.n_samples)
             buffer.add(parts if known is None else known.take_new(parts, buffer))
             if observer is not None:
                 observer(buffer.n_samples - n_before, None)
@@ -198,7 +198,7 @@ class KnownRows:
     ) -> Self:
         """Look for new ids among all ids of the dataset."""
         header = dataset.headers[ID]
-        # Ids of another type are refused later, by `fit_batch`.
+        # Ids of another type are refused later, by `cast_batch`.
         if not row_batches.can_hold(header.dtype, ids.dtype):
             return cls(dataset, {}, (), replaces)
         unique_ids, counts = np.unique(ids.astype(header.dtype), return_counts=True)

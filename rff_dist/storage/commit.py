@@ -1,5 +1,8 @@
 """Write an output where no one sees it, and let it appear in one step.
 
+A location goes in; a `Publication` comes out, to which a group is written, and which
+then appears at the location, or is discarded.
+
 In a folder an output is written next to its place, synced to the disk, and swapped in
 by one rename. An object store cannot rename. There an output is written once, and
 readers find it by its entry file, `zarr.json` of its group, which they read first. That

@@ -99,8 +99,8 @@ def replace_batches(
             f"row {unique_numbers[counts > 1][0]:_} is named {counts.max()} times;"
             " expected each row once"
         )
-    fitted = [dataset.fit_batch(batch, 0) for batch in batches]
-    n_rows = sum(len(parts["X"]) for parts in fitted)
+    cast_batches = [dataset.cast_batch(batch, 0) for batch in batches]
+    n_rows = sum(len(parts["X"]) for parts in cast_batches)
     n_before = dataset.n_before
     if n_rows != len(numbers):
         raise DataError(
@@ -109,7 +109,7 @@ def replace_batches(
     if not n_rows:
         return ChangeResult(0, n_before, n_before)
     parts = {
-        name: np.concatenate([parts[name] for parts in fitted])
+        name: np.concatenate([parts[name] for parts in cast_batches])
         for name in dataset.headers
     }
     version = _commit(
@@ -223,7 +223,7 @@ def merge_rows(
     """Replace, append and delete rows of a dataset that is open for changes, in one
     commit.
 
-    `parts` are new rows from `DatasetEditor.fit_batch`, and `rows` the stored row that
+    `parts` are new rows from `DatasetEditor.cast_batch`, and `rows` the stored row that
     each of them replaces, -1 to append it. A new row with the values that are stored
     already changes nothing. `deleted` are ascending row numbers, whose places the last
     rows take. `message` gets the numbers of added, replaced and deleted rows.

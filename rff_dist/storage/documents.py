@@ -343,7 +343,7 @@ def write_file(path: Path, content: bytes, *, what: str) -> Path:
     return path
 
 
-def find_object(location: Location) -> TaggedBytes | None:
+def find_tag(location: Location) -> TaggedBytes | None:
     """Return the tag of the object at a location in an object store, if any."""
     store = locations.open_store(location.parent, read_only=False)
     return read_tagged(store, location.name, where=location, has_content=False)
@@ -353,7 +353,7 @@ def upload(path: Path, location: Location, *, expected: TaggedBytes | None) -> N
     """Store a file as the object at `location`; readers see it only when it is
     complete.
 
-    Raises ConflictError if the object is no longer `expected`, which `find_object` has
+    Raises ConflictError if the object is no longer `expected`, which `find_tag` has
     returned.
     """
     import obstore
@@ -363,7 +363,7 @@ def upload(path: Path, location: Location, *, expected: TaggedBytes | None) -> N
     # noticed. A request with a condition cannot be sent in parts, and would need all of
     # the file in memory.
     if path.stat().st_size > _IN_ONE_REQUEST:
-        is_overtaken = find_object(location) != expected
+        is_overtaken = find_tag(location) != expected
         if not is_overtaken:
             obstore.put(store.store, location.name, path)
     else:

@@ -108,13 +108,13 @@ class DatasetEditor:
         for name in self.headers if len(rows) else ():
             self.array(name).oindex[rows] = parts[name]
 
-    def fit_batch(self, batch: RowBatch, first_row: int) -> dict[str, AnyArray]:
+    def cast_batch(self, batch: RowBatch, first_row: int) -> dict[str, AnyArray]:
         """Return a batch's arrays by name, in the dtypes of the dataset's arrays.
 
         Raises DataError if the dataset has other arrays, or would round the values.
         """
         parts = row_batches.name_parts(batch, first_row)
-        return row_batches.fit_parts(parts, self.headers, str(self.location), "")
+        return row_batches.cast_parts(parts, self.headers, str(self.location), "")
 
     def commit(
         self,

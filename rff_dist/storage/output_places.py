@@ -159,7 +159,7 @@ def check_file(
     if location.is_local:
         is_there = locations.exists(location)
     else:
-        is_there = documents.find_object(location) is not None
+        is_there = documents.find_tag(location) is not None
     if is_there and not overwrite:
         raise _exists_already(location)
     if is_there and not is_ours(location):
@@ -184,7 +184,7 @@ def writing_file(location: Location) -> Iterator[Path]:
             path = path.resolve()
             folder = path.parent
         else:
-            before = documents.find_object(location)
+            before = documents.find_tag(location)
             folder = Path(stack.enter_context(TemporaryDirectory()))
         unfinished = folder / f".{path.name}.partial-{uuid.uuid4().hex[:12]}"
         stack.callback(unfinished.unlink, missing_ok=True)
@@ -378,7 +378,7 @@ class _Hold:
     def _tag(self, file: str) -> TaggedBytes | None:
         place = self._location
         if not file:  # the output itself
-            return documents.find_object(place)
+            return documents.find_tag(place)
         return read_tagged(open_store(place), file, where=place, has_content=False)
 
 

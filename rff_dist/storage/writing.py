@@ -340,8 +340,10 @@ class RowBuffer:
     def add(self, parts: Arrays) -> None:
         """Add rows to all arrays, and write the chunks that are whole."""
         where = f"batch at row {self.n_samples}: "
-        fitted = row_batches.fit_parts(parts, self.arrays, "the first batch", where)
-        for name, values in fitted.items():
+        cast_values = row_batches.cast_parts(
+            parts, self.arrays, "the first batch", where
+        )
+        for name, values in cast_values.items():
             # hashed in the stored dtype, before chunks are cut: the digest depends on
             # neither batches nor chunks
             self.hashes[name].update(digests.canonical_bytes(values))

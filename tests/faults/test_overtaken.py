@@ -18,7 +18,7 @@ from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import write_model
 from rff_dist.storage import documents
-from rff_dist.storage.documents import find_object
+from rff_dist.storage.documents import find_tag
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hold
 from rff_dist.storage.records import peek_record, read_record
@@ -108,7 +108,7 @@ def predicted_before(place):
 
 
 def read_table(place):
-    return find_object(parse_location(f"{place}/predictions.csv"))
+    return find_tag(parse_location(f"{place}/predictions.csv"))
 
 
 def cluster_rows(place, who):

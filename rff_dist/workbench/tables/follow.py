@@ -56,7 +56,7 @@ def follow(
     if attributes.DROPPED in remembered:
         roles = replace(roles, on_nan="drop")
     batches = [
-        dataset.fit_batch(batch, 0)
+        dataset.cast_batch(batch, 0)
         for batch in existing.read_onto(dataset, opened, roles, journal, monitor)
     ]
     after = attributes.attributes_after(roles, journal, remembered)
