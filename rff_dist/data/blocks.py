@@ -324,7 +324,7 @@ MIN_BLOCK_ROWS = 16_384
 MAX_BLOCK_ROWS = 262_144
 # Bytes of inputs: a block that is read ahead stays small compared with the statistics.
 MAX_BLOCK_BYTES = 2**27
-# Folds enlarge blocks, but so many blocks remain, for a few workers to share.
+# The fewest blocks that remain when folds enlarge them, for a few workers to share.
 FEW_BLOCKS = 16
 
 

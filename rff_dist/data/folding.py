@@ -26,8 +26,8 @@ from rff_dist.typing import (
 )
 
 MAX_FOLDS = 1000
-# In data with more rows than this, random rows may all lie in different chunks. There
-# samples are taken from so many stretches of consecutive rows.
+# In data with more than `MANY_ROWS`, random rows may all lie in different chunks. There
+# a sample is `STRETCHES` stretches of consecutive rows.
 MANY_ROWS = 2**18
 STRETCHES = 256
 # SplitMix64's increment: 2**64 over the golden ratio, and odd

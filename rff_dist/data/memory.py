@@ -167,7 +167,7 @@ class ArrayDataset(RowsInMemory):
     y: np.ndarray | None = None
     #: Weights, real numbers of shape (n_samples,).
     sample_weight: np.ndarray | None = None
-    #: Blocks have a multiple of so many rows.
+    #: A block has a multiple of this number of rows.
     chunk_rows: int = 8192
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None

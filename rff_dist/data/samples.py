@@ -17,9 +17,9 @@ from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
 # Rows of a random sample whose median distance is a length scale (median heuristic).
 HEURISTIC_ROWS = 1000
-# Rows with weight are looked for among at least so many rows.
+# The fewest rows among which rows with weight are looked for.
 LEAST_SEARCHED = 2**16
-# A larger sample is read from so many chunks, if its rows would lie in more.
+# Chunks from which a larger sample is read, if its rows would lie in more.
 SAMPLED_CHUNKS = 256
 
 

@@ -67,7 +67,7 @@ class _Task:
 class _Chain:
     """A worker's tasks, each of which continues the total of the one before."""
 
-    #: None if the total is on another worker by now, or on none.
+    #: None if the total is now on another worker, or on none.
     worker: str | None
     #: The last finished total; None before the first.
     total: Future | None = None

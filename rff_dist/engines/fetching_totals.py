@@ -24,7 +24,7 @@ from rff_dist.errors import ClusterLostError
 
 #: Seconds within which a worker must answer.
 REACH_S = 3.0
-#: Through the scheduler a total comes in pieces of so many bytes.
+#: Bytes of a piece of a total that comes through the scheduler.
 PIECE_BYTES = 2**25
 
 #: A task: the name of its pass, and its number in the pass.

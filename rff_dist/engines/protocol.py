@@ -1,6 +1,6 @@
 """The protocol of engines: a function and blocks go in, the combined results come out.
 
-Every engine gives the same bits, whatever it runs on. So algorithms call `map_reduce`,
+Every engine gives the same bits, on any machines. So algorithms call `map_reduce`,
 `map_write` and `broadcast`, and need not know of threads and Dask.
 """
 

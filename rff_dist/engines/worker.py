@@ -32,7 +32,7 @@ from rff_dist.engines.partitions import Partitions
 from rff_dist.numerics import machine
 from rff_dist.typing import frozen
 
-#: A worker waits so many seconds between two reports on finished blocks.
+#: Seconds between two reports of a worker on finished blocks.
 REPORT_S = 0.5
 
 #: A block's position, and the seconds that it took and that it waited for its rows.

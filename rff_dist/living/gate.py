@@ -36,7 +36,7 @@ from rff_dist.text import number, score_words
 from rff_dist.typing import FloatArray, frozen
 
 TOLERANCE = 0.05
-HELD_OUT_SHARE = 5  # one row in so many
+HELD_OUT_SHARE = 5  # one in five shared rows is held out
 HELD_OUT_ROWS = 10_000
 # Probability that the gate refuses a good challenger by chance. At this level paired
 # differences refused none of 80 good batches; the plain ratio of errors up to 1 in 4.

@@ -23,7 +23,7 @@ from rff_dist.statistics import accumulate, passes
 
 logger = logging.getLogger(__name__)
 
-#: One row in so many is scored, but at most `MOST_ROWS`, and at least `FEWEST_ROWS` if
+#: One in `SHARE` rows is scored, but at most `MOST_ROWS`, and at least `FEWEST_ROWS` if
 #: the model has them.
 SHARE = 5
 MOST_ROWS = 10_000

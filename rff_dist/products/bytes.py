@@ -124,7 +124,7 @@ def transpose(matrix: protocol.Bytes) -> protocol.Bytes:
 @lru_cache
 def _session(operator: str) -> Any:
     """Return the session of an operator's model, which each thread may run."""
-    import onnxruntime  # 0.05 s and 30 MiB, which small jobs do without
+    import onnxruntime  # takes 0.05 s and 30 MiB, too much for small jobs
 
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()

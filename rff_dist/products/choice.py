@@ -33,7 +33,7 @@ WAYS: Mapping[str, Callable[[], protocol.Products]] = {
 }
 # Operations worth a measurement: half a second of float64; a measurement takes 0.2 s.
 WORTH_MEASURING = 2e10
-# Below so many components float64 is as fast: little is computed with each feature.
+# Below this number of components float64 is as fast: a feature enters few products.
 NARROW = 128
 _REGION = 512
 _ROWS = 1024

@@ -71,7 +71,7 @@ class Products:
 
     #: The value of the environment variable `RFF_DIST_PRODUCTS` that chooses it.
     name: ClassVar[str]
-    #: Products of so many components with as many others are fastest.
+    #: The number of components on each side of the fastest products.
     region: int = 512
     #: Called with the number of components and of rows, at most `MOST_ROWS`.
     make_tile: Callable[[int, int], Tile]

@@ -34,8 +34,7 @@ TILE_BYTES_OF_MANY = 2**26
 # tiles of 256 rows take a sixth more CPU time at D = 32,768
 MIN_TILE_ROWS = 512
 MAX_TILE_ROWS = 2048
-# Making a feature takes as long as so many operations of a product: 1.9 ns at 50
-# GFLOP/s.
+# Operations of a product that take as long as making one feature: 1.9 ns at 50 GFLOP/s.
 FEATURE_OPERATIONS = 100
 # Two operations of U·V and two of U'·(UV), for each feature and column.
 COLUMN_OPERATIONS = 4

@@ -37,7 +37,7 @@ type Sums = ridge_statistics.RidgeStatistics | fold_statistics.FoldStatistics
 
 MAX_WEIGHT_EXPONENT = 400
 MOST_REPETITIONS = 2**53  # float64 holds all whole numbers up to this
-# The sums' grid should keep at least so many bits of the smallest weight, three digits.
+# Bits of the smallest weight that the sums' grid should keep at least: three digits.
 WEIGHT_BITS = 10
 # Users choose the kind by name, since whole numbers may also be precisions. With
 # precisions a factor on all weights changes nothing.
@@ -239,10 +239,10 @@ def accumulate_folds(
 ) -> tuple[fold_statistics.FoldStatistics, ...]:
     """Accumulate each fold's exact statistics for several feature maps in one pass.
 
-    Takes O(n_samples · n_components²) for each map, whatever the number of folds, and
-    memory for the statistics of every fold and map. With `n_parts` as many passes each
-    sum a part of Z'Z, see `accumulate`. Raises DataError if values are not finite, or
-    targets or groups are missing.
+    Takes O(n_samples · n_components²) for each map, for any number of folds, and memory
+    for the statistics of every fold and map. With `n_parts` as many passes each sum a
+    part of Z'Z, see `accumulate`. Raises DataError if values are not finite, or targets
+    or groups are missing.
     """
     state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples).of_part(
         0, n_parts

@@ -1,6 +1,7 @@
 """A sample of rows that passes can draw block by block, for the quantiles of columns.
 
-Blocks go in; some thousand rows come out, the same whatever the blocks and their order.
+Blocks go in; some thousand rows come out, which depend neither on the blocks' edges nor
+on their order.
 Each row has a key, a random number that depends on the row's number only, and the
 sample consists of the rows with the smallest keys. So the samples of two sets of rows
 can be merged into the sample of both, which a generator's choices could not.

@@ -21,8 +21,8 @@ FRACTION_BITS = 39
 FINE_FRACTION_BITS = 49  # for few rows, whose products are smaller and have finer bits
 # products of fixed-point features are exact on this grid
 FIXED_FRACTION_BITS = 2 * protocol.FIXED_POINT_BITS
-# Sums are stored in int64 numbers, the limbs, with so many bits: one more is for the
-# sign, and one to spare.
+# Bits of a limb, an int64 number in which sums are stored. Of the other two bits, one
+# is for the sign and one to spare.
 LIMB_BITS = 62
 
 

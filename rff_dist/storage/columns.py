@@ -32,7 +32,7 @@ ID = "id"  # the array of the rows' ids, which are written next to their predict
 # the attribute of a dataset whose later rows were held out: the name of its column of
 # times
 TIME_COLUMN = "time_column"
-# Folds are cut by at most so many times, of evenly spread rows.
+# The most times by which folds are cut, those of evenly spread rows.
 _MOST_TIMES = 2**22
 _log = logging.getLogger(__name__)
 

@@ -72,8 +72,8 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> Su
             f" {writer}; this release reads up to version {version}. Install the newer"
             " release"
         )
-    # The digest notices accidents, not attacks: whoever can write here can sign too. So
-    # callers check the types of what they read.
+    # The digest notices accidents, not attacks: a program that can write here can sign
+    # too. So callers check the types of values.
     stored = document.pop("sha256", None)
     if stored != locations.json_digest(document):
         raise IntegrityError(

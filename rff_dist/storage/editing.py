@@ -39,7 +39,7 @@ from rff_dist.typing import (
 )
 
 ROLES = ("X", "y", "sample_weight", "groups", ID, row_batches.TIME)
-# The manifest lists the digests after so many earlier appends; see `PREFIXES`.
+# The most earlier appends whose digests the manifest lists; see `PREFIXES`.
 _MOST_PREFIXES = 1000
 
 

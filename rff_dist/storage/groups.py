@@ -380,8 +380,7 @@ def require_versions(location: Location) -> None:
 
 def _read_attributes(store: Store, url: str) -> Summary:
     """Read and check a group's attributes; if there is none, say what is there."""
-    # Each name is a request to an object store, so the search ends with the first one
-    # that is there.
+    # Each name is a request to an object store, so the search ends with the first file.
     for name in locations.NODE_FILES:
         content = locations.read_bytes(store, name, where=url)
         if content is not None:

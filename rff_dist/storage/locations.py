@@ -65,7 +65,7 @@ _STORE_HINTS = {
 _CHECK = "Check the address, the network and the permissions"
 _CHOOSE = "Choose another place"
 
-#: For so many seconds failed requests to an object store are repeated.
+#: Seconds for which failed requests to an object store are repeated.
 RETRIED_S = 60
 MAX_METADATA_BYTES = 64 * 2**20
 _ABANDONED_AFTER = timedelta(days=1)

@@ -86,7 +86,7 @@ def name_of(attributes: Facts) -> str | None:
 
 
 def parse_group(content: bytes, where: str, attributes: bytes | None = None) -> Summary:
-    """Parse and check a group's metadata; format 2 has its attributes in a file."""
+    """Parse and check a group's metadata, and the separate `attributes` of format 2."""
     try:
         document = load_json(content, where)
         if attributes is not None:

@@ -320,7 +320,7 @@ def discard(location: Location) -> None:
 # -- one writer at a time
 #
 # In a folder a run has a lock of the operating system on the file `.NAME.lock` next
-# to the output. It ends with its process, so that no clock matters. Whoever gets it
+# to the output. It ends with its process, so that no clock matters. A run that gets it
 # removes the folders of killed writers.
 #
 # An object store has no locks, and a run that is silent there may be dead or slow. So
