@@ -171,13 +171,13 @@ def delete_from(
     *,
     keep_order: bool,
     message: str | None,
-    what: str = "delete",
+    change_kind: str = "delete",
     attributes: Facts | None = None,
 ) -> ChangeResult:
     """Delete rows of a dataset that is open for changes, change some attributes of its
     group, and commit.
 
-    `what` is the kind of change that the version records.
+    `change_kind` is the kind of change that the version records.
     """
     n_before = dataset.n_before
     # ascending and without repeats, as `_delete` and `without_deleted` need them
@@ -187,8 +187,8 @@ def delete_from(
         return ChangeResult(0, n_before, n_before)
     version = _commit(
         dataset,
-        what,
-        message or f"{what} {_rows(n_rows)}",
+        change_kind,
+        message or f"{change_kind} {_rows(n_rows)}",
         deleted=deleted,
         keep_order=keep_order,
         facts={"n_rows": n_rows, "order_kept": keep_order},
@@ -257,7 +257,7 @@ def merge_rows(
 
 def _commit(
     dataset: DatasetEditor,
-    what: str,
+    change_kind: str,
     message: str,
     *,
     facts: Facts,
@@ -297,7 +297,7 @@ def _commit(
             _delete(dataset, deleted, n_all, keep_order=keep_order)
             loads = without_deleted(loads, deleted, keep_order=keep_order)
         return dataset.commit(
-            what,
+            change_kind,
             n_after,
             digest=digest,
             message=message,

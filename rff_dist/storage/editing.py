@@ -118,7 +118,7 @@ class DatasetEditor:
 
     def commit(
         self,
-        what: str,
+        change_kind: str,
         n_after: int,
         *,
         digest: str,
@@ -129,7 +129,7 @@ class DatasetEditor:
     ) -> str:
         """Make the change the current version, and return its name.
 
-        `what` is the kind of change, such as "append", and `digest` covers the changed
+        `change_kind` is "append", for example, and `digest` covers the changed
         rows. By default the new rows become one more load.
         """
         manifest = manifest_of(self.attributes)
@@ -139,7 +139,7 @@ class DatasetEditor:
         # After any other change than an append, this version no longer begins with the
         # rows of earlier ones.
         prefixes = []
-        if what == "append":
+        if change_kind == "append":
             prefixes = manifest[PREFIXES][-_MOST_PREFIXES:]
         if loads is None:
             loads = with_load(self.loads(), n_after)
@@ -159,7 +159,7 @@ class DatasetEditor:
             changed=self._change.changed_chunks(),
         )
         about = {
-            "change": what,
+            "change": change_kind,
             "n_before": self.n_before,
             "n_after": n_after,
             "sha256": chain,

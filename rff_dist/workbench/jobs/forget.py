@@ -150,8 +150,14 @@ def delete(
             # notes have names of files
             recipe = replace(recipe.without_levels(codes), notes={})
             attributes[recipes.RECIPE] = recipe.to_dict()
-        how = fields.values_of(job, "keep_order", "message") | {"what": "forget"}
-        deleted = corrections.delete_from(dataset, rows, attributes=attributes, **how)
+        deleted = corrections.delete_from(
+            dataset,
+            rows,
+            keep_order=job.keep_order,
+            message=job.message,
+            change_kind="forget",
+            attributes=attributes,
+        )
     traces = remnants.Traces(location, deleted.version, sources)
     return asdict(deleted), traces
 
