@@ -50,14 +50,14 @@ type Future = distributed.Future[Any]
 #: If a run takes fewer seconds, the worker gets the next one before it ends, so that it
 #: does not wait for messages.
 SHORT_S = 0.2
-#: Parts in which a run is given out again after its worker died: one of its blocks may
-#: have killed it.
+#: After its worker died, a run is given out again in so many parts: one of its blocks
+#: may have killed the worker.
 PARTS = 16
 
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """A task under way, which adds a run, or the total of another chain, to a total."""
+    """A submitted task, which adds a run, or the total of another chain, to a total."""
 
     future: Future
     addend: Run | _Chain
@@ -204,7 +204,7 @@ class Pass:
             runs = [run for chain in self._chains for run in chain.runs]
             assert sum(len(run.positions) for run in runs) == len(self._blocks)
 
-            total: list[Any] = []
+            total: list[Any] = []  # empty, or the sum of the fetched totals
             for chain in list(self._chains):
                 fetched = self._fetch(chain)
                 if not fetched:

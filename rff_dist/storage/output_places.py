@@ -453,6 +453,7 @@ def _lock_output(location: Location, holder: str) -> Iterator[TextIO]:
         with store_errors(f"{location} cannot be locked", ""):
             lock = documents.lock_file(path, holder=holder, busy=busy)
             file = stack.enter_context(lock)
+        # unfinished outputs, and the unfinished rows of a prediction
         for kind in ("partial-", "rows-"):
             for place in locations.hidden_folders(location, kind):
                 logger.info("removing what a killed writer wrote: %s", place)
