@@ -72,7 +72,7 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
     n_copies = 3 if n_matrices == 1 else 4
     strip_bytes = n_threads * n_copies * 8 * triangular.STRIP_COLUMNS * n_components
     strip_bytes += n_threads * 8 * layouts.OUTPUT_TILE * height
-    whitener_bytes = fit.sums.whitened * 8 * n_components**2
+    whitener_bytes = fit.sums.uses_nystrom * 8 * n_components**2
     matrix_bytes = n_matrices * 8 * n_components**2
     pass_bytes = fit.process_bytes + block_bytes + strip_bytes + matrix_bytes
     # the model's own sums
@@ -81,7 +81,7 @@ def plan_matrix_pass(fit: PlannedFit, *, n_matrices: int = 1) -> tuple[int, int]
     )
     # the Cholesky factor that the pass carries is made in the Gram's own memory
     making_bytes = fit.process_bytes + sums_bytes + matrix_bytes
-    if machines.separate_client:
+    if machines.has_separate_client:
         # a matrix that is sent exists twice while it is packed or unpacked
         return pass_bytes + matrix_bytes, making_bytes + matrix_bytes
     shared_bytes = max(making_bytes, pass_bytes + sums_bytes)

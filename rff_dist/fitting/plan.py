@@ -150,10 +150,10 @@ def plan_direct(fit: PlannedFit) -> Plan:
     # task. Then a worker has three arrays at once: these, its total so far, and the sum
     # of both.
     pass_bytes = fit.process_bytes + _block_bytes(sizes, rows) + _tile_bytes(fit, rows)
-    n_copies = 3 if machines.separate_client and n_blocks > 1 else 1
+    n_copies = 3 if machines.has_separate_client and n_blocks > 1 else 1
     limit = machines.memory_limit
     n_parts = 1
-    if sums.in_parts and machines.separate_client and limit is not None:
+    if sums.may_use_parts and machines.has_separate_client and limit is not None:
         room = (limit - pass_bytes) // n_copies
         n_parts = _parts_for(statistics_bytes, room, _cell_bytes(fit))
     part_bytes = statistics_bytes
@@ -162,9 +162,9 @@ def plan_direct(fit: PlannedFit) -> Plan:
     pass_bytes += part_bytes * n_copies
 
     # the process that solves, which without workers runs the pass too
-    whitener_bytes = 8 * n_components**2 if sums.whitened else 0
+    whitener_bytes = 8 * n_components**2 if sums.uses_nystrom else 0
     client_bytes = _bytes_to_solve(fit, one_set) + whitener_bytes
-    if not machines.separate_client:
+    if not machines.has_separate_client:
         client_bytes = max(pass_bytes + whitener_bytes, client_bytes)
     client_limit = machines.client_memory_limit
     if client_limit is None:
@@ -175,7 +175,7 @@ def plan_direct(fit: PlannedFit) -> Plan:
     feature_flops = n_parts * n_components * (sizes.n_features + sizes.n_targets + 1)
     gram_flops = n_components * n_components // 2
     n_kept = resuming.most_kept(
-        n_blocks, machines.n_workers, are_separate=machines.separate_client
+        n_blocks, machines.n_workers, are_separate=machines.has_separate_client
     )
     return Plan(
         n_samples=n_samples,
@@ -335,7 +335,7 @@ def plan_readings(
             features=features,
             n_folds=n_folds,
             n_maps=n_at_once,
-            in_parts=n_at_once == 1,
+            may_use_parts=n_at_once == 1,
         )
         try:
             plan = plan_on_engine(dataset, n_components, sums, engine=engine)

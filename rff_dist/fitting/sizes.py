@@ -33,7 +33,7 @@ class Sizes:
     #: Bytes of one number of X.
     itemsize: int = 4
     #: Whether rows come in pieces that are always read whole, as a grid's do.
-    in_pieces: bool = False
+    comes_in_pieces: bool = False
     #: Number of levels, over all columns of categories.
     n_levels: int = 0
 
@@ -50,7 +50,7 @@ class Sizes:
             n_targets=max(1, dataset.n_targets),
             chunk_rows=dataset.chunk_rows,
             itemsize=dataset.dtype.itemsize,
-            in_pieces=dataset.edges is not None,
+            comes_in_pieces=dataset.edges is not None,
             n_levels=sum(map(len, recipes.levels_of(dataset.attributes).values())),
         )
 
@@ -61,7 +61,7 @@ class Sizes:
 
     def block_rows(self, n_folds: int = 1) -> int:
         """Return the rows of the largest block of a pass."""
-        if self.in_pieces:
+        if self.comes_in_pieces:
             return min(self.chunk_rows, blocks.MAX_BLOCK_ROWS)
         rows = blocks.block_rows(
             self.n_samples,
@@ -81,7 +81,7 @@ class Machines:
     #: Of each worker.
     n_threads: int = 1
     #: Whether the solver runs in its own process.
-    separate_client: bool = False
+    has_separate_client: bool = False
     #: Bytes that a worker process may use, if known.
     memory_limit: int | None = None
     #: Bytes that the solver's process may use; `memory_limit` by default.
@@ -94,7 +94,7 @@ class Machines:
             # a cluster may still wait for its first worker, and have none
             n_workers=max(1, engine.n_workers),
             n_threads=engine.n_threads,
-            separate_client=not engine.is_in_process,
+            has_separate_client=not engine.is_in_process,
             memory_limit=engine.worker_memory or here,
             client_memory_limit=here,
         )
@@ -113,7 +113,7 @@ class SumOptions:
     #: Feature maps whose sums one reading of the data makes.
     n_maps: int = 1
     #: Whether several readings may make the sums if they are too large for a worker.
-    in_parts: bool = False
+    may_use_parts: bool = False
 
     @classmethod
     def of(cls, options: RidgeOptions, n_folds: int = 1) -> Self:
@@ -123,11 +123,11 @@ class SumOptions:
             # `kinds` has the most costly one last
             features=options.kinds[-1],
             n_folds=n_folds,
-            in_parts=True,
+            may_use_parts=True,
         )
 
     @property
-    def whitened(self) -> bool:
+    def uses_nystrom(self) -> bool:
         """Whether features are Nyström's."""
         return feature_options.find_nystrom(self.features) is not None
 
@@ -148,7 +148,7 @@ class PlannedFit:
         They include the tables of angles that Fourier features have for levels of
         categories, see `features.levels`.
         """
-        if self.sums.whitened:  # Nyström features have no such tables
+        if self.sums.uses_nystrom:  # Nyström features have no such tables
             return PROCESS_BYTES
         # an angle of four bytes per frequency, of which there are n_components / 2
         angle_bytes = 2 * self.n_components * self.sizes.n_levels

@@ -73,18 +73,18 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     tile_bytes = 8 * n_components * height * fit.machines.n_threads
     # Three copies of the sums on a worker: a run's, the worker's total so far, and the
     # sum of both. The columns that are multiplied come in addition.
-    n_copies = 3 if fit.machines.separate_client else 1
+    n_copies = 3 if fit.machines.has_separate_client else 1
     pass_bytes = plan_without_sums.worker_bytes + angle_bytes + tile_bytes
     pass_bytes += columns_bytes * (n_copies + 1)
 
     # Memory of the solver: 5 arrays of the sketch (the test matrix, its products, their
     # copy, a root of the approximation and its eigenvectors) and 2 of a pass (columns
     # and their products).
-    whitener_bytes = 8 * n_components**2 if fit.sums.whitened else 0
+    whitener_bytes = 8 * n_components**2 if fit.sums.uses_nystrom else 0
     sketch_bytes = 8 * n_components * conjugate_gradients.largest_rank(n_components)
     client_bytes = fit.process_bytes + 5 * sketch_bytes + 2 * columns_bytes
     client_bytes += whitener_bytes
-    if not fit.machines.separate_client:
+    if not fit.machines.has_separate_client:
         # a pass runs next to the test matrix and its products
         bytes_of_both = pass_bytes + 2 * sketch_bytes + whitener_bytes
         client_bytes = max(bytes_of_both, client_bytes)
@@ -131,7 +131,7 @@ def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
         if iterating.shortages:
             raise
         return replace(iterating, reason=f"memory does not hold Z'Z: {error}")
-    is_fixed_point = not fit.sums.whitened and options.precision == "standard"
+    is_fixed_point = not fit.sums.uses_nystrom and options.precision == "standard"
     cost = BYTES_COST if is_fixed_point else 1.0
     factorisation_flops = fit.n_components**3 / 3
     ratio = iterating.flops / (summing.flops * cost + factorisation_flops)

@@ -126,7 +126,7 @@ def _rows(
     yield "rows", f"{fit_plan.n_samples:,}", f"{outputs}, D = {widths}"
 
     place = "in this process"
-    if machines.separate_client:
+    if machines.has_separate_client:
         place = "the solver runs in a separate process"
     yield "processes × threads", f"{machines.n_workers} × {machines.n_threads}", place
 

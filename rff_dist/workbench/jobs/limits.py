@@ -159,7 +159,7 @@ def machines_of(cluster: Cluster) -> Machines | None:
     return Machines(
         n_workers=n_workers,
         n_threads=n_threads,
-        separate_client=not cluster.serial,
+        has_separate_client=not cluster.serial,
         # Workers that start here share this machine's memory.
         memory_limit=memory or (here if cluster.serial else here // n_workers),
         client_memory_limit=memory or here,

@@ -37,7 +37,7 @@ def test_the_plan_is_the_librarys(folder):
         Machines(
             n_workers=3,
             n_threads=2,
-            separate_client=True,
+            has_separate_client=True,
             memory_limit=found["memory_limit"],
             client_memory_limit=found["client_memory_limit"],
         ),

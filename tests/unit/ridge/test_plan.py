@@ -188,7 +188,7 @@ def test_memory_does_not_grow_with_the_rows(n_samples, n_components, alpha):
 @pytest.mark.parametrize("n_samples", [10**6, 10**9])
 def test_a_worker_holds_three_results_and_a_process_of_its_own_one(n_samples):
     job = {**JOB, "n_samples": n_samples, "n_components": 30_000, "alpha": 1.0}
-    apart = plan_fit(**job, separate_client=True)
+    apart = plan_fit(**job, has_separate_client=True)
     alone = plan_fit(**job)
     beside = apart.worker_bytes - 3 * apart.statistics_bytes
     assert plan_fit(**job, n_workers=1).worker_bytes == beside + apart.statistics_bytes
@@ -222,12 +222,12 @@ def test_folds_and_feature_maps_have_sums_of_their_own_and_share_a_reading():
 
 def test_a_job_that_does_not_fit_is_refused_with_both_numbers_and_a_remedy():
     limits = {
-        "separate_client": True,
+        "has_separate_client": True,
         "memory_limit": 4 * 2**30,
         "client_memory_limit": 2**40,
     }
     needed = plan_fit(
-        **{**JOB, "n_components": 24_576}, separate_client=True
+        **{**JOB, "n_components": 24_576}, has_separate_client=True
     ).worker_bytes
     message = (
         rf"a worker needs {human_bytes(needed)} \(n_components=24_576, blocks of 16_384"
@@ -244,7 +244,7 @@ def test_a_job_that_does_not_fit_is_refused_with_both_numbers_and_a_remedy():
 
 
 def test_the_solver_is_refused_by_its_own_limit():
-    job = {**JOB, "n_components": 8192, "separate_client": True}
+    job = {**JOB, "n_components": 8192, "has_separate_client": True}
     plan = plan_fit(**job)
     assert plan.client_bytes > plan.worker_bytes
     limits = {
@@ -312,7 +312,7 @@ def test_a_pass_with_a_matrix_counts_it_where_it_is():
         {**JOB, "n_components": n_components} for n_components in (1024, 4096)
     )
     matrix = 8 * (4096**2 - 1024**2)
-    for options in ({}, {"features": "nystrom"}, {"separate_client": True}):
+    for options in ({}, {"features": "nystrom"}, {"has_separate_client": True}):
         pairs = zip(
             plan_matrix_pass(**small, **options),
             plan_matrix_pass(**large, **options),
@@ -321,7 +321,7 @@ def test_a_pass_with_a_matrix_counts_it_where_it_is():
         assert all(more - less > matrix for less, more in pairs)
     # measured with 2,500 components, two threads and a process of 250 MiB: 337 and 438
     # MiB
-    worker, client = plan_matrix_pass(**large, separate_client=True)
+    worker, client = plan_matrix_pass(**large, has_separate_client=True)
     assert worker > PROCESS_BYTES + 2 * 8 * 4096**2
     assert client > PROCESS_BYTES + 2 * 8 * 4096**2
 

@@ -96,7 +96,7 @@ class SmallWorkers(SerialEngine):
 def test_fit_whose_sums_no_worker_holds_is_the_same_model(alpha):
     rows = ArrayDataset(ROWS.X, ROWS.y[:, 0])
     n_components = 1024
-    machines = Machines(separate_client=True, client_memory_limit=2**40)
+    machines = Machines(has_separate_client=True, client_memory_limit=2**40)
     n_folds = 1 if alpha == 1e-3 else 5
     job = PlannedFit(
         Sizes.of(rows), n_components, machines, SumOptions(n_folds=n_folds)
@@ -106,7 +106,9 @@ def test_fit_whose_sums_no_worker_holds_is_the_same_model(alpha):
     engine.memory = whole.worker_bytes - whole.statistics_bytes // 4
     machines = replace(machines, memory_limit=engine.memory)
     plan = plan_fit(
-        replace(job, machines=machines, sums=SumOptions(n_folds=n_folds, in_parts=True))
+        replace(
+            job, machines=machines, sums=SumOptions(n_folds=n_folds, may_use_parts=True)
+        )
     )
     assert plan.n_parts > 1
     assert plan.bytes_read > whole.bytes_read
