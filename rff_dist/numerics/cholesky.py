@@ -19,6 +19,10 @@ from rff_dist.errors import SolveError, warn
 from rff_dist.numerics import eigen, machine, solution, triangular
 from rff_dist.typing import FloatArray, IndexArray
 
+# The floor is a bound. For Nyström features of 1,000 rows it was 12 times the error:
+# predictions with alphas down to a tenth of it were as good as without the eigenvalues
+# below it, and with a twentieth their error doubled.
+_RELIABLE_SHARE = 0.25
 _BY_TARGET = (
     "coefficients",
     "intercept",
@@ -47,9 +51,9 @@ def solve_cholesky(
     eigenvalues do.
 
     The status is ILL_CONDITIONED, with a LinAlgWarning, if alpha and the smallest
-    eigenvalue are both below the floor. If alpha = 0 and the Gram is singular, or if
-    the factorisation breaks down, eigenvalues give the solution of minimum norm: the
-    status is RANK_DEFICIENT, and a LinAlgWarning names the rank.
+    eigenvalue are both far below the floor, see `is_rounding`. If alpha = 0 and the
+    Gram is singular, or if the factorisation breaks down, eigenvalues give the solution
+    of minimum norm: the status is RANK_DEFICIENT, and a LinAlgWarning names the rank.
 
     Raises InvalidParameterError if alpha is negative, not finite or of a wrong shape;
     SolveError if the equations hold NaN or infinity, or the Gram was overwritten and is
@@ -106,11 +110,7 @@ def _solve_shared(
             " its sums made in float32, or from other rows than the counts? Sum in"
             " float64, or raise alpha"
         )
-    is_nearly_singular = False
-    # no eigenvalue of A + alpha is below alpha, so the smallest one can be below the
-    # floor only if alpha is
-    if broken_at is None and alpha < floor:
-        is_nearly_singular = smallest_eigenvalue(factor, pool) < floor
+    is_nearly_singular = broken_at is None and is_rounding(factor, alpha, floor, pool)
     if broken_at is not None or (is_nearly_singular and alpha == 0.0):
         del factor  # before the eigensolver takes three arrays of its size
         return eigen.decompose(equations).solve(alpha)
@@ -119,8 +119,8 @@ def _solve_shared(
         status = solution.SolveStatus.ILL_CONDITIONED
         warn(
             f"alpha={alpha:.3g} is below the floor {floor:.3g}, the rounding error of"
-            " the Gram's eigenvalues: the coefficients are unreliable. Raise alpha"
-            " above it, or choose it by GCV",
+            " the Gram's eigenvalues: the coefficients are unreliable. Fit with an"
+            ' alpha above it, or with `alpha` "auto"',
             scipy.linalg.LinAlgWarning,
         )
     coefficients, quadratic_forms = triangular.solve_factored(
@@ -144,7 +144,17 @@ def _solve_shared(
     )
 
 
-def smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
+def is_rounding(factor: FloatArray, alpha: float, floor: float, pool: Executor) -> bool:
+    """Return whether the smallest eigenvalue of A + alpha·I = U'U is rounding error.
+
+    No eigenvalue is below alpha, so the smallest one can be below the limit only if
+    alpha is.
+    """
+    limit = _RELIABLE_SHARE * floor
+    return alpha < limit and _smallest_eigenvalue(factor, pool) < limit
+
+
+def _smallest_eigenvalue(factor: FloatArray, pool: Executor) -> float:
     """Estimate the smallest eigenvalue of U'U by inverse iterations, never too low."""
 
     def solve(vector: FloatArray) -> FloatArray:

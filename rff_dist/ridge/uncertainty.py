@@ -159,10 +159,8 @@ def _factor_in_place(
 ) -> None:
     """Overwrite A by the Cholesky factor U of A + alpha·I."""
     gram.flat[:: len(gram) + 1] += alpha
-    is_singular = triangular.cholesky_in_place(gram, pool) is not None
-    if not is_singular and alpha < floor:
-        is_singular = cholesky.smallest_eigenvalue(gram, pool) < floor
-    if is_singular:
+    is_broken = triangular.cholesky_in_place(gram, pool) is not None
+    if is_broken or cholesky.is_rounding(gram, alpha, floor, pool):
         raise SolveError(
             f"the variance is not determined: alpha={alpha:.3g} and an eigenvalue of"
             f" Z'Z are both below {floor:.3g}, the rounding error of the eigenvalues;"
