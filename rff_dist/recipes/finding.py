@@ -1,10 +1,10 @@
 """The first rows of tables → which notation each of their columns has.
 
 A notation says how texts write numbers or dates. A column holds numbers or dates if
-nearly all of its texts fit one notation; texts that do not fit, such as "n/a", then
-count as missing. A simple version would decide each column alone. Here, if the numbers
-of a column could be read in two ways, the other columns decide; dates that could be
-read in two ways are refused.
+nearly all of its texts fit one notation; words that do not fit, such as "n/a?", then
+count as missing, with a warning. A simple version would decide each column alone. Here,
+if the numbers of a column could be read in two ways, the other columns decide; dates
+that could be read in two ways are refused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, warn
 from rff_dist.recipes.arrow import compute, pyarrow
-from rff_dist.recipes.notations import FORMS, ORDERS, UNITS, Notation, read_dates
+from rff_dist.recipes.notations import (
+    FORMS,
+    ORDERS,
+    UNITS,
+    Notation,
+    number_pattern,
+    read_dates,
+)
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.tables import (
     MISSING_TEXTS,
@@ -39,6 +46,9 @@ _LOOKS_LIKE_DATE = (
 )
 # With this share of dates a column that is no notation's is refused, not a category.
 _MANY_DATES = 0.5
+# So is one with this share of numbers, if more than so many of them are different.
+_MANY_NUMBERS = 0.5
+_FEW_NUMBERS = 20
 _WORD = re.compile(r"\d\s+([^\d\s]{1,9})$")  # a unit such as m² or km/h
 # -999 and the like
 _NINES = (99.0, 999.0, 9_999.0, 99_999.0, 999_999.0)
@@ -160,6 +170,8 @@ def _find_in(
             notations[name] = dates
         else:
             candidates[name] = _fit_numbers(first, is_text_file=is_text_file)
+            if not candidates[name]:
+                _refuse_words(table.name, name, first)
 
     if is_text_file:
         type_of = {name: str(table.schema.field(name).type) for name in number_columns}
@@ -180,7 +192,26 @@ def _find_in(
         notation = fits.get(decimal) or next(iter(fits.values()), None)
         if notation is not None and (name in texts or notation.decimal == ","):
             notations[name] = notation
+    for name, notation in notations.items():
+        if words := [text for text in notation.missing if text not in _DASHES]:
+            warn(
+                f"{_words_in(table.name, name, texts[name], words)}; expected a"
+                f" {notation.kind}. These count as missing: correct them, or confirm it"
+                f" by `missing={words}`"
+            )
     return notations
+
+
+def _words_in(table: str, name: str, first: FirstTexts, words: Sequence[str]) -> str:
+    """Say how many rows of a column have some words, and which is the first."""
+    is_word = compute.is_in(first.rows, value_set=pyarrow.array(words))
+    row = compute.index(is_word, True).as_py()
+    n_words = compute.sum(is_word).as_py()
+    return (
+        f"{table}: column {name!r} has words in {n_words:,} of the first"
+        f" {len(first.rows):,} rows, {first.rows[row].as_py()[:50]!r} in row"
+        f" {row + 1:_} (rows count from 1, without a header)"
+    )
 
 
 def _decide_decimal(
@@ -254,6 +285,25 @@ def _refuse_other_dates(table: str, name: str, first: FirstTexts) -> None:
             f" {row:_} is none that is read (rows count from 1, without a header);"
             " expected dates of one form, such as 2024-02-29. Correct it, say by"
             " `missing` that it means missing, or leave the column out with `drop`"
+        )
+
+
+def _refuse_words(table: str, name: str, first: FirstTexts) -> None:
+    """Refuse text of which most is numbers: as categories these would be lost."""
+    is_number = first.matches(f"^(?:{number_pattern('.')}|{number_pattern(',')})$")
+    words = first.texts.filter(compute.invert(is_number)).to_pylist()
+    have_digits = any(re.search(r"\d", text) for text in words)
+    n_numbers = len(first.texts) - len(words)
+    if (
+        first.count_rows(is_number) >= _MANY_NUMBERS * compute.sum(first.counts).as_py()
+        and n_numbers > _FEW_NUMBERS
+        and 0 < len(words) <= _MOST_WORDS
+        and not have_digits
+    ):
+        raise DataError(
+            f"{_words_in(table, name, first, words)}, and numbers in the others;"
+            f" expected numbers. If the words mean missing, say so by"
+            f" `missing={words}`; or leave the column out with `drop`"
         )
 
 

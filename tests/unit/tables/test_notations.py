@@ -93,7 +93,6 @@ def test_points_group_thousands_in_files_with_decimal_commas():
         (["$-1,234.50", "12"] * (N // 2), -1234.5),
         (["1.5e3", "2.5"] * (N // 2), 1500),
         (["1,5", "-", "None", ""] * (N // 4), 1.5),
-        (["1,5"] * (N - 1) + ["unknown"], 1.5),
     ],
 )
 def test_what_is_a_number(tmp_path, texts, expected):
@@ -101,7 +100,32 @@ def test_what_is_a_number(tmp_path, texts, expected):
     dataset = ingest_frame(frame, tmp_path, "parquet", columns=["a"], impute="median")
     assert all_rows(dataset).X[0, 0] == expected
     absent = recipe_of(dataset.attributes).notations["a"].missing
-    assert set(absent) == set(texts) & {"-", "None", "unknown"}
+    assert set(absent) == set(texts) & {"-", "None"}
+
+
+def test_a_word_among_numbers_counts_as_missing_with_a_warning_that_names_its_row():
+    texts = [*map(str, NUMBERS[1:]), "n/a?"]
+    frame = pd.DataFrame({"a": texts[20:] + texts[:20], "b": range(N)})
+    path = save(frame, "t.csv")
+    row = texts[20:].index("n/a?") + 1
+    with pytest.warns(
+        UserWarning, match=rf"'a' .* 1 of .* {N} rows, 'n/a\?' in row {row} "
+    ):
+        dataset = ingest(path, "d", impute="median-only")
+    assert all_rows(dataset).X[row - 1, 0] == np.median(NUMBERS[1:])
+    # as the warning advises, without one
+    ingest(path, "e", impute="median-only", missing=["n/a?"])
+
+
+def test_many_words_among_numbers_are_refused_until_they_are_said_to_mean_missing():
+    texts = [*map(str, NUMBERS[:40]), *["unknown"] * 20]
+    path = save(pd.DataFrame({"a": texts, "b": range(N)}), "t.csv")
+    with refuses(
+        DataError, "'a'", "20 of the first 60", "'unknown' in row 41", "missing"
+    ):
+        ingest(path, "d", impute="median-only")
+    dataset = ingest(path, "d", impute="median-only", missing=["unknown"])
+    assert all_rows(dataset).X[-1, 0] == np.median(NUMBERS[:40])
 
 
 @pytest.mark.parametrize(
