@@ -129,8 +129,9 @@ def clipped(text: str, most: int = 50) -> str:
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """Return the known name closest to a mistyped one, if any is close."""
-    names = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return names[0] if names else None
+    by_lower = {text.casefold(): text for text in known}
+    near = difflib.get_close_matches(name.casefold(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[near[0]] if near else None
 
 
 def some(values: Sequence[Any]) -> str:

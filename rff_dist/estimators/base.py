@@ -7,7 +7,7 @@ estimator's attributes. The model's card is the JSON record of its fit. scikit-l
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -66,11 +66,39 @@ class RowsEstimator(BaseEstimator, ABC):
     _recipe: Facts | None = None
 
     def __new__(cls, *_: Any, **parameters: Any) -> Self:
-        for name in sorted(parameters.keys() & _FOREIGN.keys()):
-            raise TypeError(
-                f"{cls.__name__} has no parameter {name!r}; give {_FOREIGN[name]}"
-            )
+        if foreign := cls._foreign_parameter(parameters):
+            raise TypeError(foreign)
         return object.__new__(cls)
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name, as in scikit-learn.
+
+        Parameters
+        ----------
+        **params : dict
+            Their new values.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidParameterError
+            If scikit-learn has a parameter by another name than here.
+        ValueError
+            If there is no parameter of a name.
+        """
+        if foreign := self._foreign_parameter(params):
+            raise InvalidParameterError(foreign)
+        return super().set_params(**params)
+
+    @classmethod
+    def _foreign_parameter(cls, names: Iterable[str]) -> str | None:
+        """Say what to give in place of a parameter that only scikit-learn has."""
+        for name in sorted(_FOREIGN.keys() & set(names)):
+            return f"{cls.__name__} has no parameter {name!r}; give {_FOREIGN[name]}"
+        return None
 
     _doc_link_module = "rff_dist"
 

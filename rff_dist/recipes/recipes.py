@@ -36,7 +36,7 @@ from rff_dist.recipes.tables import (
     with_lists,
 )
 from rff_dist.recipes.transformer import Transformer
-from rff_dist.text import clipped
+from rff_dist.text import clipped, nearest
 from rff_dist.typing import AnyDType, Facts, FloatArray, Summary, frozen
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
@@ -172,10 +172,15 @@ class Recipe:
         names = set(schema.names)
         missing_names = [name for name in self._reads if name not in names]
         if missing_names:
+            unused = sorted(names - self._reads.keys())
+            advice = ""
+            for name in missing_names:
+                if near := nearest(name, unused):
+                    advice += f". Rename {near!r} to {name!r}?"
             raise DataError(
                 f"{table} has no column {listed(missing_names)}; it has"
                 f" {listed(schema.names)}. Expected the columns that the dataset or"
-                " model was made of"
+                f" model was made of{advice}"
             )
         types = {}
         for name, wanted_kind in self._reads.items():

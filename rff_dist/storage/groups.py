@@ -360,9 +360,10 @@ def _require_data(url: PathLike) -> Location:
             f" group.{hint}"
         )
     if not path.is_dir():
+        output = path.with_suffix(".zarr").name
         raise StorageError(
-            f"{path} is a file; expected a Zarr group, which is a folder. Unpack it,"
-            " or make one of a table with `rff-dist ingest`"
+            f"{path} is a file; expected a Zarr group, which is a folder. Unpack it, or"
+            f" make one of a table: rff-dist ingest {path.name} {output} --targets NAME"
         )
     return location
 

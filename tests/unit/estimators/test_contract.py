@@ -256,6 +256,8 @@ def test_targets_and_weights_that_are_no_numbers_are_named_by_row():
 def test_scikit_learns_words_for_kernels_get_ours_as_an_answer(estimator):
     with refuses(TypeError, "gamma", "length_scale"):
         estimator(gamma=0.5)
+    with refuses(InvalidParameterError, "gamma", "length_scale"):
+        estimator().set_params(gamma=0.5)
     with refuses(InvalidParameterError, "rbf", "gaussian", "length_scale"):
         estimator(kernel="rbf").fit(X, Y)
     # the answer that both messages give
