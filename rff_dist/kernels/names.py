@@ -7,7 +7,7 @@ reverse. `eval` of a kernel's repr would run any code.
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import reduce
 from importlib import import_module
@@ -72,22 +72,38 @@ def _shortest(number: float) -> str:
 
 
 def shortened_text(text: str) -> str:
-    """Round the numbers in a kernel's text to three digits, and add up column weights.
+    """Round the numbers in a kernel's text to three digits; weights become words.
 
     >>> shortened_text("Gaussian(length_scale=1.9087707404331382) + Linear()")
     'Gaussian(length_scale=1.91) + Linear()'
-    >>> shortened_text("additive:order_1=0.1/0.2/0,dense=0.7")
-    'additive:order_1=0.3,dense=0.7'
+    >>> shortened_text("additive:kernel=gaussian,order_1=0.1/0.2,order_2=0,dense=0.7")
+    'additive (30.0% single columns, 70.0% all columns) of gaussian'
     """
 
-    def added(numbers: re.Match[str]) -> str:
-        return f"{sum(map(float, numbers[0].split('/'))):.3g}"
+    def in_words(additive: re.Match[str]) -> str:
+        texts = {"kernel": "matern", "order_1": "1", "order_2": "1", "dense": "1"}
+        for parameter in additive[1].split(","):
+            name, _, texts[name] = parameter.partition("=")
+        inner = texts.pop("kernel")
+        weights = [sum(map(float, text.split("/"))) for text in texts.values()]
+        return f"additive ({weights_words(weights)}) of {inner}"
 
     def rounded(number: re.Match[str]) -> str:
         return f"{float(number[0]):.3g}"
 
-    text = re.sub(r"[^=,/]+(/[^=,/ ]+)+", added, text)
+    text = re.sub(r"additive:(\S+)", in_words, text)
     return re.sub(r"\d+\.\d{3,}(e-?\d+)?", rounded, text)
+
+
+def weights_words(weights: Sequence[float]) -> str:
+    """Return an additive kernel's shares of single columns, pairs and all in words."""
+    names = ("single columns", "pairs", "all columns")
+    shares = [
+        f"{weight / sum(weights):.1%} {name}"
+        for weight, name in zip(weights, names, strict=True)
+        if weight
+    ]
+    return ", ".join(shares)
 
 
 # -- kernels found by their text, or rebuilt from what was stored

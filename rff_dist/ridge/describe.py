@@ -203,7 +203,7 @@ def candidate_cells(row: Facts) -> list[Any]:
     """Return a candidate on a model's card as a row of a table."""
     alpha = row["alpha"]
     return [
-        _kernel_words(row).replace(",", ", "),  # a narrow table breaks it at spaces
+        _kernel_words(row),
         _scale_words(row["length_scale"]),
         row["features"],
         row["n_components"],

@@ -72,7 +72,7 @@ class CommonOptions:
         "Only show what each option is and where it comes from, as a TOML file for"
         " `config`."
     )
-    help_all: bool = fields.flag("Show all options.")
+    help_all: bool = fields.flag("Show all options, and all that is said about them.")
 
 
 COMMON = list(fields.options_of(CommonOptions))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.checks import is_number
+from rff_dist.kernels import names
 from rff_dist.text import number, score_words, some
 from rff_dist.typing import Facts, frozen
 
@@ -128,8 +129,8 @@ def kernel_words(kernel: Facts) -> str:
     """Return a kernel, in the form of `Kernel.to_dict`, in words.
 
     >>> from rff_dist.kernels.additive import Additive
-    >>> kernel_words(Additive(2.0, order_2=0).to_dict())
-    'additive (columns, pairs and all by 1 : 0 : 1) of matern, length scale 2, ν = 1.5'
+    >>> kernel_words(Additive(2.0, order_1=0, order_2=0).to_dict())
+    'additive (100.0% all columns) of matern, length scale 2, ν = 1.5'
     """
     match kernel:
         case {"name": "sum", "kernels": terms}:
@@ -143,11 +144,9 @@ def kernel_words(kernel: Facts) -> str:
         case {"name": "additive", "kernel": inner, "length_scale": scale}:
             order_1 = kernel["order_1"]
             of_columns = sum(order_1) if isinstance(order_1, Sequence) else order_1
-            weights = " : ".join(
-                map(number, (of_columns, kernel["order_2"], kernel["dense"]))
-            )
+            weights = [of_columns, kernel["order_2"], kernel["dense"]]
             shape = kernel_words({**inner, "length_scale": scale})
-            return f"additive (columns, pairs and all by {weights}) of {shape}"
+            return f"additive ({names.weights_words(weights)}) of {shape}"
     parameters = [
         f"{'ν =' if name == 'nu' else name.replace('_', ' ')} {value_words(value)}"
         for name, value in kernel.items()
