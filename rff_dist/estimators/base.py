@@ -91,7 +91,8 @@ class RowsEstimator(BaseEstimator, ABC):
         """
         if foreign := self._foreign_parameter(params):
             raise InvalidParameterError(foreign)
-        return super().set_params(**params)
+        super().set_params(**params)
+        return self
 
     @classmethod
     def _foreign_parameter(cls, names: Iterable[str]) -> str | None:
