@@ -212,9 +212,7 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert f"total {number(total)} 100%" in words  # one figure on all faces
     assert f"report {number(seconds['report'])}" in words
     # half of the rows tuned the length scales
-    verdict = (
-        "On 200 rows by cross-validation, the typical error (RMSE) of price & tax is"
-    )
+    verdict = "On 200 rows by cross-validation, the RMSE of price & tax is"
     assert verdict in words
     assert "Predicting price & tax from 3 columns" in words
     assert re.search(r"\d+ of 200 rows \([\d.]+%\) make half of the squared", words)
@@ -510,9 +508,9 @@ def test_the_worst_rows_have_the_most_important_columns_in_the_unit_of_the_error
     n_columns = len(re.findall(r"x\d ", rows))
     assert n_columns == 5
     # one format of the RMSE in verdict, table and test, and of what is in its unit
-    [rmse] = re.findall(r"typical error \(RMSE\).*? is (\S+) \(R² 0\.\d{3}\)", words)
+    [rmse] = re.findall(r"the RMSE.*? is (\S+) ± \S+ \(R² 0\.\d{3}\)", words)
     assert re.fullmatch(r"\d\.\d{3}|0\.\d{4}", rmse)
-    assert f"this model {rmse} 0." in words
+    assert f"this model {rmse} ± 0." in words
     assert f"RMSE {rmse} ± 0." in shown
     decimals = len(rmse.partition(".")[2])
     cells = rows.split("x")[-1].split()[1:]

@@ -175,6 +175,19 @@ class ModelComparison:
             name: self._scores_of(model) for name, model in self.predictions.items()
         }
 
+    def standard_error(self, model: Predictions) -> float | None:
+        """Return that of a model's score by the `measure`; None if it is unknown.
+
+        Rows that folds leave out would need a guess of what their models share.
+        """
+        losses = self.losses_of(model)
+        if losses is None or self.rows.origin != "test" or self.measure == "r2":
+            return None
+        mean, error = self.mean_with_error(losses)
+        if self.measure == "rmse":
+            return error / (2 * mean**0.5) if mean else 0.0  # d√m = dm / (2√m)
+        return error
+
     @cached_property
     def differences(self) -> dict[str, Difference]:
         """The mean loss of each other model minus ours.
@@ -234,6 +247,10 @@ class ModelComparison:
         if self.measure == "log_loss":
             return self._log_losses(model)
         return np.asarray(model.values != self.observed, np.float64)
+
+    def mean_with_error(self, values: FloatArray) -> tuple[float, float]:
+        """Return the mean over rows, and its standard error."""
+        return confidence.mean_with_error(values, *self._dependence)[:2]
 
     def mean(self, values: FloatArray) -> float:
         """Return the mean over rows, by their weights."""

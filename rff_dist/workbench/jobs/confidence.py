@@ -40,21 +40,37 @@ def paired_interval(
     left the rows out share training rows: their errors are then not independent.
     Returns: the mean and the ends of its interval, infinite for a single row or group.
     """
-    weights = np.ones(len(differences)) if weights is None else weights
-    mean = float(np.average(differences, weights=weights))
-    parts = weights * (differences - mean)
+    mean, error, n = mean_with_error(differences, weights, groups, inflation)
+    if n < 2:
+        return mean, -np.inf, np.inf
+    half = float(scipy.special.stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
+    return mean, mean - half, mean + half
+
+
+def mean_with_error(
+    values: FloatArray,
+    weights: FloatArray | None = None,
+    groups: AnyArray | None = None,
+    inflation: float = 1.0,
+) -> tuple[float, float, int]:
+    """Return a mean, its standard error, and the number of rows or groups.
+
+    The arguments are those of `paired_interval`. The error of one row is infinite.
+    """
+    weights = np.ones(len(values)) if weights is None else weights
+    mean = float(np.average(values, weights=weights))
+    parts = weights * (values - mean)
     if groups is not None:
         _, group_of_row = np.unique(groups, return_inverse=True)
         parts = np.bincount(group_of_row.ravel(), parts)
     n = len(parts)
     if n < 2:
-        return mean, -np.inf, np.inf
+        return mean, np.inf, n
     # For single rows of equal weight this is s/√n; for groups, it is the cluster-robust
     # error of Cameron & Miller.
     squares = np.square(parts).sum()
     error = np.sqrt(inflation * n / (n - 1) * squares) / weights.sum()
-    half = float(scipy.special.stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
-    return mean, mean - half, mean + half
+    return mean, float(error), n
 
 
 def exact_interval(differences: FloatArray) -> tuple[float, float]:

@@ -26,6 +26,7 @@ _RELATIONS = {
     "worse": "worse than",
     "same": "no clear difference from",
 }
+CLEAR = 2.0  # standard errors of a mean error that is called a bias
 _SAVED = {"log_loss": "log loss saved", "accuracy": "more rows right"}
 
 
@@ -62,10 +63,28 @@ def _claims(comparison: ModelComparison) -> Iterator[str]:
     ]
     figure = _own_figure(comparison)
     yield f"On {rows_words(comparison)}, {figure}: {', and '.join(clauses)}."
+    if comparison.measure == "rmse":
+        yield from _typical_errors(comparison)
 
     for name, model in comparison.predictions.items():
         if model.handicap is not None:
             yield f"No conclusion on {_named(comparison, name)}: {model.handicap}."
+
+
+def _typical_errors(comparison: ModelComparison) -> Iterator[str]:
+    """Yield the median error, and the mean error if it is clearly not 0."""
+    rmse = comparison.scores[OURS]["rmse"][0]
+    excess = (comparison.ours.values - comparison.observed)[:, 0]
+    median = np.quantile(
+        np.abs(excess), 0.5, weights=comparison.rows.weights, method="inverted_cdf"
+    )
+    typical = score_words("rmse", float(median), like=rmse)
+    yield f"Half of the predictions are off by at most {typical}."
+    bias, error = comparison.mean_with_error(excess)
+    if abs(bias) > CLEAR * error:
+        size = score_words("rmse", abs(bias), error, like=rmse)
+        side = "high" if bias > 0 else "low"
+        yield f"On average they are too {side}, by {size}."
 
 
 def rows_words(comparison: ModelComparison) -> str:
@@ -152,7 +171,9 @@ def _own_figure(comparison: ModelComparison) -> str:
     r2 = comparison.scores[OURS]["r2"][0]
     r2_words = "" if r2 is None else f" (R² {score_words('r2', r2)})"
     of_target = "" if comparison.target is None else f" of {comparison.target}"
-    return f"the typical error (RMSE){of_target} is {figure}{r2_words}"
+    rmse = comparison.scores[OURS]["rmse"][0]
+    error = comparison.standard_error(comparison.ours)
+    return f"the RMSE{of_target} is {score_words('rmse', rmse, error)}{r2_words}"
 
 
 def _saved(comparison: ModelComparison, name: str) -> str:
@@ -184,10 +205,14 @@ def _and(words: list[str]) -> str:
 
 def _cells(comparison: ModelComparison, name: str) -> Iterator[str]:
     """Yield a model's scores, with as many decimals as this model's scores."""
+    error = comparison.standard_error(comparison.predictions[name])
     for measure, value in comparison.scores[name].items():
+        deviation = error if measure == comparison.measure else None
         if not isinstance(value, list):
-            yield score_words(measure, value)
+            yield score_words(measure, value, deviation)
             continue
         likes = comparison.scores[OURS][measure]
         pairs = zip(value, likes, strict=True)
-        yield some([score_words(measure, one, like=like) for one, like in pairs])
+        yield some(
+            [score_words(measure, one, deviation, like=like) for one, like in pairs]
+        )
