@@ -9,13 +9,18 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from rff_dist.typing import Facts, Summary, frozen
+import numpy as np
+
+from rff_dist.typing import Facts, IntArray, Summary, frozen
 
 SOURCES = "sources"  # the attribute of a dataset that lists its ingested sources
 # the attribute that says how rows were held out, in both datasets that were written
 PARTS = "parts"
 # the member of a source that is a followed table: its `format`, `id`, `version`, …
 TABLE = "table"
+# member of a source of which not all rows were taken: the numbers of those, if few
+ROWS = "rows"
+MOST_ROWS = 5_000  # in 30 kB of the dataset's attributes
 _FORGOTTEN = "forgotten name, SHA-256 "
 
 
@@ -86,6 +91,24 @@ def known_sources(attributes: Facts) -> list[Facts]:
 def known_digests(attributes: Facts) -> set[str]:
     """Return the digests of a dataset's sources."""
     return {str(source.get("sha256")) for source in known_sources(attributes)}
+
+
+def find_rows(
+    attributes: Facts, n_samples: int, numbers: IntArray
+) -> tuple[str, IntArray] | None:
+    """Return the only source of a dataset, and which of its rows, from 1, some are.
+
+    None if they are unknown, such as after rows were deleted.
+    """
+    sources = known_sources(attributes)
+    if len(sources) != 1 or sources[0]["n_samples"] != n_samples:
+        return None
+    (source,) = sources
+    if ROWS in source:
+        numbers = np.array(source[ROWS])[numbers]
+    elif PARTS in attributes or attributes.get("dropped_rows"):
+        return None  # not all rows were taken
+    return str(source["name"]), numbers + 1
 
 
 def followed_table(attributes: Facts) -> Summary | None:

@@ -257,7 +257,7 @@ def test_the_page_names_use_options_commit_and_products(trained, tmp_path, monke
 
 @pytest.mark.parametrize(
     ("noise", "judgement"),
-    [(1.0, "held"), (4.0, "are too narrow")],
+    [(1.0, "are not clearly off"), (4.0, "are too narrow")],
 )
 def test_the_page_says_whether_intervals_held_with_the_count(
     tmp_path, noise, judgement
@@ -502,7 +502,9 @@ def test_the_worst_rows_have_the_most_important_columns_in_the_unit_of_the_error
     shown, _, words = report_of(
         tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how
     )
-    worst = words.partition("Rows with the largest errors ")[2].partition(" An `id`")[0]
+    worst = words.partition("Rows with the largest errors ")[2].partition(" A table ")[
+        0
+    ]
     _, _, rows = worst.partition("predicted error ")
     assert rows.startswith("x7 x6 ")
     n_columns = len(re.findall(r"x\d ", rows))

@@ -97,8 +97,10 @@ class ComparisonRows:
     fold_models: FoldModels | None = None
     #: shape (n_rows,): the number of the fold model that was not trained on the row
     split: IntArray | None = None
-    #: shape (n_rows,): the rows' ids
-    ids: AnyArray | None = None
+    #: shape (n_rows,): the rows' ids, or their places in the files they came from
+    names: AnyArray | None = None
+    #: what the names are
+    named: str = "id"
 
     @property
     def block(self) -> blocks.Rows:

@@ -18,6 +18,7 @@ from rff_dist import fields
 from rff_dist.classify import platt_scaling, predict
 from rff_dist.classify.fit import FittedModel
 from rff_dist.data import blocks, folding, labelled, samples
+from rff_dist.data import sources as row_sources
 from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, PlanError, SolveError, StatisticsError
@@ -219,9 +220,9 @@ def _test_rows(
     # it had all rows.
     n_available = len(X) if n_rows == n_samples else n_samples
     groups = _groups_of(test.rows, numbers)
-    ids = _ids_of(test.rows, numbers)
+    names, named = _names_of(test.rows, numbers)
     return comparison.ComparisonRows(
-        "test", n_available, numbers, X, y, weights, groups, ids=ids
+        "test", n_available, numbers, X, y, weights, groups, names=names, named=named
     )
 
 
@@ -260,7 +261,7 @@ def _fold_rows(
         groups,
         fold_models,
         split[left_out],
-        _ids_of(data.rows, numbers),
+        *_names_of(data.rows, numbers),
     )
 
 
@@ -284,9 +285,15 @@ def _groups_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
     return rows.groups.take(indices)
 
 
-def _ids_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:
+def _names_of(rows: blocks.Dataset, indices: IndexArray) -> tuple[AnyArray | None, str]:
+    """Return what people find rows by, and what that is."""
     ids = stored_columns.ids_of(rows)
-    return None if ids is None else ids.take(indices)
+    if ids is not None:
+        return ids.take(indices), "id"
+    place = row_sources.find_rows(rows.attributes, rows.n_samples, indices)
+    if place is None:
+        return None, ""
+    return place[1], f"row of {place[0].rpartition('/')[2]}, from 1"
 
 
 # -- predictions

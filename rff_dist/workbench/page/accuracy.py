@@ -27,7 +27,7 @@ from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
 from rff_dist.workbench.page import columns, distributions, pictures
 from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import models as results_models
-from rff_dist.workbench.results.words import Alert
+from rff_dist.workbench.results.words import Alert, plural
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 SAID_COVERAGE = 0.9  # in a sentence
@@ -110,8 +110,8 @@ def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
     page.picture(
         figure,
         f"{title} on {verdict.rows_words(comparison)}: {errors}.",
-        f"{better} is better. Models are compared row by row, which shows more than"
-        " these intervals.",
+        f"{better} is better. Bars may overlap though one model is clearly better: the"
+        " table compares them on the same rows. ± is one standard error.",
         shrinks=True,
     )
 
@@ -229,8 +229,8 @@ def _worst_rows(
     observed = comparison.observed[:, target]
     predicted = comparison.ours.values[:, target]
     residuals = observed - predicted
-    names = comparison.rows.ids
-    title = "id"
+    names = comparison.rows.names
+    title = comparison.rows.named
     if names is None:
         names = comparison.rows.numbers
         data = "test" if comparison.rows.origin == "test" else "training"
@@ -251,8 +251,8 @@ def _worst_rows(
         (*header, *(column.name for column in shown)),
         rows,
     )
-    if comparison.rows.ids is None:
-        advice = "An `id` that the table is ingested with would name these rows here."
+    if comparison.rows.names is None:
+        advice = "A table that is ingested with `--id COLUMN` has these rows' ids here."
         page.say(advice, is_note=True)
 
 
@@ -352,7 +352,7 @@ def _judgement(level: float, low: float, high: float) -> str:
         return "are too narrow"
     if low > level:
         return "are wider than needed"
-    return "held"
+    return "are not clearly off"
 
 
 def confusion_section(
@@ -380,6 +380,15 @@ def confusion_section(
         " Precision: the share of rows predicted as a class that belong to it.",
         is_note=True,
     )
+    recalls = np.diag(counts) / np.maximum(counts.sum(axis=1), 1)
+    worst = int(np.where(counts.sum(axis=1) > 0, recalls, 2.0).argmin())
+    n_rows = int(counts[worst].sum())
+    n_missed = n_rows - int(counts[worst, worst])
+    if n_missed:
+        page.say(
+            f"{n_missed:,} of {plural(n_rows, 'row')} of the class {names[worst]} were"
+            " missed, the largest share of all classes."
+        )
 
     logs = comparison.ours.log_probabilities
     if logs is None:
@@ -459,8 +468,8 @@ def advice_on(comparison: ModelComparison) -> list[str]:
         )
     else:
         advice.append(
-            "Is it good enough? Compare the typical error with the error that your use"
-            " of it allows; no other model that was tried does better."
+            "Is it good enough? Compare its errors with those that your use of it"
+            " allows; no other model that was tried is clearly better."
         )
     if comparison.rows.origin != "test":
         advice.append(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 
+from rff_dist.data import sources as row_sources
 from rff_dist.data.digests import canonical_bytes
 from rff_dist.data.row_batches import RowArrays
 from rff_dist.data.sources import Provenance
@@ -103,6 +104,7 @@ def _read_input(
     """Yield an input's usable rows as arrays; its entry in the journal comes last."""
     n_read = 0
     n_dropped = 0
+    taken: list[int] = []  # the first ones
     # a digest for each array, so that the size of batches does not matter
     digests = defaultdict[int, Any](hashlib.sha256)
     first_row = journal.n_seen
@@ -114,6 +116,8 @@ def _read_input(
         usable = _usable_rows(arrays, source, plan, rows.numbers - first_row)
         n_read += len(usable)
         n_dropped += len(usable) - int(usable.sum())
+        n_wanted = row_sources.MOST_ROWS - len(taken)
+        taken += (rows.numbers[usable] - first_row)[:n_wanted].tolist()
         if not usable.all():
             arrays = arrays.take(usable)
         # A file is known by its bytes. A query has none, so its rows are digested.
@@ -137,7 +141,11 @@ def _read_input(
         digest = hashlib.sha256("|".join([provenance.sha256, *parts]).encode())
         facts = {"n_read": n_read}
         provenance = Provenance(provenance.name, digest.hexdigest(), facts)
-    journal.entries.append(provenance.to_dict(n_read - n_dropped))
+    n_taken = n_read - n_dropped
+    entry = provenance.to_dict(n_taken)
+    if len(taken) == n_taken < journal.n_seen - first_row:
+        entry[row_sources.ROWS] = taken
+    journal.entries.append(entry)
     journal.n_read += n_read
     journal.n_dropped += n_dropped
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from pyarrow import parquet
 
+from rff_dist.data.sources import find_rows
 from rff_dist.errors import (
     DataError,
     InvalidParameterError,
@@ -37,7 +38,7 @@ from rff_dist.workbench.tables.corrections import correct, read_rows_to_change
 from rff_dist.workbench.tables.existing import IngestResult
 from rff_dist.workbench.tables.queries import Query
 from tests.refusals import refuses
-from tests.tables import all_rows, ingest, ingest_more, save
+from tests.tables import all_rows, ingest, ingest_more, ingest_parts, save
 
 pandas = pytest.importorskip("pandas")
 
@@ -514,3 +515,20 @@ class TestQueries:
         ):
             with refuses(InvalidParameterError, named):
                 call()
+
+
+@pytest.mark.parametrize("by", [None, "number"])
+def test_rows_are_found_again_in_the_only_file_that_they_came_from(tmp_path, by):
+    lines = [f"{i},{'' if i % 7 == 3 else i}" for i in range(1, 201)]
+    source = tmp_path / "t.csv"
+    source.write_text("\n".join(["number,y", *lines]))
+    urls = (tmp_path / "train", tmp_path / "test")
+    how = {"target": "y", "on_nan": "drop"}
+    parts = ingest_parts(source, urls, 0.3, by=by, **how)
+    assert sum(part.n_samples for part in parts) == 200 - 29
+    for part in (*parts, ingest(source, tmp_path / "all", **how)):
+        chosen = np.array([5, 0, part.n_samples - 1])
+        name, rows = find_rows(part.attributes, part.n_samples, chosen)
+        assert name == str(source)
+        assert_array_equal(rows, all_rows(part).X[chosen, 0])
+        assert find_rows(part.attributes, part.n_samples - 1, chosen) is None
