@@ -65,6 +65,8 @@ class TableColumn:
     levels: tuple[str, ...] = ()
     #: whether the first member is in days since 1970
     is_date: bool = False
+    #: what it was read as
+    treatment: str = "number"
 
     def cell(self, row: AnyArray) -> str:
         """Return what a row of X had in this column."""
@@ -155,8 +157,8 @@ def columns_section(
     """Show which columns matter, and how predictions change along the first six."""
     predict, losses = _measures(model, sample)
     about = (
-        f"Permutation importance: how much {losses.what} rises when the column is"
-        " shuffled, ± its standard error over rows."
+        f"Permutation importance: how much {losses.what} rises if the column's values"
+        " are shuffled, ± its standard error over rows."
     )
     page.section("Which columns matter", about)
     ranked = importance.columns
@@ -282,7 +284,7 @@ def _measures(model: models.RidgeModel, sample: PageSample) -> tuple[_Predict, L
             errors = (predicted - sample.y[rows]) / deviations
             return np.asarray(np.square(errors).mean(axis=1))
 
-        what = "the root mean squared error, in standard deviations of the target,"
+        what = "the RMSE, in standard deviations of the target,"
         return scores, Losses(what, squares, is_root=True)
 
     truth = class_of(sample.y)
@@ -499,12 +501,11 @@ def _draw_curves(
     if shown[0].deviations is not None:
         caption += (
             " The bands are ± 2 standard deviations of a line, or of a dot: how far it"
-            " may be off because rows are few, if kernel and noise are as the model"
-            " takes them to be."
+            " may be off because rows are few."
         )
     caption += (
-        " Small ticks mark the values that were tried. Bars and numbers in grey are the"
-        f" rows in each stretch, of {len(sample.X):,}."
+        f" Small ticks mark values that were tried. Grey: rows of {len(sample.X):,} in"
+        " each stretch."
     )
     page.picture(figure, alt, caption)
 
@@ -522,13 +523,13 @@ def _meaning(model: models.RidgeModel, sample: PageSample) -> str:
     if len(drawn) > 1:
         what = "predicted probability of each class"
     meaning = (
-        f"the mean {what} when one column has the value on the axis in every row; dots"
-        " are levels, the most frequent first, with their shares of the rows"
+        f"the mean {what} if one column is set to the value on the axis in every row"
+        " and everything else stays; dots are levels, with their shares of the rows"
     )
     if has_effects(model):
         meaning += (
-            ". The dashed lines and crosses are what the column alone adds to the mean"
-            " of all predictions, exactly, from its mean or the mean over its levels"
+            ". Dashed lines and crosses are what the column alone adds to the mean of"
+            " all predictions, exactly"
         )
     if len(drawn) > 1 and len(drawn) < len(read_classes(model)):
         n_classes = len(read_classes(model))
@@ -694,5 +695,8 @@ def table_columns(
         elif isinstance(encoder, encoders.Date) and encoder.parts[0] == "elapsed-days":
             name = encoder.column
             is_date = True
-        columns.append(TableColumn(name, members, levels, is_date))
+        treatment = encoder.words
+        if encoder.kind != "category":
+            treatment = f"{encoder.kind}, {treatment}"
+        columns.append(TableColumn(name, members, levels, is_date, treatment))
     return columns

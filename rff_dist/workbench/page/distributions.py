@@ -11,13 +11,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from rff_dist.features import kinds
+from rff_dist.kernels import stationary
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models
 from rff_dist.typing import AnyArray
 from rff_dist.workbench.page import columns, pictures
 from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import rows as rows_words
-from rff_dist.workbench.results.words import value_words
+from rff_dist.workbench.results.words import Table, value_words
 
 _BARS = 24  # of a distribution
 _DATA_COLUMNS = 100  # whose values are described
@@ -50,7 +52,47 @@ def data_tables(
             cells.append((column.name, found, ", ".join(names) + more))
         of_levels = ("column", "levels", "most frequent, with their shares of the rows")
         page.table("Columns of categories", of_levels, cells)
-    page.parts.extend(rows_words.recipe_parts(recipes.recipe_of(model.card)))
+    _treatment_section(page, sample, model, shown)
+
+
+def _treatment_section(
+    page: document.Document,
+    sample: columns.PageSample,
+    model: models.RidgeModel,
+    shown: Sequence[columns.TableColumn],
+) -> None:
+    """Show what each column was read as, and how the kernel measures it."""
+    page.section("Treatment of columns", is_folded=True)
+    if alerts := rows_words.recipe_alerts(recipes.recipe_of(model.card)):
+        page.parts.append(alerts)
+    scales = stationary.own_length_scale(kinds.kernel_of(model.feature_map))
+    rows = []
+    for column in shown:
+        first = column.members[0]
+        scale = scales[first] if isinstance(scales, tuple) else scales
+        change = "" if column.levels else _change_words(model, first)
+        rows.append((column.name, column.treatment, change, scale))
+    header = ("column", "read as", "changed to", "length scale")
+    page.parts.append(Table("How each column was read", header, rows, is_text=True))
+    page.say(
+        "The length scale is in standard deviations of the changed column; of a"
+        " category it says how alike its levels are. The longer, the less the"
+        " prediction changes along the column. Of a date it is that of the days.",
+        is_note=True,
+    )
+
+
+def _change_words(model: models.RidgeModel, member: int) -> str:
+    """Return what the model makes of a column of X before its kernel."""
+    standardizer = model.feature_map.standardizer
+    if standardizer is None:
+        return "as it is"
+    for part in standardizer.maps:
+        if part.column == member:
+            line = part.slope * part.inputs / standardizer.scale[member]
+            share = line.std() / (line.std() + part.outputs.std())
+            return f"{share:.0%} standardised, {1 - share:.0%} by ranks or cut off"
+    return "standardised"
 
 
 def _spread(values: AnyArray, *, is_date: bool = False) -> list[str]:

@@ -107,14 +107,17 @@ def help_words(
     shares = curve.numbers / curve.numbers[-1]
     half = int(np.abs(shares[:-1] - 0.5).argmin())
     saved = errors[half] - errors[-1]
-    is_clear = curve.units.mean(saved) > CLEAR * curve.units.standard_error(saved)
-    ratio = curve.units.mean(errors[-1]) / curve.units.mean(errors[half])
-    fall = 1.0 - float(np.sqrt(ratio))
+    before = curve.units.mean(errors[half])
+    ratio = float(np.sqrt(curve.units.mean(errors[-1]) / before))
+    fall = 1.0 - ratio
+    # d√r = dr / (2√r)
+    deviation = float(curve.units.standard_error(saved) / (2 * ratio * before))
     ends = f"From {curve.numbers[half]:,.0f} to {curve.numbers[-1]:,.0f} {what}"
-    if not is_clear or fall <= 0:
+    size = f"{share(fall)} ± {share(deviation)}"
+    if not fall > CLEAR * deviation:
         return (
-            f"{ends} the error did not clearly fall: more {what} like these would"
-            " barely help."
+            f"{ends} the error did not clearly fall ({size}): more {what} like these"
+            " would barely help."
         )
     judgement = next(words for least, words in HELP.items() if fall >= least)
-    return f"{ends} the error fell by {share(fall)}: more {what} {judgement}."
+    return f"{ends} the error fell by {size}: more {what} {judgement}."

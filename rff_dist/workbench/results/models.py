@@ -478,6 +478,8 @@ def candidates_table(candidates: Sequence[Facts], most: int | None = None) -> Ta
     rows = [[*describe.candidate_cells(row), _note(row)] for row in ranked[:most]]
     rows[0][-1] = ""  # an arrow marks the chosen one already
     caption = f"{describe.n_candidates(candidates)} candidates, by cross-validation"
+    if any(row.get("round") == "final" for row in candidates):
+        caption += "; the best of the first round once more, with all rows"
     if len(rows) < len(ranked):
         caption = f"the best {len(rows)} of {caption}"
     return Table(caption, (*describe.CANDIDATE_CELLS, "note"), rows, chosen=0)

@@ -146,11 +146,7 @@ def recipe_parts(recipe: recipes.Recipe | None, most: int | None = None) -> list
     """Return how columns of a table became numbers; at most `most` changed ones."""
     if recipe is None:
         return []
-    facts: words.Lines = {}
-    for name, notes in list(recipe.notes.items())[:3]:
-        facts[name] = words.Alert("; ".join(notes))
-    for name, why in recipe.left_out.items():
-        facts[name] = words.Alert(f"left out: {why}")
+    facts = recipe_alerts(recipe)
     changed_columns = [
         column for column in recipe.columns if column.words != "as it is"
     ]
@@ -159,6 +155,17 @@ def recipe_parts(recipe: recipes.Recipe | None, most: int | None = None) -> list
     if most is not None and len(changed_columns) > most:
         facts["…"] = words.plural(len(changed_columns) - most, "more column")
     return [Heading("Treatment of columns"), facts] if facts else []
+
+
+def recipe_alerts(recipe: recipes.Recipe | None) -> words.Lines:
+    """Return doubts about columns of a table, and which were left out."""
+    facts: words.Lines = {}
+    if recipe is not None:
+        for name, notes in list(recipe.notes.items())[:3]:
+            facts[name] = words.Alert("; ".join(notes))
+        for name, why in recipe.left_out.items():
+            facts[name] = words.Alert(f"left out: {why}")
+    return facts
 
 
 def describe_recipe(recipe: recipes.Recipe | None) -> Summary:
@@ -196,10 +203,10 @@ def split_words(attributes: Facts) -> str | None:
     if not isinstance(parts, Mapping) or "holdout" not in parts:
         return None
     holdout = parts["holdout"]
-    how = f"at random, seed {holdout['seed']}"
+    share = f"{100 * holdout['share']:g} %"
     if holdout["by"] is not None:
-        how = f"the latest by {holdout['by']}"
-    return f"about {100 * holdout['share']:g} % of the rows for a test, {how}"
+        return f"the latest {share} by {holdout['by']}, or nearly, for a test"
+    return f"test rows drawn with a chance of {share} each, seed {holdout['seed']}"
 
 
 def dataset_facts(dataset: datasets.ZarrDataset) -> words.Lines:
