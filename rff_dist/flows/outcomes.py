@@ -40,7 +40,7 @@ from rff_dist.flows import names
 from rff_dist.living.gate import change_words
 from rff_dist.ridge import describe
 from rff_dist.storage import locations
-from rff_dist.text import redact, score_words
+from rff_dist.text import redact, score_words, some
 from rff_dist.typing import Facts, Summary
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
@@ -78,7 +78,8 @@ def end(
         data=result,
     )
     _materialise(result, parameters, last, has_model=verdict == "published")
-    _show_result(last, parameters, verdict, keys)
+    drift = result.get("drift") or {}
+    _show_result(last, parameters, verdict, keys, drift)
     return last
 
 
@@ -101,7 +102,11 @@ def _state_name(result: Facts, verdict: str) -> str:
 
 
 def _show_result(
-    last: State[Any], parameters: Facts, verdict: str, keys: Sequence[str]
+    last: State[Any],
+    parameters: Facts,
+    verdict: str,
+    keys: Sequence[str],
+    drift: Facts,
 ) -> None:
     """Show the run's outcome, what to do next, and links to its other artifacts."""
     model = redact(str(parameters.get("model")))
@@ -111,6 +116,9 @@ def _show_result(
         " rows that were left out, and how to accept them anyway.",
     }
     parts = [f"# {last.name}", last.message or "", advice.get(verdict, "")]
+    if drift.get("drifted"):
+        found = some(drift["parts"])
+        parts.append(f"The new rows are unlike the rows before, in their {found}.")
     site = get_current_settings().ui_url or ""  # "": links are on the page's own host
     links = [f"[{key}]({site}/artifacts/key/{key})" for key in keys]
     parts.append(", ".join(links))

@@ -108,7 +108,7 @@ def show_update(
     report = updates.update_document(updated, run.describe())
     show_summary("refresh-report", report)
     # in place of the sentence that `show_summary` set: this one has the reason
-    outcomes.say(f"{report.title}: {record['reason']}")
+    outcomes.say(f"{updates.decision_words(record)}: {record['reason']}.")
     return record
 
 

@@ -81,9 +81,10 @@ def assert_says_what_it_came_to(state, parameters):
     assert state.name.startswith(f"Published: RMSE {rmse}, ")
     shown = Artifact.get("rff-result-main").data
     assert shown.startswith(f"# {state.name}\n\n{state.message}\n\nTo go back: ")
+    assert "The new rows are unlike the rows before, in their " in shown
     for part in ("refresh-report", "refresh-page", "model-versions"):
         assert f"/artifacts/key/rff-{part}-main)" in shown
-    assert state.message.startswith(f"published: {parameters['model']}, version 2: ")
+    assert state.message.startswith("Published as version 2: RMSE is ")
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(state.state_details.flow_run_id)
         assert {"model:main", "dataset:data", "published"} <= {*flow_run.tags}

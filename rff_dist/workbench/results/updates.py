@@ -105,9 +105,10 @@ def decision_words(record: Facts) -> str:
         return "Refused: the model stays as it was"
     if is_refused(record):
         return "The new rows would be refused"
-    version = record["version"]
-    version_words = "" if version is None else f" as version {version}"
-    return f"{decision.capitalize()}{version_words}"
+    words_of_decision = decision.capitalize()
+    if decision == "published" and record["version"] is not None:
+        words_of_decision += f" as version {record['version']}"
+    return words_of_decision
 
 
 def _drift_words(drift: Facts) -> str:
