@@ -31,12 +31,18 @@ from rff_dist.storage.writing import write_dataset
 from rff_dist.text import number
 from rff_dist.workbench.jobs.fits import JobData
 from rff_dist.workbench.jobs.judging import compare_left_out
-from rff_dist.workbench.page import accuracy, columns, distributions, pages, provenance
-from rff_dist.workbench.page.columns import (
-    partial_dependence,
-    permutation_importance,
-    sample_data,
+from rff_dist.workbench.page import (
+    accuracy,
+    columns,
+    distributions,
+    importance,
+    page_sample,
+    pages,
+    provenance,
 )
+from rff_dist.workbench.page.columns import partial_dependence
+from rff_dist.workbench.page.importance import permutation_importance
+from rff_dist.workbench.page.page_sample import sample_data
 from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.figures import png_of
 from rff_dist.workbench.results.markdown import to_markdown
@@ -309,8 +315,8 @@ def test_predictions_without_a_row_are_those_of_a_fit_without_it():
 
 def show_columns(page, data, model):
     sample = sample_data(JobData(data), model)
-    importance = columns.measure_importance(sample, model)
-    columns.columns_section(page, sample, model, importance)
+    ranking = importance.measure_importance(sample, model)
+    columns.columns_section(page, sample, model, ranking)
 
 
 class _Linear(RegressorMixin, BaseEstimator):
@@ -393,7 +399,7 @@ def test_importance_is_what_scikit_learn_says_on_average():
     X = rng.standard_normal((2_000, 3))
     model = _Linear().fit(X, X[:, 0])
     y = model.predict(X)[:, np.newaxis] + 0.1 * rng.standard_normal((2_000, 1))
-    losses = columns.Losses(
+    losses = importance.Losses(
         "RMSE", lambda seen, rows: np.square(seen - y[rows, 0]), is_root=True
     )
     found, errors = permutation_importance(
@@ -433,8 +439,8 @@ def test_a_page_predicts_a_bounded_number_of_rows(monkeypatch, n_columns):
     show_columns(page, data, model)
     shuffled = asked[: -columns.CURVE_POINTS * min(n_columns, columns.CURVES)]
     # before anything is shuffled rows are predicted twice
-    assert sum(shuffled) <= columns.SHUFFLED_ROWS + 2 * columns.SAMPLE_ROWS
-    assert len(shuffled) <= columns.SHUFFLED_COLUMNS + 2
+    assert sum(shuffled) <= importance.SHUFFLED_ROWS + 2 * page_sample.SAMPLE_ROWS
+    assert len(shuffled) <= importance.SHUFFLED_COLUMNS + 2
     assert max(asked[len(shuffled) :]) <= columns.CURVE_ROWS
     table = next(
         part
@@ -702,7 +708,7 @@ def test_columns_of_the_page_are_those_of_the_table():
         encoders.Date("sold", ["elapsed-days", "weekday"]),
     ]
     recipe = recipes.Recipe(parts)
-    found = columns.table_columns(recipe.names, recipe)
+    found = page_sample.table_columns(recipe.names, recipe)
     members = {"age": (0, 1), "town": (2,), "sold": (3, 4)}
     assert {one.name: one.members for one in found} == members
     row = np.array([61.0, 0, 1, 18_990.6, 2])
@@ -717,7 +723,7 @@ def test_columns_of_the_page_are_those_of_the_table():
     assert found[1].title(X[:3], 1) == "town, … 1 more"
     assert found[0].places(X[:2], 5)[0].tolist() == [61.0, 62.0]
     # columns that a recipe did not make stand for themselves
-    assert [one.members for one in columns.table_columns(["a", "b"], recipe)] == [
+    assert [one.members for one in page_sample.table_columns(["a", "b"], recipe)] == [
         (0,),
         (1,),
     ]

@@ -24,7 +24,13 @@ from rff_dist.text import score_words, words_by_target
 from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray
 from rff_dist.workbench.jobs import confidence, judging, predict, verdict
 from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
-from rff_dist.workbench.page import columns, distributions, pictures
+from rff_dist.workbench.page import (
+    columns,
+    distributions,
+    importance,
+    page_sample,
+    pictures,
+)
 from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import models as results_models
 from rff_dist.workbench.results.words import Alert, plural
@@ -130,15 +136,15 @@ def _errors_table(page: document.Document, caption: str, errors: Facts) -> None:
 def residual_section(
     page: document.Document,
     comparison: ModelComparison,
-    sample: columns.PageSample,
-    ranked: Sequence[columns.TableColumn],
+    sample: page_sample.PageSample,
+    ranked: Sequence[page_sample.TableColumn],
 ) -> None:
     """Show predictions of each target against observations.
 
     `ranked` are the columns by their importance.
     """
     page.section("Predicted and observed", f"{verdict.rows_words(comparison)}.")
-    shown = columns.evenly(comparison.n_rows, columns.SAMPLE_ROWS)
+    shown = page_sample.evenly(comparison.n_rows, page_sample.SAMPLE_ROWS)
     for target, name in enumerate(sample.targets[: columns.CURVES]):
         observed = comparison.observed[shown, target]
         predicted = comparison.ours.values[shown, target]
@@ -188,10 +194,10 @@ def _draw_residuals_by_column(
     page: document.Document,
     residuals: AnyArray,
     X: AnyArray,
-    sample: columns.PageSample,
+    sample: page_sample.PageSample,
 ) -> None:
     """Draw residuals against the three columns that they vary most with."""
-    variation = columns.variation_with(residuals[:, np.newaxis], X, sample.columns)
+    variation = importance.variation_with(residuals[:, np.newaxis], X, sample.columns)
     order = np.argsort(-variation, kind="stable")[:3]
     shown = [sample.columns[i] for i in order]
     figure = pictures.figure_of(9.6, 3.0)
@@ -200,14 +206,14 @@ def _draw_residuals_by_column(
         values = X[:, column.members[0]]
         title = column.name
         if column.levels:
-            places, levels = column.places(X, columns.MAX_LEVELS)
+            places, levels = column.places(X, page_sample.MAX_LEVELS)
             row, place = np.nonzero(values[:, np.newaxis] == places)
             axes.scatter(place, residuals[row], **_CLOUD)
-            columns.label_levels(axes, levels)
+            page_sample.label_levels(axes, levels)
             title = column.title(X, len(levels))
         else:
             axes.scatter(values, residuals, **_CLOUD)
-            columns.label_values(axes, X, column)
+            page_sample.label_values(axes, X, column)
         axes.axhline(0.0, **_GUIDE)
         pictures.plain_axes(axes, title)
     pictures.plain_axes(panels[0], up=_RESIDUAL)
@@ -224,7 +230,7 @@ def _worst_rows(
     comparison: ModelComparison,
     name: str,
     target: int,
-    shown: Sequence[columns.TableColumn],
+    shown: Sequence[page_sample.TableColumn],
 ) -> None:
     observed = comparison.observed[:, target]
     predicted = comparison.ours.values[:, target]
@@ -284,7 +290,7 @@ def interval_table(
     is_too_large = model.feature_map.n_components > judging.MAX_FACTOR
     if model.held_out is None and (model.statistics is None or is_too_large):
         return
-    shown = columns.evenly(comparison.n_rows, INTERVAL_ROWS)
+    shown = page_sample.evenly(comparison.n_rows, INTERVAL_ROWS)
     rows = memory.ArrayDataset(comparison.rows.X[shown])
     observed = comparison.observed[shown]
     weights = comparison.rows.weights

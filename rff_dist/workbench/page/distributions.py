@@ -16,7 +16,7 @@ from rff_dist.kernels import stationary
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models
 from rff_dist.typing import AnyArray
-from rff_dist.workbench.page import columns, pictures
+from rff_dist.workbench.page import page_sample, pictures
 from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import rows as rows_words
 from rff_dist.workbench.results.words import Table, value_words
@@ -27,7 +27,7 @@ _NAMED = 6  # levels of a category in tables and small panels
 
 
 def data_tables(
-    page: document.Document, sample: columns.PageSample, model: models.RidgeModel
+    page: document.Document, sample: page_sample.PageSample, model: models.RidgeModel
 ) -> None:
     """Add pictures and tables of the sampled rows' columns, and their treatment."""
     shown = sample.columns[:_DATA_COLUMNS]
@@ -57,9 +57,9 @@ def data_tables(
 
 def _treatment_section(
     page: document.Document,
-    sample: columns.PageSample,
+    sample: page_sample.PageSample,
     model: models.RidgeModel,
-    shown: Sequence[columns.TableColumn],
+    shown: Sequence[page_sample.TableColumn],
 ) -> None:
     """Show what each column was read as, and how the kernel measures it."""
     page.section("Treatment of columns", is_folded=True)
@@ -75,9 +75,9 @@ def _treatment_section(
     header = ("column", "read as", "changed to", "length scale")
     page.parts.append(Table("How each column was read", header, rows, is_text=True))
     page.say(
-        "The length scale is in standard deviations of the changed column; of a"
-        " category it says how alike its levels are. The longer, the less the"
-        " prediction changes along the column. Of a date it is that of the days.",
+        "The length scale is in standard deviations of the changed column: the longer,"
+        " the less the prediction changes along it. Of a category: the longer, the more"
+        " alike are its levels. Of a date it is that of the days.",
         is_note=True,
     )
 
@@ -101,7 +101,7 @@ def _spread(values: AnyArray, *, is_date: bool = False) -> list[str]:
     std = float(values.std())
     statistics = [f(values) for f in (np.mean, np.min, np.median, np.max)]
     if is_date:
-        mean, *others = map(columns.date_words, statistics)
+        mean, *others = map(page_sample.date_words, statistics)
         return [mean, f"{std:,.0f} days", *others]
     mean, *others = rounded(statistics, std)
     return [mean, *rounded([std], std), *others]
@@ -118,8 +118,8 @@ def rounded(values: Iterable[float], std: float) -> list[str]:
 
 def _draw_distributions(
     page: document.Document,
-    sample: columns.PageSample,
-    shown: Sequence[columns.TableColumn],
+    sample: page_sample.PageSample,
+    shown: Sequence[page_sample.TableColumn],
 ) -> None:
     n_lines = -(-len(shown) // 4)
     height = 2.1 if any(column.levels for column in shown) else 1.7
@@ -134,11 +134,11 @@ def _draw_distributions(
             places, levels = column.places(sample.X, _NAMED)
             counts = (values == places[:, np.newaxis]).sum(axis=1)
             axes.bar(np.arange(len(levels)), counts, color=figures.BLUE)
-            columns.label_levels(axes, levels)
+            page_sample.label_levels(axes, levels)
             title = column.title(sample.X, len(levels))
         else:
             axes.hist(values, bins=_BARS, color=figures.BLUE)
-            columns.label_values(axes, sample.X, column)
+            page_sample.label_values(axes, sample.X, column)
         axes.set_title(title, fontsize=9, color=figures.INK, parse_math=False)
         axes.set_yticks([])
         pictures.plain_axes(axes)

@@ -40,7 +40,9 @@ from rff_dist.workbench.page import (
     accuracy,
     columns,
     distributions,
+    importance,
     learning,
+    page_sample,
     pictures,
     provenance,
 )
@@ -173,7 +175,7 @@ def _representatives_section(
     X = samples.sample_inputs(dataset, seed, n_rows=pictures.SAMPLE_ROWS)
     Z = clusters.feature_map.transform(X, dtype=np.float64)
     names = list(map(str, dataset.column_names))
-    table = columns.table_columns(names, recipes.recipe_of(dataset.attributes))
+    table = page_sample.table_columns(names, recipes.recipe_of(dataset.attributes))
     shown = table[:10]
     about = (
         "For each of the largest clusters: the sampled row that is nearest to its"
@@ -260,7 +262,7 @@ def model_page(
     """
     if comparison is None:
         comparison = judging.compare_left_out(data, model)
-    sample = columns.sample_data(data, model)
+    sample = page_sample.sample_data(data, model)
     split = rows_words.split_words(data.rows.attributes)
     title = f"Report: {redact(place)}"
     targets = model.card.get("target_names") or model.card.get("target_columns")
@@ -286,14 +288,14 @@ def model_page(
         page.parts.append(facts)
 
     accuracy.score_section(page, model, comparison, metrics, gate)
-    importance = columns.measure_importance(sample, model)
+    ranking = importance.measure_importance(sample, model)
     if comparison is not None and comparison.classes is not None:
         accuracy.confusion_section(page, comparison, comparison.classes)
     elif comparison is not None:
-        accuracy.residual_section(page, comparison, sample, importance.columns)
+        accuracy.residual_section(page, comparison, sample, ranking.columns)
         if comparison.rows.origin == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
-    columns.columns_section(page, sample, model, importance)
+    columns.columns_section(page, sample, model, ranking)
     if comparison is not None:
         page.section("What to do")
         for advice in accuracy.advice_on(comparison):

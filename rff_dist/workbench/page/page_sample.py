@@ -1,0 +1,184 @@
+"""The columns of the user's table that a page is about, with sampled rows of it.
+
+Rows of X and a recipe go in; columns, levels and cells as the table had them come out,
+and axes that name them. X alone would show places of levels and days since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rff_dist.data import samples
+from rff_dist.recipes import encoders, recipes
+from rff_dist.ridge import models
+from rff_dist.text import clipped
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
+from rff_dist.workbench.jobs import fits
+from rff_dist.workbench.page import pictures
+from rff_dist.workbench.results.models import target_names
+from rff_dist.workbench.results.words import value_words
+
+MAX_LEVELS = 12
+
+# letters beneath a panel that stand side by side
+_LETTERS = 28
+
+SEED = 0  # of the sampled rows and of shuffles: a page that is made again is the same
+
+SAMPLE_ROWS = 2_000
+
+
+@frozen
+class TableColumn:
+    """A column of the table that X was made of."""
+
+    name: str
+    #: the columns of X that it became
+    members: tuple[int, ...]
+    #: of text: the first member holds their places in this list
+    levels: tuple[str, ...] = ()
+    #: whether the first member is in days since 1970
+    is_date: bool = False
+    #: what it was read as
+    treatment: str = "number"
+
+    def cell(self, row: AnyArray) -> str:
+        """Return what a row of X had in this column."""
+        value = float(row[self.members[0]])
+        if self.levels:
+            is_known = 0 <= value < len(self.levels)
+            return self.levels[int(value)] if is_known else "(new)"
+        return date_words(value) if self.is_date else value_words(value)
+
+    def places(self, X: AnyArray, most: int) -> tuple[AnyArray, Sequence[str]]:
+        """Return values to set the first member to, and names of levels.
+
+        Numbers of more than two values have no levels. Of text the most frequent levels
+        are returned, with their shares of the rows.
+        """
+        values = X[:, self.members[0]]
+        places, counts = np.unique(values, return_counts=True)
+        if not self.levels and len(places) > 2:
+            # By quantiles, so that places lie where rows are; outliers at the ends
+            # would stretch the axis.
+            return np.unique(np.quantile(values, np.linspace(0.02, 0.98, most))), []
+        if self.levels:
+            order = np.argsort(-counts, kind="stable")[: min(most, MAX_LEVELS)]
+            places = places[order]
+            counts = counts[order]
+        cells = np.zeros((len(places), X.shape[1]))
+        cells[:, self.members[0]] = places
+        names = [self.cell(row) for row in cells]
+        if self.levels:
+            shares = [share_words(count / len(X)) for count in counts]
+            names = [f"{name} {of}" for name, of in zip(names, shares, strict=True)]
+        return places, names
+
+    def title(self, X: AnyArray, n_shown: int) -> str:
+        """Return the name, and how many levels are not shown."""
+        n_more = len(np.unique(X[:, self.members[0]])) - n_shown
+        return self.name + (f", … {n_more:,} more" if self.levels and n_more else "")
+
+
+@frozen(eq=False)
+class PageSample:
+    """Rows of the data to describe: X of shape (n_rows, n_features), and targets y."""
+
+    X: AnyArray
+    y: FloatArray
+    #: those of the table that X was made of; X's own without a recipe
+    columns: list[TableColumn]
+    targets: list[str]
+
+
+def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:
+    """Sample up to 2,000 rows of the data."""
+    dataset = data.rows
+    X, y, _ = samples.sample_rows(data.with_targets(model), SEED, n_rows=SAMPLE_ROWS)
+    assert y is not None  # the model was trained on targets
+    names = list(
+        dataset.feature_names or model.card.get("feature_names") or dataset.column_names
+    )
+    return PageSample(
+        X,
+        y,
+        table_columns(names, recipes.recipe_of(model.card)),
+        target_names(model),
+    )
+
+
+def table_columns(
+    names: Sequence[str], recipe: recipes.Recipe | None
+) -> list[TableColumn]:
+    """Return the columns that a recipe read; those of X if it did not make these."""
+    if recipe is None or recipe.transformer is not None or recipe.names != list(names):
+        return [TableColumn(name, (i,)) for i, name in enumerate(names)]
+    columns = []
+    first = 0
+    for encoder in recipe.columns:
+        members = tuple(range(first, first + len(encoder.names)))
+        first += len(members)
+        name = encoder.names[0] if len(members) == 1 else encoder.column
+        levels: tuple[str, ...] = ()
+        is_date = False
+        if isinstance(encoder, encoders.Category):
+            levels = tuple(encoder.levels)
+        elif isinstance(encoder, encoders.Date) and encoder.parts[0] == "elapsed-days":
+            name = encoder.column
+            is_date = True
+        treatment = encoder.words
+        if encoder.kind != "category":
+            treatment = f"{encoder.kind}, {treatment}"
+        columns.append(TableColumn(name, members, levels, is_date, treatment))
+    return columns
+
+
+def evenly(n_rows: int, most: int) -> IndexArray:
+    """Return the numbers of at most so many rows, evenly apart."""
+    return np.arange(n_rows)[:: -(-n_rows // most)]
+
+
+def share_words(share: float) -> str:
+    """Return a share of rows that are not none."""
+    return f"{share:.0%}" if share >= 0.005 else "<1%"
+
+
+def label_levels(axes: Any, levels: Sequence[str]) -> None:
+    """Put the names of levels at 0, 1, …; they are slanted if they are long or many."""
+    names = [clipped(level, 24) for level in levels]
+    rotation = 0
+    if max(map(len, names)) * len(names) > _LETTERS:
+        rotation = 30 if len(names) <= 6 else 90
+    axes.set_xticks(
+        range(len(names)),
+        names,
+        parse_math=False,
+        rotation=rotation,
+        ha="right" if rotation == 30 else "center",
+        rotation_mode="anchor" if rotation == 30 else "default",
+        fontsize=7 if rotation == 90 else 8,
+    )
+
+
+def label_values(axes: Any, X: AnyArray, column: TableColumn) -> None:
+    """Put ticks at values of a column: two dates, 0 and 1, or round numbers."""
+    pictures.round_ticks(axes)
+    values = np.unique(X[:, column.members[0]])
+    if column.is_date:
+        label_dates(axes, values[[0, -1]])
+    elif {*values} <= {0.0, 1.0}:
+        axes.set_xticks([0, 1])
+        axes.set_xlim(-0.5, 1.5)
+
+
+def label_dates(axes: Any, days: AnyArray) -> None:
+    """Put the first and last days at the axis."""
+    axes.set_xticks(days, [date_words(day) for day in days])
+
+
+def date_words(days: float) -> str:
+    """Return a day by its number since 1970."""
+    return str(np.datetime64(int(np.floor(days)), "D"))
