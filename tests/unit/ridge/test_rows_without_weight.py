@@ -315,7 +315,7 @@ def test_no_rows_have_a_gram_without_rows(kernel):
 
 def test_angles_that_float32_loses_are_warned_of():
     feature_map = draw_feature_map(Gaussian(1e-8), n_features=2, n_components=64)
-    with pytest.warns(UserWarning, match="float32 keeps few digits"):
+    with pytest.warns(UserWarning, match="float32 keeps few of their digits"):
         feature_map.transform(X)
 
 
