@@ -7,9 +7,6 @@ import pytest
 from sklearn.preprocessing import PolynomialFeatures
 
 from rff_dist import (
-    Gaussian,
-    Linear,
-    Matern,
     Min,
     Polynomial,
     draw_feature_map,
@@ -85,19 +82,3 @@ class TestMonomials:
                 draw_feature_map(
                     kernel, n_features=4, n_components=n_exact - 1, map="phases"
                 )
-
-    def test_a_sum_gives_them_their_number_and_the_other_terms_the_rest(self):
-        kernel = Polynomial(2).on([0, 3]) + Gaussian(2.0) + 0.5 * Matern(1.0) + Linear()
-        whole = draw_feature_map(kernel, n_features=4, n_components=100)
-        assert whole.n_components == 100
-        sizes = {type(part).__name__: part.n_components for part in whole.parts}
-        assert sizes["MonomialFeatureMap"] == 6
-        assert (
-            sum(part.n_components for part in whole.parts if part.kind == "fourier")
-            == 100 - 6 - 4
-        )
-        exact = [part for part in whole.parts if isinstance(part, MonomialFeatureMap)]
-        Z = exact[0].transform(self.X)
-        np.testing.assert_allclose(
-            Z @ Z.T, Polynomial(2).on([0, 3])(self.X), rtol=1e-12, atol=1e-12
-        )

@@ -1,7 +1,6 @@
 import itertools
 import json
 import pickle
-import subprocess
 import sys
 import uuid
 
@@ -395,19 +394,6 @@ def test_a_store_that_refuses_is_not_called_damaged(monkeypatch):
         StorageError, match=r"a cannot be read \(zarr\.json: PermissionError"
     ):
         open_dataset("a")
-
-
-class TestMovingBetweenProcesses:
-    def test_a_dataset_opens_in_another_process_and_folder(self, project_root):
-        content = pickle.dumps(write_dataset("a", np.ones((2000, 2))))
-        script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).n_samples)"
-        run = subprocess.run(
-            [sys.executable, "-c", script],
-            input=content,
-            capture_output=True,
-            cwd=project_root,
-        )
-        assert run.stdout == b"2000\n"
 
 
 class TestWriting:
