@@ -4,7 +4,7 @@ In go the predictions of a model and of others, out come scores and differences 
 their confidence intervals. From scores alone a model could seem better by chance, if
 there are only 36 test rows.
 
-Models are compared by the mean of a row-wise difference (`confidence.py`): of squared
+Models are compared by the mean of a row-wise difference (`intervals.py`): of squared
 errors, of log losses, or of mistakes (0 or 1). An overconfident model has a small log
 loss until its first mistakes, so log losses are compared only if each model has made
 ten.
@@ -25,7 +25,7 @@ import numpy as np
 from rff_dist.data import blocks
 from rff_dist.ridge.fold_models import FoldModels
 from rff_dist.typing import AnyArray, FloatArray, IntArray, Summary, frozen
-from rff_dist.workbench.jobs import confidence
+from rff_dist.workbench.jobs import intervals
 
 # Log losses are compared only if each model made at least so many mistakes.
 MIN_MISTAKES = 10
@@ -204,9 +204,9 @@ class ModelComparison:
             if name == OURS or losses is None or model.handicap is not None:
                 continue
             saved = losses - ours
-            mean, lower, upper = confidence.paired_interval(saved, *self._dependence)
+            mean, lower, upper = intervals.paired_interval(saved, *self._dependence)
             if self.measure == "accuracy":
-                exact = confidence.exact_interval(saved)
+                exact = intervals.exact_interval(saved)
                 # The wider of the two: if few rows differ, Student's interval is too
                 # narrow.
                 lower = min(lower, exact[0])
@@ -225,9 +225,9 @@ class ModelComparison:
         Models without the measure are left out.
         """
         of_models = {}
-        interval_of: Any = confidence.paired_interval
+        interval_of: Any = intervals.paired_interval
         if self.measure == "accuracy":
-            interval_of = confidence.share_with_interval
+            interval_of = intervals.share_with_interval
         for name, model in self.predictions.items():
             losses = self.losses_of(model)
             if losses is None:
@@ -252,7 +252,7 @@ class ModelComparison:
 
     def mean_with_error(self, values: FloatArray) -> tuple[float, float]:
         """Return the mean over rows, and its standard error."""
-        return confidence.mean_with_error(values, *self._dependence)[:2]
+        return intervals.mean_with_error(values, *self._dependence)[:2]
 
     def mean(self, values: FloatArray) -> float:
         """Return the mean over rows, by their weights."""

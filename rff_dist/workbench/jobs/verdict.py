@@ -14,7 +14,7 @@ from rff_dist.fields import values_of
 from rff_dist.ridge.describe import TITLES
 from rff_dist.text import score_words, share, some
 from rff_dist.typing import Summary
-from rff_dist.workbench.jobs import confidence
+from rff_dist.workbench.jobs import intervals
 from rff_dist.workbench.jobs.comparison import LINEAR, MEAN, OURS, ModelComparison
 
 NOTHING_COMPARED = (
@@ -106,7 +106,7 @@ def table_of(comparison: ModelComparison) -> tuple[list[str], list[list[Any]]]:
     """Return header and rows of a table of all models, with the intervals."""
     header = ["model", *(TITLES[name] for name in comparison.scores[OURS])]
     what = _SAVED.get(comparison.measure, "squared error saved")
-    header.append(f"{what} ({confidence.LEVEL:.0%} interval)")
+    header.append(f"{what} ({intervals.LEVEL:.0%} interval)")
     rows = [
         [name, *_cells(comparison, name), _saved(comparison, name)]
         for name in comparison.scores

@@ -22,7 +22,7 @@ from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import score_words, words_by_target
 from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray
-from rff_dist.workbench.jobs import confidence, judging, predict, verdict
+from rff_dist.workbench.jobs import intervals, judging, predict, verdict
 from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
 from rff_dist.workbench.page import (
     columns,
@@ -104,9 +104,7 @@ def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
     """Draw the error of each model with its interval."""
     bars = comparison.intervals()
     title = describe.TITLES[comparison.measure]
-    figure = pictures.bars_of(
-        bars, f"{title}, with its {confidence.LEVEL:.0%} interval"
-    )
+    figure = pictures.bars_of(bars, f"{title}, with its {intervals.LEVEL:.0%} interval")
     like = bars[OURS][0]
     errors = "; ".join(
         f"{name} {score_words(comparison.measure, value, like=like)}"
@@ -316,7 +314,7 @@ def interval_table(
         inside = ((lower <= observed) & (observed <= upper)).astype(np.float64)
         widths = (upper - lower).mean(axis=0)
         for target, name in enumerate(targets[: columns.CURVES]):
-            share, low, high = confidence.share_with_interval(
+            share, low, high = intervals.share_with_interval(
                 inside[:, target], weights, groups
             )
             wanted = f"{level:.0%}"
@@ -341,7 +339,7 @@ def interval_table(
     header = (
         "wanted coverage",
         "measured coverage",
-        f"its {confidence.LEVEL:.0%} interval",
+        f"its {intervals.LEVEL:.0%} interval",
         "mean width",
     )
     page.say(" ".join(sentences))

@@ -13,7 +13,7 @@ import pyarrow
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import learn
-from rff_dist.recipes.finding import find_notations, notation_notes, suspicions
+from rff_dist.recipes.column_notations import find_notations, notation_notes, suspicions
 from rff_dist.recipes.notations import Notation, with_notations
 from rff_dist.recipes.options import Encoding
 from rff_dist.recipes.reading import CsvOptions

@@ -119,9 +119,10 @@ def run_query(query: Query, *, n_ingested: int) -> Iterator[tables.RawTable]:
             url, poolclass=sqlalchemy.NullPool, connect_args=arguments
         )
     except ImportError as error:
+        package = "rff_dist[postgresql]" if error.name == "psycopg" else error.name
         raise MissingDependencyError(
             f"{url.drivername} needs the package {error.name}, which is not installed: "
-            f"pip install {error.name}"
+            f"pip install {package}"
         ) from None
     except Exception as error:
         raise InvalidParameterError(

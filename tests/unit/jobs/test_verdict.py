@@ -22,7 +22,7 @@ from rff_dist.workbench.jobs.comparison import (
     Predictions,
     naive_predictions,
 )
-from rff_dist.workbench.jobs.confidence import (
+from rff_dist.workbench.jobs.intervals import (
     LEVEL,
     exact_interval,
     paired_interval,
