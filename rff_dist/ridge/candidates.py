@@ -304,19 +304,21 @@ class Draws:
 
 
 def draw_candidates(
-    draws: Draws, candidates: Sequence[Candidate], widths: Sequence[int]
+    draws: Draws, candidates: Sequence[Candidate], component_counts: Sequence[int]
 ) -> list[FeatureMap]:
-    """Draw every candidate's feature map at the last of the ascending `widths`.
+    """Draw every candidate's feature map, with the last of the ascending numbers of
+    components.
 
     All have the same seed.
 
     Raises InvalidParameterError if a parameter is out of range, or a map has no smaller
-    draws for the other widths.
+    draws for the other numbers.
     """
-    maps = [draws.feature_map(candidate, widths[-1]) for candidate in candidates]
+    largest = component_counts[-1]
+    maps = [draws.feature_map(candidate, largest) for candidate in candidates]
     for feature_map in maps:
-        for width in widths:
-            if width < feature_map.n_components:
+        for count in component_counts:
+            if count < feature_map.n_components:
                 # raises here, before the data are read, if it has no smaller draws
-                draw.shortened(feature_map, width)
+                draw.shortened(feature_map, count)
     return maps

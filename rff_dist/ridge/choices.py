@@ -86,7 +86,7 @@ class Choices:
     #: Folds that compare candidates: `folds`, or others if there are none.
     comparison_folds: folding.Folds | None
     #: Numbers of components to try, ascending.
-    widths: list[int]
+    component_counts: list[int]
     #: The most rows that tune length scales; 0 if nothing is tuned.
     n_tuning_rows: int
     #: The plan of a pass with the folds and the largest number of components.
@@ -111,11 +111,11 @@ class Choices:
     @property
     def n_round_components(self) -> int:
         """Components of the first round: half of them, or all if rows are few."""
-        width = self.widths[-1]
-        half = width // 4 * 2  # even, for pairs
+        n_components = self.component_counts[-1]
+        half = n_components // 4 * 2  # even, for pairs
         needs_all = self.has_few_rows or half < MIN_COMPONENTS
         if needs_all or not self.effort.compares_with_half:
-            return width
+            return n_components
         return half
 
     @property
@@ -125,7 +125,8 @@ class Choices:
         It is, if rows are few, and neither alpha nor folds were given.
         """
         is_small = (
-            self.dataset.n_samples <= FEW_ROWS and self.widths[-1] <= AUTO_COMPONENTS
+            self.dataset.n_samples <= FEW_ROWS
+            and self.component_counts[-1] <= AUTO_COMPONENTS
         )
         penalty = self.options.penalty
         alpha_is_free = penalty.criterion == "auto" and penalty.grid is None
@@ -193,7 +194,7 @@ def choices_of(
     levels = recipes.levels_of(dataset.attributes)
     n_linear = linear_components(dataset.n_features, levels)
     is_proposed = options.kernel == "auto" and candidates is None
-    if is_proposed and n_linear > final.widths[-1]:
+    if is_proposed and n_linear > final.component_counts[-1]:
         first_candidates = [
             candidate
             for candidate in first_candidates
@@ -208,7 +209,7 @@ def choices_of(
         penalty=penalty,
         folds=final.folds,
         comparison_folds=final.folds,
-        widths=final.widths,
+        component_counts=final.component_counts,
         n_tuning_rows=n_tuning_rows,
         plan=final.plan,
     )
@@ -260,7 +261,7 @@ class _FinalPass:
 
     folds: folding.Folds | None
     #: Numbers of components, ascending.
-    widths: list[int]
+    component_counts: list[int]
     plan: Plan
 
 
@@ -303,7 +304,7 @@ def _plan_final(
         )
         return _FinalPass(folds, [n_components], plan(n_components, folds))
 
-    widths = read_n_components(options.n_components, options.map, features)
+    component_counts = read_n_components(options.n_components, options.map, features)
     are_default_folds = folds is not None and options.cv is None
     if are_default_folds and options.penalty.criterion == "auto":
         smaller: list[folding.Folds | None] = [
@@ -312,8 +313,10 @@ def _plan_final(
         ]
         if not options.has_several_n_components:
             smaller.append(None)
-        folds = _folds_in_memory(folds, smaller, lambda f: plan(widths[-1], f))
-    return _FinalPass(folds, widths, plan(widths[-1], folds))
+        folds = _folds_in_memory(
+            folds, smaller, lambda f: plan(component_counts[-1], f)
+        )
+    return _FinalPass(folds, component_counts, plan(component_counts[-1], folds))
 
 
 def doubled(choices: Choices, machines: Machines) -> Choices | None:
@@ -322,7 +325,7 @@ def doubled(choices: Choices, machines: Machines) -> Choices | None:
     Options, effort, rows and memory decide that here. Whether they pay is decided by
     the fit, from errors.
     """
-    n_components = 2 * choices.widths[-1]
+    n_components = 2 * choices.component_counts[-1]
     may_grow = (
         choices.options.chooses_n_components
         and not choices.has_given_candidates
@@ -343,7 +346,7 @@ def doubled(choices: Choices, machines: Machines) -> Choices | None:
     except PlanError as error:
         logger.info("not trying %d components: %s", n_components, error)
         return None
-    return replace(choices, widths=[n_components], plan=plan)
+    return replace(choices, component_counts=[n_components], plan=plan)
 
 
 def _folds_in_memory(

@@ -26,7 +26,7 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
     plan = choices.plan
     n_splits = len(choices.comparison_folds.splits)
     n_rows = min(ROUND_ROWS, plan.n_samples)
-    width = choices.n_round_components
+    n_components = choices.n_round_components
     tuned_kernels = {
         candidate.kernel
         for candidate in choices.candidates
@@ -38,9 +38,12 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
         choices.has_first_round
     ):  # else given candidates are compared on all rows at once
         # Z'Z, and the features: products with W, cosines and sines
-        flops_of_sums = n_rows * width * (width + 2 * (plan.n_features + 2))
+        flops_of_sums = (
+            n_rows * n_components * (n_components + 2 * (plan.n_features + 2))
+        )
         flops += len(choices.candidates) * (
-            flops_of_sums + cross_validation.cross_validation_flops([width], n_splits)
+            flops_of_sums
+            + cross_validation.cross_validation_flops([n_components], n_splits)
         )
     final = n_trained * _seconds_of_final(choices, gflops)
     first = float(flops / _rate(gflops))
@@ -51,7 +54,7 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
     return {
         "n_candidates": len(choices.candidates),
         "n_samples": n_rows,
-        "n_components": width,
+        "n_components": n_components,
         "flops": float(flops),
         "seconds": first,
         "n_trained": n_trained,
@@ -86,7 +89,7 @@ def _seconds_of_final(choices: Choices, gflops: float) -> float:
     """Return the seconds of one candidate's sums over all rows, and of their folds."""
     assert choices.comparison_folds is not None
     n_splits = len(choices.comparison_folds.splits)
-    flops = cross_validation.cross_validation_flops(choices.widths, n_splits)
+    flops = cross_validation.cross_validation_flops(choices.component_counts, n_splits)
     return float(choices.plan.seconds(gflops) + flops / _rate(gflops))
 
 

@@ -11,8 +11,14 @@ each on all rows would take many times as long.
    tuning.
 2. **The first round**, on up to 10,000 rows with half of the components. As many
    candidates are tried at once as there are cores. If rows are few, it takes all
-   components, and errors come from the rows themselves (`selection.row_folds`). The
-   final, the pass that trains the best candidate on all rows, then reuses these errors.
+   components, and errors come from the rows themselves (`selection.row_folds`).
+3. **The final pass** trains the best candidate on all rows, in `ridge.fit`. If rows are
+   few, it reuses the errors of the first round.
+
+D is a feature map's number of components. Z'Z and Z'y, the *sums*, are products of the
+features Z and the targets y, summed over rows; a pass over all rows yields only these.
+"evidence" as a length scale asks for tuned ones, by the evidence: how probable the
+targets are under a Gaussian process with the kernel.
 
 All errors are cross-validated, with the same folds. Length scales are tuned on rows
 that no fold validates on (`data.folding.with_tuning_rows`). Given options stay; if all
@@ -53,6 +59,10 @@ from rff_dist.statistics import fold_statistics, passes, reading
 from rff_dist.storage import columns
 from rff_dist.typing import FloatArray, frozen
 
+# With fewer components the overhead of calls takes most of the time, so the time says
+# little about maps of more components.
+LEAST_TIMED_COMPONENTS = MIN_COMPONENTS // 2
+
 
 @frozen
 class Finalists:
@@ -64,8 +74,8 @@ class Finalists:
     results: list[describe.CandidateResult]
     #: Each candidate's errors from the rows themselves, if rows are few; else None.
     tables: list[CrossValidation | None]
-    #: The numbers of components that there is time for.
-    widths: list[int]
+    #: The numbers of components that the final pass has time for, ascending.
+    component_counts: list[int]
 
 
 @frozen
@@ -78,8 +88,7 @@ class _Trial:
     table: CrossValidation
     #: Error of each split at the best alpha.
     split_scores: FloatArray
-    #: How long it took per row and component; None if it is untypical of other
-    #: candidates.
+    #: How long it took; None if it is untypical of other candidates.
     pace: Pace | None
 
 
@@ -98,7 +107,7 @@ def choose(
     candidates = choices.candidates
     if choices.folds is None or choices.options.solver == "pcg":
         candidates = candidates[:1]
-    return Finalists(candidates, [], [None] * len(candidates), choices.widths)
+    return Finalists(candidates, [], [None] * len(candidates), choices.component_counts)
 
 
 @frozen
@@ -131,31 +140,32 @@ class _FirstRound:
         ranked = self._best_first(trials)
         best = ranked[0]
 
-        widths = self._widths_in_time(trials)
+        component_counts = self._components_in_time(trials)
         table = None
-        if self._is_final(widths):
-            # rows resolve smaller alphas than sums do, and the final solves from sums
-            sums = self._sums(best.feature_map, sample).total()
-            table = best.table.from_alpha(reading.gram_error_of(sums))
+        if self._serves_final_pass(component_counts):
+            # The final pass solves from sums. Drop alphas that sums are too imprecise
+            # for; the rows themselves are not.
+            total = self._sums(best.feature_map, sample).total()
+            table = best.table.from_alpha(reading.gram_error_of(total))
         results = [trial.result for trial in ranked]
-        return Finalists([best.candidate], results, [table], widths)
+        return Finalists([best.candidate], results, [table], component_counts)
 
-    def _is_final(self, widths: Sequence[int]) -> bool:
-        """Return whether the final needs no other errors than the best trial's."""
+    def _serves_final_pass(self, component_counts: Sequence[int]) -> bool:
+        """Return whether the best trial's errors are those of the final pass too."""
         choices = self.choices
-        has_all_components = [choices.n_round_components] == list(widths)
+        has_all_components = [choices.n_round_components] == list(component_counts)
         has_folds = choices.folds is not None
         return choices.has_few_rows and has_folds and has_all_components
 
-    def _widths_in_time(self, trials: Sequence[_Trial]) -> list[int]:
+    def _components_in_time(self, trials: Sequence[_Trial]) -> list[int]:
         """Return the numbers of components that the final pass has time for."""
         prepared = self.prepared
         paces = [trial.pace for trial in trials if trial.pace is not None]
         if self.budget.limit is None or not paces:
-            return self.choices.widths
+            return self.choices.component_counts
         n_threads = prepared.engine.n_workers * prepared.engine.n_threads
         pace = Pace.slowest(paces, n_threads=n_threads)
-        n_components = self.choices.widths[-1]
+        n_components = self.choices.component_counts[-1]
         n_samples = prepared.dataset.n_samples
         return [self.budget.components_in_time(pace, n_samples, n_components)]
 
@@ -242,13 +252,12 @@ class _FirstRound:
 
     def _validate(self, candidate: Candidate, sample: samples.FoldSample) -> _Trial:
         """Cross-validate a candidate."""
-        width = self.choices.n_round_components
+        n_components = self.choices.n_round_components
         # a sum with linear terms needs their components, one per column, and others
         if not isinstance(candidate.kernel, Stationary):
-            width = max(width, 2 * self._n_linear_components)
-        feature_map = self.draws.feature_map(
-            candidate, min(width, self.choices.widths[-1])
-        )
+            n_components = max(n_components, 2 * self._n_linear_components)
+        n_components = min(n_components, self.choices.component_counts[-1])
+        feature_map = self.draws.feature_map(candidate, n_components)
         table, pace = self._table(feature_map, sample)
         best = table.best
         result: describe.CandidateResult = {
@@ -261,9 +270,10 @@ class _FirstRound:
                 None if np.isnan(best.standard_error) else best.standard_error
             ),
         }
-        place = int(np.flatnonzero(table.alphas == best.alpha)[0])
-        scores = table.split_scores()[:, 0, place]
-        return _Trial(candidate, result, feature_map, table, scores, pace)
+        alpha_index = int(np.flatnonzero(table.alphas == best.alpha)[0])
+        scores = table.split_scores()  # shape (n_splits, 1, n_alphas): one map
+        split_scores = scores[:, 0, alpha_index]
+        return _Trial(candidate, result, feature_map, table, split_scores, pace)
 
     def _table(
         self, feature_map: FeatureMap, sample: samples.FoldSample
@@ -271,11 +281,11 @@ class _FirstRound:
         """Return the errors on a sample, and how long they took.
 
         Errors of few rows come from the rows themselves, others from sums of folds. The
-        pace is None for a linear kernel, whose few columns say little about others.
+        pace is None below `LEAST_TIMED_COMPONENTS`, as often for a linear kernel.
         """
         D = feature_map.n_components
         begun = time.monotonic()
-        is_typical = D >= MIN_COMPONENTS // 2
+        is_typical = D >= LEAST_TIMED_COMPONENTS
         fit_intercept = self.choices.options.fit_intercept
         grid = self.choices.options.penalty.grid
         if grid is not None and not np.all(grid > 0):
@@ -290,7 +300,7 @@ class _FirstRound:
                 frequency_weights=self.prepared.frequency_weights,
             )
             if table_of_rows is not None:
-                pace = Pace(0.0, (time.monotonic() - begun) / D**3)
+                pace = Pace(sums=0.0, tables=(time.monotonic() - begun) / D**3)
                 return table_of_rows, pace if is_typical else None
         begun = time.monotonic()
         parts = self._sums(feature_map, sample)
@@ -299,8 +309,8 @@ class _FirstRound:
             parts, alphas=grid, fit_intercept=fit_intercept
         )
         pace = Pace(
-            (summed - begun) / (len(sample.X) * D**2),
-            (time.monotonic() - summed) / D**3,
+            sums=(summed - begun) / (len(sample.X) * D**2),
+            tables=(time.monotonic() - summed) / D**3,
         )
         return table, pace if is_typical else None
 

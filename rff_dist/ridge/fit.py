@@ -130,10 +130,12 @@ def fit(
         tuning=choices.tuning,
     )
     finalists = do("choose", first_round.choose, prepared, draws, choices, budget)
-    choices = replace(choices, widths=finalists.widths)
+    choices = replace(choices, component_counts=finalists.component_counts)
 
     # W and b, such that Z = √(2/D) · cos(X W + b)
-    maps = do("draw", draw_candidates, draws, finalists.candidates, choices.widths)
+    maps = do(
+        "draw", draw_candidates, draws, finalists.candidates, choices.component_counts
+    )
 
     plan = plan_solver(prepared, choices, maps)
     if plan.solver == "pcg":
@@ -145,7 +147,13 @@ def fit(
     # twice as many components, as long as the last doubling gained much
     while (more := with_more_components(comparison, prepared, choices)) is not None:
         choices = more
-        maps = do("draw", draw_candidates, draws, finalists.candidates, choices.widths)
+        maps = do(
+            "draw",
+            draw_candidates,
+            draws,
+            finalists.candidates,
+            choices.component_counts,
+        )
         shared_passes = plan_shared_passes(
             prepared, choices, maps, [None], choices.plan
         )
@@ -291,7 +299,7 @@ def plan_shared_passes(
     assert choices.folds is not None  # they compare the maps
     n_maps_at_once, n_parts = plan_readings(
         prepared.dataset,
-        choices.widths[-1],
+        choices.component_counts[-1],
         len(maps),
         engine=prepared.engine,
         n_folds=choices.folds.n_folds,
@@ -392,11 +400,11 @@ def solve_sums(
         prepared.say("solve", f"D = {feature_map.n_components:,}")
         return TrainedMap(feature_map, feature_map, solve.solve(sums, penalty), sums)
 
-    widths = sorted({*choices.widths, feature_map.n_components})
-    width_words = ", ".join(f"{width:,}" for width in widths)
+    component_counts = sorted({*choices.component_counts, feature_map.n_components})
+    counts_text = ", ".join(f"{count:,}" for count in component_counts)
     prepared.say(
         "solve",
-        f"{kinds.kind_of(feature_map)} features, D = {width_words},"
+        f"{kinds.kind_of(feature_map)} features, D = {counts_text},"
         f" {len(sums.folds.splits)} folds",
     )
     rows = None
@@ -404,7 +412,7 @@ def solve_sums(
         dataset = prepared.dataset
         rows = dataset.read(blocks.Block(0, 0, dataset.n_samples))
     shortened, statistics, solved = solve.solve_folds(
-        sums, feature_map, penalty, choices.widths, table=table, rows=rows
+        sums, feature_map, penalty, choices.component_counts, table=table, rows=rows
     )
     return TrainedMap(feature_map, shortened, solved, statistics, sums)
 

@@ -97,7 +97,7 @@ def solve_folds(
 ) -> tuple[FeatureMap, RidgeStatistics, SelectedSolution]:
     """Choose alpha and the number of components by folds, and solve on all rows.
 
-    The table of all folds, alphas, widths and targets takes O(n_splits ·
+    The table of all folds, alphas, numbers of components and targets takes O(n_splits ·
     n_components³).
 
     Parameters
@@ -110,7 +110,7 @@ def solve_folds(
         `CrossValidation.choose`; "cv-1se" the largest within one standard error of it.
         Targets may have their own alphas, see `CrossValidation.with_own_alphas`.
     n_components : sequence of int
-        Widths to try, besides the map's own, which is the largest. The smallest whose
+        Numbers to try, with the map's own, which is the largest. The smallest whose
         error is within one standard error of the smallest error is taken.
     table : CrossValidation, optional
         The errors on the folds, if they were computed from the rows themselves.
@@ -134,8 +134,9 @@ def solve_folds(
     fit_intercept = penalty.fit_intercept
     grid = penalty.grid
     largest = feature_map.n_components
-    widths = sorted({largest, *(width for width in n_components if width < largest)})
-    maps = [draw.shortened(feature_map, width) for width in widths]
+    smaller = {count for count in n_components if count < largest}
+    component_counts = sorted({largest, *smaller})
+    maps = [draw.shortened(feature_map, count) for count in component_counts]
     if table is None:
         table = cross_validate(
             statistics, alphas=grid, feature_maps=maps, fit_intercept=fit_intercept
@@ -146,9 +147,9 @@ def solve_folds(
         equations = statistics.total().normal_equations(fit_intercept=fit_intercept)
         table = table.from_alpha(equations.floor())
     table = replace(table, folds=statistics.folds)
-    best = table.fewest_components() if len(widths) > 1 else table.best
+    best = table.fewest_components() if len(component_counts) > 1 else table.best
     choice = choose_alpha(table, best.n_components, penalty)
-    shortened = maps[widths.index(choice.n_components)]
+    shortened = maps[component_counts.index(choice.n_components)]
     total = statistics.total()
     if shortened is not feature_map:
         total = total.leading(

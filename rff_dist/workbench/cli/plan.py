@@ -80,7 +80,7 @@ def plan(
             machines = Machines.of(engine)
     choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
     fit_plan = choices.plan
-    widths = choices.widths
+    component_counts = choices.component_counts
     summed_folds = None if options.solver == "pcg" else choices.folds
     # The last kind is Nyström's if it is tried at all. Its centres are rows.
     tries_nystrom = find_nystrom(options.kinds[-1]) is not None
@@ -104,7 +104,7 @@ def plan(
         "products": products,
         "statistics_seconds": seconds,
         "n_folds": 1 if summed_folds is None else summed_folds.n_folds,
-        "widths": widths,
+        "widths": component_counts,
         "most_centres": most_centres,
         "choosing": costs.cost_of_choosing(choices, gflops=gflops),
         "growing": costs.cost_of_growing(choices, machines, gflops=gflops),

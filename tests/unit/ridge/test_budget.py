@@ -34,7 +34,7 @@ def test_each_effort_plans_at_least_as_much_as_the_one_below():
     planned = [begin(6000, effort=effort) for effort in range(1, 4)]
     n_candidates = [len(choices.candidates) for choices in planned]
     assert n_candidates == sorted(n_candidates)
-    assert [choices.widths[-1] for choices in planned] == [1024, 2048, 4096]
+    assert [choices.component_counts[-1] for choices in planned] == [1024, 2048, 4096]
     # rows that tune are one more
     assert [choices.folds.n_folds for choices in planned] == [3, 4, 6]
     assert [choices.n_round_components for choices in planned] == [512, 1024, 4096]
