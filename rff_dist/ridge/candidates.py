@@ -171,7 +171,9 @@ def make_candidates(
 def check_candidates(
     candidates: Sequence[Candidate], dataset: blocks.Dataset, options: RidgeOptions
 ) -> None:
-    """Check that there are candidates, and that each suits the columns and the design.
+    """Check that there are candidates, and that each suits the columns.
+
+    Candidates of Fourier features must suit the design too.
 
     Raises InvalidParameterError if there is none, or one does not suit them.
     """
@@ -180,9 +182,8 @@ def check_candidates(
             "there is no candidate to compare; expected at least 1"
         )
     design = options.design
-    # the first kind is that of candidates without a kind
-    is_fourier = feature_options.find_nystrom(options.kinds[0]) is None
-    if design != "auto" and not is_fourier:
+    default_kind = options.kinds[0]
+    if design != "auto" and feature_options.find_nystrom(default_kind) is not None:
         raise InvalidParameterError(
             f"`design` is {design!r}, but Nyström features have none; leave it out"
         )
@@ -193,7 +194,8 @@ def check_candidates(
                 candidate.kernel, candidate.length_scale
             )
             kernel.check_columns(dataset.n_features)
-        if is_fourier:
+        kind = candidate.features or default_kind
+        if feature_options.find_nystrom(kind) is None:
             base.check_design(candidate.kernel, design, dataset.n_features)
 
 

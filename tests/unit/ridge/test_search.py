@@ -298,6 +298,14 @@ def test_bad_choices_are_refused_before_the_sums_and_most_before_data_are_read(
     assert passes == read
 
 
+def test_a_design_binds_only_the_candidates_of_fourier_features(dataset):
+    candidates = [Candidate(Gaussian()), Candidate(Sinc(), features="nystrom")]
+    found = search_plain(
+        dataset, candidates, engine=ENGINE, n_components=8, design="orthogonal"
+    )
+    assert [row["features"] for row in found.rows] == ["fourier", "nystrom"]
+
+
 # -- for users of scikit-learn
 # ---------------------------------------------------------------------
 
