@@ -30,11 +30,14 @@ from rff_dist.kernels.registry import KERNELS
 __version__ = "0.1.0"
 
 # The module of each public name: from the registry for kernels, from the stub for type
-# checkers for all others.
-_STUB = (get_data(__name__, "__init__.pyi") or b"").decode()
+# checkers for all others. The stub imports one name per statement.
+_STUB = get_data(__name__, "__init__.pyi")
+assert _STUB is not None
 _HOMES = {
     name: module
-    for module, name in re.findall(r"^from (\S+) import \(?\s*(\w+)", _STUB, re.M)
+    for module, name in re.findall(
+        r"^from (\S+) import \(?\s*(\w+)", _STUB.decode(), re.M
+    )
 }
 for _path in KERNELS.values():
     _module, _, _name = _path.rpartition(".")

@@ -27,11 +27,19 @@ def human_bytes(n_bytes: float) -> str:
     return f"{n_bytes:.1f} TiB"
 
 
+_USER = r"[^/@]*"
+# A password may have any character, so all up to the URL's last "@" belongs to it.
+_USER_AND_PASSWORD = r"[^/@:]*[:@].*"
+_CREDENTIALS = re.compile(f"://({_USER_AND_PASSWORD}|{_USER})@")
+
+
 def redact(url: str) -> str:
-    """Replace user names, passwords, queries and fragments of a URL by `***`."""
-    # A password may have any character, so after a user's name and a colon all up to
-    # the last "@" is replaced.
-    text = re.sub(r"(://)([^/@:]*[:@].*|[^/@]*)@", r"\1***@", url)
+    """Replace user names, passwords, queries and fragments of a URL by `***`.
+
+    >>> redact("s3://name:p@ss/word@host/data?key=1"), redact("https://host/page#part")
+    ('s3://***@host/data?***', 'https://host/page?***')
+    """
+    text = _CREDENTIALS.sub("://***@", url)
     if "://" in text and not text.lower().startswith("file://"):
         text = re.sub(r"[?#].*", "?***", text)
     return text

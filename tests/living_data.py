@@ -76,8 +76,9 @@ def assert_follows(model, begun, dataset, start=0):
     # sums of a thousand terms, in another order
     assert_allclose(model.columns.mean, columns.mean, atol=1e-11)
     assert np.all(model.columns.rounding < 1e-3)
-    excess = np.abs(model.columns.second - columns.second) - model.columns.rounding**2
-    assert np.all(excess <= 1e-9 * columns.second)
+    difference = np.abs(model.columns.variance - columns.variance)
+    excess = difference - model.columns.rounding**2
+    assert np.all(excess <= 1e-9 * columns.variance)
 
 
 def refresh(model, url, **options):

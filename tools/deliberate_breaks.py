@@ -85,7 +85,7 @@ BREAKS = [
     Break(
         "passwords of URLs are shown",
         "rff_dist/text.py",
-        're.sub(r"(://)([^/@:]*[:@].*|[^/@]*)@", r"\\1***@", url)',
+        '_CREDENTIALS.sub("://***@", url)',
         "url",
         ("tests/unit/engines", "tests/unit/storage", "tests/unit/tables"),
     ),

@@ -396,7 +396,7 @@ def count_block(
 
 
 @dataclass(frozen=True, eq=False)
-class LabelReader(blocks.BlockFunction[None, LabelCounts]):
+class LabelCounter(blocks.BlockFunction[None, LabelCounts]):
     """The block function of a counting pass: it reads labels and weights, but no X."""
 
     labels: columns.Column

@@ -8,14 +8,15 @@ the rows' features, z one row of them.
   (MMD²). Without drift it is distributed as a weighted sum of chi-squares with one
   degree of freedom. The weights are the eigenvalues of the covariance of z, times
   (1/n₁ + 1/n₂). The tail follows from the first three cumulants, without eigenvalues.
-- Each column: its mean, compared by the larger of the two sets' standard deviations, so
+- Each column: its mean. The new rows' variance counts as at least the old rows', so
   that a column with rare values raises no alarm if the new rows happen to have none. In
   a column of categories, the number of new rows of each level (category). The smallest
   p-value counts, with Šidák's correction.
 - The errors: are the model's squared errors larger than on held-out rows?
 
-The tests share the significance level by Bonferroni's inequality. They are asymptotic:
-with fewer than some 50 rows the significance is rough.
+The tests share the significance, the probability of an alarm without drift, by
+Bonferroni's inequality. They are asymptotic: with fewer than some 50 rows the
+significance is rough.
 
 References
 ----------
@@ -55,7 +56,8 @@ class ScoringState:
     """The state of the pass: the model, and how rows are summed."""
 
     model: predicting.LinearModel
-    #: Sums with the model's features and grids, without Z'Z.
+    #: Sums with the model's features and grids, without Z'Z. Its feature map has the
+    #: dataset's lists of levels; `model` has its own.
     sums: accumulate.Accumulation
     #: Shape (n_features + n_targets,); moments are summed about it, see `Moments`.
     pivot: FloatArray
@@ -89,15 +91,14 @@ class NewRowSums:
 
 def score_rows(rows: blocks.Rows, state: ScoringState) -> NewRowSums:
     """Return a block's sums; DataError if it has no targets, or unusable values."""
-    # Moments and features are summed with the dataset's codes of levels, as the rows
-    # have them; the model predicts with its own codes.
-    recoded = model_rows.recode(state.codes, rows)
-    levels = state.sums.feature_map.levels
+    # the rows have the dataset's codes of levels, but the model predicts by its own
+    rows_in_model_codes = model_rows.recode(state.codes, rows)
+    dataset_levels = state.sums.feature_map.levels
     return NewRowSums(
-        evaluation.measure_errors(recoded, state.model),
+        evaluation.measure_errors(rows_in_model_codes, state.model),
         accumulate.accumulate_rows(rows, state.sums),
-        measure_moments(rows, state.pivot, levels=levels),
-        levels,
+        measure_moments(rows, state.pivot, levels=dataset_levels),
+        dataset_levels,
     )
 
 
@@ -174,10 +175,12 @@ def column_shifts(
     # A difference by rounding is no shift; a constant column may have one.
     rounding = np.maximum(4 * EPS * np.abs(old.mean), old.rounding)
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
-    error = _standard_error(old.second, new.second, old.n_samples, new.n_samples)
-    normal = scipy.special.ndtr(-np.abs(shift) / error)
+    standard_error = _standard_error(
+        old.variance, new.variance, old.n_samples, new.n_samples
+    )
+    normal = scipy.special.ndtr(-np.abs(shift) / standard_error)
     p_values = np.where(shift == 0, 1.0, 2 * normal)
-    deviation = np.sqrt(np.maximum(old.second, 0.0))
+    deviation = np.sqrt(np.maximum(old.variance, 0.0))
     moved = np.where(shift == 0, 0.0, shift / deviation)
     for column, before in old.counts.items():
         now = new.counts[column]
@@ -210,27 +213,29 @@ def error_drift(old: evaluation.Errors, new: evaluation.Errors) -> float:
     """
     before = old.mean_squared_error
     now = new.mean_squared_error
-    error = _standard_error(
+    standard_error = _standard_error(
         old.squares_variance, new.squares_variance, old.n_effective, new.n_effective
     )
     # Squared normal errors have a gamma distribution. With the normal approximation
     # alone, one new row raises an alarm in one of six cases without drift.
-    shape = (before / error) ** 2
+    shape = (before / standard_error) ** 2
     gamma = scipy.special.gammaincc(shape, shape * now / before)
-    normal = scipy.special.ndtr((before - now) / error)
+    normal = scipy.special.ndtr((before - now) / standard_error)
     # if all errors are 0, the gamma tail is NaN, and `fmax` returns the normal one
     return _smallest(np.where(now <= before, 1.0, np.fmax(normal, gamma)))
 
 
 def _standard_error(
-    old: FloatArray, new: FloatArray, n_old: Any, n_new: Any
+    old_variance: FloatArray, new_variance: FloatArray, n_old: Any, n_new: Any
 ) -> FloatArray:
-    """Return the standard error of a difference of means, from both sets' variances.
+    """Return the standard error of a difference of means.
 
-    The new set's variance counts as at least the old one's.
+    The new rows' variance counts as at least the old rows'.
     """
-    old = np.maximum(old, 0.0)
-    return np.asarray(np.sqrt(old / n_old + np.maximum(old, new) / n_new))
+    # rows that were removed may leave a variance below 0, by rounding
+    old_variance = np.maximum(old_variance, 0.0)
+    new_variance = np.maximum(old_variance, new_variance)
+    return np.asarray(np.sqrt(old_variance / n_old + new_variance / n_new))
 
 
 def _smallest(p_values: FloatArray) -> float:
@@ -249,14 +254,14 @@ def judge_drift(
     new: NewRowSums,
     together: RidgeStatistics,
     *,
-    level: float,
+    significance: float,
 ) -> Summary:
     """Test new rows against those that a model has; return the results as JSON values.
 
     `held_out` are errors on rows that were held out of the model, `together` are sums
-    of all rows, as in `embedding_drift`, and `level`, in (0, 1), is the probability of
-    an alarm without drift. In the results, `parts` are the tests that raise the alarm,
-    and `columns` those that moved most, with None for an infinite shift.
+    of all rows, as in `embedding_drift`, and `significance` is in (0, 1). In the
+    results, `parts` are the tests that raise the alarm, and `columns` those that moved
+    most, with None for an infinite shift.
     """
     p_values = {"embedding": embedding_drift(model.summed, new.statistics, together)}
     columns: list[Summary] = []
@@ -270,12 +275,12 @@ def judge_drift(
             columns.append({"column": i, kind: size, "p_value": float(p_columns[i])})
     p_values["errors"] = error_drift(held_out, new.errors)
 
-    share = level / len(p_values)  # Bonferroni
+    share = significance / len(p_values)  # Bonferroni
     parts = [name for name, p_value in p_values.items() if p_value <= share]
     return {
         "drifted": bool(parts),
         "parts": parts,
-        "level": level,
+        "level": significance,
         "p_values": p_values,
         "columns": columns,
     }

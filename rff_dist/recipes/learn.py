@@ -24,14 +24,19 @@ from rff_dist.recipes.tables import kind_of, listed, to_numbers
 from rff_dist.statistics import row_samples
 from rff_dist.typing import FloatArray, IntArray
 
-#: A column with more levels is left out if it has more levels than half of its rows.
+#: A column of text with more levels is left out if it has more levels than half of its
+#: rows, unless the user named it a category.
 FEW_LEVELS = 20
-#: Memory for the levels of all columns; beyond it the largest column is left out.
+#: Memory for the levels of all columns; beyond it the largest column is left out, also
+#: if the user named it.
 MAX_BYTES = 2**27
 #: Memory of a level beyond its characters: a text of Python and its place in a set.
 _LEVEL_BYTES = 120
-#: Why columns that hold the same value in all rows are left out.
-CONSTANT = ("it holds one level only", "it holds one value only")
+_ONE_LEVEL = "it holds one level only"
+_ONE_DATE = "it holds one value only"
+#: Why columns of text or dates that hold one value are left out. Columns of numbers
+#: with one value stay, and so do categories that the user named.
+CONSTANT = (_ONE_LEVEL, _ONE_DATE)
 #: Parts of dates that become columns if they vary and the user names none.
 _VARYING_PARTS = ("elapsed-days", "day-of-year", "weekday", "hour")
 #: Missing values are marked in a further column if they are more than this share, and
@@ -86,7 +91,8 @@ def learn(
     """Learn a recipe in a pass over the rows.
 
     `kinds`: the kind of each column, as from `kinds_of`. Categories that `encoding`
-    names are kept, whatever their number of levels.
+    names are kept, whatever their number of levels, as long as these fit into
+    `MAX_BYTES`.
 
     Raises DataError if there is no row to learn from, or no column is left.
     """
@@ -154,7 +160,7 @@ class _Numbers:
         self.sample = row_samples.RowSample.empty(size, n_columns)
         self.sums: FloatArray = np.zeros(n_columns)
         self.counts: IntArray = np.zeros(n_columns, np.int64)
-        self.n_missing: IntArray = self.counts
+        self.n_missing: IntArray = np.zeros(n_columns, np.int64)
         self.min: FloatArray = np.full(n_columns, np.inf)
         self.max: FloatArray = np.full(n_columns, -np.inf)
 
@@ -199,7 +205,7 @@ class _Numbers:
         if not self.keeps_all_parts:
             places = [i for i in places if self.min[i] < self.max[i]]
         if not places:
-            return CONSTANT[1]
+            return _ONE_DATE
         fill = None
         if self.impute != "none":
             fill = [self._fill(i) for i in places]
@@ -223,6 +229,7 @@ class _Numbers:
             return float(self.sums[i] / self.counts[i])
         if self.impute in ("median", "median-only"):
             return float(np.median(sampled))
+        # "most-frequent"
         values, counts = np.unique(sampled, return_counts=True)
         return float(values[np.argmax(counts)])
 
@@ -268,7 +275,7 @@ class _Levels:
         if self.is_named:
             return category
         if n_levels == 1:
-            return CONSTANT[0]
+            return _ONE_LEVEL
         if n_levels > max(FEW_LEVELS, n_rows // 2):
             why = f"its levels rarely come twice: {n_levels:,} in {n_rows:,} rows"
             examples = [text for text in category.levels if text != MISSING][:100]

@@ -352,7 +352,7 @@ def _spread(model: models.RidgeModel) -> tuple[FloatArray, FloatArray]:
         raise InvalidParameterError(why)
     if model.columns is not None:
         means = model.columns.mean.copy()
-        deviations = np.sqrt(model.columns.second)
+        deviations = np.sqrt(model.columns.variance)
     else:
         standardizer = model.feature_map.standardizer
         assert standardizer is not None  # `why_no_effects`

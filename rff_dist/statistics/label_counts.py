@@ -41,9 +41,9 @@ def count_labels(
     if source is not None:
         array_checks.require_rows({"X": source.n_samples, "y": labels.n_samples})
     is_weighted = source is not None and source.weighted
-    reader = labelled.LabelReader(labels, source if is_weighted else None)
+    count_block = labelled.LabelCounter(labels, source if is_weighted else None)
     counts: labelled.LabelCounts = _count(
-        reader, labels, source, operator.add, label="labels", engine=engine
+        count_block, labels, source, operator.add, pass_name="labels", engine=engine
     )
     return counts
 
@@ -61,11 +61,13 @@ def count_groups(
         # checks of the folds have made sure that some source has groups
         assert isinstance(grouped, labelled.ExtendedDataset)
         grouped = grouped.source
-    reader = labelled.LabelReader(grouped.groups, dataset if dataset.weighted else None)
-    count = partial(_count_up_to, at_most, reader)
+    count_block = labelled.LabelCounter(
+        grouped.groups, dataset if dataset.weighted else None
+    )
+    count = partial(_count_up_to, at_most, count_block)
     add = partial(_add_up_to, at_most)
     counts: _Counts = _count(
-        count, grouped.groups, dataset, add, label="groups", engine=engine
+        count, grouped.groups, dataset, add, pass_name="groups", engine=engine
     )
     if counts is None or counts.labels.dtype.kind != "f":
         return counts
@@ -73,10 +75,10 @@ def count_groups(
 
 
 def _count_up_to(
-    at_most: int, reader: labelled.LabelReader, block: Block, _: None
+    at_most: int, count_block: labelled.LabelCounter, block: Block, _: None
 ) -> _Counts:
     """Count the groups of a block; `_` is the state of `map_reduce`, and not needed."""
-    counts = reader(block, None)
+    counts = count_block(block, None)
     return counts if len(counts.labels) <= at_most else None
 
 
@@ -93,7 +95,7 @@ def _count[T](
     source: Dataset | None,
     add: Callable[[T, T], T],
     *,
-    label: str,
+    pass_name: str,
     engine: protocol.Engine,
 ) -> T:
     blocks = cut_blocks(
@@ -105,4 +107,4 @@ def _count[T](
         return count(Block(0, 0, values.n_samples), None)
     if values.in_memory:
         return reduce(add, (count(block, None) for block in blocks))
-    return engine.map_reduce(count, blocks, None, combine=add, label=label)
+    return engine.map_reduce(count, blocks, None, combine=add, label=pass_name)

@@ -24,7 +24,7 @@ from rff_dist.typing import AnyArray, Arrays, FloatArray, IntArray, frozen
 SQUARED_RANGE = 1e-145, 1e150
 FOURTH_RANGE = 1e-70, 1e40
 # A variance below this share of the mean square about the pivot has lost digits.
-_CANCELS = 1e-6
+_CANCELLATION_SHARE = 1e-6
 
 
 @frozen
@@ -91,7 +91,7 @@ class Moments:
         """Whether the pivot is so far from the mean that the variance loses digits."""
         mean_squares = self.squares.value() / self.weight.value()
         variances = mean_squares - np.square(self.means - self.pivot)
-        return bool((variances < _CANCELS * mean_squares).any())
+        return bool((variances < _CANCELLATION_SHARE * mean_squares).any())
 
     @property
     def means(self) -> FloatArray:
@@ -107,13 +107,14 @@ class Moments:
     def fourth_central(self) -> FloatArray:
         """The mean fourth powers of the deviations of [X, y] from their means.
 
-        0 for columns outside of `FOURTH_RANGE`.
+        Without meaning for columns whose `reach` is outside of `FOURTH_RANGE`.
         """
         total = self.weight.value()
         first = self.sums.value() / total
         second = self.squares.value() / total
         third = self.cubes.value() / total
         fourth = self.fourths.value() / total
+        # only columns outside of `FOURTH_RANGE` overflow
         with np.errstate(over="ignore", invalid="ignore"):
             # the binomial formula in Horner's form
             inner = 6 * second - first * (3 * first)
@@ -156,29 +157,28 @@ def measure_moments(
     maximum = columns.max(axis=0, initial=-np.inf)
     # values that are not finite are refused below
     with np.errstate(over="ignore", invalid="ignore"):
-        columns = columns - pivot
-        powers = np.square(columns)
-        sums = weights @ columns
-        squares = weights @ powers
+        shifted = columns - pivot
+        shifted_squares = np.square(shifted)
+        sums = weights @ shifted
+        squares = weights @ shifted_squares
     if not np.isfinite(squares).all():
         column = int(np.argmin(np.isfinite(squares)))
         raise DataError(
             f"Input {name_column(column, rows.X.shape[1])} overflows float64 when it is"
-            f" squared: it reaches {np.abs(columns[:, column]).max():.3g} in rows"
+            f" squared: it reaches {np.abs(shifted[:, column]).max():.3g} in rows"
             f" {rows.block.start:_}:{rows.block.stop:_}; scale it down"
         )
     reach = max((maximum - pivot).max(initial=0.0), (pivot - minimum).max(initial=0.0))
     if reach > FOURTH_RANGE[1]:
-        columns = np.clip(columns, -FOURTH_RANGE[1], FOURTH_RANGE[1])
-        powers = np.square(columns)
-    # In place, since fresh memory takes as long as the arithmetic: `columns` are cubes
-    # now, and `powers` fourth powers.
-    columns *= powers
-    powers *= powers
+        shifted = np.clip(shifted, -FOURTH_RANGE[1], FOURTH_RANGE[1])
+        shifted_squares = np.square(shifted)
+    # in place, since fresh memory takes as long as the arithmetic
+    shifted_cubes = np.multiply(shifted, shifted_squares, out=shifted)
+    shifted_fourths = np.square(shifted_squares, out=shifted_squares)
     # weights so large that these overflow are refused later, with a reason
     with np.errstate(over="ignore"):
-        cubes = weights @ columns
-        fourths = weights @ powers
+        cubes = weights @ shifted_cubes
+        fourths = weights @ shifted_fourths
     limit = np.finfo(np.float64).max  # clipped, so that they are finite
     cubes = np.clip(cubes, -limit, limit)
     fourths = np.minimum(fourths, limit)
@@ -231,14 +231,14 @@ def name_column(column: int, n_features: int) -> str:
 
 # Like `ROUNDING`, for moments from which rows were removed. It is larger, because those
 # rows were summed in other blocks, with other roundings.
-_CANCELLED = 1e-13
+_ROUNDING_AFTER_REMOVAL = 1e-13
 
 
 @frozen(eq=False)
 class ColumnMoments:
     """Means and variances of the input columns; `+` joins two sets of rows.
 
-    Rows are removed by adding their `negative`.
+    Rows are removed by adding their `negative`; some weight must be left.
     """
 
     #: The number of rows of equal weight with the same information. If weights repeat
@@ -250,7 +250,7 @@ class ColumnMoments:
     #: Means and variances, of shape (n_features,); they have no meaning for columns of
     #: categories.
     mean: FloatArray
-    second: FloatArray
+    variance: FloatArray
     #: A difference of means below this may be rounding. It grows when rows with most of
     #: the variation are removed.
     rounding: FloatArray
@@ -268,14 +268,15 @@ class ColumnMoments:
         weight = float(moments.weight.value())
         shift = moments.sums.value()[:n_features] / weight
         mean_squares = moments.squares.value()[:n_features] / weight
-        second = mean_squares - shift**2
-        second = np.where(second > blocks.ROUNDING * mean_squares, second, 0.0)
+        variance = mean_squares - shift**2
+        varies = variance > blocks.ROUNDING * mean_squares
+        variance = np.where(varies, variance, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
         return cls(
             weight / largest,
             weight,
             moments.pivot[:n_features] + shift,
-            second,
+            variance,
             np.zeros(n_features),
             moments.maximum[:n_features],
             moments.counts,
@@ -287,14 +288,14 @@ class ColumnMoments:
         # The variance is the weighted mean of each part's mean squares about the common
         # mean (Chan, Golub & LeVeque 1983).
         parts = [
-            part.weight / weight * (part.second + (part.mean - mean) ** 2)
+            part.weight / weight * (part.variance + (part.mean - mean) ** 2)
             for part in (self, other)
         ]
         rounding = np.maximum(self.rounding, other.rounding)
         # A negative weight removes rows, perhaps with most of the variation.
         if min(self.weight, other.weight) < 0:
-            summed = np.abs(parts).sum(axis=0)
-            rounding = np.maximum(rounding, np.sqrt(_CANCELLED * summed))
+            lost_squares = _ROUNDING_AFTER_REMOVAL * np.abs(parts).sum(axis=0)
+            rounding = np.maximum(rounding, np.sqrt(lost_squares))
         return type(self)(
             self.n_samples + other.n_samples,
             weight,
@@ -327,7 +328,7 @@ class ColumnMoments:
 
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return the moments as arrays to store; `from_arrays` reads them."""
-        moments = np.array([self.mean, self.second, self.rounding, self.maximum])
+        moments = np.array([self.mean, self.variance, self.rounding, self.maximum])
         counts = {f"counts{column}": rows for column, rows in self.counts.items()}
         weights = np.array([self.n_samples, self.weight])
         return {"weights": weights, "moments": moments, **counts}

@@ -131,7 +131,7 @@ def _ranks_of_heavy_tails(
     limit = np.clip(central.n_samples / 8, *HEAVY_KURTOSIS)
     # kurtosis > limit, compared by roots, since the square of a variance may overflow
     fourth = moments.fourth_central[: dataset.n_features]
-    is_heavy = np.sqrt(fourth) > np.sqrt(limit) * central.second
+    is_heavy = np.sqrt(fourth) > np.sqrt(limit) * central.variance
     # Columns whose fourth powers float64 cannot hold: the kurtosis of a sample decides.
     reach = moments.reach[: dataset.n_features]
     smallest, largest = FOURTH_RANGE

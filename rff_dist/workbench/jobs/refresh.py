@@ -261,7 +261,7 @@ def _challenge(
             held_out.errors,
             scored,
             sums,
-            level=job.level,
+            significance=job.level,
         )
 
     challenger = do(

@@ -91,7 +91,7 @@ def judge(held, new):
         held_out,
         sums_of_new(X_new, y_new, model_of(whole)),
         whole + new,
-        level=0.05,
+        significance=0.05,
     )
 
 
@@ -251,10 +251,10 @@ def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_ar
     held = SimpleNamespace(summed=statistics_of(X, y), columns=None)
     errors = measure_errors(rows_of(X, y), model)
     new = sums_of_new(X_new, y_new, model)
-    drift = judge_drift(held, errors, new, held.summed, level=0.05)
+    drift = judge_drift(held, errors, new, held.summed, significance=0.05)
     assert sorted(drift["p_values"]) == ["embedding", "errors"]
     assert drift["columns"] == []
     smallest = min(drift["p_values"].values())
     for level, drifted in ((2.001 * smallest, True), (1.999 * smallest, False)):
-        drift = judge_drift(held, errors, new, held.summed, level=level)
+        drift = judge_drift(held, errors, new, held.summed, significance=level)
         assert drift["drifted"] is drifted
