@@ -92,8 +92,8 @@ BREAKS = [
     Break(
         "a hook's parameter has a name that Prefect does not pass",
         "rff_dist/flows/stop_reports.py",
-        "flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]\n    ) -> None:\n",
-        "flow: Flow[..., Any], run: FlowRun, state: State[Any]\n    ) -> None:\n"
+        "flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:\n",
+        "flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:\n"
         "        flow_run = run\n",
         ("tests/flows/test_running.py",),
     ),
