@@ -135,8 +135,8 @@ BREAKS = [
     Break(
         "explained variances have the divisor n",
         "rff_dist/pca/components.py",
-        "statistics.sum_of_weights * (n - 1) / max(n, 1)",
-        "statistics.sum_of_weights",
+        "divisor=weight * (n - 1) / n,",
+        "divisor=weight,",
         ("tests/unit/pca",),
     ),
     Break(
