@@ -72,19 +72,19 @@ class Ledger(Protocol):
     It pickles, and several processes may use it at a time.
     """
 
-    def spans(self, name: str) -> list[range]:
+    def spans(self, pass_name: str) -> list[range]:
         """Return the ranges of blocks, by position, whose sums are kept."""
 
-    def find(self, name: str, span: range) -> tuple[Any] | None:
+    def find(self, pass_name: str, span: range) -> tuple[Any] | None:
         """Return the sums of some blocks in a tuple; None if gone or damaged."""
 
-    def put(self, name: str, span: range, total: Any) -> None:
+    def put(self, pass_name: str, span: range, total: Any) -> None:
         """Keep the sums of some blocks in place of those of fewer, if there is room."""
 
     def seconds(self, total: Any) -> float:
         """Estimate the seconds to keep some sums; infinite if that is impossible."""
 
-    def output(self, name: str) -> Any:
+    def output(self, pass_name: str) -> Any:
         """Return where to write the rows of an unfinished writing pass, if anywhere."""
 
 

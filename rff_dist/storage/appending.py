@@ -57,9 +57,9 @@ def append_dataset(
     into a versioned dataset.
 
     The manifest's digest of all values becomes a digest of the old digest and the new
-    rows' digest. So `fingerprint` changes with each append, and differs from that of
-    the same rows written at once; `prefix_fingerprint` does not. An append that fails
-    leaves the dataset as it was.
+    rows' digest. So `fingerprint` changes with each append, and the same rows written
+    at once have another one; their `prefix_fingerprint` is the same. An append that
+    fails leaves the dataset as it was.
 
     Parameters
     ----------
@@ -94,17 +94,17 @@ def append_dataset(
     """
     batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
     with editing(parse_location(url)) as dataset:
-        known = None
+        id_check = None
         if ids is not None and ID in dataset.headers:
             column = as_column(ids, name="ids")
             new_ids = column.read(Block(0, 0, column.n_samples))
-            known = KnownRows.among(dataset, new_ids, replaces=replace_ids)
+            id_check = IdCheck.among(dataset, new_ids, replaces=replace_ids)
         return append_batches(
             dataset,
             batches,
             names=(column_names(X), column_names(y)),
             message=message,
-            known=known,
+            id_check=id_check,
         )
 
 
@@ -116,14 +116,14 @@ def append_batches(
     names: ColumnNames = (None, None),
     observer: writing.Progress | None = None,
     message: str | None = None,
-    known: KnownRows | None = None,
+    id_check: IdCheck | None = None,
 ) -> ChangeResult:
     """Write batches after the existing rows, and commit them.
 
     `change` returns the attributes to change, from the group's attributes; if it
     returns None, the dataset stays as it was. It is called after the last batch, since
-    a source counts its rows while they are read. `known` decides what happens to rows
-    whose ids the dataset has already.
+    a source counts its rows while they are read. `id_check` decides what happens to
+    rows whose ids the dataset has already.
     """
     dataset.check_names(*names)
     n_before = dataset.n_before
@@ -134,17 +134,17 @@ def append_batches(
         buffer = dataset.row_buffer()
         for batch in batches:
             parts = dataset.cast_batch(batch, buffer.n_samples)
-            buffer.add(parts if known is None else known.take_new(parts, buffer))
+            buffer.add(parts if id_check is None else id_check.take_new(parts, buffer))
             if observer is not None:
                 observer(buffer.n_samples - n_before, None)
         n_new = buffer.n_samples - n_before
-        n_replaced = 0 if known is None else known.n_replaced
+        n_replaced = 0 if id_check is None else id_check.n_replaced
         attributes = change(dataset.attributes)
         if attributes is None or not (n_new or n_replaced or attributes):
             return ChangeResult(0, n_before, n_before)
         digest = buffer.finish()
-        if known is not None:
-            digest += known.digest
+        if id_check is not None:
+            digest += id_check.digest
         facts: Summary = {}
         words = f"append {n_new:,} rows"
         if n_replaced:
@@ -172,18 +172,19 @@ def append_batches(
 
 
 @dataclass
-class KnownRows:
-    """New rows whose ids a dataset has already, made by `among`.
+class IdCheck:
+    """Decides by its id what happens to each new row; made by `among`.
 
-    Rows with the same values are left out and counted. Others are refused, or replace
-    the stored ones.
+    A row of a new id is appended. A row whose id a stored row or an earlier new row has
+    is left out and counted, if it has the same values. Otherwise it is refused, or
+    replaces the stored row.
     """
 
     dataset: DatasetEditor
-    rows: Mapping[Any, int]  # the stored row of each known id
+    row_of_id: Mapping[Any, int]  # the stored row of each known id
     repeated: Collection[Any]  # ids that come more than once among the new rows
     replaces: bool  # whether rows with other values replace the stored ones
-    n_same: int = 0
+    n_same: int = 0  # rows left out, which a caller reports
     n_replaced: int = 0
     digest: str = ""  # of the rows that replaced others
     _digest_of_first: dict[Any, str] = field(default_factory=dict)
@@ -202,9 +203,9 @@ class KnownRows:
         if not row_batches.can_hold(header.dtype, ids.dtype):
             return cls(dataset, {}, (), replaces)
         unique_ids, counts = np.unique(ids.astype(header.dtype), return_counts=True)
-        rows = locate_ids(dataset, unique_ids)
+        row_of_id = locate_ids(dataset, unique_ids)
         repeated = {*unique_ids[counts > 1].tolist()}
-        return cls(dataset, rows, repeated, replaces)
+        return cls(dataset, row_of_id, repeated, replaces)
 
     def take_new(self, parts: Arrays, buffer: writing.RowBuffer) -> Arrays:
         """Return the rows of a batch that are new; overwrite stored rows of known ids
@@ -216,7 +217,9 @@ class KnownRows:
         is_first = np.array(
             [self._is_first(row_id, parts, i) for i, row_id in enumerate(ids)], bool
         )
-        stored_rows = np.array([self.rows.get(row_id, -1) for row_id in ids], np.int64)
+        stored_rows = np.array(
+            [self.row_of_id.get(row_id, -1) for row_id in ids], np.int64
+        )
         known = np.flatnonzero((stored_rows >= 0) & is_first)
         # in the order of the stored rows, so that each chunk is read once
         known = known[np.argsort(stored_rows[known], kind="stable")]

@@ -29,10 +29,10 @@ from rff_dist.storage.groups import StoredArray, find_group
 from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
-# the attribute of a dataset whose later rows were held out: the name of its column of
-# times
+# The attribute of a dataset whose later rows were held out: the name that the column of
+# times had in the table. Its values are the array `TIME`.
 TIME_COLUMN = "time_column"
-# The most times by which folds are cut, those of evenly spread rows.
+# The cuts between folds follow from the times of so many rows at most, evenly spread.
 _MOST_TIMES = 2**22
 _log = logging.getLogger(__name__)
 
@@ -143,7 +143,9 @@ def open_labelled(
     `names` are arguments of `open_dataset`. In a grid, a cell without a label is no
     row, so there the labels are opened as targets first.
     """
-    if isinstance(names.get("x", ""), str):
+    # in a grid, x is a list of variables
+    is_table = isinstance(names.get("x", ""), str)
+    if is_table:
         dataset = open_dataset(url, **{**names, "y": None})
         return dataset, column_of(dataset, label)
     labelled = open_dataset(url, **{**names, "y": label})
@@ -248,8 +250,8 @@ def fold_by_time(
     """
     if not isinstance(dataset, ZarrDataset):
         return None
-    name = dataset.attributes.get(TIME_COLUMN)
-    if name is None:
+    name_in_table = dataset.attributes.get(TIME_COLUMN)
+    if name_in_table is None:
         return None
     times = column_of(dataset, TIME)
     step = -(-times.n_samples // _MOST_TIMES)
@@ -260,7 +262,7 @@ def fold_by_time(
     n_cut = len(cuts) + 1
     if n_folds is not None and n_cut < n_folds:
         raise DataError(
-            f"the rows of {dataset.url} have {n_cut} values in {name!r}, by"
+            f"the rows of {dataset.url} have {n_cut} values in {name_in_table!r}, by"
             f" which later rows were held out, fewer than the {n_folds} folds; expected"
             " a value or more for each fold"
         )
@@ -268,10 +270,13 @@ def fold_by_time(
         _log.warning(
             "all rows to train on have one value in %r, by which later rows were held"
             " out, so folds are not in the order of time",
-            name,
+            name_in_table,
         )
         return None
-    _log.info("later rows were held out by %r, so folds are in the order of time", name)
+    _log.info(
+        "later rows were held out by %r, so folds are in the order of time",
+        name_in_table,
+    )
     folds = TimeFoldColumn(times.values, cuts)
     return GroupedDataset(dataset, folds), DatedFolds(n_cut)
 
@@ -282,6 +287,6 @@ def _cuts(times: FloatArray, n_folds: int) -> FloatArray:
     cuts = cuts[cuts > times[0]]
     if len(cuts) + 1 < n_folds:
         # Many rows have the same time. Each fold then gets as many times, not rows.
-        moments = np.unique(times)
-        cuts = first_values(moments, min(n_folds, len(moments)))
+        distinct = np.unique(times)
+        cuts = first_values(distinct, min(n_folds, len(distinct)))
     return cuts

@@ -1,13 +1,13 @@
-"""Write an output where no one sees it, and let it appear in one step.
+"""Write an output where no one sees it, and publish it: it appears in one step.
 
 A location goes in; a `Publication` comes out, to which a group is written, and which
 then appears at the location, or is discarded.
 
-In a folder an output is written next to its place, synced to the disk, and swapped in
-by one rename. An object store cannot rename. There an output is written once, and
-readers find it by its entry file, `zarr.json` of its group, which they read first. That
-file is replaced last, on condition that no one else replaced it since the writing
-began.
+In a folder (a location that is not `is_remote`) an output is written next to its place,
+synced to the disk, and swapped in by one rename. An object store cannot rename. There
+an output is written once, and readers find it by its entry file, the group's
+`zarr.json`, which they read first. That file is replaced last, on condition that no one
+else replaced it since the writing began.
 
 The first group at a place in an object store is written at that place: its `zarr.json`
 is created on condition that no one else did, and says that the group is unfinished. A
@@ -62,7 +62,7 @@ from rff_dist.storage.locations import (
     store_errors,
 )
 from rff_dist.storage.manifests import (
-    FILE,
+    ENTRY_FILE,
     MANIFEST,
     PARTS,
     RECORD,
@@ -79,15 +79,17 @@ _AT_ONCE = 64  # requests
 
 @frozen
 class Publication:
-    """An output on its way: written at `staged`, and moved to `location` by `publish`.
+    """An output on its way, made by `plan`: written at `staged`, read at `location`.
 
-    It is made by `plan`.
+    The steps are `create_group`, then `complete` of this module, then `publish`. A
+    folder, or a later group in an object store, appears by `publish`. The first group
+    at a place in an object store appears by `complete`, which replaces its entry file.
     """
 
     location: Location  # where it will appear
     staged: Location  # where it is written until then
     overwrite: bool = False  # whether to replace an output at `location`
-    record: str | None = None  # the kind of a model
+    model_kind: str | None = None  # None: no model
     #: In an object store the entry file when the writing began.
     entry_before: TaggedBytes | None = None
 
@@ -97,7 +99,7 @@ class Publication:
         location: Location,
         *,
         overwrite: bool,
-        record: str | None = None,
+        model_kind: str | None = None,
         staged: Location | None = None,
     ) -> Self:
         """Choose where to write, after `check_output` allowed it; nothing is created.
@@ -109,11 +111,11 @@ class Publication:
             # Next to its place, because a folder is renamed within one file system
             # only.
             staged = staged or locations.new_hidden_folder(location, "partial")
-            return cls(location, staged, overwrite, record)
+            return cls(location, staged, overwrite, model_kind)
         if not locations.exists(location):
-            return cls(location, location, record=record)
+            return cls(location, location, model_kind=model_kind)
         # Read before the work: at its end a run that published meanwhile is noticed.
-        entry = read_tagged(open_store(location), FILE, where=location)
+        entry = read_tagged(open_store(location), ENTRY_FILE, where=location)
         if (
             entry is not None
             and not overwrite
@@ -121,7 +123,7 @@ class Publication:
         ):
             raise overtaken(location)
         staged = location.child(f"generation-{uuid.uuid4().hex}")
-        return cls(location, staged, overwrite, record, entry)
+        return cls(location, staged, overwrite, model_kind, entry)
 
     @property
     def is_first(self) -> bool:
@@ -148,10 +150,9 @@ class Publication:
         attributes = {**attributes, MANIFEST: self._manifest("writing")}
         with store_errors(f"{self.location} cannot be written", ""):
             try:
-                if self.staged.is_local:
-                    Path(self.staged.path).parent.mkdir(parents=True, exist_ok=True)
                 store = open_store(self.staged, read_only=False)
                 if not self.staged.is_remote:
+                    Path(self.staged.path).parent.mkdir(parents=True, exist_ok=True)
                     return zarr.create_group(
                         store, zarr_format=3, attributes=attributes
                     )
@@ -166,8 +167,8 @@ class Publication:
 
     def _manifest(self, state: str) -> Summary:
         """Return the beginning of a manifest."""
-        record = {} if self.record is None else {RECORD: self.record}
-        return {"state": state, **record}
+        kind = {} if self.model_kind is None else {RECORD: self.model_kind}
+        return {"state": state, **kind}
 
     def _claim(self, store: Store, attributes: Facts) -> None:
         """Create the group in an object store, on condition that no one else did."""
@@ -175,7 +176,9 @@ class Publication:
         # needs.
         manifest = {**attributes[MANIFEST], "writer": uuid.uuid4().hex}
         claim = _group_document({**attributes, MANIFEST: manifest})
-        if not replace_bytes(store, FILE, claim, expected=None, where=self.location):
+        if not replace_bytes(
+            store, ENTRY_FILE, claim, expected=None, where=self.location
+        ):
             raise OutputExistsError(
                 f"{self.location} is being written by another run, or one has not"
                 " finished it; wait for it, or give overwrite=True to replace it"
@@ -183,7 +186,7 @@ class Publication:
         # Not complete yet, but readers find the entry file already: without this note
         # `check_held` would take it for another run's.
         if self.is_first:
-            output_places.note_published(self.location, FILE)
+            output_places.note_published(self.location, ENTRY_FILE)
 
     def publish(self) -> None:
         """Let the completed group appear: readers find the old one or this one.
@@ -192,26 +195,26 @@ class Publication:
         there meanwhile. After an error an old output stays.
         """
         if self.is_first:
-            # `complete` has published it, by a second change of the entry file.
-            output_places.note_published(self.location, FILE)
+            # `complete` has let it appear; only the new entry file must be noted.
+            output_places.note_published(self.location, ENTRY_FILE)
         elif self.location.is_remote:
             self._replace_entry_file()
         else:
             output_places.check_held(self.location)
-            if self.record is not None:
+            if self.model_kind is not None:
                 self._copy_files()
             _swap(self.staged, self.location, overwrite=self.overwrite)
-            output_places.note_published(self.location, FILE)
+            output_places.note_published(self.location, ENTRY_FILE)
 
     def _copy_files(self) -> None:
         """Copy the other files in a model's folder, such as the list of rows that
-        updates refused.
+        updates refused; the swap would remove them. In an object store they stay.
         """
         if not locations.exists(self.location):
             return
         store = open_store(self.staged, read_only=False)
         for name in locations.list_names(self.location):
-            if name != FILE and name[0] != "." and has_file(self.location, name):
+            if name != ENTRY_FILE and name[0] != "." and has_file(self.location, name):
                 content = locations.read_file(self.location, name)
                 locations.write_bytes(store, name, content or b"")
 
@@ -223,7 +226,7 @@ class Publication:
         manifest = {**self._manifest("complete"), **generations}
         output_places.publish_bytes(
             self.location,
-            FILE,
+            ENTRY_FILE,
             _group_document({MANIFEST: manifest}),
             expected=self.entry_before,
         )
@@ -252,7 +255,7 @@ class Publication:
         answer.
         """
         try:
-            content = locations.read_file(self.location, FILE)
+            content = locations.read_file(self.location, ENTRY_FILE)
         except StorageError:
             return True
         return generations_of(content or b"")[0] == self._generation
@@ -363,11 +366,11 @@ def complete(
     each array, the numbers of the chunks that changed since the last manifest; None
     means all. Checksums are read of these chunks only.
     """
-    before = read_tagged(store, FILE, where=location)
+    before = read_tagged(store, ENTRY_FILE, where=location)
     if before is None:
         raise StorageError(
-            f"{FILE} is gone from {location}; another program removed it. Write the"
-            " data again"
+            f"{ENTRY_FILE} is gone from {location}; another program removed it. Write"
+            " the data again"
         )
     document = load_json(before.content, str(location))
     old_manifest = manifest_of(document["attributes"])
@@ -387,8 +390,8 @@ def complete(
     content = manifests.sign_group(document, {**attributes, MANIFEST: manifest})
     if not isinstance(store, ObjectStore):
         # No one else writes to a hidden folder or a session of Icechunk.
-        locations.write_bytes(store, FILE, content)
-    elif not replace_bytes(store, FILE, content, expected=before, where=location):
+        locations.write_bytes(store, ENTRY_FILE, content)
+    elif not replace_bytes(store, ENTRY_FILE, content, expected=before, where=location):
         raise overtaken(location)
 
 

@@ -1,5 +1,5 @@
-"""Single files, whole or not at all: signed JSON documents, writes on condition, and
-locks on files.
+"""Single files, whole or not at all: JSON documents with a digest, writes on condition,
+and locks on files.
 
 Two programs that read a file, change it and write it would lose one of the changes. So
 a write has a condition: the file must be as it was read. An object store checks this
@@ -41,7 +41,7 @@ _RISK = "two writers at the same moment could overwrite one another"
 _DRAINED_S = 60.0  # the longest wait; requests to an object store are given up by then
 
 
-def sign_document(document: Facts, *, kind: str, version: int) -> bytes:
+def dump_document(document: Facts, *, kind: str, version: int) -> bytes:
     """Return JSON with the document's kind, format version and SHA-256."""
     whole = {"format": f"rff_dist {kind}", "format_version": version, **document}
     whole["sha256"] = locations.json_digest(whole)
@@ -49,13 +49,13 @@ def sign_document(document: Facts, *, kind: str, version: int) -> bytes:
 
 
 def parse_document(content: bytes, *, kind: str, version: int, where: str) -> Summary:
-    """Return the document that `sign_document` wrote.
+    """Return the document that `dump_document` wrote.
 
     Raises VersionError if a newer release wrote it, in a higher format version;
     IntegrityError if it is damaged or of another kind.
     """
     document = locations.load_json(content, where)
-    # Kind and version come before the digest, because a newer release may sign in
+    # Kind and version come before the digest, because a newer release may compute it in
     # another way.
     expected = f"rff_dist {kind}"
     format_version = document.get("format_version")
@@ -72,8 +72,8 @@ def parse_document(content: bytes, *, kind: str, version: int, where: str) -> Su
             f" {writer}; this release reads up to version {version}. Install the newer"
             " release"
         )
-    # The digest notices accidents, not attacks: a program that can write here can sign
-    # too. So callers check the types of values.
+    # The digest notices accidents, not attacks: a program that can write here can also
+    # write a right digest. So callers check the types of values.
     stored = document.pop("sha256", None)
     if stored != locations.json_digest(document):
         raise IntegrityError(
@@ -209,7 +209,11 @@ def _put(
 
 
 def drain() -> None:
-    """Wait for all writes of this process: after one failed, others still run."""
+    """Wait for all writes of this process to end.
+
+    They run at the same time: if one fails, its caller goes on and the others still
+    run.
+    """
 
     async def wait() -> None:
         here = asyncio.current_task()
@@ -229,6 +233,7 @@ def drain() -> None:
 # Without `busy` a lock is held only while one small file is written.
 _PATIENCE_S = 60.0
 _STEP_S = 0.02
+_MARK = ", process "  # in each lock file that names its holder
 
 
 @contextmanager
@@ -246,10 +251,7 @@ def lock_file(
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with open(path, "a+", errors="replace", opener=_open_no_link) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # `LOCK_NB` and a deadline, because `flock` alone waits without bound.
-            except BlockingIOError as error:
+            if not _try_lock(file, path):
                 if time.monotonic() < deadline:
                     time.sleep(_STEP_S)
                     continue
@@ -260,24 +262,20 @@ def lock_file(
                 raise OutputBusyError(
                     f"{failure}: {other}, for {duration(age)}; expected no one. Wait"
                     " until it is done"
-                ) from error
-            except OSError as error:
-                # Some network file systems are mounted without locks.
-                why = error.strerror or error
-                logger.warning("%s has no locks (%s): %s", path.parent, why, _RISK)
+                )
             if not is_at(file, path):
                 # The last holder removed the file just now, and others would lock a new
                 # one: try again.
                 continue
             file.seek(0)
             text = file.read(200)
-            if text and ", process " not in text:
+            if text and _MARK not in text:
                 raise StorageError(
                     f"{path} is no lock, but a file of another program; move it"
                     " elsewhere"
                 )
             if busy is not None:
-                text = f"{holder}, process {os.getpid()} on {platform.node()}"
+                text = f"{holder}{_MARK}{os.getpid()} on {platform.node()}"
                 with suppress(OSError):  # On a full disk the lock works all the same.
                     os.ftruncate(file.fileno(), 0)
                     os.write(file.fileno(), text.encode())
@@ -290,6 +288,22 @@ def lock_file(
                     with suppress(OSError):
                         path.unlink()
             return
+
+
+def _try_lock(file: TextIO, path: Path) -> bool:
+    """Lock a file, without waiting; return False if another process has the lock.
+
+    Some network file systems are mounted without locks. There the result is True, with
+    a warning.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        why = error.strerror or error
+        logger.warning("%s has no locks (%s): %s", path.parent, why, _RISK)
+    return True
 
 
 def _open_no_link(path: str, flags: int) -> int:
@@ -318,14 +332,14 @@ def duration(seconds: float) -> str:
 
 
 _IN_ONE_REQUEST = 2**30  # bytes; object stores take at least 5 GiB
-#: Pages, pictures and graphs have this among their first bytes, so that a later run may
-#: replace them.
+#: Pages, pictures and graphs contain this in their first `_HEAD` bytes, so that a later
+#: run may replace them.
 MADE_BY = "made by rff_dist"
-_HEAD = 4096  # bytes
+_HEAD = 4096
 
 
 def is_ours(location: Location) -> bool:
-    """Return whether a file was written by `write_file`, by its first bytes."""
+    """Return whether a file was written by `write_file`, by `MADE_BY`."""
     if not os.path.isfile(location.path):
         return False
     with open(location.path, "rb") as file:
@@ -333,9 +347,10 @@ def is_ours(location: Location) -> bool:
 
 
 def write_file(path: Path, content: bytes, *, what: str) -> Path:
-    """Write or replace a file, whole or not at all; `content` begins with `MADE_BY`.
+    """Write or replace a file, whole or not at all.
 
-    The file behind a symbolic link is replaced, not the link; folders are created.
+    `content` must have `MADE_BY` in its first `_HEAD` bytes, for `is_ours`. The file
+    behind a symbolic link is replaced, not the link; folders are created.
     """
     with locations.store_errors(f"the {what} {path} cannot be written", ""):
         place = Path(os.path.realpath(locations.local_path(path)))

@@ -156,7 +156,7 @@ class DatasetEditor:
             self.headers,
             {**(attributes or {}), MANIFEST: {**manifest, **state}},
             location=self.location,
-            changed=self._change.changed_chunks(),
+            changed=self._change.changed_row_chunks(),
         )
         about = {
             "change": change_kind,

@@ -334,7 +334,7 @@ def find_group(
         state = locations.describe_files(location.path)
         return group_in(open_store(location), files_state=state)
     # The metadata of an overwritten group only name its generation.
-    content = locations.read_file(location, manifests.FILE) or b""
+    content = locations.read_file(location, manifests.ENTRY_FILE) or b""
     current, _ = manifests.generations_of(content)
     folder = location.child(current) if current else location
     return group_in(open_store(folder), generation=folder.url)

@@ -6,15 +6,16 @@ that was killed after nine hours of ten would begin again. Each file has the sum
 consecutive blocks of one pass; its name says which::
 
     .model.ledger/
-    ├── holder-<token>                made by the job at work; a worker that sees it
-    │                                 shares the folder
-    ├── <pass>-<start>-<stop>.sums    a signed JSON document, followed by the arrays'
-    │                                 bytes
+    ├── holder-<token>                made by the job at work: only workers that see
+    │                                 this file write sums
+    ├── <pass>-<start>-<stop>.sums    a JSON document with its digest, followed by the
+    │                                 arrays' bytes
     └── output-<pass>                 an output that is written block by block
 
-A file appears whole, and its checksum is compared when it is read; damaged sums are
-logged and computed again. No code is stored: the document names dataclasses of this
-package and the values of their fields.
+The name of a pass, `<pass>`, is a digest of what it sums. A file appears whole, and its
+checksum is compared when it is read; damaged sums are logged and computed again. No
+code is stored: the document names dataclasses of this package and the values of their
+fields.
 """
 
 import functools
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 FORMAT_VERSION = 2  # version 1 stored the arrays' SHA-256
 _KIND = "sums of a pass"
 _NAME = re.compile(
-    r"(?P<name>[0-9a-f]{40})-(?P<start>\d{1,12})-(?P<stop>\d{1,12})\.sums"
+    r"(?P<pass_name>[0-9a-f]{40})-(?P<start>\d{1,12})-(?P<stop>\d{1,12})\.sums"
 )
 _OUTPUT = re.compile(r"output-[0-9a-f]{40}")
 _LENGTH = 8  # bytes, of the document's length
@@ -77,7 +78,7 @@ class FileLedger:
 
     # -- what passes use, see `rff_dist.engines.resuming.Ledger`
 
-    def spans(self, name: str) -> list[range]:
+    def spans(self, pass_name: str) -> list[range]:
         """Return the ranges of a pass's blocks, by position, whose sums are kept."""
         try:
             files = locations.list_names(self.location)
@@ -87,15 +88,17 @@ class FileLedger:
         spans = []
         for file in files:
             match = _NAME.fullmatch(file)
-            if match is not None and match["name"] == name:
+            if match is not None and match["pass_name"] == pass_name:
                 spans.append(range(int(match["start"]), int(match["stop"])))
         return spans
 
-    def find(self, name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of a range of blocks in a tuple; None if there are none, or
-        damaged ones.
+    def find(self, pass_name: str, span: range) -> tuple[Any] | None:
+        """Return the sums of a range of blocks; None if there are none, or damaged
+        ones.
+
+        They are in a tuple, because sums may be None themselves.
         """
-        key = _key(name, span)
+        key = _key(pass_name, span)
         try:
             if self.location.is_local:
                 # read straight into arrays, because sums may take gigabytes
@@ -113,9 +116,9 @@ class FileLedger:
             )
             return None
 
-    def put(self, name: str, span: range, total: Any) -> None:
+    def put(self, pass_name: str, span: range, total: Any) -> None:
         """Keep the sums of a range of blocks, if there is room, and remove the sums of
-        parts of the range.
+        ranges within it.
 
         A failure is logged once, and the job goes on.
         """
@@ -123,22 +126,22 @@ class FileLedger:
         if packed is None or not self._is_in_reach():
             return
         began = time.perf_counter()
-        key = _key(name, span)
-        parts = _to_parts(key, *packed)
-        n_bytes = sum(len(part) for part in parts)
+        key = _key(pass_name, span)
+        buffers = _to_buffers(key, *packed)
+        n_bytes = sum(len(buffer) for buffer in buffers)
         try:
             if not self._has_room(n_bytes):
                 return
             store = locations.open_store(self.location, read_only=False)
             # No wait for the disk: damage by a power cut is noticed, and the rows are
             # summed again.
-            locations.write_bytes(store, key, *parts, is_durable=False)
-            # Sums of parts are removed only now, so that a kill in between loses
-            # nothing.
-            for other in self.spans(name):
+            locations.write_bytes(store, key, *buffers, is_durable=False)
+            # Sums of ranges within are removed only now, so that a kill in between
+            # loses nothing.
+            for other in self.spans(pass_name):
                 is_within = span.start <= other.start and other.stop <= span.stop
                 if is_within and other != span:
-                    locations.delete_bytes(store, _key(name, other))
+                    locations.delete_bytes(store, _key(pass_name, other))
         except (OSError, RFFDistError) as error:
             self._warn_once(
                 f"sums could not be kept in {self.location}: {locations.explain(error)}"
@@ -178,9 +181,11 @@ class FileLedger:
             _NAME.fullmatch(name) or _OUTPUT.fullmatch(name) for name in names
         )
 
-    def output(self, name: str) -> Location | None:
+    def output(self, pass_name: str) -> Location | None:
         """Return where to write an unfinished output; None in an object store."""
-        return self.location.child(f"output-{name}") if self.location.is_local else None
+        if not self.location.is_local:
+            return None
+        return self.location.child(f"output-{pass_name}")
 
     def drop(self) -> None:
         """Remove the ledger."""
@@ -254,14 +259,14 @@ def _holder(token: str) -> str:
     return f"holder-{token}"
 
 
-def _key(name: str, span: range) -> str:
-    return f"{name}-{span.start}-{span.stop}.sums"
+def _key(pass_name: str, span: range) -> str:
+    return f"{pass_name}-{span.start}-{span.stop}.sums"
 
 
 # -- files
 
 
-def _to_parts(
+def _to_buffers(
     key: str, tree: Any, arrays: Sequence[np.ndarray]
 ) -> list[bytes | memoryview]:
     entries = [{"dtype": array.dtype.str, "shape": array.shape} for array in arrays]
@@ -271,7 +276,7 @@ def _to_parts(
         "arrays": entries,
         "crc32c": _checksum(arrays),
     }
-    header = documents.sign_document(document, kind=_KIND, version=FORMAT_VERSION)
+    header = documents.dump_document(document, kind=_KIND, version=FORMAT_VERSION)
     contents = (memoryview(digests.as_bytes(array)) for array in arrays)
     return [len(header).to_bytes(_LENGTH, "little"), header, *contents]
 

@@ -26,7 +26,7 @@ from rff_dist.storage.locations import json_digest, load_json
 from rff_dist.typing import Facts, Summary
 
 FORMAT_VERSION = 1
-FILE = "zarr.json"
+ENTRY_FILE = "zarr.json"  # of a group, which readers read first
 SUM_BYTES = 4
 _FEW_BITS = 4  # A checksum that differs in so few bits is damaged, not another chunk's.
 MANIFEST = "rff_dist"  # the attribute of a group that is its manifest
@@ -123,8 +123,8 @@ def _check_digest(document: Facts, where: str) -> None:
         return
     if _group_digest(document) != manifest.get(DIGEST):
         raise IntegrityError(
-            f"the metadata of {where} ({FILE}) are not as they were written; restore"
-            " them from a copy, or write the dataset again"
+            f"the metadata of {where} ({ENTRY_FILE}) are not as they were written;"
+            " restore them from a copy, or write the dataset again"
         )
 
 

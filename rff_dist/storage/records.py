@@ -97,7 +97,7 @@ def write_record(
         output_places.hold(location, holder="a writer"),
     ):
         # within `hold`, which notices from now on if another run publishes
-        publication = Publication.plan(location, overwrite=overwrite, record=kind)
+        publication = Publication.plan(location, overwrite=overwrite, model_kind=kind)
         group = publication.create_group({})
         with publication.publishing():
             for name, value in values.items():
@@ -358,7 +358,7 @@ def swap_pointer(
     """
     # The token makes these bytes unlike every other writer's, as `replace_bytes` needs.
     document = {**asdict(pointer), "token": uuid.uuid4().hex}
-    content = documents.sign_document(document, kind=_POINTER, version=_POINTER_VERSION)
+    content = documents.dump_document(document, kind=_POINTER, version=_POINTER_VERSION)
     output_places.publish_bytes(location, POINTER_FILE, content, expected=expected)
 
 

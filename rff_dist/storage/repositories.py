@@ -2,7 +2,8 @@
 becomes a commit.
 
 A location goes in; the Zarr store of a snapshot comes out, to read it or to make the
-next one. A snapshot is a whole dataset at one moment, and never changes. The branch
+next one. A snapshot is a whole dataset at one moment, and never changes; its id is the
+dataset's version. The branch
 `main` names the current one; a commit writes new files and then moves the branch,
 unless another writer has moved it since the change began. Readers keep the snapshot
 that they opened.
@@ -98,7 +99,7 @@ class Snapshot:
 class ExpiryResult:
     """The versions that `expire` removed."""
 
-    versions: tuple[str, ...]  # names of snapshots
+    versions: tuple[str, ...]  # ids of snapshots
     n_bytes: int  # that were freed
 
 
@@ -108,11 +109,11 @@ class Change:
 
     location: Location
     store: Store  # to write to
-    before: str  # the snapshot with which the change began
+    before: str  # the id of the snapshot with which the change began
     _session: icechunk.Session
     _old_files: Set[Path]  # in a folder
 
-    def changed_chunks(self) -> dict[str, set[int]]:
+    def changed_row_chunks(self) -> dict[str, set[int]]:
         """Return the numbers of the changed chunks, along the rows, of each array."""
         changed = self._session.status().updated_chunks
         return {
@@ -121,7 +122,7 @@ class Change:
         }
 
     def commit(self, message: str, facts: Facts) -> str:
-        """Make the written rows the current snapshot, and return its name.
+        """Make the written rows the current snapshot, and return its id.
 
         Raises ConflictError if another program committed meanwhile, whose snapshot
         stays the current one.
@@ -137,16 +138,16 @@ class Change:
             # Icechunk syncs nothing, and after a power cut the branch must not name
             # files that were lost. So a flush writes the snapshot, its files are
             # synced, and only then the branch is moved.
-            snapshot = str(self._session.flush(message, metadata=signed))
+            snapshot_id = str(self._session.flush(message, metadata=signed))
             new_files = _files(self.location) - self._old_files
             for path in new_files | {path.parent for path in new_files}:
                 locations.fsync_path(path)
             repository = open_repository(self.location)
-            repository.reset_branch(MAIN, snapshot, from_snapshot_id=self.before)
+            repository.reset_branch(MAIN, snapshot_id, from_snapshot_id=self.before)
         _sync_branch(self.location)
-        return snapshot
+        return snapshot_id
 
-    def clear(self) -> None:
+    def discard_unless_committed(self) -> None:
         """Remove files that were not committed: failures must not fill the disk."""
         if not self.location.is_local:
             return
@@ -174,45 +175,46 @@ def is_empty(location: Location) -> bool:
 def open_snapshot(
     location: Location, version: str | None = None
 ) -> tuple[Store, str, str | None]:
-    """Return a snapshot's store for reading, its name, and the digest that its manifest
+    """Return a snapshot's store for reading, its id, and the digest that its manifest
     must have, if known.
     """
-    snapshot = find_snapshot(location, version)
+    snapshot_id = find_snapshot(location, version)
     with icechunk_errors(
-        f"version {snapshot} of {location} cannot be read", version=snapshot
+        f"version {snapshot_id} of {location} cannot be read", version=snapshot_id
     ):
         repository = open_repository(location)
-        facts = _checked(repository, repository.lookup_snapshot(snapshot), location)
-    return open_pinned(location, snapshot), snapshot, facts.get("sha256")
+        facts = _checked(repository, repository.lookup_snapshot(snapshot_id), location)
+    return open_pinned(location, snapshot_id), snapshot_id, facts.get("sha256")
 
 
 # Each task opens its dataset again, and a snapshot never changes.
 @lru_cache(maxsize=8)
-def open_pinned(location: Location, snapshot: str) -> Store:
-    """Return the store of a snapshot, by its name."""
+def open_pinned(location: Location, snapshot_id: str) -> Store:
+    """Return the store of a snapshot."""
     with icechunk_errors(
-        f"version {snapshot} of {location} cannot be read", version=snapshot
+        f"version {snapshot_id} of {location} cannot be read", version=snapshot_id
     ):
-        return open_repository(location).readonly_session(snapshot_id=snapshot).store
+        repository = open_repository(location)
+        return repository.readonly_session(snapshot_id=snapshot_id).store
 
 
-def open_together(location: Location, *snapshots: str) -> list[Store]:
+def open_together(location: Location, *snapshot_ids: str) -> list[Store]:
     """Return the stores of several snapshots with a common cache of 128 MiB, so that a
     shared chunk is read once.
     """
     caching = load_icechunk().CachingConfig(num_bytes_chunks=_CACHE_BYTES)
     with icechunk_errors(
-        f"versions of {location} cannot be read", version=snapshots[0]
+        f"versions of {location} cannot be read", version=snapshot_ids[0]
     ):
         repository = open_repository(location, caching=caching)
         return [
-            repository.readonly_session(snapshot_id=name).store for name in snapshots
+            repository.readonly_session(snapshot_id=snapshot_id).store
+            for snapshot_id in snapshot_ids
         ]
 
 
 def find_snapshot(location: Location, version: str | None = None) -> str:
-    """Return the name of the current snapshot, or of a version: a tag or a snapshot's
-    name.
+    """Return the id of the current snapshot, or of `version`: a tag or an id.
 
     Raises NoSuchVersionError if there is none.
     """
@@ -279,7 +281,7 @@ def changed_chunks(location: Location, before: str, after: str) -> Chunks:
         line = [entry.id for entry in _ancestry(repository, before)]
         # After a rollback neither is the other's ancestor: compare both with their last
         # common ancestor.
-        fork = next((name for name in line if name in ancestors), None)
+        fork = next((entry_id for entry_id in line if entry_id in ancestors), None)
         if fork is None:
             raise NoSuchVersionError(
                 f"version {before} is not part of the history of {location}"
@@ -333,32 +335,32 @@ def changing(location: Location) -> Iterator[Change]:
         try:
             yield change
         finally:
-            change.clear()
+            change.discard_unless_committed()
 
 
 def tag_snapshot(location: Location, tag: str, version: str | None = None) -> str:
-    """Tag a snapshot for good, and return the snapshot's name."""
+    """Tag a snapshot for good, and return the snapshot's id."""
     if not _TAG.fullmatch(tag) or tag == MAIN:
         raise InvalidParameterError(
             f"{tag!r} cannot be a tag; expected letters, digits, dots, hyphens and"
             f" underscores, beginning with a letter or digit, and not {MAIN!r}"
         )
-    snapshot = find_snapshot(location, version)
+    snapshot_id = find_snapshot(location, version)
     with _writer(location) as repository:
         try:
-            repository.create_tag(tag, snapshot)
+            repository.create_tag(tag, snapshot_id)
         except load_icechunk().IcechunkError as error:
             raise InvalidParameterError(
                 f"{location} has, or had, a tag {tag!r}; a tag names one version for"
                 " ever. Choose another name"
             ) from error
-    return snapshot
+    return snapshot_id
 
 
 def roll_back(location: Location, version: str) -> tuple[str, str]:
     """Make a snapshot the current one again.
 
-    Returns the names of the snapshot that was current, which can be read until it
+    Returns the ids of the snapshot that was current, which can be read until it
     expires, and of the one that is current now.
     """
     with _writer(location) as repository:
@@ -394,33 +396,36 @@ def expire(
 # -- check what Icechunk does not
 
 
-def _is_first(repository: Repository, snapshot: Any, location: Location) -> bool:
+# An `entry` is Icechunk's own description of a snapshot.
+
+
+def _is_first(repository: Repository, entry: Any, location: Location) -> bool:
     """Return whether a snapshot is the empty one that Icechunk makes with a repository.
 
     Raises IntegrityError if it has no parent, but is not empty.
     """
-    if snapshot.parent_id is not None:
+    if entry.parent_id is not None:
         return False
-    if repository.inspect_snapshot(snapshot.id)["nodes"]:
+    if repository.inspect_snapshot(entry.id)["nodes"]:
         raise _damaged(location, "its versions")
     return True
 
 
-def _checked(repository: Repository, snapshot: Any, location: Location) -> Summary:
+def _checked(repository: Repository, entry: Any, location: Location) -> Summary:
     """Return a snapshot's facts without their digest; IntegrityError if they are
     damaged.
     """
-    facts = dict(snapshot.metadata)
+    facts = dict(entry.metadata)
     digest = facts.pop(_DIGEST, None)
     if digest is not None:
-        is_damaged = digest != json_digest([snapshot.message, facts])
+        is_damaged = digest != json_digest([entry.message, facts])
     else:
         # Another program wrote it, or the list of snapshots is damaged, and then
         # differs from the snapshot's own file.
-        is_damaged = facts != repository.inspect_snapshot(snapshot.id)["metadata"]
+        is_damaged = facts != repository.inspect_snapshot(entry.id)["metadata"]
         facts = {"metadata": facts} if facts else {}
     if is_damaged:
-        raise _damaged(location, f"its version {snapshot.id}")
+        raise _damaged(location, f"its version {entry.id}")
     return facts
 
 
@@ -456,13 +461,15 @@ def _damaged(location: Location, what: str) -> IntegrityError:
 
 
 def _heads(repository: Repository) -> list[str]:
-    """Return the snapshots that branches and tags name."""
+    """Return the ids of the snapshots that branches and tags name."""
     branches = map(repository.lookup_branch, sorted(repository.list_branches()))
     return [*branches, *map(repository.lookup_tag, sorted(repository.list_tags()))]
 
 
 def _ancestry(repository: Repository, head: str | None = None) -> Iterator[Any]:
-    """Yield a snapshot, by default the current one, and its ancestors."""
+    """Yield the entries of a snapshot, by default the current one, and its
+    ancestors.
+    """
     if head is None:
         head = repository.lookup_branch(MAIN)
     return iter(repository.ancestry(snapshot_id=head))

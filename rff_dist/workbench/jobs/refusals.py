@@ -43,7 +43,7 @@ def write_refusals(location: locations.Location, refusals: Sequence[Refusal]) ->
     """Write the document; if several refusals have one range, the last one counts."""
     latest = {(refusal.start, refusal.stop): refusal for refusal in refusals}
     rows = [asdict(latest[key]) for key in sorted(latest)]
-    content = documents.sign_document({"rows": rows}, kind=_KIND, version=_VERSION)
+    content = documents.dump_document({"rows": rows}, kind=_KIND, version=_VERSION)
     locations.write_bytes(
         locations.open_store(location, read_only=False), _REFUSED, content
     )

@@ -186,9 +186,9 @@ def _append(
     monitor = existing.monitor_of(dataset)
     batches = existing.read_onto(dataset, opened, roles, journal, monitor)
     is_query = opened[0].is_query
-    known_rows = None
+    id_check = None
     if ID in dataset.headers:
-        known_rows = _known_rows(dataset, opened, replaces=replace_ids)
+        id_check = _check_of_ids(dataset, opened, replaces=replace_ids)
 
     # `batches` fill the journal and the monitor while `append_batches` reads them; it
     # calls `change` after the last one, when these are complete.
@@ -207,7 +207,7 @@ def _append(
         change=change,
         observer=write_options.observer,
         message=write_options.message,
-        known=known_rows,
+        id_check=id_check,
     )
     names = tuple(source.provenance.name for source in opened)
     result = IngestResult(
@@ -223,9 +223,9 @@ def _append(
 
     if repeats_query:
         monitor.see_query(added.n_rows)
-    if known_rows is not None:
+    if id_check is not None:
         result = replace(
-            result, n_replaced=known_rows.n_replaced, n_known=known_rows.n_same
+            result, n_replaced=id_check.n_replaced, n_known=id_check.n_same
         )
     return replace(result, unlike=tuple(monitor.findings()))
 
@@ -259,9 +259,9 @@ def _refuse_other_options(
             )
 
 
-def _known_rows(
+def _check_of_ids(
     dataset: editing.DatasetEditor, opened: Sequence[Input], *, replaces: bool
-) -> appending.KnownRows:
+) -> appending.IdCheck:
     """Read the ids of new tables, and find those that the dataset has already."""
     column = str(id_column(dataset.attributes))
     new_ids = []
@@ -276,7 +276,7 @@ def _known_rows(
                 labels = labels.astype(TEXT)
             new_ids.append(labels)
     if not new_ids:
-        return appending.KnownRows(dataset, {}, (), replaces)
+        return appending.IdCheck(dataset, {}, (), replaces)
 
     ids = np.concatenate(new_ids)
-    return appending.KnownRows.among(dataset, ids, replaces=replaces)
+    return appending.IdCheck.among(dataset, ids, replaces=replaces)

@@ -161,24 +161,24 @@ def test_sums_in_the_place_of_others_are_not_read(ledger):
 )
 def test_a_file_names_no_class_but_dataclasses_of_this_package(ledger, name):
     key = f"{NAME}-0-1.sums"
-    parts = ledger_module._to_parts(key, {"class": name, "members": {}}, [])
+    buffers = ledger_module._to_buffers(key, {"class": name, "members": {}}, [])
     path = Path(ledger.location.path, key)
-    path.write_bytes(b"".join(parts))
+    path.write_bytes(b"".join(buffers))
     assert ledger.find(NAME, range(1)) is None
 
 
 def test_a_file_that_claims_more_than_it_holds_takes_no_memory(
     ledger,
 ):
-    parts = ledger_module._to_parts(f"{NAME}-0-1.sums", {"array": 0}, [np.zeros(4)])
+    buffers = ledger_module._to_buffers(f"{NAME}-0-1.sums", {"array": 0}, [np.zeros(4)])
     version = ledger_module.FORMAT_VERSION
     document = documents.parse_document(
-        bytes(parts[1]), kind="sums of a pass", version=version, where="a test"
+        bytes(buffers[1]), kind="sums of a pass", version=version, where="a test"
     )
     document["arrays"] = [{"dtype": "<f8", "shape": [2**40]}]
     for key in ("format", "format_version"):
         del document[key]
-    signed = documents.sign_document(document, kind="sums of a pass", version=version)
+    signed = documents.dump_document(document, kind="sums of a pass", version=version)
     path = Path(ledger.location.path, f"{NAME}-0-1.sums")
     path.write_bytes(len(signed).to_bytes(8, "little") + signed + bytes(32))
     assert ledger.find(NAME, range(1)) is None
