@@ -71,12 +71,12 @@ class Transformer:
     words: str
     #: whether it takes a frame instead of an array
     by_name: bool
-    #: the file of skops, in base64
+    #: a file of skops, as text in base64
     file: str
 
     @property
     def column(self) -> str:
-        """The names of the table's columns, as text."""
+        """The inputs in one text, for messages; other encoders have one column."""
         return ", ".join(self.inputs[:10]) + (", …" if len(self.inputs) > 10 else "")
 
     @property
@@ -194,11 +194,14 @@ def _used(step: Any, inputs: Sequence[str]) -> list[str]:
     # only the first step of a pipeline gets the table's columns
     for _, first in getattr(step, "steps", ())[:1]:
         return _used(first, inputs)
+    if not hasattr(step, "transformers_"):
+        return list(inputs)
     used: set[str] = set()
-    for _, part, columns in getattr(step, "transformers_", [("", None, inputs)]):
-        if not isinstance(part, str):  # "drop"
-            names = getattr(part, "feature_names_in_", columns)
-            used |= {names} if isinstance(names, str) else set(names)
+    for _, part, columns in step.transformers_:
+        if isinstance(part, str):  # "drop"
+            continue
+        names = getattr(part, "feature_names_in_", columns)
+        used |= {names} if isinstance(names, str) else set(names)
     return [name for name in inputs if name in used]
 
 

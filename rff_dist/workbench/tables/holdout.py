@@ -56,7 +56,7 @@ class Holdout:
         )
         return np.asarray(folds < round(1000 * self.share))
 
-    def start(self, values: np.ndarray) -> float:
+    def first_test_value(self, values: np.ndarray) -> float:
         """Return the smallest held-out value, given the values of all rows.
 
         Raises DataError if all are the same.
@@ -93,8 +93,9 @@ class RowSelection:
         key = plan.roles.groups or plan.roles.id
         if self.holdout.by is not None:
             # NaN compares as false, so rows without a value are trained on, as in
-            # `find_start`.
-            holds = order_values(batch.column(self.holdout.by)) >= plan.test_start
+            # `find_first_test_value`.
+            values = order_values(batch.column(self.holdout.by))
+            holds = values >= plan.first_test_value
         elif key is None:
             numbers = np.arange(first_row, first_row + batch.num_rows)
             holds = self.holdout.holds(numbers)
@@ -157,23 +158,25 @@ def order_type(table: str, schema: pyarrow.Schema, by: str) -> Types:
     return {by: read_type(schema.field(by).type, kind)}
 
 
-def find_start(
-    opened: Sequence[Input], types: Types, holdout: Holdout, by: str
+def find_first_test_value(
+    opened: Sequence[Input], types: Types, holdout: Holdout
 ) -> float:
-    """Return the smallest held-out value of the column `by`.
+    """Return the smallest held-out value of the column `holdout.by`.
 
-    Reads this column of all rows, 8 bytes per row. Rows without a value there count as
-    the earliest, with a warning. Raises DataError as `Holdout.start`.
+    Reads this column of all rows, 8 bytes per row. Rows without a value are trained on,
+    with a warning, and do not count for the share. Raises DataError as
+    `Holdout.first_test_value`.
     """
+    by = holdout.by
+    assert by is not None
     parts = [np.empty(0)]
     for source in opened:
         for batch in source.table.batches(types):
             parts.append(order_values(batch.column(by)))
     values = np.concatenate(parts)
-    # Rows without a value are trained on: nothing shows that they are late enough for a
-    # test.
+    # nothing shows that rows without a value are late enough for a test
     missing = np.isnan(values)
     if missing.any():
         n_missing = missing.sum()
         _log.warning("%d rows have no value in %r and are trained on", n_missing, by)
-    return holdout.start(values[~missing])
+    return holdout.first_test_value(values[~missing])

@@ -1,7 +1,8 @@
 """A dataset → two datasets: one to train on, and one of held-out rows.
 
-Both are made from one version, and keep its rows in their order. A random choice would
-tear apart rows of one group or id.
+The address of a dataset and a `Holdout`, which chooses the test rows, go in; the two
+written datasets come out. Both are made from one version, and keep its rows in their
+order. A random choice would tear apart rows of one group or id.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,21 +68,22 @@ def split_dataset(
         )
     # Both parts are made from one version, whatever is committed meanwhile.
     version = groups.find_group(data).version
-    about, stored = datasets.list_arrays(data, version)
+    attributes, stored = datasets.list_arrays(data, version)
     arrays = [name for name in editing.ROLES if name in stored]
     read = partial(datasets.read_arrays, data, n_rows=_ROWS, version=version)
-    names = about.pop("feature_names", None), about.pop("target_names", None)
+    feature_names = attributes.pop("feature_names", None)
+    target_names = attributes.pop("target_names", None)
     # these describe the whole dataset, and would be wrong of a part
     for name in (manifests.MANIFEST, row_sources.SOURCES, row_sources.PARTS):
-        about.pop(name, None)
-    warn_of_chance(about, holdout, has_groups="groups" in stored, is_encoded=True)
+        attributes.pop(name, None)
+    warn_of_chance(attributes, holdout, has_groups="groups" in stored, is_encoded=True)
 
     column = None
     if holdout.by is not None:
-        known = list(names[0] or ())
+        known = list(feature_names or ())
         fields.check_names([holdout.by], known, what="column of X")
         column = known.index(holdout.by)
-        about[TIME_COLUMN] = holdout.by
+        attributes[TIME_COLUMN] = holdout.by
     is_test = _held_out_rows(read, stored, holdout, column)
     if is_test.all() or not is_test.any():
         raise DataError(
@@ -91,28 +93,29 @@ def split_dataset(
 
     def batches(is_wanted: np.ndarray) -> Iterator[row_batches.RowBatch]:
         start = 0
-        for part in read(arrays):
+        for batch in read(arrays):
             if column is not None:
-                part[row_batches.TIME] = part["X"][:, column]
-            rows = is_wanted[start : start + len(part["X"])]
-            start += len(part["X"])
+                batch[row_batches.TIME] = batch["X"][:, column]
+            rows = is_wanted[start : start + len(batch["X"])]
+            start += len(batch["X"])
+            # a `RowBatch` has the arrays of `ROLES` in this order, `TIME` among them
             yield tuple(
-                part[name][rows] if name in part else None for name in editing.ROLES
+                batch[name][rows] if name in batch else None for name in editing.ROLES
             )
 
-    written = [
-        writing.write_batches(
+    def write(output: locations.Location, is_wanted: BoolArray) -> datasets.ZarrDataset:
+        return writing.write_batches(
             output,
             batches(is_wanted),
             n_samples=int(is_wanted.sum()),
-            names=names,
-            attributes=about,
+            names=(feature_names, target_names),
+            attributes=attributes,
             write_options=write_options,
             inputs=inputs,
         )
-        for output, is_wanted in ((test, is_test), (train, ~is_test))
-    ]
-    return written[1], written[0]
+
+    test_dataset = write(test, is_test)
+    return write(train, ~is_test), test_dataset
 
 
 def _held_out_rows(
@@ -123,9 +126,10 @@ def _held_out_rows(
 ) -> BoolArray:
     """Return which rows are held out: the latest by a column of X, or by a hash."""
     if column is not None:
-        times = np.concatenate([part["X"][:, column] for part in read(["X"])])
-        return np.asarray(times >= holdout.start(times))
+        times = np.concatenate([batch["X"][:, column] for batch in read(["X"])])
+        return np.asarray(times >= holdout.first_test_value(times))
     for name in ("groups", ID):
         if name in stored:
-            return np.concatenate([holdout.holds(part[name]) for part in read([name])])
+            choices = [holdout.holds(batch[name]) for batch in read([name])]
+            return np.concatenate(choices)
     return holdout.holds(np.arange(stored["X"].shape[0]))

@@ -84,8 +84,10 @@ def plan_rows(
         tables[0] = arrow_files.rereadable(stack, first, plan.types)
     opened = with_tables(opened, tables)
     if selection is not None and time is not None:
-        test_start = holdout.find_start(opened, time_type, selection.holdout, time)
-        plan = replace(plan, test_start=test_start)
+        first_test_value = holdout.find_first_test_value(
+            opened, time_type, selection.holdout
+        )
+        plan = replace(plan, first_test_value=first_test_value)
     if must_learn:
         recipe = _learn(opened, plan, kinds, options.encoding, selection)
 
@@ -112,7 +114,7 @@ def plan_rows(
     final = replace(
         final,
         types=types,
-        test_start=plan.test_start,
+        first_test_value=plan.first_test_value,
         time=time,
         columns=schema.names,
     )

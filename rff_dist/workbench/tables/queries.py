@@ -38,8 +38,8 @@ _N_FIRST_ROWS = 1000  # these decide the types of the columns
 #: drivers that wait forever for a server, unless they have a limit
 _WAITING_DRIVERS = ("psycopg", "psycopg2", "pymysql", "mysqldb")
 _CONNECT_S = 30  # their limit
-#: errors of Arrow for values that are no column, or no column of a type
-_NO_COLUMN = (pyarrow.ArrowException, TypeError, ValueError, OverflowError)
+#: errors of Arrow for values that it cannot convert at all, or not to a wanted type
+_CANNOT_CONVERT = (pyarrow.ArrowException, TypeError, ValueError, OverflowError)
 
 
 @frozen
@@ -76,7 +76,9 @@ class Query:
         return re.search(r"(?<![:\w\\]):n_ingested\b", self.sql) is not None
 
     def n_ingested(self, sources: Sequence[Facts]) -> int:
-        """Return how many rows of this query were read before for a dataset."""
+        """Return how many rows of this query a dataset has read before, those that were
+        left out among them.
+        """
         mine = [entry for entry in sources if is_named(entry, self.name)]
         return sum(int(entry.get("n_read", 0)) for entry in mine)
 
@@ -226,7 +228,7 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.RawTable:
             values = dict(zip(names, zip(*rows, strict=True), strict=True))
             arrays = {}
             for name, kind in stored_types.items():
-                arrays[name] = _as_column(values[name], kind, name, start)
+                arrays[name] = _cast_column(values[name], kind, name, start)
             batch = pyarrow.RecordBatch.from_pydict(arrays)
             yield tables.cast_columns(batch, types, "the query")
             start += len(rows)
@@ -247,34 +249,41 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.RawTable:
 def _type(values: Sequence[Any]) -> pyarrow.DataType:
     """Return the type of a column by its first values; float64 if all are missing."""
     try:
-        type_ = _to_column(values).type
-    except _NO_COLUMN:
-        return pyarrow.binary()  # refused by name if the column is wanted
+        type_ = _infer_column(values).type
+    except _CANNOT_CONVERT:
+        return pyarrow.binary()  # which `check_roles` refuses, if the column is used
     if not pyarrow.types.is_null(type_):
         return type_
-    is_text = any(isinstance(value, str) for value in values)  # such as ""
+    # all values are missing, or "", which counts as missing but shows a column of text
+    is_text = any(isinstance(value, str) for value in values)
     return pyarrow.string() if is_text else pyarrow.float64()
 
 
-def _to_column(values: Sequence[Any]) -> pyarrow.Array:
+def _infer_column(values: Sequence[Any]) -> pyarrow.Array:
+    """Return values as a column of the type that suits all of them."""
     # Arrow's decimals have no NaN, and as many digits as the first rows
     plain = [float(value) if isinstance(value, Decimal) else value for value in values]
     return tables.column_of(plain)
 
 
-def _as_column(
+def _cast_column(
     values: Sequence[Any], type_: pyarrow.DataType, name: str, start: int
 ) -> pyarrow.Array:
-    """Return values as a column of a type; DataError names the row of another type."""
-    may_round = type_ == pyarrow.float64()  # integers above 2^53
-    with suppress(*_NO_COLUMN):
-        return _to_column(values).cast(type_, safe=not may_round)
+    """Return values as a column of a type; DataError names the row that cannot be cast.
 
+    `start` is the number of rows before these.
+    """
+    may_round = type_ == pyarrow.float64()  # integers above 2^53
+    with suppress(*_CANNOT_CONVERT):
+        return _infer_column(values).cast(type_, safe=not may_round)
+
+    # Values of several types may be cast one by one, if not together; and the first
+    # that cannot is named.
     parts = []
     for row, value in enumerate(values, start + 1):
         try:
-            parts.append(_to_column([value]).cast(type_, safe=not may_round))
-        except _NO_COLUMN:
+            parts.append(_infer_column([value]).cast(type_, safe=not may_round))
+        except _CANNOT_CONVERT:
             raise DataError(
                 f"the query's column {name!r} is {str(value)[:50]!r}, a"
                 f" {type(value).__name__}, in row {row:_}; expected {type_}, as in its"

@@ -99,7 +99,7 @@ class ColumnPlan:
     #: whether y holds classes as text
     has_labels: bool
     #: rows with at least this value of `time` are held out; see `Holdout.by`
-    test_start: float = np.nan
+    first_test_value: float = np.nan
     #: column whose values are stored too, so that folds can be cut by time
     time: str | None = None
     #: all columns of the table

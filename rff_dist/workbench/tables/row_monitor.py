@@ -78,16 +78,17 @@ class RowMonitor:
             n_rows,
         )
 
-    def look(self, batch: pyarrow.RecordBatch) -> None:
+    def look_at_table_rows(self, batch: pyarrow.RecordBatch) -> None:
         """Compare the levels, gaps and constants of a batch with those before."""
         for encoder in self.recipe.columns:
+            # scikit-learn's transformers have no levels or fill to compare with
             if not isinstance(encoder, Transformer):
                 self._look_at_gaps_and_levels(encoder, batch.column(encoder.column))
         for name in constant_columns(self.recipe):
             if name in batch.schema.names:
                 self._look_at_constant(name, batch.column(name))
 
-    def add(self, X: np.ndarray, y: np.ndarray | None) -> None:
+    def look_at_encoded_rows(self, X: np.ndarray, y: np.ndarray | None) -> None:
         """Compare numbers with the range of those before, and extend the range."""
         if not len(X):
             return
@@ -130,6 +131,7 @@ class RowMonitor:
 
     def _look_at_gaps_and_levels(self, encoder: Any, column: pyarrow.Array) -> None:
         if isinstance(encoder, Category):
+            # a missing text is the level MISSING, which is known if there was one
             unknown = unknown_levels(column, encoder.levels)
             is_missing = compute.equal(unknown, MISSING)
             n_missing = compute.sum(is_missing).as_py() or 0

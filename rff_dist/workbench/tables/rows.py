@@ -64,7 +64,7 @@ def read_tables(
     """
     for source in opened:
         for arrays in _read_input(source, plan, journal, selection, monitor):
-            monitor.add(arrays.X, arrays.y)
+            monitor.look_at_encoded_rows(arrays.X, arrays.y)
             yield arrays
 
 
@@ -109,7 +109,7 @@ def _read_input(
     digests = defaultdict[int, Any](hashlib.sha256)
     first_row = journal.n_seen
     for rows in read_rows(source, plan, journal, selection):
-        monitor.look(rows.batch)
+        monitor.look_at_table_rows(rows.batch)
         recipe = (journal.recipe or plan.recipe).with_levels_of(rows.batch)
         journal.recipe = recipe
         arrays = _to_arrays(rows.batch, plan, recipe)
@@ -173,7 +173,7 @@ def _to_arrays(
             times = order_values(batch.column(plan.time))
         else:  # a column of X
             times = X[:, recipe.names.index(plan.time)]
-        # rows without a value count as the earliest, as in `find_start`
+        # rows without a value are trained on, so they come before all others
         times = np.nan_to_num(times, nan=-np.inf, neginf=-np.inf)
     return RowArrays(X, y, weights, groups, ids, times)
 
