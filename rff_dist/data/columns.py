@@ -9,7 +9,7 @@ stored ones.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from rff_dist.errors import DataError
 from rff_dist.typing import AnyDType
 
 TEXT = np.dtypes.StringDType()
-MISSING = "(missing)"  # the level of missing text
+MISSING = "(missing)"  # the category of rows whose text is missing
 
 
 class Column(Protocol):
@@ -86,8 +86,8 @@ class MemoryColumn:
         return self._digest
 
     def content_key(self) -> str:
-        """Return a digest of the values, for the names of passes over them; see
-        `engines.resuming`.
+        """Return what `engines.resuming` finds a stopped pass by: here the fingerprint,
+        which covers all values. A stored column's fingerprint reads a few chunks only.
         """
         return self._digest
 
@@ -145,14 +145,9 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
 
 def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     """Return Python objects as an array, if all have one type of label."""
-    first = values[0] if len(values) else ""
-    families: tuple[Any, ...] = (str, bool | np.bool_, int | np.integer)
-    family = next((kind for kind in families if isinstance(first, kind)), None)
-    is_bool = family == bool | np.bool_
+    label_type = _label_type(values[0] if len(values) else "")
     for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-        # Python's bool is an int
-        is_mixed = isinstance(value, bool) and not is_bool
-        if family is not None and isinstance(value, family) and not is_mixed:
+        if label_type is not None and _label_type(value) is label_type:
             continue
         what = f"is {str(value)[:50]!r}, a {type(value).__name__},"
         # Only NaN, also pandas', differs from itself.
@@ -163,9 +158,9 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
             f"{name} {what} in row {row:_}; expected labels of one type: integers,"
             " booleans or text. Fill or drop such rows, or convert all to text"
         )
-    if family is str:
+    if label_type is str:
         return _as_text(values, name, rows)
-    if is_bool:
+    if label_type is bool:
         return values.astype(bool)
     whole = np.array(values.tolist())
     if whole.dtype.kind not in "iu":
@@ -174,6 +169,16 @@ def _from_objects(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray
             " to text"
         )
     return whole
+
+
+def _label_type(value: object) -> type | None:
+    """Return str, bool or int; None if a value cannot be a label."""
+    if isinstance(value, str):
+        return str
+    # a bool is an int too, so this test comes first
+    if isinstance(value, bool | np.bool_):
+        return bool
+    return int if isinstance(value, int | np.integer) else None
 
 
 def _as_text(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:

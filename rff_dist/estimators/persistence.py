@@ -45,7 +45,7 @@ def save_model(
 ) -> None:
     """Store a fitted model.
 
-    Meanwhile, a reader sees the previous model, or none.
+    Until the new model is complete, a reader sees the previous one, or none.
 
     Parameters
     ----------
@@ -69,7 +69,8 @@ def save_model(
     OutputExistsError
         If there is something at `url` and `overwrite` is False.
     InvalidParameterError
-        If `model` is of another type.
+        If `model` is of another type, or both the pipeline and its last step encode
+        columns.
     UnsafeModelError
         If a pipeline's transformers hold code that is not scikit-learn's or NumPy's.
     MissingDependencyError
@@ -91,23 +92,7 @@ def save_model(
     recipe = None
     if isinstance(model, Pipeline):
         model, recipe = _parts_of(model)
-    fitted_model: Any = model
-    facts: Summary = {}
-    if isinstance(model, RFFKMeans | ridge.RFFRidge | RFFClassifier):
-        check_is_fitted(model, "_fitted")
-        if isinstance(model, RFFKMeans):
-            fitted_model = model._fitted
-        else:
-            fitted_model = model.model_  # solved with the rows that `partial_fit` added
-        facts[parameters.PARAMETERS] = {
-            **fitted_model.card.get(parameters.PARAMETERS, {}),
-            **parameters.to_card(model.get_params(deep=False)),
-        }
-    if not isinstance(fitted_model, models.RidgeModel | starts.Clusters):
-        raise InvalidParameterError(
-            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge,"
-            " RFFClassifier or RFFKMeans, or a Pipeline that ends with one"
-        )
+    fitted_model = _fitted_model_of(model)
     if recipe is not None:
         recipe_of_model = recipes.recipe_of(fitted_model.card)
         if recipe_of_model is not None:
@@ -116,15 +101,15 @@ def save_model(
                 " pipeline's transformers, and a stored model has one recipe; encode"
                 " all of them in the pipeline, or fit the model to the table"
             )
-        facts |= {recipes.RECIPE: recipe.to_dict(), "feature_names": recipe.names}
-    fitted_model = replace(fitted_model, card={**fitted_model.card, **facts})
+        facts = {recipes.RECIPE: recipe.to_dict(), "feature_names": recipe.names}
+        fitted_model = _with_facts(fitted_model, facts)
     if not statistics and isinstance(fitted_model, models.RidgeModel):
         fitted_model = fitted_model.without_statistics()
     write_any(fitted_model, url, overwrite=overwrite)
 
 
 def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
-    """Load a stored model as a fitted estimator, whoever stored it.
+    """Load a stored model as a fitted estimator, also one that a command stored.
 
     Raises
     ------
@@ -139,6 +124,32 @@ def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
     ]()
     estimator.set_params(**parameters.from_card(model.card, estimator.get_params()))
     return estimator._with_model(model)
+
+
+def _fitted_model_of(model: Any) -> models.RidgeModel | starts.Clusters:
+    """Return an estimator's fitted model, with the estimator's parameters on its card.
+
+    A fitted model is returned as it is; anything else raises InvalidParameterError.
+    """
+    if isinstance(model, models.RidgeModel | starts.Clusters):
+        return model
+    if not isinstance(model, RFFKMeans | ridge.RFFRidge | RFFClassifier):
+        raise InvalidParameterError(
+            f"cannot store a {type(model).__name__}; expected a fitted RFFRidge,"
+            " RFFClassifier or RFFKMeans, or a Pipeline that ends with one"
+        )
+    check_is_fitted(model, "_fitted")
+    # `model_` is solved with the rows that `partial_fit` added
+    fitted_model = model._fitted if isinstance(model, RFFKMeans) else model.model_
+    estimator_parameters = {
+        **fitted_model.card.get(parameters.PARAMETERS, {}),
+        **parameters.to_card(model.get_params(deep=False)),
+    }
+    return _with_facts(fitted_model, {parameters.PARAMETERS: estimator_parameters})
+
+
+def _with_facts[M: models.RidgeModel | starts.Clusters](model: M, facts: Summary) -> M:
+    return replace(model, card={**model.card, **facts})
 
 
 def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:

@@ -11,8 +11,8 @@ import math
 
 from rff_dist.checks import check_count, check_name, check_positive, check_share
 
-# c of Hoeffding's inequality, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c): pairs
-# average D/2 terms in [-1, 1], phases average D terms in [-2, 2]
+# c of Hoeffding's inequality, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c): the map
+# "pairs" averages D/2 terms in [-1, 1], the map "phases" D terms in [-2, 2]
 _HOEFFDING = {"pairs": 4, "phases": 8}
 
 
@@ -32,27 +32,29 @@ def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> f
 def pairwise_error(
     n_components: int, *, n_points: int, delta: float, map: str = "pairs"
 ) -> float:
-    """Return an error that any of the pairs exceeds with probability `delta` at most.
+    """Return an error that any of n points' kernel values exceeds with probability
+    `delta` at most.
 
-    It is √(c·log(n(n-1)/δ)/D) for n points, by a union bound.
+    It is √(c·log(n(n-1)/δ)/D), by a union bound over all n(n-1)/2 values of two
+    different points.
 
-    With phases the n entries of the diagonal count too, n(n+1)/δ; with pairs the
-    diagonal is exact.
+    The map "phases" also errs in the n values k(x, x), so n(n+1) replaces n(n-1) in
+    its bound. The map "pairs" is exact there.
 
     >>> round(pairwise_error(6726, n_points=1000, delta=0.05), 4)
     0.1
     """
     n = check_count(n_points, "n_points", least=2)
-    n_pairs = n * (n - 1) // 2
+    n_values = n * (n - 1) // 2
     if map == "phases":
-        n_pairs += n
-    return _hoeffding(n_components, n_pairs, delta, map)
+        n_values += n
+    return _hoeffding(n_components, n_values, delta, map)
 
 
-def _hoeffding(n_components: int, n_pairs: int, delta: float, map: str) -> float:
+def _hoeffding(n_components: int, n_values: int, delta: float, map: str) -> float:
     check_name(map, _HOEFFDING, "map")
     D = check_count(n_components, "n_components")
-    log_tails = math.log(2 * n_pairs) - math.log(check_share(delta, "delta"))
+    log_tails = math.log(2 * n_values) - math.log(check_share(delta, "delta"))
     return math.sqrt(_HOEFFDING[map] * log_tails / D)
 
 
@@ -61,8 +63,8 @@ def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -
 
     It is ε + ε² with ε² = 4·(n/‖K‖)·log(2n)/D, for both maps.
 
-    Matrix Bernstein sums D matrices of norm at most 2n for phases, and D/2 of norm at
-    most n for pairs. ‖K‖, the largest eigenvalue of K, is `gram_norm`.
+    Matrix Bernstein sums D matrices of norm at most 2n for the map "phases", and D/2 of
+    norm at most n for the map "pairs". `gram_norm` is ‖K‖, the largest eigenvalue of K.
 
     Source: Tropp (2015), An introduction to matrix concentration inequalities, Sec.
     6.5.

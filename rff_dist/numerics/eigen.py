@@ -38,8 +38,7 @@ class RidgeSpectrum(solution.EquationFacts):
     #: Q'B, of shape (n_components, n_targets); 0 where the eigenvalue was set to 0 (B
     #: lies in the range of A, so the rest is rounding error).
     projected_moments: FloatArray
-    #: Rounding error of the eigenvalues: n_components · eps · (largest), or the size of
-    #: the most negative eigenvalue if that is larger.
+    #: Rounding error of the eigenvalues, as `negligible` measures it.
     floor: float
     #: How many eigenvalues were set to 0.
     n_clipped: int
@@ -150,33 +149,42 @@ class RidgeSpectrum(solution.EquationFacts):
             )
 
     def _column(self, alphas: ArrayLike) -> FloatArray:
+        """Return alphas as (n_alphas, 1): each row is one alpha for all targets."""
         values = np.atleast_1d(np.asarray(alphas))
         return solution.check_alpha(values, len(values))[:, np.newaxis]
 
     def _filter(self, alphas: FloatArray) -> FloatArray:
-        """Return 1/(λ + alpha), and 0 for clipped eigenvalues, a column per alpha."""
+        """Return 1/(λ + alpha), shape (n_components, n_alphas); 0 for a clipped λ."""
         inverse = np.zeros((len(self.eigenvalues), len(alphas)))
         kept = self.eigenvalues[self.n_clipped :, np.newaxis]
         inverse[self.n_clipped :] = 1.0 / (kept + alphas)
         return inverse
 
     def _squared_norms(self, alpha_rows: FloatArray) -> FloatArray:
-        """Compute ‖w‖² of each target for rows of alphas."""
-        weights = (self._filter(row) * self.projected_moments for row in alpha_rows)
-        return np.stack([np.square(columns).sum(axis=0) for columns in weights])
+        """Return ‖w‖² of each target for each row of alphas, (n_rows, n_targets).
+
+        A row holds one alpha for all targets, or one alpha per target.
+        """
+        norms = []
+        for alphas in alpha_rows:
+            weights = self._filter(alphas) * self.projected_moments
+            norms.append(np.square(weights).sum(axis=0))
+        return np.stack(norms)
 
     def _signed_rss(self, alpha_rows: FloatArray) -> FloatArray:
-        """Return c − Σ b²(λ + 2·alpha)/(λ + alpha)² for rows of alphas.
+        """Return c − Σ b²(λ + 2·alpha)/(λ + alpha)² for each row of alphas, shape
+        (n_rows, n_targets).
 
-        Rounding may make it negative.
+        A row holds one alpha for all targets, or one alpha per target. Rounding may
+        make the result negative.
         """
         eigenvalues = self.eigenvalues[:, np.newaxis]
         rows = []
-        for row in alpha_rows:
+        for alphas in alpha_rows:
             # weights are Q'w, so this is 2w'B − w'Aw, eigenvalue by eigenvalue: shape
             # (n_components, n_targets)
-            weights = self._filter(row) * self.projected_moments
-            explained = (np.square(weights) * (eigenvalues + 2.0 * row)).sum(axis=0)
+            weights = self._filter(alphas) * self.projected_moments
+            explained = (np.square(weights) * (eigenvalues + 2.0 * alphas)).sum(axis=0)
             rows.append(self.total_sum_of_squares - explained)
         return np.stack(rows)
 
@@ -283,9 +291,10 @@ def negligible(
 ) -> tuple[float, int]:
     """Return the rounding error of a Gram's eigenvalues, and how many are not above it.
 
-    The error is n_components · eps · (largest), the error of the sums' grid, or the
-    size of the most negative eigenvalue, whichever is largest. A negative eigenvalue
-    that rounding does not explain causes a LinAlgWarning. Eigenvalues are ascending.
+    The error is the largest of n_components · eps · (largest eigenvalue),
+    `equations.gram_error` and the size of the most negative eigenvalue. A negative
+    eigenvalue that rounding does not explain causes a LinAlgWarning. Eigenvalues are
+    ascending.
     """
     rounding = len(eigenvalues) * EPS
     smallest = float(eigenvalues[0])
@@ -298,11 +307,11 @@ def negligible(
     uncentred = largest + equations.sum_of_weights * float(
         np.square(equations.feature_means).sum()
     )
-    explained = _LAPACK * rounding * uncentred + equations.gram_error
-    if smallest < -explained:
+    error_bound = _LAPACK * rounding * uncentred + equations.gram_error
+    if smallest < -error_bound:
         warn(
             f"the Gram has a negative eigenvalue {smallest:.3g} (largest"
-            f" {largest:.3g}), more than float64 rounding explains ({explained:.3g}):"
+            f" {largest:.3g}), more than float64 rounding explains ({error_bound:.3g}):"
             " was it summed in float32, or from other rows than the counts?"
             f" Eigenvalues up to {floor:.3g} are taken as zero",
             scipy.linalg.LinAlgWarning,

@@ -18,11 +18,9 @@ import scipy
 
 from rff_dist.typing import FloatArray
 
-# Right-hand sides, and rows, that are solved together. The numbers are fixed, because
-# bits depend on them. With two threads, LAPACK's factorisation kills the process at D =
-# 16,384. The one here takes 15 s there, and as long as LAPACK's at 2,048 to 8,192.
-STRIP_COLUMNS = 256
-_PANEL_ROWS = 64
+# Both numbers are fixed, because bits depend on them.
+STRIP_COLUMNS = 256  # right-hand sides solved together
+_PANEL_ROWS = 64  # rows whitened together
 
 
 def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
@@ -32,6 +30,9 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
     tile. Tiles enter the pool row by row, and a pool starts tasks in the order in which
     they enter. So each waits only for tasks that have started, and there is no
     deadlock.
+
+    With two threads it takes as long as LAPACK's factorisation for 2,048 to 8,192
+    components. For 16,384 it takes 15 s, and LAPACK's kills the process.
 
     The part below the diagonal tiles is neither read nor written. Returns None when it
     succeeded, else the component at which the matrix proved not positive definite.
@@ -45,10 +46,10 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
     def factor(j: int, i: int) -> None:
         rows = tiles[j]
         columns = tiles[i]
-        # each of these two waited for the one above it, so both columns are done above
-        # row j
         tile = np.ascontiguousarray(matrix[rows, columns])
         if j:
+            # Each of these two tiles waited for the one above it, so both columns are
+            # done in all rows above row j.
             done[j - 1, j].result()
             done[j - 1, i].result()
             # left-looking: all rows above at once, in one product of shapes (width_j,
@@ -134,9 +135,9 @@ def solve_upper(factor: FloatArray, x: FloatArray) -> None:
 def multiply_upper_in_place(
     left: FloatArray, right: FloatArray, pool: Executor
 ) -> None:
-    """Overwrite U by U·T, `numpy.triu(left) @ right`, strip by strip of rows.
+    """Overwrite `left` by `numpy.triu(left) @ right`, strip by strip of rows.
 
-    T has zeros below its diagonal. Takes n_components³ / 3 operations.
+    `right` has zeros below its diagonal. Takes n_components³ / 3 operations.
     """
     tiles = tiles_of(len(left))
 
@@ -146,8 +147,8 @@ def multiply_upper_in_place(
         # products needs all of it
         strip = np.triu(left[rows, rows.start :])
         for columns in tiles[i:]:
-            # rows of T below its diagonal are 0, so the product ends with the columns'
-            # own rows
+            # `right` is 0 below its diagonal, so the product ends with the columns' own
+            # rows
             upper = right[rows.start : columns.stop, columns]
             left[rows, columns] = strip[:, : len(upper)] @ upper
 
@@ -157,10 +158,10 @@ def multiply_upper_in_place(
 def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> None:
     """Overwrite a symmetric matrix A by U⁻ᵀAU⁻¹, without a second array.
 
-    First B = U⁻ᵀA replaces A, a strip of columns at a time. Then (U⁻ᵀB')' replaces B, a
-    strip of rows at a time: only its lower triangle is solved for, and is mirrored in
-    the end. The whole matrix is read. Takes 4/3·n_components³
-    operations.
+    First B = U⁻ᵀA replaces A, a strip of columns at a time. Then the result, (U⁻ᵀB')',
+    replaces B, a strip of rows at a time. The result is symmetric: only its lower
+    triangle is solved for, and in the end mirrored. The whole matrix is read. Takes
+    4/3·n_components³ operations.
     """
     n = len(matrix)
     strips = [

@@ -20,7 +20,8 @@ import numpy as np
 
 from rff_dist.errors import InvalidParameterError
 from rff_dist.numerics import machine
-from rff_dist.products import bytes, protocol
+from rff_dist.products import bytes as byte_products
+from rff_dist.products import protocol
 from rff_dist.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
@@ -29,12 +30,15 @@ VARIABLE = "RFF_DIST_PRODUCTS"
 # Each imports its library at its first use.
 WAYS: Mapping[str, Callable[[], protocol.Products]] = {
     "float64": protocol.Float64Products,
-    "bytes": bytes.ByteProducts,
+    "bytes": byte_products.ByteProducts,
 }
 # Operations worth a measurement: half a second of float64; a measurement takes 0.2 s.
 WORTH_MEASURING = 2e10
 # Below this number of components float64 is as fast: a feature enters few products.
 NARROW = 128
+# What a measurement multiplies. A region is a block of Z'Z, with this many components
+# on each side. A tile holds the features of some rows; a panel is the part of a tile
+# that is filled at a time, and `Tile.put` lays it out for the products.
 _REGION = 512
 _ROWS = 1024
 _REPEATS = 3
@@ -102,7 +106,7 @@ def rate_for(n_components: int, operations: float = math.inf) -> Rate:
     if products is None:
         return measure().best(n_components)
     with machine.single_threaded_blas():
-        return rate_of(products)
+        return _measure_rate(products)
 
 
 def _unmeasured(n_components: int, operations: float) -> protocol.Products | None:
@@ -152,12 +156,12 @@ def measure() -> ProductRates:
 @lru_cache
 def _measure() -> ProductRates:
     with machine.single_threaded_blas():
-        rates = [rate_of(protocol.Float64Products())]
+        rates = [_measure_rate(protocol.Float64Products())]
         refused = {}
-        products = bytes.ByteProducts()
+        products = byte_products.ByteProducts()
         reason = _reason_against(products)
         if reason is None:
-            rates.append(rate_of(products))
+            rates.append(_measure_rate(products))
         else:
             refused[products.name] = reason
             # No warning: processors without VNNI saturate, and results are the same.
@@ -165,6 +169,7 @@ def _measure() -> ProductRates:
                 "products of features by %s are refused: %s", products.name, reason
             )
     choice = ProductRates(tuple(rates), refused)
+    # the choice depends on the number of components: this one is an example
     logger.debug("products of features by %s", choice.describe(_REGION))
     return choice
 
@@ -185,7 +190,7 @@ def _reason_against(products: protocol.Products) -> str | None:
     return f"wrong sums of {wrong}"
 
 
-def rate_of(products: protocol.Products) -> Rate:
+def _measure_rate(products: protocol.Products) -> Rate:
     """Time the products of one region in one thread, and the layout of its features."""
     region = _REGION
     rows = slice(0, _ROWS)

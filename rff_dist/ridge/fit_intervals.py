@@ -24,18 +24,19 @@ logger = logging.getLogger(__name__)
 def with_fold_models(result: FitResult, prepared: PreparedDataset) -> FitResult:
     """Solve the model without each fold, at the alpha of all rows.
 
-    For a regression, measure the errors of held-out rows, for intervals. Intervals stay
-    normal ones, with a warning, if the model without some fold has no solution.
+    For a regression, measure the errors of held-out rows, for intervals. If the model
+    without some fold has no solution, intervals stay those of a normal distribution,
+    with a warning.
     """
     if isinstance(prepared.dataset, labelled.LabelledDataset):
         # classes have no intervals
         return replace(result, fold_models=_fold_models(result))
     try:
-        return _with_scores(result, prepared)
+        return _with_intervals(result, prepared)
     except SolveError as error:
         logger.warning(
-            "intervals are normal ones: without some fold the model has no solution"
-            " (%s)",
+            "intervals are those of a normal distribution: without some fold the model"
+            " has no solution (%s)",
             error,
         )
         return result
@@ -53,7 +54,8 @@ def _fold_models(result: FitResult) -> FoldModels:
     )
 
 
-def _with_scores(result: FitResult, prepared: PreparedDataset) -> FitResult:
+def _with_intervals(result: FitResult, prepared: PreparedDataset) -> FitResult:
+    """Score held-out rows, |error| / (typical size of errors there), for intervals."""
     parts = result.parts
     assert parts is not None
     dataset = prepared.dataset
@@ -73,9 +75,11 @@ def _leaves_single_rows_out(folds: folding.Folds, prepared: PreparedDataset) -> 
     """Return whether intervals take each row's error by the model without that row.
 
     A model without a fold has larger errors than the model of all rows, and the more so
-    the fewer rows there are. Folds of groups or times stay together.
+    the fewer rows there are. `HashFolds` deal out rows one by one, so a single row may
+    be left out as well as a fold of them; folds of groups or times stay together. A row
+    with a frequency weight stands for several rows, so it is no single one.
     """
     base = folds.base if isinstance(folds, folding.TuningFolds) else folds
     has_few_rows = prepared.dataset.n_samples <= EXACT_ROWS
-    has_single_rows = isinstance(base, folding.HashFolds)
-    return has_few_rows and has_single_rows and not prepared.frequency_weights
+    is_by_row = isinstance(base, folding.HashFolds)
+    return has_few_rows and is_by_row and not prepared.frequency_weights
