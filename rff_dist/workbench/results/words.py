@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.checks import is_number
-from rff_dist.kernels import names
 from rff_dist.text import number, score_words, some
 from rff_dist.typing import Facts, frozen
 
@@ -142,11 +141,14 @@ def kernel_words(kernel: Facts) -> str:
         case {"name": "on_columns", "kernel": inner, "columns": columns}:
             return f"{kernel_words(inner)} on columns {some(columns)}"
         case {"name": "additive", "kernel": inner, "length_scale": scale}:
+            # imported late: kernels load SciPy, for which `--help` need not wait
+            from rff_dist.kernels.names import weights_words
+
             order_1 = kernel["order_1"]
             of_columns = sum(order_1) if isinstance(order_1, Sequence) else order_1
             weights = [of_columns, kernel["order_2"], kernel["dense"]]
             shape = kernel_words({**inner, "length_scale": scale})
-            return f"additive ({names.weights_words(weights)}) of {shape}"
+            return f"additive ({weights_words(weights)}) of {shape}"
     parameters = [
         f"{'ν =' if name == 'nu' else name.replace('_', ' ')} {value_words(value)}"
         for name, value in kernel.items()
