@@ -62,7 +62,7 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -
         return checked
     except (TypeError, ValueError):
         for name, values in numbers.items():
-            _refuse_others(name, values)
+            _refuse_first_non_number(name, values)
         raise
 
 
@@ -80,19 +80,20 @@ def validated_targets(estimator: Any, y: Any) -> Any:
             np.float64,
         )
     except (TypeError, ValueError):
-        _refuse_others("y", y)
+        _refuse_first_non_number("y", y)
         raise
 
 
 def validated_weights(sample_weight: Any, X: Any) -> Any:
     """Return checked weights of rows in float64."""
     check_masks(sample_weight=sample_weight)
+    _refuse_dates("sample_weight", np.atleast_1d(sample_weight))
     try:
         return _check_sample_weight(
             sample_weight, X, dtype=np.float64, ensure_non_negative=True
         )
     except (TypeError, ValueError):
-        _refuse_others("sample_weight", sample_weight)
+        _refuse_first_non_number("sample_weight", sample_weight)
         raise
 
 
@@ -140,7 +141,7 @@ def _refuse_dates(name: str, values: Any) -> None:
             )
 
 
-def _refuse_others(name: str, values: Any) -> None:
+def _refuse_first_non_number(name: str, values: Any) -> None:
     """Raise DataError for the first value that is no finite number, if there is one."""
     if scipy.sparse.issparse(values):
         cells = values.tocoo()
@@ -157,7 +158,7 @@ def _refuse_others(name: str, values: Any) -> None:
 
 
 def _refuse_value(name: str, value: Any, row: int, column: object) -> None:
-    """Raise DataError for a missing or infinite value, a text or a date."""
+    """Raise DataError for a missing or infinite value or a text; others pass."""
     where = f"row {row:_}" if column is None else f"row {row:_}, column {column!r}"
     # missing values of Python and of pandas
     is_missing = value is None or type(value).__name__ in ("NAType", "NaTType")

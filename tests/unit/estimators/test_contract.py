@@ -233,6 +233,8 @@ def test_dates_are_refused_by_their_column_and_not_taken_as_nanoseconds(make):
     for rows, y in ((days[:, np.newaxis], np.arange(12.0)), (X[:12], days)):
         with refuses(DataError, "dates", "dt.days"):
             clone(ALL["ridge"]).fit(rows, y)
+    with refuses(DataError, "sample_weight", "dates", "dt.days"):
+        clone(ALL["ridge"]).fit(X[:12], np.arange(12.0), sample_weight=days)
 
 
 def test_targets_and_weights_that_are_no_numbers_are_named_by_row():
