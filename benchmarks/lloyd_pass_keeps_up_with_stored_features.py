@@ -43,12 +43,12 @@ _OURS = (
     + """
 import operator
 from rff_dist import SerialEngine
-from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.kmeans.cluster_sums import ClusterState, ClusterGrid, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import sum_clusters
 engine, blocks = SerialEngine(), blocks_of(dataset)
 grid = ClusterGrid(fraction_bits_for(dataset.n_samples))
 def lloyd(centres):
-    state = Centres(feature_map, centres, grid)
+    state = ClusterState(feature_map, centres, grid)
     start = time.perf_counter()
     sums = engine.map_reduce(BlockTask(dataset, sum_clusters), blocks, state, combine=operator.add)
     return time.perf_counter() - start, sums.means(state)

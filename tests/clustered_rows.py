@@ -9,7 +9,7 @@ import numpy as np
 from rff_dist import Gaussian, Laplacian, Linear, Min, Nystrom, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.nystrom import draw_nystrom
-from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.kmeans.cluster_sums import ClusterGrid, ClusterState, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import measure_tiles
 from rff_dist.numerics.exact_sums import as_runs
 
@@ -63,7 +63,7 @@ def centres_of(feature_map, *, n_init=1, n_clusters=N_CLUSTERS, weighted=False):
     Z = feature_map.transform(X)
     chosen = np.random.default_rng(1).choice(N_ROWS, n_init * n_clusters, replace=False)
     values = Z[chosen].reshape(n_init, n_clusters, -1) * 0.9
-    return Centres(feature_map, values, grid_of(feature_map, weighted=weighted))
+    return ClusterState(feature_map, values, grid_of(feature_map, weighted=weighted))
 
 
 def rounded(feature_map, centres):

@@ -15,11 +15,13 @@ As in ridge, rows count by their full weights, including class weights, divided 
 mean weight. So probabilities, and the classes decided by them, describe the reweighted
 rows. A factor on all weights changes nothing.
 
-One observation added to the n of the sample keeps probabilities away from 0 and 1: a
-row of class k counts (n·[j = k] + π_j)/(n + 1) for class j, where π are the shares of
-the classes. The intercepts minus their mean have a normal prior of standard deviation
-1, for classes with few or no rows in the sample: with 100 classes, 300 rows then give a
-log loss of 0.47 in place of 1.01 without it, and 10,000 rows give 0.46 either way.
+For class j, the target of a row of class k is (n·[j = k] + π_j)/(n + 1), and not 1 or
+0: as if one more observation, with the classes' shares π, joined the n rows. That keeps
+probabilities away from 0 and 1.
+
+The intercepts minus their mean have a normal prior of standard deviation 1, for classes
+with few or no rows in the sample: with 100 classes, 300 rows then give a log loss of
+0.47 in place of 1.01 without it, and 10,000 rows give 0.46 either way.
 Platt's rule adds one observation of each class to the rows of each class, which suits
 two classes: with 100 rows in each of 100 classes it would halve all probabilities.
 
@@ -75,33 +77,35 @@ class ScoreCalibration:
 class _Posterior:
     """Negative log posterior of slope and intercepts, over n; and its gradient.
 
-    Parameters are the slope, then all intercepts but the first, which is 0.
+    Parameters are the slope, then all intercepts but the first, which is 0. `shares` of
+    the classes in each row, shape (n_samples, n_classes), are the targets.
     """
 
     def __init__(
         self,
         scores: FloatArray,
-        targets: FloatArray,
+        shares: FloatArray,
         weights: FloatArray,
         n_observations: float,
     ) -> None:
         self._scores = scores
-        self._targets = targets
+        self._shares = shares
         self._weights = weights / weights.sum()
         self._n_observations = n_observations
 
     def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
         logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
-        losses, by_logit = softmax.log_loss(logits, self._targets)
+        losses, by_logit = softmax.log_loss(logits, self._shares)
         by_logit *= self._weights[:, np.newaxis]
         by_slope = (by_logit * self._scores).sum()
         gradient = np.append(by_slope, by_logit[:, 1:].sum(axis=0))
         # the prior is on all intercepts minus their mean; the first one is 0
         mean = parameters[1:].sum() / logits.shape[1]
-        pull = (parameters[1:] - mean) / self._n_observations
-        gradient[1:] += pull
-        loss = self._weights @ losses
-        return float(0.5 * parameters[1:] @ pull + loss), gradient
+        prior_gradient = (parameters[1:] - mean) / self._n_observations
+        gradient[1:] += prior_gradient
+        # Σ(b_k − mean)² = Σ b_k·(b_k − mean), in which the first term is 0
+        prior_loss = 0.5 * parameters[1:] @ prior_gradient
+        return float(prior_loss + self._weights @ losses), gradient
 
 
 def fit_calibration(
@@ -125,7 +129,7 @@ def fit_calibration(
     n = float(np.count_nonzero(weights)) if n_observations is None else n_observations
     posterior = _Posterior(
         softmax.one_column_per_class(scores),
-        _smoothed_targets(targets, weights, n),
+        _smoothed_shares(targets, weights, n),
         weights,
         n,
     )
@@ -171,7 +175,7 @@ def _minimize(posterior: _Posterior, start: FloatArray, *, fixed: int) -> list[f
     return [*start[:fixed].tolist(), *optimum.x.tolist()]
 
 
-def _smoothed_targets(
+def _smoothed_shares(
     targets: FloatArray, weights: FloatArray, n_observations: float
 ) -> FloatArray:
     """Return the share of each row in each class, shape (n_samples, n_classes)."""

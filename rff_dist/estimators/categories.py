@@ -31,22 +31,24 @@ _EXPECTED = (
 def learn_rows(estimator: Any, X: Any) -> memory.ArrayDataset | None:
     """Learn a recipe from the rows of a fit, and return the rows encoded by it.
 
-    Sets the estimator's columns. Returns None for plain numbers, which need no recipe.
+    Then it also sets the estimator's `n_features_in_`, and for a frame
+    `feature_names_in_`. Returns None for plain numbers, which need no recipe.
     Raises InvalidParameterError if `categorical_features` names a column that X does
     not have; DataError if a value is missing, or cannot be encoded.
     """
-    categorical = _given_columns(estimator.categorical_features)
+    listed_columns = _listed_columns(estimator.categorical_features)
     names = frames.columns_of(X)
-    if not categorical and (names is None or frames.is_plain(X)):
+    has_numbers_only = names is None or frames.is_plain(X)
+    if has_numbers_only and not listed_columns:
         return None
     if names is None:
         table = table_of_array(estimator, X, reset=True)
     else:
         table = frames.as_arrow(X)
     categories = None
-    if categorical is not None:
+    if not _is_from_dtype(estimator.categorical_features):
         categories = _named(
-            categorical, table.column_names, has_names=names is not None
+            listed_columns, table.column_names, has_names=names is not None
         )
     recipe = frames.learn_table(table, categories)
     rows = as_rows(
@@ -61,15 +63,16 @@ def learn_rows(estimator: Any, X: Any) -> memory.ArrayDataset | None:
     return rows
 
 
-def as_rows(X: FloatArray, recipe: Recipe, facts: Facts) -> memory.ArrayDataset:
+def as_rows(X: FloatArray, recipe: Recipe, recipe_json: Facts) -> memory.ArrayDataset:
     """Return encoded inputs as a dataset with their recipe.
 
-    `facts`: the recipe as JSON values. Raises DataError, which names the table's
+    `recipe_json` is `recipe` as JSON values. Raises DataError, which names the table's
     column, if a value is missing.
     """
     values.check_encoded(X, recipe.sources)
     names = tuple(recipe.names)
-    return memory.ArrayDataset(X, feature_names=names, attributes={RECIPE: facts})
+    attributes = {RECIPE: recipe_json}
+    return memory.ArrayDataset(X, feature_names=names, attributes=attributes)
 
 
 def refuse_categories(estimator: Any, X: Any) -> None:
@@ -84,7 +87,7 @@ def refuse_categories(estimator: Any, X: Any) -> None:
             f" {listed([f'{n} ({t})' for n, t in X.dtypes.items()])}; expected numbers."
             " Compute it first, or read its files with `rff-dist ingest`"
         )
-    if _given_columns(estimator.categorical_features):
+    if _listed_columns(estimator.categorical_features):
         raise InvalidParameterError(
             f"`categorical_features` is {estimator.categorical_features!r}, but X is a"
             f" {type(X).__name__}; expected rows in memory. Stored rows record which"
@@ -100,11 +103,14 @@ def table_of_array(estimator: Any, X: Any, *, reset: bool) -> pyarrow.Table:
     return frames.table_of_array(rows)
 
 
-def _given_columns(categorical: object) -> list[Any] | None:
-    """Return the given columns, or None if the columns' types decide."""
-    if isinstance(categorical, str) and categorical == FROM_DTYPE:
-        return None
-    if categorical is None:
+def _is_from_dtype(categorical: object) -> bool:
+    """Return whether the columns' types decide."""
+    return isinstance(categorical, str) and categorical == FROM_DTYPE
+
+
+def _listed_columns(categorical: object) -> list[Any]:
+    """Return the columns that are listed one by one; [] for None and `FROM_DTYPE`."""
+    if categorical is None or _is_from_dtype(categorical):
         return []
     if isinstance(categorical, str) or not isinstance(categorical, Iterable):
         raise InvalidParameterError(
@@ -149,5 +155,5 @@ def _named(
     return category_names
 
 
-def _are_all(values: list[Any], kind: Any) -> bool:
-    return all(isinstance(value, kind) for value in values)
+def _are_all(items: list[Any], kind: Any) -> bool:
+    return all(isinstance(item, kind) for item in items)

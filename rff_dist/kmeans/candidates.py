@@ -39,7 +39,7 @@ _EQUAL = 1e-12
 class SeedChoice:
     """The state of a pass that chooses rows far from their nearest points."""
 
-    points: cluster_sums.Centres
+    points: cluster_sums.ClusterState
     #: Number of rows to choose; fewer are chosen if fewer differ from all points.
     size: int
     #: None chooses the farthest rows. Otherwise rows are drawn without replacement,
@@ -101,7 +101,7 @@ def choose_rows(rows: blocks.Rows, state: SeedChoice) -> RowsByKey:
 
 
 def weigh_points(
-    rows: blocks.Rows, points: cluster_sums.Centres
+    rows: blocks.Rows, points: cluster_sums.ClusterState
 ) -> cluster_sums.ClusterSums:
     """Sum the weights of a block's rows nearest to each point, but not their features.
 

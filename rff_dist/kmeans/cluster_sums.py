@@ -31,8 +31,10 @@ class ClusterGrid:
     #: feature is above 2**exponent. () means an exponent of 0 for all.
     exponents: exact_sums.Runs = ()
 
-    def units(self, n_components: int) -> FloatArray:
-        """Return the power of two that bounds each component, shape (n_components,)."""
+    def bounds(self, n_components: int) -> FloatArray:
+        """Return for each component a power of two that no tile feature is above, shape
+        (n_components,).
+        """
         return (
             np.exp2(exact_sums.expand(self.exponents))
             if self.exponents
@@ -47,7 +49,7 @@ def fraction_bits_for(n_samples: int) -> int:
     These are 39 bits up to 2**23 rows. Beyond that, each doubling of the rows takes one
     bit; a mean over so many rows is precise all the same.
     """
-    # with FRACTION_BITS a float64 sum of a tile's rows is exact
+    # no more than FRACTION_BITS, so that a float64 sum of a tile's rows stays exact
     return min(
         specs.FRACTION_BITS,
         specs.LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))),
@@ -55,8 +57,8 @@ def fraction_bits_for(n_samples: int) -> int:
 
 
 @frozen(eq=False)
-class Centres:
-    """The state of a pass that compares rows with centres."""
+class ClusterState:
+    """The state of a pass, which all its blocks share: centres to compare rows with."""
 
     feature_map: maps.FeatureMap
     #: Each start's centres in Z; shape (n_init, n_clusters, n_components).
@@ -87,11 +89,13 @@ class ClusterSums(EqualByFields):
             )
         return exact_sums.add_fields(self, other)
 
-    def means(self, state: Centres) -> FloatArray:
+    def means(self, state: ClusterState) -> FloatArray:
         """Return the mean row of each cluster in Z; an empty cluster keeps its
         centre.
         """
-        to_z = factors_of(state.feature_map) * state.grid.units(
+        # `features / weights` is in units of the bounds, as both sums have the units of
+        # fraction and weight
+        to_z = factors_of(state.feature_map) * state.grid.bounds(
             state.feature_map.n_components
         )
         filled = self.weights > 0
@@ -107,13 +111,13 @@ class ClusterSums(EqualByFields):
             self.weights.astype(np.float64), grid.weight_exponent - grid.fraction_bits
         )
 
-    def sum_of_squared_norms(self, state: Centres) -> float:
+    def sum_of_squared_norms(self, state: ClusterState) -> float:
         """Return Σ w·‖z‖² of all rows."""
         grid = state.grid
         unit = 2.0 ** (grid.weight_exponent - grid.fraction_bits)
         return self.squared_norms * unit * largest_squared_norm(state.feature_map, grid)
 
-    def inertias(self, state: Centres, sum_of_squared_norms: float) -> FloatArray:
+    def inertias(self, state: ClusterState, sum_of_squared_norms: float) -> FloatArray:
         """Return Σ w·‖z − c‖² of each start; 0 if rounding makes it negative.
 
         Computed from sums only: Σ w·‖z‖² − Σ_c w_c·c·(2·mean_c − c), with an error of
@@ -150,4 +154,4 @@ def largest_squared_norm(feature_map: maps.FeatureMap, grid: ClusterGrid) -> flo
         # all rows have this norm, up to rounding
         norm = float(feature_map.squared_norm * factors[0] ** 2)
         return norm * (1.0 + feature_map.squared_norm_error)
-    return float(np.square(factors * grid.units(feature_map.n_components)).sum())
+    return float(np.square(factors * grid.bounds(feature_map.n_components)).sum())

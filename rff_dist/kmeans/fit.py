@@ -295,7 +295,7 @@ class _MovingStarts:
     def _note(
         self,
         active: IndexArray,
-        state: cluster_sums.Centres,
+        state: cluster_sums.ClusterState,
         sums: cluster_sums.ClusterSums,
     ) -> None:
         """Keep the weights of clusters and the inertias of starts."""

@@ -78,7 +78,7 @@ def evaluate(
     )
 
 
-def _count_rows(rows: Rows, state: cluster_sums.Centres) -> Contingency:
+def _count_rows(rows: Rows, state: cluster_sums.ClusterState) -> Contingency:
     assert rows.groups is not None  # a `GroupedDataset` gave them
     _, n_clusters, _ = state.values.shape  # (n_starts, n_clusters, n_components)
     return count_agreement(rows.groups, lloyd_pass.label_rows(rows, state), n_clusters)
@@ -175,7 +175,7 @@ def stage_labels(
 
 
 def _labelled_rows(
-    rows: Rows, state: cluster_sums.Centres, *, dtype: AnyDType
+    rows: Rows, state: cluster_sums.ClusterState, *, dtype: AnyDType
 ) -> AnyArray:
     labelled = np.empty(rows.block.n_samples, dtype)
     labelled["labels"] = lloyd_pass.label_rows(rows, state)

@@ -25,7 +25,7 @@ from rff_dist.data import blocks
 from rff_dist.features import maps
 from rff_dist.kmeans import nearest
 from rff_dist.kmeans.cluster_sums import (
-    Centres,
+    ClusterState,
     ClusterSums,
     factors_of,
     has_whole_features,
@@ -51,7 +51,7 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int) -> int:
 
 
 def sum_clusters(
-    rows: blocks.Rows, state: Centres, *, with_norms: bool = False
+    rows: blocks.Rows, state: ClusterState, *, with_norms: bool = False
 ) -> ClusterSums:
     """Sum the rows of a block nearest to each centre: one Lloyd pass of all starts.
 
@@ -77,7 +77,11 @@ class Tally:
     """Sums a block's rows by cluster as integers; threads may share it."""
 
     def __init__(
-        self, state: Centres, *, is_weighted: bool = False, with_norms: bool = False
+        self,
+        state: ClusterState,
+        *,
+        is_weighted: bool = False,
+        with_norms: bool = False,
     ) -> None:
         self._bits = state.grid.fraction_bits
         self._shape = state.values.shape
@@ -86,7 +90,7 @@ class Tally:
         # Sums of unweighted int16 features stay in their unit, 2⁻¹⁴, until the end.
         self._keeps_unit = self._is_whole and not is_weighted
         # features times these factors are at most 1
-        self._to_one = 1.0 / state.grid.units(D)
+        self._to_one = 1.0 / state.grid.bounds(D)
         if self._is_whole:
             self._to_one = np.full(D, 2.0**-protocol.FIXED_POINT_BITS)
         self._norm_factors: FloatArray | None = None
@@ -154,7 +158,7 @@ def measure_tiles(rows: blocks.Rows, feature_map: maps.FeatureMap) -> FloatArray
     return largest
 
 
-def label_rows(rows: blocks.Rows, state: Centres) -> NDArray[np.int32]:
+def label_rows(rows: blocks.Rows, state: ClusterState) -> NDArray[np.int32]:
     """Return each row's nearest centre in the first start; the first of equals.
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
@@ -170,7 +174,7 @@ def label_rows(rows: blocks.Rows, state: Centres) -> NDArray[np.int32]:
     return labels
 
 
-def centre_distances(rows: blocks.Rows, state: Centres) -> FloatArray:
+def centre_distances(rows: blocks.Rows, state: ClusterState) -> FloatArray:
     """Return ‖z − c‖ to the first start's centres, shape (n_samples, n_clusters).
 
     Raises as `label_rows`.

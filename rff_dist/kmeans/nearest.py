@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rff_dist.data import blocks
 from rff_dist.features import fourier, maps
 from rff_dist.kmeans.cluster_sums import (
-    Centres,
+    ClusterState,
     factors_of,
     has_whole_features,
     largest_squared_norm,
@@ -111,7 +111,7 @@ def visit_tiles(
 
 
 @lru_cache(maxsize=1)
-def scorer_of(state: Centres) -> Scorer:
+def scorer_of(state: ClusterState) -> Scorer:
     """Return the scorer for a state, which all blocks of a pass share."""
     if has_whole_features(state.feature_map):
         return WholeScorer(state)
@@ -128,7 +128,7 @@ class Scorer(ABC):
     #: Whether it takes the int16 features of `visit_tiles`.
     is_whole: ClassVar[bool]
 
-    def __init__(self, state: Centres, centres: FloatArray, unit: float) -> None:
+    def __init__(self, state: ClusterState, centres: FloatArray, unit: float) -> None:
         """Take centres, of shape (n_init, n_clusters, n_components), in this unit."""
         self._feature_map = state.feature_map
         self.n_init, self.n_clusters, n_components = centres.shape
@@ -199,7 +199,7 @@ class WholeScorer(Scorer):
 
     is_whole = True
 
-    def __init__(self, state: Centres) -> None:
+    def __init__(self, state: ClusterState) -> None:
         n_components = state.values.shape[2]
         # all components have the same factor
         unit = 2.0**-protocol.FIXED_POINT_BITS * factors_of(state.feature_map)[0]
@@ -247,7 +247,7 @@ class FloatScorer(Scorer):
 
     is_whole = False
 
-    def __init__(self, state: Centres) -> None:
+    def __init__(self, state: ClusterState) -> None:
         super().__init__(state, state.values, 1.0)
         n_components = state.values.shape[2]
         self._factors = factors_of(state.feature_map)
@@ -297,7 +297,7 @@ class FloatScorer(Scorer):
         return affinities
 
 
-def squared_distances(rows: blocks.Rows, points: Centres) -> FloatArray:
+def squared_distances(rows: blocks.Rows, points: ClusterState) -> FloatArray:
     """Return ‖z − c‖² between each row and the nearest point."""
     scorer = scorer_of(points)
     distances = np.empty(rows.block.n_samples)

@@ -93,9 +93,9 @@ class Clusters:
         return int((self.weights > 0).sum())
 
     @property
-    def state(self) -> cluster_sums.Centres:
+    def state(self) -> cluster_sums.ClusterState:
         """The state of passes that compare rows with these centres."""
-        return cluster_sums.Centres(
+        return cluster_sums.ClusterState(
             self.feature_map, self.centres[np.newaxis], self.grid
         )
 
@@ -200,12 +200,12 @@ class ClusteringJob:
             label=label,
         )
 
-    def centres(self, values: FloatArray) -> cluster_sums.Centres:
+    def centres(self, values: FloatArray) -> cluster_sums.ClusterState:
         """Return the state of a pass that compares rows with centres."""
-        return cluster_sums.Centres(self.feature_map, values, self.grid)
+        return cluster_sums.ClusterState(self.feature_map, values, self.grid)
 
     def sums(
-        self, state: cluster_sums.Centres, *, label: str = "lloyd"
+        self, state: cluster_sums.ClusterState, *, label: str = "lloyd"
     ) -> cluster_sums.ClusterSums:
         """Run a Lloyd pass; raises PlanError if a worker's memory is too small."""
         n_starts, n_clusters, n_components = state.values.shape

@@ -20,10 +20,10 @@ from rff_dist.features import (
     draw,
     feature_options,
     for_dataset,
-    length_scales,
     median_distances,
     nystrom,
 )
+from rff_dist.features import length_scales as scale_tuning
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
 from rff_dist.fitting.options import RidgeOptions
@@ -74,19 +74,20 @@ class Candidate:
     kernel: base.Kernel
     #: Replaces a kernel's own. In a sum or product, `TimesMedian` and numbers go to the
     #: parts that have none; the median is that of each part's own columns. None keeps
-    #: the kernel's own, and parts without one get the median.
+    #: the kernel's own; parts without one get the median when features are drawn.
     length_scale: ScaleChoice = TimesMedian(1.0)
     #: None takes the kind of the options.
     features: str | nystrom.Nystrom | None = None
-    #: Whether columns are transformed first, by maps that the evidence tunes together
-    #: with the length scales, so only with "evidence"; see `features.column_maps`.
+    #: Whether columns are transformed first, by column maps that the evidence tunes
+    #: together with the length scales, so only with "evidence"; see
+    #: `features.column_maps`.
     mapped: bool = False
 
     def __post_init__(self) -> None:
         if self.mapped and self.length_scale != "evidence":
             raise InvalidParameterError(
                 f"`length_scale` is {self.length_scale!r} with `mapped`; expected"
-                " 'evidence', which tunes the maps too"
+                " 'evidence', which tunes the column maps too"
             )
         if isinstance(self.length_scale, TimesMedian):
             # raises if the kernel takes no length scale
@@ -97,7 +98,7 @@ class Candidate:
                     f"`length_scale` is {self.length_scale!r}; expected 'evidence', a"
                     " multiple of the median, numbers or None"
                 )
-            length_scales.check_tunable(self.kernel)
+            scale_tuning.check_tunable(self.kernel)
         elif self.length_scale is not None:
             stationary.with_length_scale(self.kernel, self.length_scale)
             object.__setattr__(
@@ -202,8 +203,10 @@ def check_candidates(
 class Draws:
     """Draws candidates' feature maps for one dataset.
 
-    The options decide design, map and seed, and the kind of features for candidates
-    without a kind. Length scales are tuned on rows that the folds never validate on.
+    The options decide the design, `map` (whether frequencies give pairs or phases) and
+    the seed, and the kind of features for candidates without a kind. If the folds set
+    rows apart for tuning (`TuningFolds`), length scales are tuned on these rows, which
+    no fold validates on; else on any rows.
     """
 
     def __init__(
@@ -212,7 +215,7 @@ class Draws:
         options: RidgeOptions,
         *,
         folds: folding.Folds | None = None,
-        tuning: length_scales.EvidenceSearch = length_scales.EvidenceSearch(),
+        tuning: scale_tuning.EvidenceSearch = scale_tuning.EvidenceSearch(),
     ) -> None:
         self._prepared = prepared
         self._options = options
@@ -255,8 +258,9 @@ class Draws:
     def _kernel(self, candidate: Candidate) -> base.Kernel:
         """Return the kernel of a candidate that is not tuned."""
         kernel = candidate.kernel
-        if self._prepared.levels:
-            kernel = kernel.with_categories(sorted(self._prepared.levels))
+        category_columns = sorted(self._prepared.levels)
+        if category_columns:
+            kernel = kernel.with_categories(category_columns)
         length_scale = candidate.length_scale
         if isinstance(length_scale, TimesMedian):
             if isinstance(kernel, stationary.Stationary):
@@ -265,19 +269,20 @@ class Draws:
                 lambda part, columns: length_scale.factor * self._median(part, columns)
             )
         if length_scale is None:
-            return kernel
+            return kernel  # `draw` sets the median for parts without a length scale
         assert not isinstance(length_scale, str)
         return stationary.with_length_scale(kernel, length_scale)
 
     def _tune(
         self, candidate: Candidate
     ) -> tuple[base.Kernel, prepare.PreparedDataset]:
-        """Tune length scales by the evidence, and the maps of columns if `mapped`;
-        return as `_kernel_and_dataset`.
+        """Tune length scales by the evidence, and the column maps if `mapped`; return
+        as `_kernel_and_dataset`.
         """
         kernel = candidate.kernel
         kernel_text = names.kernel_text(kernel)
         self._prepared.say("tune", f"{kernel_text.partition(':')[0]} kernel")
+        # without folds, the tuning draws its sample from all rows
         folds = self._folds if isinstance(self._folds, folding.TuningFolds) else None
         report = partial(self._prepared.count, "tune")
         seed = self._options.seed
@@ -296,8 +301,8 @@ class Draws:
                 inputs, kernel, self._tuning, folds=folds, report=report
             ).kernel
         if isinstance(tuned, Additive):
-            # Parts that matter little cost time; and without parts of several columns
-            # the model is a sum of single columns' effects, which are exact.
+            # Parts that matter little cost time. And if only parts of one column each
+            # stay, the model can show the exact effect of each column.
             inputs = prepared.inputs(seed)
             X, _, _ = samples.sample_rows(inputs.dataset, seed, n_rows=ROWS_OF_PARTS)
             rows = np.asarray(inputs.prepare(X), np.float64)

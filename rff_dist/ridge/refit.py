@@ -44,9 +44,13 @@ def refit(
 ) -> models.RidgeModel:
     """Solve a model again from changed statistics.
 
-    If `alpha` is None, the model keeps its alpha, or its alphas per target. Held-out
-    scores are kept, with the words on the card about their rows. They come from fits of
-    fewer rows, so intervals err on the wide side.
+    If `alpha` is None, the model keeps its alpha, or its alphas per target. If alpha is
+    chosen, `alphas` are the candidates. `fit_intercept` is the caller's, and may differ
+    from the model's.
+
+    The model's held-out scores are kept, and the card's text about the held-out rows.
+    If rows came, the scores are those of models of fewer rows, so intervals err on the
+    wide side.
 
     Raises InvalidParameterError if alpha is out of range, or is to be chosen by folds.
     """
@@ -62,11 +66,10 @@ def refit(
         penalty = Penalty(alpha, alphas, fit_intercept, per_target)
         solved = solve.solve(statistics, penalty)
         card |= describe.describe_penalty(penalty)
+    # Errors by alpha exist only if alpha is chosen here. Without a choice the old rows'
+    # errors stay: they show how the alpha that is kept was chosen.
+    selection = solved.path() or model.selection
     again = models.RidgeModel.from_solution(
-        model.feature_map,
-        statistics,
-        solved.solution,
-        solved.path() or model.selection,
-        card,
+        model.feature_map, statistics, solved.solution, selection, card
     )
     return replace(again, held_out=model.held_out)

@@ -1,7 +1,7 @@
 """Write a model for programs without this package.
 
-In goes the place of a model, out come a folder or a file that NumPy, ONNX or MLflow
-reads, and the line that predicts with it. The stored model alone would need this
+In goes the path or URL of a model, out come a folder or a file that NumPy, ONNX or
+MLflow reads, and the line that predicts with it. The stored model alone would need this
 package to make its features.
 """
 
@@ -12,12 +12,13 @@ from rff_dist.workbench.cli import shell
 from rff_dist.workbench.results.document import Document, Paragraph
 
 _HOW = {
-    "numpy": 'in Python, in {place}: import reader; reader.Model(".").predict(rows)',
+    "numpy": 'in Python, in {output}: import reader; reader.Model(".").predict(rows)',
     "onnx": (
-        "in Python: onnxruntime.InferenceSession('{place}').run(None, {{'X': rows}})"
+        "in Python: onnxruntime.InferenceSession('{output}').run(None, {{'X': rows}})"
     ),
-    "mlflow": "next: mlflow models serve -m {place} --env-manager local",
+    "mlflow": "next: mlflow models serve -m {output} --env-manager local",
 }
+_MAX_LISTED = 10  # files in the text; the record has all
 
 
 @shell.command(
@@ -39,8 +40,8 @@ def export(
         " MLflow serves, for models of any kind; the server needs this package."
     ),
     encoded: bool = fields.flag(
-        "Rows will be given as the model's recipe makes them of a table's: numpy and"
-        " onnx apply no recipe."
+        "The rows to predict are already encoded as the model's recipe does it, which"
+        " numpy and onnx do not apply."
     ),
     overwrite: bool = shell.OVERWRITE,
 ) -> Document:
@@ -48,22 +49,22 @@ def export(
     for MLflow.
 
     A folder also gets a model card, README.md: errors, and the intended use, limits and
-    data of `card`.
+    data from `rff-dist fit --card`.
     """
     from rff_dist.text import human_bytes
     from rff_dist.workbench.integrations.exporters import EXPORTERS
 
     kind = format or ("onnx" if output.endswith(".onnx") else "numpy")
     write = EXPORTERS[kind]
-    place, digest = write(model, output, encoded=encoded, overwrite=overwrite)
-    how = _HOW[kind].format(place=output)
-    files = {place.name: place}
-    if place.is_dir():
+    written, digest = write(model, output, encoded=encoded, overwrite=overwrite)
+    how = _HOW[kind].format(output=output)
+    files = {written.name: written}
+    if written.is_dir():
         from rff_dist.workbench.results.readme import model_card
 
-        (place / "README.md").write_text(model_card(model, how), "utf-8")
-        paths = sorted(path for path in place.rglob("*") if path.is_file())
-        files = {str(path.relative_to(place)): path for path in paths}
+        (written / "README.md").write_text(model_card(model, how), "utf-8")
+        paths = sorted(path for path in written.rglob("*") if path.is_file())
+        files = {str(path.relative_to(written)): path for path in paths}
     sizes = {name: path.stat().st_size for name, path in files.items()}
     record = {
         "model": model,
@@ -72,5 +73,6 @@ def export(
         "files": sizes,
         "digest": digest,
     }
-    facts = {name: human_bytes(size) for name, size in list(sizes.items())[:10]}
+    listed = list(sizes.items())[:_MAX_LISTED]
+    facts = {name: human_bytes(size) for name, size in listed}
     return Document(f"wrote {output}", [facts, Paragraph(how)], record=record)

@@ -33,9 +33,10 @@ from rff_dist.typing import AnyArray, AnyIntArray, FloatArray, PathLike, frozen
 from rff_dist.workbench.results import figures
 from rff_dist.workbench.results.models import target_names
 
-_COLOURS = (figures.BLUE, "#c2410c", "#4d7c0f")
+_ACCENT = "#c2410c"
 _WIDTH_INCHES = 4.3
 MAX_LINES = 9
+_MAX_CHOSEN = 3  # alphas marked in one picture
 MAX_NUMBERS = 40
 # Okabe & Ito 2008, without black and yellow: colour-blind readers can tell them apart.
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -90,8 +91,8 @@ def draw_cross_validation(
             "all errors are 0; expected one above 0 to draw on logarithmic axes"
         )
     figure = figure_of(10.6, 5.0, title=title)
-    has_several_widths = len(table.n_components) > 1
-    if has_several_widths:
+    has_several_counts = len(table.n_components) > 1
+    if has_several_counts:
         ratios = {"width_ratios": [3, 2]}
         panels = figure.subplots(1, 2, gridspec_kw=ratios).tolist()
     else:  # the second panel would be one point
@@ -101,12 +102,12 @@ def draw_cross_validation(
     _subtitle(left, subtitle)
     colours = _shades(len(table.n_components))
     _draw_alphas(left, table, colours)
-    if has_several_widths:
-        _draw_widths(panels[1], table, colours)
+    if has_several_counts:
+        _draw_component_counts(panels[1], table, colours)
     _mark_choices(panels, table)
     if isinstance(alpha, float):
         name = f"the model's: alpha = {alpha:.2g}"
-        left.axvline(alpha, color=_COLOURS[1], lw=1.0, ls=":", label=name)
+        left.axvline(alpha, color=_ACCENT, lw=1.0, ls=":", label=name)
     for axes in panels:
         plain_axes(axes)
         axes.yaxis.set_major_formatter("{x:g}")
@@ -151,17 +152,17 @@ def _draw_alphas(
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _draw_widths(
+def _draw_component_counts(
     axes: Any,
     table: error_table.CrossValidation,
     colours: Sequence[tuple[float, ...]],
 ) -> None:
     """Draw the error at the best alpha of each number of components."""
-    widths = table.n_components
-    bests = [table.choose(D) for D in widths.tolist()]
+    component_counts = table.n_components
+    bests = [table.choose(D) for D in component_counts.tolist()]
     errors = [best.score for best in bests]
     axes.errorbar(
-        widths,
+        component_counts,
         errors,
         yerr=np.nan_to_num([best.standard_error for best in bests]),
         color=figures.MUTED,
@@ -170,10 +171,10 @@ def _draw_widths(
         capsize=3,
         zorder=1,
     )
-    axes.scatter(widths, errors, color=colours, s=34, zorder=2)
+    axes.scatter(component_counts, errors, color=colours, s=34, zorder=2)
     axes.set(xscale="log")
     axes.set_xlabel("D, the number of components", color=figures.MUTED)
-    axes.set_xticks(widths, [f"{D:,}" for D in widths])
+    axes.set_xticks(component_counts, [f"{D:,}" for D in component_counts])
     axes.minorticks_off()
     _subtitle(axes, "at the best alpha of each D")
 
@@ -206,8 +207,8 @@ def draw_alpha_path(
     """Draw the root of the GCV score against alpha, a line per target.
 
     `errors` has the shape (n_alphas, n_targets); values that are not finite leave gaps.
-    The `chosen` alpha, or one for each target, is marked, and `labels` are the targets'
-    names. Only the first nine targets are drawn.
+    The `chosen` alpha is marked, or those of the first three targets if each has its
+    own; `labels` are the targets' names. Only the first nine targets are drawn.
     """
     figure = figure_of(7.6, 4.6, title=title)
     axes = figure.subplots()
@@ -215,9 +216,9 @@ def draw_alpha_path(
     values = np.where(np.isfinite(errors), errors, np.nan)[:, :n_lines]
     for heights, colour, label in zip(values.T, _shades(n_lines), labels, strict=False):
         axes.plot(alphas, heights, color=colour, lw=1.8, marker=".", ms=4, label=label)
-    for alpha in np.unique(np.atleast_1d(np.asarray(chosen))[: len(_COLOURS)]):
+    for alpha in np.unique(np.atleast_1d(np.asarray(chosen))[:_MAX_CHOSEN]):
         name = f"chosen: {alpha:.3g}"
-        axes.axvline(alpha, color=_COLOURS[1], lw=1.2, ls="--", label=name)
+        axes.axvline(alpha, color=_ACCENT, lw=1.2, ls="--", label=name)
     axes.set(xscale="log", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
@@ -230,15 +231,18 @@ def draw_alpha_path(
     return figure
 
 
-def draw_versions(listed: Sequence[versions.Version], *, title: str) -> Figure | None:
+def draw_versions(
+    oldest_first: Sequence[versions.Version], *, title: str
+) -> Figure | None:
     """Draw the error that each version was judged by, a line per target.
 
-    None if fewer than two versions have errors of the same measure. Only the first nine
-    targets are drawn.
+    The newest version decides which measure of error is drawn. None if fewer than two
+    versions have it, or their numbers of targets differ. Only the first nine targets
+    are drawn.
     """
-    measure = next(iter(listed[-1].lineage.get("errors", {})), "rmse")
+    measure = next(iter(oldest_first[-1].lineage.get("errors", {})), "rmse")
     points = []
-    for version in listed:
+    for version in oldest_first:
         errors = version.lineage.get("errors", {}).get(measure)
         if errors is not None:
             points.append((version.number, np.atleast_1d(errors)[:MAX_LINES]))
@@ -253,67 +257,6 @@ def draw_versions(listed: Sequence[versions.Version], *, title: str) -> Figure |
     plain_axes(axes, "version", describe.TITLES[measure])
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     return figure
-
-
-def draw_clusters(view: ClusterView, *, title: str, subtitle: str = "") -> Figure:
-    """Draw rows in two principal components, in colours and shapes of their clusters.
-
-    Up to 40 clusters have their numbers at their centres, unless they have no rows in
-    the view. Raises DataError if there is no row.
-    """
-    if not len(view.scores):
-        raise DataError("there is nothing to draw; expected at least 1 row")
-    figure = figure_of(7.6, 6.2, title=title)
-    axes = figure.subplots()
-    _subtitle(axes, subtitle)
-    for i in np.unique(view.labels):
-        across, up = view.scores[view.labels == i].T
-        colour, marker = _look(i)
-        axes.scatter(
-            across,
-            up,
-            s=13,
-            color=colour,
-            marker=marker,
-            alpha=0.75,
-            linewidths=0,
-            zorder=3,
-        )
-        if len(view.centres) <= MAX_NUMBERS:
-            circle = {
-                "boxstyle": "circle,pad=0.22",
-                "fc": figures.PAPER,
-                "ec": colour,
-                "lw": 1.6,
-            }
-            x, y = view.centres[i]
-            axes.text(
-                x,
-                y,
-                str(i),
-                ha="center",
-                va="center",
-                fontsize=8.5,
-                color=figures.INK,
-                bbox=circle,
-                zorder=4,
-            )
-    first, second = (f"{share:.1%} of the variance" for share in view.shares)
-    words = "kernel principal component"
-    plain_axes(axes, f"first {words}, {first}", f"second {words}, {second}")
-    return figure
-
-
-def draw_clustering(
-    dataset: blocks.Dataset, clusters: starts.Clusters, *, seed: int, title: str
-) -> Figure:
-    """Draw a seeded sample of a dataset's rows in their clusters."""
-    view = view_clusters(dataset, clusters, seed=seed)
-    words = (
-        f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of"
-        f" {dataset.n_samples:,}"
-    )
-    return draw_clusters(view, title=title, subtitle=words)
 
 
 def figure_of(
@@ -366,7 +309,7 @@ def _mark(
             label=words,
             marker=marker,
             facecolor="none",
-            edgecolor=_COLOURS[1],
+            edgecolor=_ACCENT,
             linewidth=1.6,
             zorder=4,
         )
@@ -406,6 +349,7 @@ class _SameDecimals(Formatter):
         for decimals in range(12):
             if np.allclose(np.round(values, decimals), values, rtol=1e-9, atol=0.0):
                 break
+        # adding 0 turns -0.0 into 0.0
         return [f"{value + 0.0:,.{decimals}f}" for value in values]
 
     def __call__(self, value: float, pos: int | None = None) -> str:
@@ -483,8 +427,7 @@ def draw_choice(model: models.RidgeModel, *, title: str, about: str) -> Figure |
     )
 
 
-# -- the data for a picture of clusters
-# ------------------------------------------------------------
+# -- clusters
 
 
 SAMPLE_ROWS = 2_000
@@ -494,13 +437,13 @@ SAMPLE_ROWS = 2_000
 class ClusterView:
     """Sampled rows and centres in two principal components of the sample."""
 
-    #: coordinates of rows, (n_sampled, 2); with one direction the second column is 0
-    scores: FloatArray
-    #: clusters of the rows, (n_sampled,)
+    #: Coordinates of rows, (n_sampled, 2); with one direction the second column is 0.
+    coordinates: FloatArray
+    #: Clusters of the rows, (n_sampled,).
     labels: AnyIntArray
-    #: coordinates of centres, (n_clusters, 2)
+    #: Coordinates of centres, (n_clusters, 2).
     centres: FloatArray
-    #: of the sample's variance, along each direction
+    #: Each direction's share of the sample's variance.
     shares: tuple[float, float]
 
 
@@ -528,7 +471,8 @@ def view_clusters(
     n_kept = min(2, len(X))
     with machine.using_threads(1):
         # (n_rows, n_rows): it has the eigenvalues of Z'Z, which is (D, D) and often
-        # larger; its eigenvectors times the roots of the eigenvalues are the scores.
+        # larger; its eigenvectors times the roots of the eigenvalues are the rows'
+        # coordinates
         gram = Z @ Z.T
         total = float(np.trace(gram))
         values, vectors = scipy.linalg.eigh(
@@ -536,16 +480,16 @@ def view_clusters(
         )
         values = np.maximum(values[::-1], 0.0)
         vectors = vectors[:, ::-1]
-        # eigenvectors have no sign of their own: make the score of largest size
+        # the sign of an eigenvector is arbitrary: make the coordinate of largest size
         # positive
         vectors *= np.sign(
             np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[np.newaxis], 0)
         )
-        scores = np.zeros((len(X), 2))
+        coordinates = np.zeros((len(X), 2))
         centres = np.zeros((clusters.n_clusters, 2))
-        scores[:, :n_kept] = vectors * np.sqrt(values)
-        # Below that a direction is rounding, and dividing by its root would throw the
-        # centres far away.
+        coordinates[:, :n_kept] = vectors * np.sqrt(values)
+        # A direction with less than 1e-12 of the variance is rounding: dividing by its
+        # root would throw the centres far away.
         above = values > 1e-12 * max(total, math.ulp(0.0))
         # Directions of length 1 in the features, shape (D, n_kept), onto which the
         # centres are projected.
@@ -553,5 +497,66 @@ def view_clusters(
         centres[:, :n_kept][:, above] = (clusters.centres - middle) @ axes
     shares = [float(value) / total if total > 0 else 0.0 for value in values]
     return ClusterView(
-        scores, labels, centres, (shares[0], shares[1] if n_kept > 1 else 0.0)
+        coordinates, labels, centres, (shares[0], shares[1] if n_kept > 1 else 0.0)
     )
+
+
+def draw_clusters(view: ClusterView, *, title: str, subtitle: str = "") -> Figure:
+    """Draw rows in two principal components, in colours and shapes of their clusters.
+
+    Up to 40 clusters have their numbers at their centres, unless they have no rows in
+    the view. Raises DataError if there is no row.
+    """
+    if not len(view.coordinates):
+        raise DataError("there is nothing to draw; expected at least 1 row")
+    figure = figure_of(7.6, 6.2, title=title)
+    axes = figure.subplots()
+    _subtitle(axes, subtitle)
+    for i in np.unique(view.labels):
+        across, up = view.coordinates[view.labels == i].T
+        colour, marker = _look(i)
+        axes.scatter(
+            across,
+            up,
+            s=13,
+            color=colour,
+            marker=marker,
+            alpha=0.75,
+            linewidths=0,
+            zorder=3,
+        )
+        if len(view.centres) <= MAX_NUMBERS:
+            circle = {
+                "boxstyle": "circle,pad=0.22",
+                "fc": figures.PAPER,
+                "ec": colour,
+                "lw": 1.6,
+            }
+            x, y = view.centres[i]
+            axes.text(
+                x,
+                y,
+                str(i),
+                ha="center",
+                va="center",
+                fontsize=8.5,
+                color=figures.INK,
+                bbox=circle,
+                zorder=4,
+            )
+    first, second = (f"{share:.1%} of the variance" for share in view.shares)
+    words = "kernel principal component"
+    plain_axes(axes, f"first {words}, {first}", f"second {words}, {second}")
+    return figure
+
+
+def draw_clustering(
+    dataset: blocks.Dataset, clusters: starts.Clusters, *, seed: int, title: str
+) -> Figure:
+    """Draw a seeded sample of a dataset's rows in their clusters."""
+    view = view_clusters(dataset, clusters, seed=seed)
+    words = (
+        f"{clusters.n_clusters:,} clusters, {len(view.labels):,} rows of"
+        f" {dataset.n_samples:,}"
+    )
+    return draw_clusters(view, title=title, subtitle=words)

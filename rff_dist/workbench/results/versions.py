@@ -21,7 +21,8 @@ def version_cells(version: versions.Version) -> list[str]:
     size = f"D {words.value_words(spec.get('n_components'))}"
     if n_clusters := spec.get("n_clusters"):
         size = f"k {n_clusters:,}"
-    kernel = (spec.get("kernel") or {}).get("name")
+    # frequencies that the caller gave have no kernel
+    kernel = (spec.get("kernel") or {}).get("name") or "features"
     errors = []
     for name, values in version.lineage.get("errors", {}).items():
         errors.append(f"{describe.TITLES[name]} {words.value_words(values)}")
@@ -30,7 +31,7 @@ def version_cells(version: versions.Version) -> list[str]:
         words.time_words(version.created),
         words.value_words(version.lineage.get("n_samples")),
         ", ".join(errors) or "–",
-        f"{size}, {kernel or 'features'}",
+        f"{size}, {kernel}",
         textwrap.shorten(version.reason, _REASON_WIDTH, placeholder=" …"),
     ]
 
@@ -39,11 +40,11 @@ def versions_table(
     model: versions.RegisteredModel, *, last: int | None = None
 ) -> words.Table:
     """Return the versions of a model, or the `last` ones, the newest first."""
-    pointer = model.pointer()
-    listed = model.versions(last=last)[::-1]
-    numbers = [version.number for version in listed]
-    chosen = None
-    if pointer is not None and pointer.number in numbers:
-        chosen = numbers.index(pointer.number)
-    rows = [version_cells(version) for version in listed]
-    return words.Table("", COLUMNS, rows, chosen, is_text=True)
+    newest_first = model.versions(last=last)[::-1]
+    numbers = [version.number for version in newest_first]
+    current = model.pointer()
+    current_row = None
+    if current is not None and current.number in numbers:
+        current_row = numbers.index(current.number)
+    rows = [version_cells(version) for version in newest_first]
+    return words.Table("", COLUMNS, rows, current_row, is_text=True)

@@ -21,7 +21,7 @@ from rff_dist.kmeans.candidates import (
     exchange_centres,
     weigh_points,
 )
-from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid
+from rff_dist.kmeans.cluster_sums import ClusterGrid, ClusterState
 from tests.clustered_rows import (
     MAPS,
     N_ROWS,
@@ -60,7 +60,7 @@ def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_
 
 def test_rows_at_a_centre_or_without_weight_are_not_chosen():
     feature_map = MAPS["pairs"]
-    state = Centres(
+    state = ClusterState(
         feature_map, feature_map.transform(X[:2])[np.newaxis], ClusterGrid(39)
     )
     rows = Rows(Block(0, 0, 4), X[[0, 1, 2, 3]], None, np.array([1.0, 1.0, 0.0, 2.0]))
@@ -87,7 +87,9 @@ def test_rows_are_drawn_with_probabilities_in_proportion_to_weight_and_squared_d
     feature_map = MAPS["linear"]
     inputs = np.array([[1.0, 0, 0], [0, 2.0, 0], [3.0, 0, 0], [0, 0, 0]])
     weights = np.array([9.0, 1.0, 1.0, 1.0])
-    state = Centres(feature_map, np.zeros((1, 1, 3)), ClusterGrid(39, 4, ((3, 2),)))
+    state = ClusterState(
+        feature_map, np.zeros((1, 1, 3)), ClusterGrid(39, 4, ((3, 2),))
+    )
     rows = Rows(Block(0, 0, 4), inputs, None, weights)
     drawn = [
         choose_rows(rows, SeedChoice(state, 1, seed)).row_numbers[0]

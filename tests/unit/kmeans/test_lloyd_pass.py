@@ -15,7 +15,7 @@ from rff_dist import Gaussian
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError
 from rff_dist.frequencies.uniforms import row_uniforms
-from rff_dist.kmeans.cluster_sums import Centres, ClusterGrid, fraction_bits_for
+from rff_dist.kmeans.cluster_sums import ClusterGrid, ClusterState, fraction_bits_for
 from rff_dist.kmeans.lloyd_pass import (
     Tally,
     centre_distances,
@@ -127,7 +127,7 @@ def test_whole_numbers_are_compared_and_added_without_error(
     # a difference that float32 may not see
     centres[:, 1, 0] -= np.sign(centres[:, 1, 0])
     off = rng.uniform(-0.49, 0.49, centres.shape)  # rounded away
-    state = Centres(feature_map, (centres + off) * one, ClusterGrid(39))
+    state = ClusterState(feature_map, (centres + off) * one, ClusterGrid(39))
     distances = [
         [np.square(rows - centre).sum(axis=1) for centre in start] for start in centres
     ]
@@ -175,14 +175,16 @@ def test_labels_and_distances_are_those_of_an_explicit_Z(feature_map):
 
 def test_ties_go_to_the_lowest_index(feature_map):
     state = centres_of(feature_map)
-    twice = Centres(
+    twice = ClusterState(
         feature_map,
         np.concatenate([state.values, state.values], axis=1)[:, ::-1],
         state.grid,
     )
     assert_array_equal(
         label_rows(rows_of(), twice),
-        label_rows(rows_of(), Centres(feature_map, twice.values[:, :7], state.grid)),
+        label_rows(
+            rows_of(), ClusterState(feature_map, twice.values[:, :7], state.grid)
+        ),
     )
 
 
@@ -191,7 +193,7 @@ def test_centres_that_are_close_together_get_the_rows_nearest_to_them():
     Z = feature_map.transform(X)
     direction = np.random.default_rng(2).standard_normal(64)
     values = np.stack([Z[0] + 1e-9 * direction, Z[0] - 1e-9 * direction])
-    state = Centres(feature_map, values[np.newaxis], ClusterGrid(39))
+    state = ClusterState(feature_map, values[np.newaxis], ClusterGrid(39))
     # which side of the plane between the two: no difference of nearly equal numbers
     margin = (Z - Z[0]) @ direction
     clear = np.abs(margin) > 1e-4

@@ -34,7 +34,7 @@ def cluster(X, n_clusters):
     return kmeans.fit(ArrayDataset(X), space, lloyd, engine=ENGINE).clusters
 
 
-def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_means():
+def test_coordinates_and_shares_are_those_of_pca_on_the_features_and_centres_are_means():
     X, _ = make_blobs(400, 3, centers=4, random_state=0)
     found = cluster(X, 4)
     # the sample is all rows, in their order
@@ -42,12 +42,12 @@ def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_mean
     Z = found.feature_map.transform(X, dtype=np.float64)
     theirs = PCA(2).fit(Z)
     expected = theirs.transform(Z)
-    signs = np.sign((expected * view.scores).sum(axis=0))
-    assert_allclose(view.scores, expected * signs, atol=1e-10)
+    signs = np.sign((expected * view.coordinates).sum(axis=0))
+    assert_allclose(view.coordinates, expected * signs, atol=1e-10)
     assert_allclose(view.shares, theirs.explained_variance_ratio_, rtol=1e-10)
     assert (
         np.take_along_axis(
-            view.scores, np.abs(view.scores).argmax(axis=0)[np.newaxis], 0
+            view.coordinates, np.abs(view.coordinates).argmax(axis=0)[np.newaxis], 0
         )
         > 0
     ).all()
@@ -55,7 +55,7 @@ def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_mean
         view.labels,
         kmeans_labels.label_in_memory(ArrayDataset(X), found, engine=ENGINE),
     )
-    means = [view.scores[view.labels == i].mean(axis=0) for i in range(4)]
+    means = [view.coordinates[view.labels == i].mean(axis=0) for i in range(4)]
     # features of passes are float32
     assert_allclose(view.centres, means, atol=1e-6)
 
@@ -66,7 +66,7 @@ def test_scores_and_shares_are_those_of_pca_on_the_features_and_centres_are_mean
 def test_rows_without_two_directions_have_zeros_there(X):
     view = view_clusters(ArrayDataset(X), cluster(X, 1))
     # between equal rows only rounding is left
-    assert_allclose(view.scores[:, 1], 0.0, atol=1e-7)
+    assert_allclose(view.coordinates[:, 1], 0.0, atol=1e-7)
     assert np.isfinite(view.centres).all()
     assert np.isfinite(view.shares).all()
 
