@@ -1,8 +1,8 @@
 """Options of jobs: declared once, then read, checked and shown in one way everywhere.
 
 An option is a field of a frozen dataclass: `option`, `flag` and others attach its help
-and unit, and `group` makes the dataclass. The spec of a job is a group that has all
-options of the job, most of them in further groups. `options_of`
+and a placeholder for its value, and `group` makes the dataclass. The spec of a job is a
+group that has all options of the job, most of them in further groups. `options_of`
 lists all options of a spec, from which flags, TOML files, variables of the environment
 and Prefect's forms are made, and `build` makes the spec from values by name. Every way
 ends in the same check: `Option.check` for values of Python, TOML and Prefect,
@@ -58,13 +58,13 @@ class OptionDeclaration:
 
     #: names other options in backticks
     help: str
-    #: placeholder of a value in the command line's help
-    unit: str | None = None
+    #: stands for a value in the command line's help
+    placeholder: str | None = None
     #: whether the command line also takes it by its position, without its flag
     is_argument: bool = False
-    #: if the option names a place, what the job does with it: "writes" makes it,
+    #: if the option names a place, what the job does there: "writes" makes it,
     #: "fills" makes files in it, "changes" edits what is there
-    place: Literal["reads", "writes", "changes", "fills"] | None = None
+    access: Literal["reads", "writes", "changes", "fills"] | None = None
     #: file name suffixes, if the place may be a single file
     suffixes: tuple[str, ...] = ()
     #: the option's type, if the annotation also allows objects that only Python can
@@ -74,7 +74,7 @@ class OptionDeclaration:
     @property
     def writes(self) -> bool:
         """Whether the place is a new output; data that a job changes are its input."""
-        return self.place in ("writes", "fills")
+        return self.access in ("writes", "fills")
 
 
 @frozen
@@ -320,10 +320,10 @@ def optional(help: str, /, **members: Any) -> Any:
 
 
 def argument(
-    help: str, unit: str, /, default: Any = dataclasses.MISSING, **members: Any
+    help: str, placeholder: str, /, default: Any = dataclasses.MISSING, **members: Any
 ) -> Any:
     """Declare an option that a command takes by its position."""
-    return option(help, default, unit=unit, is_argument=True, **members)
+    return option(help, default, placeholder=placeholder, is_argument=True, **members)
 
 
 def flag(help: str, /, **members: Any) -> Any:

@@ -219,7 +219,7 @@ def _describe(options: Iterable[fields.Option]) -> Iterator[str]:
     for option in options:
         words = "--" + option.name.replace("_", "-")
         if option.declared.is_argument:
-            words = option.declared.unit or words
+            words = option.declared.placeholder or words
         default = ""
         if option.is_required:
             default = ", required"

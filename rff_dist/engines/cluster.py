@@ -90,18 +90,18 @@ class Cluster:
         " environment; without it the job starts a cluster on this machine, or works in"
         " its own process on up to 16,384 rows. For tls:// set RFF_DIST_TLS_CA, _CERT"
         " and _KEY in the environment to PEM files.",
-        unit="ADDRESS|FILE.json",
+        placeholder="ADDRESS|FILE.json",
     )
     cluster: str | None = fields.optional(
         "Cluster that is requested for the job and ends with it: gateway:ADDRESS of a"
         " Dask Gateway, or the name of a class of clusters, such as"
         " dask_kubernetes.operator.KubeCluster. `n_workers` is the number of its"
         " workers.",
-        unit="gateway:ADDRESS|CLASS",
+        placeholder="gateway:ADDRESS|CLASS",
     )
     cluster_config: str | None = fields.optional(
         "TOML file with arguments of `cluster`, such as namespace = 'models'.",
-        unit="FILE",
+        placeholder="FILE",
     )
     n_workers: fields.Count | None = fields.optional(
         "Number of processes of a cluster on this machine, or of the one that `cluster`"
@@ -112,7 +112,7 @@ class Cluster:
     )
     memory: int | str | None = fields.optional(
         "Memory that each process may use, such as '4 GiB'. Equal shares by default.",
-        unit="SIZE",
+        placeholder="SIZE",
         takes=str | None,
     )
     serial: bool = fields.flag("Run in this process, without Dask.")

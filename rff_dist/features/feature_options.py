@@ -60,7 +60,10 @@ class KernelFeatures:
     panel: ClassVar[str] = "Random features"
 
     kernel: KernelObject = fields.option(
-        f"Name of the kernel: {KERNELS}", default="gaussian", unit="KERNEL", takes=str
+        f"Name of the kernel: {KERNELS}",
+        default="gaussian",
+        placeholder="KERNEL",
+        takes=str,
     )
     features: FeatureKind = fields.option(
         "Kind of features. fourier: random Fourier features. nystrom: kernel values at"
@@ -73,18 +76,18 @@ class KernelFeatures:
             "nystrom:dense",
             "nystrom:k-means++",
         ],
-        unit="NAME",
+        placeholder="NAME",
     )
     n_components: int = fields.option(
         "Number of features, D. The error falls as 1/√D; the cost grows at least as D.",
         default=1024,
-        unit="D",
+        placeholder="D",
         takes=Count,
     )
     length_scale: Scale = fields.option(
         f"{LENGTH_SCALE}auto and median: the median distance between rows of a sample.",
         default="auto",
-        unit="L|L1,L2,…",
+        placeholder="L|L1,L2,…",
         takes=Literal["auto", "median"] | Positive | Positives,
     )
     design: Arrangement = fields.option(
@@ -141,7 +144,7 @@ class FeatureOptions(KernelFeatures):
         " distribution. auto: rank for columns with heavy tails, true for the others."
         " false (no): no scaling.",
         default=False,
-        unit="HOW",
+        placeholder="HOW",
         takes=Standardize,
     )
     seed: int = fields.option("Seed of all random numbers.", default=0, takes=Seed)

@@ -182,7 +182,7 @@ class RidgeOptions(FeatureOptions):
             " and sums of them. With kernels that are products over the columns"
             " (laplacian, cauchy, sinc) `design` is iid or quasi-monte-carlo."
         ),
-        unit="auto|KERNEL",
+        placeholder="auto|KERNEL",
     )
     features: FeatureKind = fields.like(
         FeatureOptions,
@@ -193,7 +193,7 @@ class RidgeOptions(FeatureOptions):
             " rows."
         ),
         takes=Literal["auto", "fourier", "nystrom", "nystrom:k-means++"],
-        unit="auto|NAME",
+        placeholder="auto|NAME",
     )
     n_components: Components = fields.like(  # type: ignore[assignment]
         FeatureOptions,
@@ -205,14 +205,14 @@ class RidgeOptions(FeatureOptions):
             " takes the smallest within one standard error of the best."
         ),
         takes=Literal["auto"] | Count | Counts,
-        unit="auto|D|D1,D2,…",
+        placeholder="auto|D|D1,D2,…",
     )
     length_scale: Scale = fields.option(
         f"{feature_options.LENGTH_SCALE}median: the median distance between rows."
         " evidence: one for each column, tuned on a sample of rows by the marginal"
         " likelihood. auto: cross-validation compares both.",
         default="auto",
-        unit="auto|median|evidence|L|L1,L2,…",
+        placeholder="auto|median|evidence|L|L1,L2,…",
         takes=Literal["auto", "median", "evidence"] | Positive | Positives,
     )
     precision: str = fields.like(
@@ -234,7 +234,7 @@ class RidgeOptions(FeatureOptions):
         " cv, or gcv if memory does not hold the sums of the folds; up to 500 rows, the"
         " largest alpha within one standard error of the smallest leave-one-out error.",
         default="auto",
-        unit="auto|A|A1,A2,…",
+        placeholder="auto|A|A1,A2,…",
         takes=Literal["auto", "cv", "cv-1se", "gcv", "evidence"]
         | NonNegative
         | Positives,
@@ -243,7 +243,7 @@ class RidgeOptions(FeatureOptions):
         "Values that a criterion chooses alpha from. LOW:HIGH:N: N values, evenly"
         " spaced on a logarithmic scale. By default the whole range.",
         default=None,
-        unit="LOW:HIGH:N|A1,A2,…",
+        placeholder="LOW:HIGH:N|A1,A2,…",
         takes=Grid | None,
     )
     fit_intercept: bool = fields.option(
@@ -268,7 +268,7 @@ class RidgeOptions(FeatureOptions):
         " length scale. 2: kernels tuned by the evidence are compared. 3: with 4,096 to"
         " 8,192 features and five folds.",
         default=2,
-        unit="1-3",
+        placeholder="1-3",
         takes=Annotated[int, Ge(1), Le(3)],
     )
     time_limit: float | None = fields.option(
@@ -276,7 +276,7 @@ class RidgeOptions(FeatureOptions):
         " chosen to fit the remaining time. Rows are read at least twice. By"
         " default there is no limit.",
         default=None,
-        unit="SECONDS",
+        placeholder="SECONDS",
         takes=Positive | None,
     )
     sample_weight_kind: str = fields.option(

@@ -57,8 +57,8 @@ class FollowedTable:
     table: str | None = fields.optional(
         "Delta or Iceberg table that the data follow, as for ingest: data take what"
         " changed in it first.",
-        unit="TABLE",
-        place="reads",
+        placeholder="TABLE",
+        access="reads",
     )
 
 

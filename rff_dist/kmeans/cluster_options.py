@@ -54,13 +54,13 @@ class ClusterSpace(feature_options.FeatureOptions):
         " shape shows; where kernel, features, design, precision, n_principal or"
         " normalize are given, as median. median: the median distance between rows.",
         default="auto",
-        unit="L|L1,L2,…",
+        placeholder="L|L1,L2,…",
         takes=Literal["auto", "median"] | fields.Positive | fields.Positives,
     )
     n_principal: int | None = fields.optional(
         "Number of leading kernel principal components to cluster in. By default rows"
         " are clustered in the features themselves.",
-        unit="M",
+        placeholder="M",
         takes=Count | None,
     )
     normalize: str | None = fields.optional(
@@ -125,7 +125,7 @@ class LloydOptions:
         "Number of clusters. Given several, the one beyond which the number of cut"
         " links between neighbouring rows rises most, on 1,000 rows. auto: 2 to 16.",
         default=8,
-        unit="K|K1,K2,…",
+        placeholder="K|K1,K2,…",
         takes=Literal["auto"] | Count | Counts,
     )
     init: Init = fields.option(
@@ -147,7 +147,7 @@ class LloydOptions:
         "Threshold of the centres' squared shifts, as a share of the mean variance of"
         " the features: passes end below it. With 0 they end when no label changes.",
         default=1e-4,
-        unit="SHARE",
+        placeholder="SHARE",
         takes=NonNegative,
     )
     #: seed of the starts and of samples of rows

@@ -25,14 +25,14 @@ class Encoding:
         " text always is. Columns that are named here are kept, however many"
         " levels they have.",
         default=None,
-        unit="COLUMN,…",
+        placeholder="COLUMN,…",
     )
     dates: fields.Names | None = fields.option(
         "Parts of a date that become columns: some of elapsed-days, year, month,"
         " day-of-year, weekday and hour. By default all that vary, except year and"
         " month.",
         default=None,
-        unit="PART,…",
+        placeholder="PART,…",
     )
     impute: Impute = fields.option(
         "Value of the column that replaces missing ones; none replaces nothing. With"
@@ -40,7 +40,7 @@ class Encoding:
         " (and at least 10) are missing; median-only leaves it out. A missing text is"
         " always a separate level.",
         default="none",
-        unit="median|mean|median-only|most-frequent|none",
+        placeholder="median|mean|median-only|most-frequent|none",
     )
     keep_index: bool = fields.option(
         "Keep a first column that only numbers the rows, such as the index that pandas"

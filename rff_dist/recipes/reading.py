@@ -32,7 +32,7 @@ class CsvOptions:
     delimiter: str | None = fields.option(
         "Separator of the cells of a CSV file. Detected by default.",
         default=None,
-        unit="CHARACTER",
+        placeholder="CHARACTER",
     )
     encoding: str | None = fields.option(
         "Text encoding of a CSV file, such as latin-1. By default utf-8, or cp1252 if"
@@ -43,7 +43,7 @@ class CsvOptions:
         "Texts of a CSV file that mean missing in columns of numbers and dates, such as"
         " -999, in addition to empty cells, NA, NaN, null and ?.",
         default=None,
-        unit="TEXT,…",
+        placeholder="TEXT,…",
     )
     date_order: Literal["dmy", "mdy", "ymd"] | None = fields.option(
         "Order of day, month and year in dates such as 03/04/2024 or 03/04/05, if"

@@ -40,10 +40,10 @@ def approximate(
     ],
     standardize: bool | str = fields.like(FeatureOptions, "standardize", True),
     error: fields.Positive = fields.option(
-        "The error that you want to reach.", 0.05, unit="E"
+        "The error that you want to reach.", 0.05, placeholder="E"
     ),
     n_samples: Annotated[int, Ge(2)] = fields.option(
-        "Rows of the sample.", 1000, unit="N"
+        "Rows of the sample.", 1000, placeholder="N"
     ),
 ) -> Document:
     """Measure whether D is large enough: the features' error on sampled rows, next to

@@ -24,13 +24,13 @@ group = shell.make_group(
     "data", "List the versions of datasets; correct, delete, roll back and expire."
 )
 command = functools.partial(shell.command, group=group)
-_DATA = fields.argument("Path or URL of a versioned dataset.", "DATA", place="changes")
+_DATA = fields.argument("Path or URL of a versioned dataset.", "DATA", access="changes")
 _A_VERSION = "A tag, or a version from `rff-dist data log`."
 _VERSION = fields.argument(_A_VERSION, "VERSION")
 _ANY_VERSION = fields.argument(
     f"{_A_VERSION} By default the current one.", "VERSION", None
 )
-_MESSAGE = fields.optional("The reason, for `data log`.", unit="TEXT")
+_MESSAGE = fields.optional("The reason, for `data log`.", placeholder="TEXT")
 
 
 @command("data.zarr", "data.zarr --json")
@@ -93,7 +93,7 @@ def rollback(data: str = _DATA, version: str = _VERSION) -> Document:
 def expire(
     data: str = _DATA,
     days: fields.NonNegative = fields.option(
-        "Remove versions older than this.", 30.0, unit="DAYS"
+        "Remove versions older than this.", 30.0, placeholder="DAYS"
     ),
     tags: bool = fields.flag("Remove tagged versions too."),
 ) -> Document:
@@ -121,9 +121,9 @@ def expire(
 
 @command("plain.zarr", "s3://b/plain s3://b/data")
 def convert(
-    data: str = fields.argument("Path or URL of plain Zarr.", "DATA", place="reads"),
+    data: str = fields.argument("Path or URL of plain Zarr.", "DATA", access="reads"),
     output: str | None = fields.argument(
-        "Where to write. By default in place of `data`.", "OUT", None, place="writes"
+        "Where to write. By default in place of `data`.", "OUT", None, access="writes"
     ),
 ) -> Document:
     """Turn plain Zarr into a versioned dataset, so that rows can be added, corrected
@@ -145,7 +145,7 @@ def convert(
 def correct(
     data: str = _DATA,
     source: str = fields.argument(
-        "A file with the corrected rows.", "SOURCE", place="reads"
+        "A file with the corrected rows.", "SOURCE", access="reads"
     ),
     by: str = fields.option(
         "Column that says which row each row of the file replaces: a column of the"
@@ -165,7 +165,7 @@ def correct(
 def delete(
     data: str = _DATA,
     source: str = fields.argument(
-        "A file of row numbers from 0, or of values of `by`.", "SOURCE", place="reads"
+        "A file of row numbers from 0, or of values of `by`.", "SOURCE", access="reads"
     ),
     by: str | None = fields.optional("Column whose values say which rows go."),
     keep_order: bool = fields.like(specs.Forget, "keep_order"),

@@ -33,10 +33,13 @@ LENGTH_SCALES = [0.005, 0.0075, 0.01, 0.015, 0.02]
 def demo(
     *,
     output: str = fields.option(
-        "Folder for data, model and picture.", "demo-output", unit="DIR", place="fills"
+        "Folder for data, model and picture.",
+        "demo-output",
+        placeholder="DIR",
+        access="fills",
     ),
     n_components: fields.Count = fields.option(
-        "D, the number of features.", 2048, unit="D"
+        "D, the number of features.", 2048, placeholder="D"
     ),
     features: Annotated[FeatureOptions, "seed"],
     cluster: Annotated[Cluster, "n_workers", "n_threads"],

@@ -29,10 +29,10 @@ _MAX_LISTED = 10  # files in the text; the record has all
 def export(
     *,
     model: str = fields.argument(
-        "A regression or a classifier.", "MODEL", place="reads"
+        "A regression or a classifier.", "MODEL", access="reads"
     ),
     output: str = fields.argument(
-        "The folder or file to write.", "OUT", place="writes"
+        "The folder or file to write.", "OUT", access="writes"
     ),
     format: Literal["numpy", "onnx", "mlflow"] | None = fields.optional(
         "numpy: two arrays, one JSON document and a reader that needs NumPy only. onnx:"

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 @shell.command("data.zarr --rows 1e6 --n-features 8 --length-scale 2 --noise 0.1")
 def generate(
     *,
-    output: str = fields.argument("Where to write the dataset.", "OUT", place="writes"),
+    output: str = fields.argument(
+        "Where to write the dataset.", "OUT", access="writes"
+    ),
     rows: Count = fields.option("Number of rows, such as 1e6."),
     n_features: Count = fields.option("Number of columns of X.", 8),
     length_scale: Positive = fields.option(
-        "Length scale of the function: the larger, the smoother.", 2.0, unit="L"
+        "Length scale of the function: the larger, the smoother.", 2.0, placeholder="L"
     ),
     features: Annotated[FeatureOptions, "n_components", "seed"],
     noise: NonNegative = fields.option(

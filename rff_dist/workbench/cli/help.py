@@ -140,8 +140,8 @@ def usage(title: str, options: Iterable[fields.Option]) -> str:
     words = ["Usage: rff-dist", title]
     for option in options:
         if option.declared.is_argument:
-            unit = str(option.declared.unit)
-            words.append(unit if option.is_required else f"[{unit}]")
+            placeholder = str(option.declared.placeholder)
+            words.append(placeholder if option.is_required else f"[{placeholder}]")
     return " ".join([*words, "[OPTIONS]\n"])
 
 

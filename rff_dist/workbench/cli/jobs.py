@@ -14,7 +14,7 @@ from rff_dist.workbench.cli import display, messages, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results.document import Document
 
-_PICTURE: Any = {"unit": "PNG", "place": "writes", "suffixes": (".png",)}
+_PICTURE: Any = {"placeholder": "PNG", "access": "writes", "suffixes": (".png",)}
 
 
 @fields.group
@@ -24,8 +24,8 @@ class Page:
     report: str | None = fields.optional(
         "Write one HTML page about the result, without other files: data, errors,"
         " columns, provenance.",
-        unit="HTML",
-        place="writes",
+        placeholder="HTML",
+        access="writes",
         suffixes=(".html", ".htm"),
     )
 

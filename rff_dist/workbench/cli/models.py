@@ -28,7 +28,7 @@ command = functools.partial(shell.command, group=group)
 _MODEL = fields.argument(
     "Folder or URL of a registered model, such as models/NAME.", "MODEL"
 )
-_WHY = fields.option("The reason, for `models show`.", "", unit="TEXT")
+_WHY = fields.option("The reason, for `models show`.", "", placeholder="TEXT")
 
 
 @command("", "s3://bucket/models --json", name="list")

@@ -68,7 +68,7 @@ def plan(
     from rff_dist.workbench.jobs.limits import machines_of
 
     folds.check(options.alpha)
-    options = replace(options, cv=folds.cv_of(is_grid=source.inputs is not None))
+    options = replace(options, cv=folds.cv_of(is_grid=source.is_grid))
     fit = fits.Fit(options, candidates=compared.candidates(options))
     fit.check()
     dataset = open_dataset(source.data, **source.names())

@@ -66,7 +66,7 @@ class CommonOptions:
         "TOML file with options by name, such as n_components = 512. Flags and the"
         " environment override it: RFF_DIST_FIT_N_COMPONENTS is the variable of"
         " `n_components` of fit.",
-        unit="FILE",
+        placeholder="FILE",
     )
     print_config: bool = fields.flag(
         "Only show what each option is and where it comes from, as a TOML file for"
@@ -251,11 +251,11 @@ def _parameter(option: fields.Option, group: Group) -> inspect.Parameter:
     `Command.read` reads the value itself, from the tokens that `sources.fill` keeps.
     """
     literals = option.literals
-    unit = option.declared.unit
-    if unit is None and literals:
-        unit = "|".join(literals)
-    elif unit is None:
-        unit = "NAME" if str in option.kinds else "N"
+    placeholder = option.declared.placeholder
+    if placeholder is None and literals:
+        placeholder = "|".join(literals)
+    elif placeholder is None:
+        placeholder = "NAME" if str in option.kinds else "N"
 
     hint: Any = str
     if literals:  # which completion offers
@@ -272,7 +272,7 @@ def _parameter(option: fields.Option, group: Group) -> inspect.Parameter:
         help=option.declared.help,
         group=group,
         required=option.is_required,
-        metavar=unit,
+        metavar=placeholder,
         show_choices=False,
         show_default=default,
     )
@@ -380,7 +380,8 @@ def _usage_error(error: CycloptsError) -> str:
         return str(error)
     flag = messages.flag_of(option.name)
     if isinstance(error, MissingArgumentError):
-        name = option.declared.unit if option.declared.is_argument else flag
+        is_argument = option.declared.is_argument
+        name = option.declared.placeholder if is_argument else flag
         # an option is misspelt
         _, meant, near = str(error).partition(" Did you mean")
         return f"{name} is missing; expected {usage}.{meant}{near}".rstrip(".")

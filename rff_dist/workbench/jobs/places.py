@@ -23,25 +23,32 @@ class DataSource:
     panel: ClassVar[str] = "Names in the data"
 
     data: str = fields.argument(
-        "Path or URL of the rows: a Zarr group.", "DATA", place="reads"
+        "Path or URL of the rows: a Zarr group.", "DATA", access="reads"
     )
     version: str | None = fields.optional(
         "For versioned data: a tag, or a version from `rff-dist data log`. The current"
         " version by default.",
-        unit="VERSION",
+        placeholder="VERSION",
     )
     x: str = fields.option("Name of the array of inputs.", "X")
     inputs: fields.Names | None = fields.optional(
         "Names of the variables of a grid that are inputs, coordinates such as lat and"
         " time among them. Each cell that has all of them is a row. A model that was"
         " trained on a grid knows them.",
-        unit="A,B,…",
+        placeholder="A,B,…",
     )
     missing_chunks: Literal["error", "fill"] = fields.option(
         "Meaning of a chunk that is missing from the store. error: its data are lost,"
         " and the job stops. fill: it holds only the fill value.",
         "error",
     )
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether the rows are the cells of a grid: only a grid has variables, which
+        `inputs` names.
+        """
+        return self.inputs is not None
 
     def names(self) -> Summary:
         """Return the arguments of `open_dataset` other than the URL."""
@@ -87,7 +94,7 @@ class Destination:
     """Where a model is published."""
 
     model: str = fields.argument(
-        "Path or URL where the model is published.", "MODEL", place="writes"
+        "Path or URL where the model is published.", "MODEL", access="writes"
     )
     overwrite: bool = fields.flag(
         "Replace an existing model, page or picture, at the end of the job."
@@ -112,10 +119,10 @@ def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
 
     options = list(given)
     overwrite = any(name == "overwrite" and value is True for name, _, value in options)
-    # for each place: the first option that names it, and what that option does there
+    # for each place: the first option that names it, and its access
     first_uses = dict[str, tuple[str, str]]()
     for name, declared, value in options:
-        if declared.place is None:
+        if declared.access is None:
             continue
         for url in value if isinstance(value, list) else [value]:
             if url is None:
@@ -124,13 +131,13 @@ def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
             place = location.url
             if location.is_local:
                 place = os.path.realpath(location.path)
-            other, use = first_uses.setdefault(place, (name, declared.place))
-            if other != name and "writes" in (use, declared.place):
+            other, access = first_uses.setdefault(place, (name, declared.access))
+            if other != name and "writes" in (access, declared.access):
                 raise StorageError(
                     f"`{other}` and `{name}` are both {location}, which one of them"
                     " would replace; give another place"
                 )
-            if declared.place == "fills":
+            if declared.access == "fills":
                 output_places.try_writing(location.child("file"))
             if declared.suffixes:
                 output_places.check_file(location, overwrite=overwrite)
@@ -175,11 +182,11 @@ def reads_and_writes(spec: Any) -> tuple[dict[str, Summary], list[str]]:
     for name, declared, value in fields.values(spec):
         urls = value if isinstance(value, list) else [value]
         urls = [url for url in urls if isinstance(url, str)]
-        if declared.writes or declared.place == "changes":
+        if declared.writes or declared.access == "changes":
             writes += urls
         if name == "data" and names_no_part:
             writes += [part_url(url) for url in urls]
-        if declared.place in ("reads", "changes"):
+        if declared.access in ("reads", "changes"):
             names: Summary = {}
             if name == "data" and source is not None:
                 names = source.names()

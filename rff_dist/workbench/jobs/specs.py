@@ -3,6 +3,10 @@
 In go values of options from any source, out comes a spec that is checked once, as a
 whole. Arguments of functions would be declared again for flags, files, the environment
 and Prefect's forms.
+
+`access` says what a job does at the path or URL that an option names; `placeholder`
+stands for the option's value in help. `fields.like` declares an option as another spec
+has it.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
+from rff_dist.living.windows import Window
 from rff_dist.recipes import options as recipe_options
 from rff_dist.workbench.jobs import places, training
-from rff_dist.workbench.tables import options
+from rff_dist.workbench.tables import options as table_options
 
 if TYPE_CHECKING:
     from rff_dist.workbench.jobs import fits
@@ -44,7 +49,7 @@ class Train:
     compared: training.ComparisonOptions
     folds: training.FoldOptions
     classes: training.Classes
-    test: str | None = fields.optional(_TEST, unit="DATA", place="reads")
+    test: str | None = fields.optional(_TEST, placeholder="DATA", access="reads")
     statistics: bool = fields.option(
         "Keep the exact sums in the model. Without them it is smaller, and cannot be"
         " updated or merged.",
@@ -54,8 +59,8 @@ class Train:
         "TOML file with texts that are kept with the model, and shown on its page and"
         " model card: intended_use, limits (what it is not for) and data (where its"
         " rows come from).",
-        unit="TOML",
-        place="reads",
+        placeholder="TOML",
+        access="reads",
     )
 
     def __post_init__(self) -> None:
@@ -65,14 +70,18 @@ class Train:
     @cached_property
     def fit(self) -> fits.Fit:
         """What to train, as the library takes it."""
+        # imported late: they load SciPy, for which `--help` need not wait
         from rff_dist.classify.predict import SQUARED
         from rff_dist.workbench.jobs.fits import Fit
 
         loss = (self.classes.loss or SQUARED) if self.classes.classify else None
-        cv = self.folds.cv_of(is_grid=self.source.inputs is not None)
-        options = dataclasses.replace(self.options, cv=cv)
+        cv = self.folds.cv_of(is_grid=self.source.is_grid)
+        with_folds = dataclasses.replace(self.options, cv=cv)
         return Fit(
-            options, loss, self.classes.class_weight, self.compared.candidates(options)
+            with_folds,
+            loss,
+            self.classes.class_weight,
+            self.compared.candidates(with_folds),
         )
 
 
@@ -87,13 +96,13 @@ class Clustering:
         "Path or URL where the labels are written: a Zarr group, with the array"
         " 'labels'.",
         "OUT",
-        place="writes",
+        access="writes",
     )
     model: str | None = fields.optional(
         "Path or URL where the centres are published. Other rows can then be labelled"
         " later. By default they are not kept.",
-        unit="MODEL",
-        place="writes",
+        placeholder="MODEL",
+        access="writes",
     )
     overwrite: bool = fields.flag("Replace an existing output, at the end of the job.")
     register: bool = fields.like(places.Destination, "register")
@@ -129,7 +138,7 @@ class Predict:
     Zarr, Parquet or CSV.
     """
 
-    model: str = fields.argument(_MODEL, "MODEL", place="reads")
+    model: str = fields.argument(_MODEL, "MODEL", access="reads")
     source: places.DataSource
     output: str = fields.argument(
         "Path or URL of the Zarr group to write, with the array 'predictions' or"
@@ -138,7 +147,7 @@ class Predict:
         " goes on when it is repeated; from tables and into object stores it begins"
         " again.",
         "OUT",
-        place="writes",
+        access="writes",
     )
     std: bool = fields.flag(
         "Write standard deviations too, as 'standard_deviations', on a grid 'std', at"
@@ -148,7 +157,7 @@ class Predict:
         "Coverage of prediction intervals, such as 0.9. Writes their ends as 'lower'"
         " and 'upper': from cross-validated residuals if the model was fitted with"
         " folds, else from the normal distribution. For a regression.",
-        unit="C",
+        placeholder="C",
     )
     probabilities: bool = fields.flag(
         "Write the probabilities of all classes too, as 'probabilities'. For a"
@@ -168,7 +177,7 @@ class Evaluate:
     labels.
     """
 
-    model: str = fields.argument(_MODEL, "MODEL", place="reads")
+    model: str = fields.argument(_MODEL, "MODEL", access="reads")
     source: places.SupervisedDataSource
     std: bool = fields.flag(
         "Judge the standard deviations too, by NLPD and by the share of targets inside"
@@ -187,36 +196,38 @@ class Update:
         "Path or URL of a model with its statistics, which is replaced, or of a"
         " registered model, models/NAME, whose next version is published.",
         "MODEL",
-        place="changes",
+        access="changes",
     )
     source: places.SupervisedDataSource
     test: str | None = fields.optional(
         "Path or URL of test data for the comparison of the champion, the current"
         " model, with the challenger, the updated one. By default the newest rows of"
         " the champion are held out of both.",
-        unit="DATA",
-        place="reads",
+        placeholder="DATA",
+        access="reads",
     )
     tolerance: fields.NonNegative = fields.option(
         "Largest tolerated rise of a target's mean squared error on those rows, as a"
         " share of it: 0.05 is 5 %. If the rise is larger with 99 % confidence, the"
         " champion is kept and the new rows are refused.",
         0.05,
-        unit="SHARE",
+        placeholder="SHARE",
     )
     level: fields.Probability = fields.option(
-        "Probability of a drift alarm if the new rows have not drifted.", 0.05, unit="P"
+        "Probability of a drift alarm if the new rows have not drifted.",
+        0.05,
+        placeholder="P",
     )
     backfill: fields.RowNumber | None = fields.optional(
         "Number of the first row from which refused rows are judged again. By default"
         " they are skipped.",
-        unit="ROW",
+        placeholder="ROW",
     )
     window: str | None = fields.optional(
         "Rows of versioned data that the model holds. 12: the last 12 loads. 30d: the"
         " loads of the last 30 days before the newest one. all: every row. By default"
         " unchanged.",
-        unit="12|30d|all",
+        placeholder="12|30d|all",
     )
     force: bool = fields.flag(
         "Publish the challenger even if it is worse than `tolerance` allows."
@@ -225,8 +236,6 @@ class Update:
 
     def __post_init__(self) -> None:
         if self.window is not None:
-            from rff_dist.living.windows import Window
-
             Window.parse(self.window)
 
 
@@ -237,24 +246,24 @@ class Forget:
     """
 
     data: str = fields.argument(
-        "Path or URL of a versioned dataset.", "DATA", place="changes"
+        "Path or URL of a versioned dataset.", "DATA", access="changes"
     )
     rows: str = fields.option(
         "Path of a file with the numbers of the rows, from 0, or their ids.",
-        unit="FILE",
-        place="reads",
+        placeholder="FILE",
+        access="reads",
     )
     id: bool = fields.flag("The file has ids of rows, in a column 'id'.")
     models: list[str] = fields.option(
         "Path or URL of a regression, or a registered model, that was trained on the"
         " data. May be repeated.",
         [],
-        place="changes",
+        access="changes",
     )
     days: fields.NonNegative = fields.option(
         "Number of days for which earlier versions stay readable, and hold the rows.",
         0.0,
-        unit="DAYS",
+        placeholder="DAYS",
     )
     tags: bool = fields.flag("Remove tagged versions too.")
     keep_order: bool = fields.flag(
@@ -262,7 +271,7 @@ class Forget:
         " the gaps, which changes fewer chunks."
     )
     message: str | None = fields.optional(
-        "Reason, which is kept with the version.", unit="TEXT"
+        "Reason, which is kept with the version.", placeholder="TEXT"
     )
 
 
@@ -276,7 +285,7 @@ class Refit:
         "Path or URL of a regression with its statistics, or of a registered model,"
         " whose features and alpha are used.",
         "LIKE",
-        place="reads",
+        access="reads",
     )
     source: places.SupervisedDataSource
     destination: places.Destination
@@ -299,7 +308,7 @@ class Merge:
         "Paths or URLs of regressions with their statistics. The first one says how"
         " alpha is chosen.",
         "MODEL …",
-        place="reads",
+        access="reads",
     )
     destination: MergeOutput
 
@@ -316,12 +325,12 @@ class Ingest:
         " May), on disk or in an object store.",
         "SOURCE",
         [],
-        place="reads",
+        access="reads",
     )
     data: str = fields.argument(
         "Path or URL of the dataset to write, or to append rows to.",
         "OUT",
-        place="writes",
+        access="writes",
     )
     targets: fields.Names | None = fields.optional(
         "Columns to predict. A dataset that rows are appended to knows its own columns"
@@ -333,30 +342,32 @@ class Ingest:
     )
     columns: fields.Names | None = fields.optional(
         "Columns of X, in this order. By default all columns without another role.",
-        unit="A,B,…",
+        placeholder="A,B,…",
     )
-    drop: fields.Names | None = fields.optional("Columns to leave out.", unit="A,B,…")
+    drop: fields.Names | None = fields.optional(
+        "Columns to leave out.", placeholder="A,B,…"
+    )
     id: str | None = fields.optional(
         "Column of ids of the rows, integers or text, which are written next to"
         " predictions."
     )
-    tables: options.TableOptions
+    tables: table_options.TableOptions
     holdout: fields.Share | None = fields.optional(
         "Share of the rows to hold out for a test, in a separate dataset:"
         " data-test.zarr next to data.zarr. Rows of one group stay together. With a"
         " share, the source may be a dataset that is to be cut in two.",
-        unit="10%",
+        placeholder="10%",
     )
     holdout_by: str | None = fields.optional(
         "Column of dates or numbers. The rows of its largest values are held out, so"
         " that no training row is later than a test row. The dataset keeps the"
         " order, so that models are chosen by folds of time too. By default rows are"
         " held out at random, or by groups.",
-        unit="COLUMN",
+        placeholder="COLUMN",
     )
     test: str | None = fields.optional(
         "Path or URL of the dataset of held-out rows, if it is to be another one.",
-        place="writes",
+        access="writes",
     )
     seed: fields.Seed = fields.option("Seed of the choice of held-out rows.", 0)
     append: bool = fields.flag(
@@ -375,11 +386,11 @@ class Ingest:
         " is the database's URL, as SQLAlchemy writes it. :n_ingested in the query"
         " stands for the number of its rows that the dataset has already: SELECT …"
         " ORDER BY id LIMIT 1000000 OFFSET :n_ingested.",
-        unit="QUERY",
+        placeholder="QUERY",
     )
     dtype: Literal["float32", "float64"] | None = fields.optional(
         "Type of X's numbers. By default the smaller one that keeps all digits.",
-        unit="float32|float64",
+        placeholder="float32|float64",
     )
     on_nan: Literal["error", "drop"] = fields.option(
         "Effect of a row with a missing or infinite value. error: it stops the job."
@@ -388,7 +399,7 @@ class Ingest:
     )
     chunk_rows: fields.Count | None = fields.optional(
         "Number of rows of a chunk, in a new dataset. By default chosen by size.",
-        unit="ROWS",
+        placeholder="ROWS",
     )
     overwrite: bool = fields.flag("Replace an existing dataset.")
     plain: bool = fields.flag(
@@ -443,7 +454,7 @@ class AutoEncoding(recipe_options.Encoding):
 
 
 @fields.group
-class AutoTables(options.TableOptions):
+class AutoTables(table_options.TableOptions):
     """How tables are read and become numbers, by default with medians for missing
     values.
     """
@@ -460,13 +471,13 @@ class Auto:
     sources: list[str] = fields.argument(
         "Table to learn from: files, patterns or folders, as for ingest.",
         "TABLE",
-        place="reads",
+        access="reads",
     )
     target: str = fields.option("Column to predict.")
     into: str | None = fields.optional(
         "Folder for data and model. By default it is named after the table.",
-        unit="FOLDER",
-        place="fills",
+        placeholder="FOLDER",
+        access="fills",
     )
     task: Literal["auto", "regression", "classification"] = fields.option(
         "Kind of model. auto: classification if the target is text, boolean or has two"
@@ -474,7 +485,7 @@ class Auto:
         "auto",
     )
     holdout: fields.Share = fields.option(
-        "Share of the rows to test the model on.", 0.2, unit="20%"
+        "Share of the rows to test the model on.", 0.2, placeholder="20%"
     )
     holdout_by: str | None = fields.like(Ingest, "holdout_by")
     groups: str | None = fields.optional(
@@ -482,12 +493,14 @@ class Auto:
     )
     weight: str | None = fields.optional("Column of sample weights.")
     id: str | None = fields.optional("Column of ids of the rows.")
-    drop: fields.Names | None = fields.optional("Columns to leave out.", unit="A,B,…")
+    drop: fields.Names | None = fields.optional(
+        "Columns to leave out.", placeholder="A,B,…"
+    )
     tables: AutoTables
     n_components: Literal["auto"] | fields.Count = fields.option(
         "Number of features, D. auto: by the number of rows and the memory.",
         "auto",
-        unit="auto|D",
+        placeholder="auto|D",
     )
     effort: int = fields.like(RidgeOptions, "effort")
     time_limit: float | None = fields.like(RidgeOptions, "time_limit")

@@ -45,14 +45,14 @@ class ComparisonOptions:
 
     kernels: Kernels | None = fields.optional(
         "Kernels to compare on all rows, each given as for `kernel`.",
-        unit="K1,K2,…",
+        placeholder="K1,K2,…",
     )
     length_scales: LengthScales | None = fields.optional(
         "Length scales to try with each kernel that has one length scale: numbers,"
         " lists with one number for each column, multiples of the median distance"
         " between rows such as 0.5x, or evidence. By default 0.25x, 0.5x, 1x, 2x"
         " and 4x.",
-        unit="L1,L2,…",
+        placeholder="L1,L2,…",
     )
 
     def candidates(self, options: RidgeOptions) -> list[Candidate] | None:
@@ -99,7 +99,7 @@ class FoldOptions:
     group_by_block: fields.Names | None = fields.optional(
         "Sizes of blocks of a grid, in the units of coordinates or in days. Cells of"
         " one block are in one fold, as are rows of a group.",
-        unit="lat=2,lon=2",
+        placeholder="lat=2,lon=2",
     )
 
     def __post_init__(self) -> None:

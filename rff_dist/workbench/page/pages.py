@@ -220,7 +220,7 @@ def write_report(
     # the check of a command's options: as if `path` were one of them and `--overwrite`
     # were given
     file = fields.OptionDeclaration(
-        "The page.", place="writes", suffixes=(".html", ".htm")
+        "The page.", access="writes", suffixes=(".html", ".htm")
     )
     overwrite = fields.OptionDeclaration("")
     places.check([("path", file, os.fspath(path)), ("overwrite", overwrite, True)])

@@ -30,8 +30,8 @@ class TableOptions:
         " .skops file with a fitted scikit-learn transformer. Nothing is then learned"
         " from the table.",
         default=None,
-        unit="PATH",
-        place="reads",
+        placeholder="PATH",
+        access="reads",
         takes=str | None,
     )
 
