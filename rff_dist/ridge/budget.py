@@ -88,8 +88,7 @@ class Budget:
         self.limit = limit
         #: Seconds that reading all rows took.
         self.reading_seconds = 0.0
-        #: Candidates that there was no time for.
-        self.n_untried = 0
+        self._n_untried = 0
         self._reductions: list[str] = []
 
     def spent(self) -> float:
@@ -101,10 +100,14 @@ class Budget:
             return float("inf")
         return share * self.limit - self.spent()
 
+    def skip_candidates(self, n_candidates: int) -> None:
+        """Record that there was no time for these candidates."""
+        self._n_untried += n_candidates
+
     @property
     def untried(self) -> list[str]:
         """What there was no time for, in words."""
-        candidates = [f"{self.n_untried} candidates"] if self.n_untried else []
+        candidates = [f"{self._n_untried} candidates"] if self._n_untried else []
         return candidates + self._reductions
 
     def components_in_time(self, pace: Pace, n_samples: int, n_components: int) -> int:

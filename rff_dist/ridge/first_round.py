@@ -34,7 +34,7 @@ import numpy as np
 from rff_dist.data import folding, labelled, memory, samples
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
-from rff_dist.features import sums
+from rff_dist.features import sums as kernel_sums
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fields import values_of
 from rff_dist.fitting import prepare
@@ -143,9 +143,9 @@ class _FirstRound:
         component_counts = self._components_in_time(trials)
         table = None
         if self._serves_final_pass(component_counts):
-            # The final pass solves from sums. Drop alphas that sums are too imprecise
-            # for; the rows themselves are not.
-            total = self._sums(best.feature_map, sample).total()
+            # The table's errors come from the rows. The final pass solves from sums,
+            # which are too imprecise for the smallest alphas: drop these.
+            total = self._fold_sums(best.feature_map, sample).total()
             table = best.table.from_alpha(reading.gram_error_of(total))
         results = [trial.result for trial in ranked]
         return Finalists([best.candidate], results, [table], component_counts)
@@ -185,7 +185,7 @@ class _FirstRound:
             while untried:
                 is_late = self.budget.remaining(FIRST_SHARE) <= 0
                 if is_late and len(trials) >= at_least:
-                    self.budget.n_untried += len(untried)
+                    self.budget.skip_candidates(len(untried))
                     break
                 batch = untried[:n_at_once]
                 untried = untried[n_at_once:]
@@ -203,7 +203,7 @@ class _FirstRound:
         candidates = self.choices.candidates
         quick = [c for c in candidates if c.length_scale != "evidence"]
         if quick and self.budget.remaining(FIRST_SHARE) < TUNING_SECONDS:
-            self.budget.n_untried += len(candidates) - len(quick)
+            self.budget.skip_candidates(len(candidates) - len(quick))
             return quick
         return candidates
 
@@ -215,6 +215,7 @@ class _FirstRound:
         come length scales tuned on many rows: these rows, which no fold validates on,
         are further evidence for them.
         """
+        # there is a best: one candidate needs no tuning, or failed tuning has raised
         best, *others = sorted(trials, key=_score)
         as_good = [other for other in others if _within_one_standard_error(other, best)]
         favourite = min([best, *as_good], key=self._preference)
@@ -233,8 +234,8 @@ class _FirstRound:
 
     @property
     def _n_linear_components(self) -> int:
-        prepared = self.prepared
-        return sums.linear_components(prepared.dataset.n_features, prepared.levels)
+        n_features = self.prepared.dataset.n_features
+        return kernel_sums.linear_components(n_features, self.prepared.levels)
 
     def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Trial | None:
         """Cross-validate a candidate; None if it cannot be tuned."""
@@ -303,7 +304,7 @@ class _FirstRound:
                 pace = Pace(sums=0.0, tables=(time.monotonic() - begun) / D**3)
                 return table_of_rows, pace if is_typical else None
         begun = time.monotonic()
-        parts = self._sums(feature_map, sample)
+        parts = self._fold_sums(feature_map, sample)
         summed = time.monotonic()
         table = cross_validation.cross_validate(
             parts, alphas=grid, fit_intercept=fit_intercept
@@ -314,7 +315,7 @@ class _FirstRound:
         )
         return table, pace if is_typical else None
 
-    def _sums(
+    def _fold_sums(
         self, feature_map: FeatureMap, sample: samples.FoldSample
     ) -> fold_statistics.FoldStatistics:
         serial = SerialEngine(1)

@@ -88,10 +88,10 @@ class ZarrDataset(memory.IndexedDataset):
         notices other data, appended rows and a rewritten dataset. It does not notice
         that another program changed a chunk of plain Zarr in place, outside the sample.
         """
-        sha256 = manifest_of(self.attributes).get("sha256")
+        rows_digest = manifest_of(self.attributes).get(manifests.ROWS_DIGEST)
         facts = {}
         for role, part in self._parts.items():
-            if self.version is not None and sha256 is not None:
+            if self.version is not None and rows_digest is not None:
                 # A snapshot never changes, so its manifest is enough, and no chunk is
                 # read.
                 facts[role] = part.header.text
@@ -99,7 +99,7 @@ class ZarrDataset(memory.IndexedDataset):
                 # Chunks of plain Zarr may be changed by any program, so some of them
                 # are read each time.
                 facts[role] = part.fingerprint()
-        return json_digest([sha256, self._array_names, facts])
+        return json_digest([rows_digest, self._array_names, facts])
 
     @cached_property  # For plain Zarr in an object store it lists all objects.
     def _content_key(self) -> str | None:

@@ -27,7 +27,7 @@ from rff_dist.storage.columns import ID
 from rff_dist.storage.commit import complete
 from rff_dist.storage.groups import StoredGroup, require_versions
 from rff_dist.storage.locations import Location
-from rff_dist.storage.manifests import MANIFEST, PREFIXES, manifest_of
+from rff_dist.storage.manifests import MANIFEST, PREFIXES, ROWS_DIGEST, manifest_of
 from rff_dist.text import some
 from rff_dist.typing import (
     AnyArray,
@@ -145,7 +145,7 @@ class DatasetEditor:
             loads = with_load(self.loads(), n_after)
         state = {
             "n_samples": n_after,
-            "sha256": chain,
+            ROWS_DIGEST: chain,
             PREFIXES: [*prefixes, [n_after, chain]],
             LOADS: describe_loads(loads),
         }
@@ -162,7 +162,7 @@ class DatasetEditor:
             "change": change_kind,
             "n_before": self.n_before,
             "n_after": n_after,
-            "sha256": chain,
+            ROWS_DIGEST: chain,
         }
         return self._change.commit(message, {**about, **facts})
 

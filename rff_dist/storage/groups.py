@@ -105,7 +105,8 @@ class StoredGroup:
                 f"{self.url} is unfinished: its writer stopped before the end. Write"
                 " it again"
             )
-        if self.sha256 is not None and manifest.get("sha256") != self.sha256:
+        rows_digest = manifest.get(manifests.ROWS_DIGEST)
+        if self.sha256 is not None and rows_digest != self.sha256:
             raise IntegrityError(
                 f"version {self.version} of {self.url} has the manifest of another"
                 " version; restore it from a copy"

@@ -36,6 +36,9 @@ COVERS = "covers"  # the names of the group's attributes that `DIGEST` covers
 DIGEST = "digest"  # covers the manifest and these attributes
 RECORD = "record"  # the kind of a stored model; datasets and outputs have none
 LINEAGE = "lineage"  # the provenance of a published version of a registered model
+# A digest of all rows. Each commit repeats it among the snapshot's facts, so that an
+# old manifest in a new snapshot is noticed.
+ROWS_DIGEST = "sha256"
 NAME = "id"  # a name that all versions of one dataset share, and no other dataset has
 # Pairs [number of rows, digest of these rows]: one for the last version that changed
 # old rows, and one for each append since.

@@ -39,7 +39,7 @@ from rff_dist.errors import (
     NoSuchVersionError,
     StorageError,
 )
-from rff_dist.storage import documents, locations
+from rff_dist.storage import documents, locations, manifests
 from rff_dist.storage.icechunk_access import (
     bounded_config,
     icechunk_errors,
@@ -148,7 +148,10 @@ class Change:
         return snapshot_id
 
     def discard_unless_committed(self) -> None:
-        """Remove files that were not committed: failures must not fill the disk."""
+        """Remove files that were not committed: failures must not fill the disk.
+
+        After a commit `main` no longer names the snapshot before, and all files stay.
+        """
         if not self.location.is_local:
             return
         documents.drain()
@@ -175,8 +178,8 @@ def is_empty(location: Location) -> bool:
 def open_snapshot(
     location: Location, version: str | None = None
 ) -> tuple[Store, str, str | None]:
-    """Return a snapshot's store for reading, its id, and the digest that its manifest
-    must have, if known.
+    """Return a snapshot's store for reading, its id, and the digest of all rows, which
+    its manifest must have too; None if another program wrote the snapshot.
     """
     snapshot_id = find_snapshot(location, version)
     with icechunk_errors(
@@ -184,7 +187,8 @@ def open_snapshot(
     ):
         repository = open_repository(location)
         facts = _checked(repository, repository.lookup_snapshot(snapshot_id), location)
-    return open_pinned(location, snapshot_id), snapshot_id, facts.get("sha256")
+    rows_digest = facts.get(manifests.ROWS_DIGEST)
+    return open_pinned(location, snapshot_id), snapshot_id, rows_digest
 
 
 # Each task opens its dataset again, and a snapshot never changes.
@@ -301,7 +305,11 @@ def changed_chunks(location: Location, before: str, after: str) -> Chunks:
 
 
 def create_repository(location: Location) -> Change:
-    """Create a versioned dataset where nothing is, and return its first change."""
+    """Create a versioned dataset where nothing is, and return its first change.
+
+    No lock is taken: in a folder the caller writes to a place that only it knows, and
+    an object store needs none.
+    """
     # Icechunk cannot copy objects whose names are not ASCII.
     if location.is_remote and not location.path.isascii():
         raise StorageError(

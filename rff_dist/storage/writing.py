@@ -36,7 +36,7 @@ from rff_dist.storage.columns import as_column
 from rff_dist.storage.commit import Publication, complete
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.locations import Location
-from rff_dist.storage.manifests import MANIFEST, NAME, PREFIXES
+from rff_dist.storage.manifests import MANIFEST, NAME, PREFIXES, ROWS_DIGEST
 from rff_dist.storage.repositories import Change
 from rff_dist.typing import (
     AnyArray,
@@ -214,7 +214,7 @@ def write_batches(
         manifest: Summary = {
             "n_samples": n_after,
             "chunk_rows": buffer.chunk_rows,
-            "sha256": digest,
+            ROWS_DIGEST: digest,
             PREFIXES: [[n_after, digest]],
         }
         if change is not None:
@@ -228,7 +228,7 @@ def write_batches(
                 "change": "write",
                 "n_before": 0,
                 "n_after": n_after,
-                "sha256": digest,
+                ROWS_DIGEST: digest,
             }
             change.commit(write_options.message or f"write {n_after:,} rows", facts)
     has_labels = "y" in buffer.arrays and is_text(buffer.arrays["y"].dtype)
