@@ -103,7 +103,7 @@ def hold_out(
                 " out to compare them; give test data (`test`), or fit again"
             )
         held_out = in_memory
-        height = update.rows_at_once(dataset, spec.limb_rows)
+        height = update.rows_at_once(dataset, spec.int64_rows)
         pieces = cut_ranges([(0, held_out.n_samples)], height)
         blocks = as_blocks(pieces)
         feature_map = model_rows.features_for(champion.feature_map, dataset)

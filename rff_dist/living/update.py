@@ -72,7 +72,7 @@ def score_new_rows(
     state = drift.ScoringState(model.linear, sums, _pivot(model), codes)
     parts: list[drift.NewRowSums] = []
     replacements = rows.differences.replacements
-    for source, blocks in _sources(dataset, rows.added, replacements, spec.limb_rows):
+    for source, blocks in _sources(dataset, rows.added, replacements, spec.int64_rows):
         task = BlockTask(source, drift.score_rows)
         parts.append(engine.map_reduce(task, blocks, state, label="score"))
     scored = functools.reduce(operator.add, parts)

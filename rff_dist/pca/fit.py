@@ -190,7 +190,7 @@ def _fit_normalized(
     )
     total: components.DegreeStatistics = engine.map_reduce(
         BlockTask(dataset, components.accumulate_normalized_rows, adds=True),
-        row_passes.blocks_of(dataset, max_rows=spec.limb_rows),
+        row_passes.blocks_of(dataset, max_rows=spec.int64_rows),
         engine.broadcast(
             components.DegreeAccumulation(accumulation, degree, degrees.floor)
         ),

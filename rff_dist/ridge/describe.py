@@ -41,7 +41,7 @@ def summed_blocks(
 ) -> list[Block]:
     """Return the blocks of rows that are summed together."""
     n_folds = 1 if folds is None else folds.n_folds
-    return row_passes.blocks_of(dataset, max_rows=spec.limb_rows, n_folds=n_folds)
+    return row_passes.blocks_of(dataset, max_rows=spec.int64_rows, n_folds=n_folds)
 
 
 def describe_penalty(penalty: options.Penalty) -> Facts:
@@ -71,17 +71,24 @@ def describe_estimate(solved: solve.SelectedSolution) -> Summary | None:
     choice = solved.choice
     if table is None or choice is None:
         return None
-    errors, deviations = table.at_alphas(choice.n_components, solved.solution.alpha)
+    errors, standard_errors = table.at_alphas(
+        choice.n_components, solved.solution.alpha
+    )
     variance = table.target_variance
     rmse = np.sqrt(errors)
     with np.errstate(divide="ignore", invalid="ignore"):
         figures = {
             "rmse": rmse,
-            # d√m = dm / (2√m)
-            "rmse_standard_error": np.where(rmse > 0, deviations / (2 * rmse), 0.0),
+            # of the mean m of squared errors to that of √m: d√m = dm / (2√m)
+            "rmse_standard_error": np.where(
+                rmse > 0, standard_errors / (2 * rmse), 0.0
+            ),
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
-    if not isinstance(getattr(table.folds, "base", table.folds), folding.HashFolds):
+    folds = table.folds
+    if isinstance(folds, folding.TuningFolds):
+        folds = folds.base  # the folds of the rows that tune nothing
+    if not isinstance(folds, folding.HashFolds):
         figures["random_rmse"] = np.sqrt(variance * solved.gcv_share)
     estimate = {
         name: [value if math.isfinite(value) else None for value in values.tolist()]
@@ -143,7 +150,7 @@ def describe_features(feature_map: maps.FeatureMap) -> CandidateResult:
 
     They are its `kernel`; `length_scale`, one number, a list, or None if the kernel has
     no single one; `features`, "fourier" or "nystrom"; and `mapped`, whether columns are
-    mapped.
+    transformed, such as to normal scores of their ranks, and not only standardised.
     """
     kernel = kinds.kernel_of(feature_map)
     standardizer = feature_map.standardizer
@@ -158,32 +165,34 @@ def describe_features(feature_map: maps.FeatureMap) -> CandidateResult:
     }
 
 
-def compare_rows(rows: Sequence[CandidateResult]) -> list[CandidateResult]:
-    """Compare the rows of given candidates: return them with two more entries.
+def compare_results(results: Sequence[CandidateResult]) -> list[CandidateResult]:
+    """Compare the results of given candidates: return them with two more entries.
 
-    `within_one_standard_error` says whether a row's score is within the best row's
-    standard error of the best score. `length_scale_at_end` ("lower", "upper" or None)
-    says whether its length scale is the smallest or largest of several that its kernel
-    was tried with.
+    `within_one_standard_error` says whether a candidate's score is at most the best
+    score plus that score's standard error. `length_scale_at_end` ("lower", "upper" or
+    None) says whether its length scale is the smallest or largest of several that its
+    kernel was tried with.
     """
-    best = min(rows, key=lambda row: float(row["score"]))
+    best = min(results, key=lambda result: float(result["score"]))
+    # one split has no standard error; scores this close are equal up to rounding
     limit = best["score"] + max(best["standard_error"] or 0.0, RESOLUTION)
     return [
         {
-            **row,
-            "within_one_standard_error": bool(row["score"] <= limit),
-            "length_scale_at_end": _length_scale_at_end(row, rows),
+            **result,
+            "within_one_standard_error": bool(result["score"] <= limit),
+            "length_scale_at_end": _length_scale_at_end(result, results),
         }
-        for row in rows
+        for result in results
     ]
 
 
-def _length_scale_at_end(row: Facts, rows: Sequence[Facts]) -> str | None:
-    length_scale = row["length_scale"]
+def _length_scale_at_end(result: Facts, results: Sequence[Facts]) -> str | None:
+    length_scale = result["length_scale"]
     tried = {
         other["length_scale"]
-        for other in rows
-        if (other["kernel"], other["features"]) == (row["kernel"], row["features"])
+        for other in results
+        if (other["kernel"], other["features"])
+        == (result["kernel"], result["features"])
         and isinstance(other["length_scale"], float)
     }
     if not isinstance(length_scale, float) or len(tried) < 2:
@@ -199,37 +208,37 @@ def _length_scale_at_end(row: Facts, rows: Sequence[Facts]) -> str | None:
 CANDIDATE_CELLS = ("kernel", "scale", "features", "D", "alpha", "R²")
 
 
-def candidate_cells(row: Facts) -> list[Any]:
+def candidate_cells(result: Facts) -> list[Any]:
     """Return a candidate on a model's card as a row of a table."""
-    alpha = row["alpha"]
+    alpha = result["alpha"]
     return [
-        _kernel_words(row),
-        _scale_words(row["length_scale"]),
-        row["features"],
-        row["n_components"],
+        _kernel_words(result),
+        _scale_words(result["length_scale"]),
+        result["features"],
+        result["n_components"],
         some(alpha if isinstance(alpha, list) else [alpha]),
-        score_words("r2", 1 - row["score"], row["standard_error"]),
+        score_words("r2", 1 - result["score"], result["standard_error"]),
     ]
 
 
-def candidate_name(row: Facts) -> str:
+def candidate_name(result: Facts) -> str:
     """Return the kernel, length scale and features of a candidate on a model's card."""
     scale = ""
-    if row["length_scale"] is not None:
-        scale = f", length scale {_scale_words(row['length_scale'])}"
-    components = f"D = {row['n_components']:,}"
-    return f"{_kernel_words(row)}{scale}, {components}, {row['features']}"
+    if result["length_scale"] is not None:
+        scale = f", length scale {_scale_words(result['length_scale'])}"
+    components = f"D = {result['n_components']:,}"
+    return f"{_kernel_words(result)}{scale}, {components}, {result['features']}"
 
 
-def candidate_words(row: Facts) -> str:
+def candidate_words(result: Facts) -> str:
     """Return a candidate and its R² by cross-validation in words."""
-    r2 = score_words("r2", 1 - row["score"], row["standard_error"])
-    return f"{candidate_name(row)}, R² {r2}"
+    r2 = score_words("r2", 1 - result["score"], result["standard_error"])
+    return f"{candidate_name(result)}, R² {r2}"
 
 
-def _kernel_words(row: Facts) -> str:
-    return names.shortened_text(row["kernel"]) + (
-        " of mapped columns" if row["mapped"] else ""
+def _kernel_words(result: Facts) -> str:
+    return names.shortened_text(result["kernel"]) + (
+        " of mapped columns" if result["mapped"] else ""
     )
 
 
@@ -246,7 +255,11 @@ def ranked_candidates(candidates: Sequence[Facts]) -> list[Facts]:
     best = chosen_candidate(candidates)
     return sorted(
         candidates,
-        key=lambda row: (row is not best, row.get("round") == "first", row["score"]),
+        key=lambda result: (
+            result is not best,
+            result.get("round") == "first",
+            result["score"],
+        ),
     )
 
 
@@ -315,6 +328,7 @@ def errors_text(errors: Facts, targets: Sequence[str] | None = None) -> str:
     words = []
     for name, title in TITLES.items():
         if errors.get(name) is not None:
-            deviation = errors.get(f"{name}_standard_error")
-            words.append(f"{title} {words_by_target(name, errors[name], deviation)}")
+            standard_error = errors.get(f"{name}_standard_error")
+            error_words = words_by_target(name, errors[name], standard_error)
+            words.append(f"{title} {error_words}")
     return ", ".join(words)

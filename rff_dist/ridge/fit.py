@@ -546,7 +546,7 @@ def _results_of(
 ) -> list[describe.CandidateResult]:
     """Return the results of all candidates; none if nothing was chosen."""
     if choices.has_given_candidates:
-        results = describe.compare_rows(
+        results = describe.compare_results(
             [describe.describe_candidate(*trained) for trained in result.compared]
         )
         _log_ends(results[result.best_index])

@@ -149,7 +149,7 @@ def score_folds(
         dataset,
         sum_roots,
         residuals,
-        blocks=row_passes.blocks_of(dataset, max_rows=member.spec.limb_rows),
+        blocks=row_passes.blocks_of(dataset, max_rows=member.spec.int64_rows),
         combine=accumulate.add_fold_rows,
         engine=engine,
         label="residuals",

@@ -442,10 +442,10 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
     n_components = state.feature_map.n_components
     if rows.y is None and spec.n_targets:
         raise DataError("the data have no y: training needs targets")
-    if block.n_samples > spec.limb_rows:
+    if block.n_samples > spec.int64_rows:
         raise PlanError(
             f"a block of {block.n_samples:_} rows is too large; cut blocks of at most"
-            f" {spec.limb_rows:_}"
+            f" {spec.int64_rows:_}"
         )
     if spec.n_components != n_components:
         raise StatisticsError(

@@ -279,7 +279,7 @@ def accumulate_shared(
     row_blocks = row_passes.blocks_of(
         dataset,
         # a block's sums must fit in one limb
-        max_rows=min(spec.limb_rows for spec in member_specs),
+        max_rows=min(spec.int64_rows for spec in member_specs),
         n_folds=1 if folds is None else folds.n_folds,
     )
     sums: fold_statistics.MapSums = ()

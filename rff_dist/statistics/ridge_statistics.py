@@ -426,7 +426,7 @@ def make_room[S: RidgeStatistics](statistics: S, n_samples: int) -> S:
 
     This changes `low` in place.
     """
-    fits = statistics.n_samples + n_samples <= statistics.spec.limb_rows
+    fits = statistics.n_samples + n_samples <= statistics.spec.int64_rows
     if fits or statistics.high is not None:
         return statistics
     return carry_in_place(replace(statistics, high=np.zeros_like(statistics.low)))
@@ -450,10 +450,10 @@ def _combine_limbs(
 ) -> _Limbs:
     """Add or subtract Gram matrices.
 
-    The result has one limb up to `limb_rows` rows, and two above, so that equal sums
+    The result has one limb up to `int64_rows` rows, and two above, so that equal sums
     have equal arrays.
     """
-    needs_high = n_samples > left.spec.limb_rows
+    needs_high = n_samples > left.spec.int64_rows
     if left.high is None and right.high is None and not needs_high:
         return (left.low + right.low if sign > 0 else left.low - right.low), None
 

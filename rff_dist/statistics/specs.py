@@ -96,7 +96,7 @@ class StatisticsSpec:
         return self.weight_exponent - self.fraction_bits
 
     @property
-    def limb_rows(self) -> int:
+    def int64_rows(self) -> int:
         """The most rows whose sums fit in an int64: 2**23, 2**13 on the fine grid.
 
         In fixed point 2**34.

@@ -29,7 +29,7 @@ from rff_dist.ridge.candidates import (
     make_candidates,
     read_length_scale,
 )
-from rff_dist.ridge.describe import compare_rows
+from rff_dist.ridge.describe import compare_results
 from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge, plain_ridge, search_plain
 from tests.refusals import each, for_each_refusal, refuses
@@ -171,7 +171,7 @@ def test_rows_say_what_is_as_good_and_what_may_lie_beyond():
         row(0.31, None, "linear"),
         row(0.3, 4.0),
     ]
-    compared = compare_rows(rows)
+    compared = compare_results(rows)
     assert [one["within_one_standard_error"] for one in compared] == [
         False,
         True,
@@ -188,7 +188,7 @@ def test_rows_say_what_is_as_good_and_what_may_lie_beyond():
     ]
     assert [
         one["within_one_standard_error"]
-        for one in compare_rows([row(0.5, 1.0, error=None)])
+        for one in compare_results([row(0.5, 1.0, error=None)])
     ] == [True]
 
 

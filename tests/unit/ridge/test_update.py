@@ -174,7 +174,7 @@ def test_batches_that_are_left_out_and_taken_back_leave_the_bits_of_their_pieces
     for start, stop in out:
         kept[start:stop] = False
     parts = []
-    for block in row_passes.blocks_of(dataset, max_rows=state.spec.limb_rows):
+    for block in row_passes.blocks_of(dataset, max_rows=state.spec.int64_rows):
         edges = (
             np.flatnonzero(np.diff(np.r_[False, kept[block.start : block.stop], False]))
             + block.start

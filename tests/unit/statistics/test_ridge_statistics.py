@@ -163,7 +163,7 @@ class TestTwoLimbs:
         # last bit
         state = accumulation(feature_map(), fraction_bits=FINE_FRACTION_BITS)
         blocks = [
-            random_rows(state.spec.limb_rows // 2 * (1 + i % 2), seed=i)
+            random_rows(state.spec.int64_rows // 2 * (1 + i % 2), seed=i)
             for i in range(n_blocks)
         ]
         total = None
