@@ -46,7 +46,7 @@ def run(console: Console, folder: Path) -> None:
             limit = max(limit, dsyrk_gflops(n_centres, n_threads))
             clock = [time.perf_counter()]
             feature_map = for_dataset.draw(
-                for_dataset.Inputs(dataset),
+                for_dataset.RowSource(dataset),
                 KernelFeatures(
                     kernel=Matern(3.0), n_components=n_centres, features=Nystrom()
                 ),

@@ -20,7 +20,7 @@ from sklearn.model_selection import train_test_split
 
 from rff_dist import Gaussian, Matern, SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.features.for_dataset import Inputs, tune
+from rff_dist.features.for_dataset import RowSource, tune
 from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.features.median_distances import MedianDistances
 from rff_dist.kernels.stationary import with_length_scale
@@ -123,7 +123,7 @@ def _scale(problem, kernel, by, standardizer, tuning_rows):
     if by == "auto":
         return MedianDistances(problem.train, standardizer=standardizer, seed=0)(kernel)
     found = tune(
-        Inputs(problem.train, standardizer),
+        RowSource(problem.train, standardizer),
         kernel,
         EvidenceSearch(n_samples=tuning_rows, n_starts=2),
     )

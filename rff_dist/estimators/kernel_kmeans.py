@@ -23,7 +23,6 @@ from rff_dist.estimators import base, categories, panel
 from rff_dist.estimators.inputs import as_dataset
 from rff_dist.estimators.parameter_checks import choose_kernel
 from rff_dist.features import draw, feature_options, for_dataset, maps
-from rff_dist.fields import values_of
 from rff_dist.fitting.prepare import prepare
 from rff_dist.kernels.base import Kernel
 from rff_dist.kmeans import exact
@@ -172,13 +171,13 @@ class KernelKMeans(
         self.objectives_ = best.objectives
         self.n_iter_ = len(best.objectives)
         self._n_features_out = self.n_clusters
-        second_warning = ""
+        not_converged = ""
         if not best.converged:
-            second_warning = (
+            not_converged = (
                 f"rows still changed clusters after max_iter={self.max_iter}"
                 " iterations; raise `max_iter`"
             )
-        warn_of_clusters(best.n_filled, self.n_clusters, second_warning)
+        warn_of_clusters(best.n_filled, self.n_clusters, not_converged)
         return self
 
     def _choices(self) -> dict[str, str]:
@@ -212,7 +211,7 @@ class KernelKMeans(
         self._standardizer = prepared.standardizer
         kernel.check_columns(dataset.n_features)
         self.kernel_ = for_dataset.resolve_kernel(
-            prepared.inputs(seed), kernel, self.length_scale
+            prepared.row_source(seed), kernel, self.length_scale
         )
         self._recipe = dataset.attributes.get(RECIPE)
         return _read(dataset, self._standardizer)
@@ -259,7 +258,8 @@ class KernelKMeans(
                 gram,
                 weights,
                 exact.labels_from_rows(gram, weights, rows),
-                **values_of(self, "n_clusters", "max_iter"),
+                n_clusters=self.n_clusters,
+                max_iter=self.max_iter,
             )
             if best is None or clusters.inertia < best.inertia * (1.0 - exact.EQUAL):
                 best = clusters
@@ -326,10 +326,10 @@ def n_starts_of(n_init: Any, *, auto: int) -> Any:
     return auto
 
 
-def warn_of_clusters(n_filled: int, n_clusters: int, second_warning: str) -> None:
+def warn_of_clusters(n_filled: int, n_clusters: int, not_converged: str) -> None:
     """Warn if fewer than `n_clusters` have rows, in scikit-learn's words.
 
-    `second_warning` is for a fit that did not converge; "" for none.
+    `not_converged` is the warning that a fit did not converge; "" if it did.
     """
     few = (
         f"Number of distinct clusters ({n_filled}) found smaller than n_clusters"
@@ -337,8 +337,8 @@ def warn_of_clusters(n_filled: int, n_clusters: int, second_warning: str) -> Non
     )
     if n_filled < n_clusters:
         warn(few, ConvergenceWarning)
-    if second_warning:
-        warn(second_warning, ConvergenceWarning)
+    if not_converged:
+        warn(not_converged, ConvergenceWarning)
 
 
 def _read(

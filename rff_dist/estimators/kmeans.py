@@ -219,14 +219,14 @@ class RFFKMeans(
                     dataset, clusters, engine=engine
                 )
         self._keep(self._with_names(clusters))
-        second_warning = ""
+        not_converged = ""
         if not clusters.converged:
-            second_warning = (
+            not_converged = (
                 f"the centres still moved after max_iter={self.max_iter} passes; raise"
                 " `max_iter` or `tol`"
             )
         kernel_kmeans.warn_of_clusters(
-            clusters.n_filled, clusters.n_clusters, second_warning
+            clusters.n_filled, clusters.n_clusters, not_converged
         )
         return self
 

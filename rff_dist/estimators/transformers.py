@@ -409,7 +409,8 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
                 )
             engine.tell(events.Remark("draw", f"{self.n_components:,} features"))
             self.feature_map_ = for_dataset.draw(
-                for_dataset.Inputs(dataset, None, seed, ranges, levels=levels), options
+                for_dataset.RowSource(dataset, None, seed, ranges, levels=levels),
+                options,
             )
         self._recipe = dataset.attributes.get(recipes.RECIPE)
         self.kernel_ = kinds.kernel_of(self.feature_map_)

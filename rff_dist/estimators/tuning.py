@@ -126,11 +126,11 @@ def tune_length_scales(
     seed = draw.seed_from_random_state(random_state)
     has_frequencies = sample_weight_kind == "frequency"
     levels = recipes.levels_of(dataset.attributes)
-    rows = for_dataset.Inputs(
+    source = for_dataset.RowSource(
         dataset, standardizer, seed, frequency_weights=has_frequencies, levels=levels
     )
     search = EvidenceSearch(per_feature, n_samples, n_components, n_starts)
-    return for_dataset.tune(rows, kernel_object, search)
+    return for_dataset.tune(source, kernel_object, search)
 
 
 class RidgeParameters(TypedDict, total=False):

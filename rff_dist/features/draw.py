@@ -110,7 +110,7 @@ def draw_feature_map(
         design=base.design_for(whole, design),
         n_features=check_count(n_features, "n_features"),
         n_components=check_n_components(n_components, map),
-        map=map,
+        map_form=map,
         seed=seed_from_random_state(random_state),
         precision=precision,
     )
@@ -161,7 +161,7 @@ def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMa
             " components; give one number of components for sums of kernels and for"
             " explicit or given features"
         )
-    n_components = check_n_components(n_components, spec.map)
+    n_components = check_n_components(n_components, spec.map_form)
     return draw_from_spec(
         replace(spec, n_components=n_components),
         feature_map.standardizer,

@@ -3,6 +3,11 @@
 A constant, linear, polynomial or min kernel goes in; a map to its features comes out.
 The features are exact, except for the min kernel. Such kernels have no spectral measure
 to draw frequencies from.
+
+A linear kernel gives each level of a category a *mark*: a component that is 1 in rows
+with this level, and else 0. Columns of categories hold codes: a code is the place of a
+level in the column's list of texts. A level may join the end of this list later; it has
+no mark.
 """
 
 import math
@@ -28,7 +33,10 @@ _THRESHOLD_STREAM = 3  # of a seed's random numbers, see `frequencies.uniforms`
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ExplicitFeatureMap(maps.FeatureMap):
-    """A map that is stored as it is: field by field, arrays and numbers."""
+    """A map whose record has its fields, by name, that are arrays and numbers.
+
+    Subclasses record other fields; callers store the standardizer.
+    """
 
     #: Number of input columns.
     width: int
@@ -74,7 +82,7 @@ class LinearFeatureMap(ExplicitFeatureMap):
     #: A component is 1 where a column of categories has this code; -1 is a column of
     #: numbers. None without categories.
     codes: IntArray | None = None
-    #: The levels of each column of categories; those that joined later have no mark.
+    #: The lists of texts that `levels` returns.
     level_texts: Levels = field(default_factory=dict)
 
     @property
@@ -96,14 +104,14 @@ class LinearFeatureMap(ExplicitFeatureMap):
         self, inputs: Float32Array, out: FloatArray, start: int, stop: int
     ) -> None:
         codes = np.full(len(self.columns), -1) if self.codes is None else self.codes
-        for i, line in zip(range(start, stop), out, strict=True):
+        for i, component in zip(range(start, stop), out, strict=True):
             column = self.columns[i]
             if column < 0:
-                line[:] = 1.0
+                component[:] = 1.0
             elif codes[i] < 0:
-                line[:] = inputs[:, column]
+                component[:] = inputs[:, column]
             else:
-                line[:] = inputs[:, column] == codes[i]
+                component[:] = inputs[:, column] == codes[i]
 
     @property
     def levels(self) -> Levels:
@@ -111,7 +119,7 @@ class LinearFeatureMap(ExplicitFeatureMap):
 
     @property
     def marked_levels(self) -> dict[int, list[str]]:
-        """The levels that have a component, by column, in the order of components."""
+        """The levels that have a mark, by column, in the order of components."""
         marked: dict[int, list[str]] = {}
         if self.codes is not None:
             for column, code in zip(self.columns.tolist(), self.codes, strict=True):
@@ -123,15 +131,12 @@ class LinearFeatureMap(ExplicitFeatureMap):
     def drawn_levels(self) -> Levels:
         if self.codes is None:
             return {}
-        drawn = {}
-        for column, texts in self.levels.items():
-            marked = self.codes[self.columns == column].tolist()
-            drawn[column] = tuple(texts[code] for code in marked)
-        return drawn
+        marked = self.marked_levels
+        return {column: tuple(marked.get(column, ())) for column in self.levels}
 
     @property
     def learns_levels(self) -> bool:
-        return self.codes is None
+        return self.codes is None  # without marks a new level lacks none
 
     def with_levels(self, levels: Levels) -> Self:
         if self.levels == levels or self.codes is None:
@@ -281,7 +286,7 @@ class MonomialFeatureMap(ExplicitFeatureMap):
     bounded = False
 
     #: The input columns that are multiplied, of shape (n_components, degree); -1 is the
-    #: constant 1.
+    #: constant 1. Stored maps have this name.
     inputs: IntArray
     #: √(multinomial coefficient · offset^(number of constants)) of each component.
     factors: FloatArray
@@ -300,13 +305,15 @@ class MonomialFeatureMap(ExplicitFeatureMap):
     def fill(
         self, inputs: Float32Array, out: FloatArray, start: int, stop: int
     ) -> None:
-        inputs_of = self.inputs[start:stop].tolist()
+        factor_columns = self.inputs[start:stop].tolist()
         factors = self.factors[start:stop]
-        for line, columns, factor in zip(out, inputs_of, factors, strict=True):
-            line[:] = factor
+        for component, columns, factor in zip(
+            out, factor_columns, factors, strict=True
+        ):
+            component[:] = factor
             for column in columns:
                 if column >= 0:
-                    line *= inputs[:, column]
+                    component *= inputs[:, column]
 
 
 def n_monomials(kernel: explicit.Polynomial, n_columns: int) -> int:

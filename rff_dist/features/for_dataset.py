@@ -30,7 +30,7 @@ from rff_dist.typing import AnyArray, FloatArray, frozen
 
 
 @frozen
-class Inputs:
+class RowSource:
     """The rows of a dataset, and what turns them into inputs of features."""
 
     dataset: blocks.Dataset
@@ -57,7 +57,7 @@ class Inputs:
 
 
 def tune(
-    inputs: Inputs,
+    source: RowSource,
     kernel: base.Kernel,
     search: length_scales.EvidenceSearch = length_scales.EvidenceSearch(),
     *,
@@ -76,22 +76,22 @@ def tune(
     nothing about length scales.
     """
     tunable = length_scales.check_tunable(kernel)
-    tunable = tunable.with_categories(sorted(inputs.levels))
-    X, y, weights = _tuning_rows(inputs, search, folds)
-    rows = np.asarray(inputs.prepare(X), np.float64)
+    tunable = tunable.with_categories(sorted(source.levels))
+    X, y, weights = _tuning_rows(source, search, folds)
+    rows = np.asarray(source.prepare(X), np.float64)
     return length_scales.maximize_evidence(
         tunable,
         rows,
         y,
         weights,
         search=search,
-        seed=inputs.seed,
+        seed=source.seed,
         report=report,
     )
 
 
 def tune_maps(
-    inputs: Inputs,
+    source: RowSource,
     kernel: stationary.Stationary,
     search: length_scales.EvidenceSearch,
     *,
@@ -105,10 +105,10 @@ def tune_maps(
     Returns the kernel, with its length scales for mapped columns, and the standardizer
     that maps them.
     """
-    assert inputs.standardizer is not None
-    X, y, weights = _tuning_rows(inputs, search, folds)
+    assert source.standardizer is not None
+    X, y, weights = _tuning_rows(source, search, folds)
     rows = np.asarray(X, np.float64)
-    bases = column_maps.Bases(rows, inputs.standardizer, inputs.levels)
+    bases = column_maps.Bases(rows, source.standardizer, source.levels)
     search = replace(search, n_starts=search.count_starts(X.shape[1]))
     tuned = length_scales.maximize_evidence(
         bases.kernel(kernel),
@@ -116,7 +116,7 @@ def tune_maps(
         y,
         weights,
         search=search,
-        seed=inputs.seed,
+        seed=source.seed,
         report=report,
     )
     standardizer, scales = bases.summed(np.asarray(tuned.length_scale))
@@ -125,19 +125,19 @@ def tune_maps(
 
 
 def _tuning_rows(
-    inputs: Inputs,
+    source: RowSource,
     search: length_scales.EvidenceSearch,
     folds: folding.TuningFolds | None,
 ) -> tuple[AnyArray, FloatArray, FloatArray | None]:
     """Return X, y and weights in the likelihood of the rows that `tune` samples."""
-    dataset = inputs.dataset
+    dataset = source.dataset
     if dataset.n_targets < 1:
         raise DataError(
             "the data have no y: the evidence of length scales needs targets"
         )
     if folds is None:
         X, y, weights = samples.sample_rows(
-            dataset, inputs.seed, n_rows=search.n_samples
+            dataset, source.seed, n_rows=search.n_samples
         )
     else:
         # at most half of the rows are tuning rows, so twice as many are sampled
@@ -146,13 +146,13 @@ def _tuning_rows(
     assert y is not None  # there are targets
     if weights is not None:
         weights = evidence.likelihood_weights(
-            weights, repeated=inputs.frequency_weights
+            weights, repeated=source.frequency_weights
         )
     return X, y, weights
 
 
 def resolve_kernel(
-    inputs: Inputs, kernel: base.Kernel, length_scale: str | base.LengthScale | None
+    source: RowSource, kernel: base.Kernel, length_scale: str | base.LengthScale | None
 ) -> base.Kernel:
     """Return a kernel with everything filled in that depends on the data.
 
@@ -161,16 +161,16 @@ def resolve_kernel(
     Raises InvalidParameterError if the length scale is neither "auto", "median" nor
     numbers above 0, or no part of the kernel takes it.
     """
-    kernel.check_columns(inputs.dataset.n_features)
-    if inputs.levels:
-        kernel = kernel.with_categories(sorted(inputs.levels))
+    kernel.check_columns(source.dataset.n_features)
+    if source.levels:
+        kernel = kernel.with_categories(sorted(source.levels))
     if length_scale == "median" and isinstance(kernel, stationary.Stationary):
         kernel = kernel.with_length_scale(None)
     if length_scale is None:
         length_scale = "auto"
     if isinstance(length_scale, str) and length_scale in ("auto", "median"):
         medians = median_distances.MedianDistances(
-            inputs.dataset, inputs.standardizer, seed=inputs.seed
+            source.dataset, source.standardizer, seed=source.seed
         )
         kernel = kernel.with_default_length_scales(medians)
     elif isinstance(length_scale, str):
@@ -180,39 +180,39 @@ def resolve_kernel(
         )
     else:
         kernel = stationary.with_length_scale(kernel, length_scale)
-    if inputs.ranges is None:
+    if source.ranges is None:
         return kernel
-    return kernel.bind(*inputs.ranges)
+    return kernel.bind(*source.ranges)
 
 
-def draw(inputs: Inputs, described: KernelFeatures) -> maps.FeatureMap:
+def draw(source: RowSource, described: KernelFeatures) -> maps.FeatureMap:
     """Draw the feature map of a kernel for a dataset.
 
     Raises InvalidParameterError if the kernel does not suit the columns or the design.
     """
-    kernel = resolve_kernel(inputs, described.kernel, described.length_scale)
+    kernel = resolve_kernel(source, described.kernel, described.length_scale)
     n_components = described.n_components
     nystrom_options = find_nystrom(described.features)
     if nystrom_options is not None:
         n_rows = nystrom_options.rows_to_sample(n_components)
-        sample = samples.sample_inputs(inputs.dataset, inputs.seed, n_rows=n_rows)
+        sample = samples.sample_inputs(source.dataset, source.seed, n_rows=n_rows)
         return nystrom.draw_nystrom(
             kernel,
-            np.asarray(inputs.prepare(sample), np.float32),
+            np.asarray(source.prepare(sample), np.float32),
             n_components=n_components,
             nystrom=nystrom_options,
-            seed=inputs.seed,
-            standardizer=inputs.standardizer,
-            levels=inputs.levels,
+            seed=source.seed,
+            standardizer=source.standardizer,
+            levels=source.levels,
         )
     return draw_feature_map(
         kernel,
-        n_features=inputs.dataset.n_features,
+        n_features=source.dataset.n_features,
         n_components=n_components,
         design=described.design,
         map=described.map,
         precision=described.precision,
-        random_state=inputs.seed,
-        standardizer=inputs.standardizer,
-        levels=inputs.levels,
+        random_state=source.seed,
+        standardizer=source.standardizer,
+        levels=source.levels,
     )

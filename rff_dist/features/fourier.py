@@ -1,10 +1,15 @@
 """Random Fourier features: standardise, project, cosine and sine.
 
-Rows go in; their features Z come out, one component per line (`fill`) or one row per
-line (`fill_whole`). Each sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin
+Rows go in; their features Z come out, an array row per component (`fill`) or per input
+row (`fill_whole`). Each sine follows its cosine, (cos ω₁'x, sin ω₁'x, cos ω₂'x, sin
 ω₂'x, …), so that the leading components are the features of a smaller draw. With
 `np.cos(X @ W)` a row's bits would depend on the rows next to it, and features could not
 be summed without rounding.
+
+In fixed point a cosine is rounded to m/16,256, with a whole number m from −16,256 to
+16,256. To be multiplied fast, m is split into two signed bytes, which is possible up to
+16,256 = 127 · 128. `fill_whole` writes m; `fill` writes m/2**14, whose products float64
+adds without rounding, so a cosine of 1 becomes 127/128. `scales` undo that factor.
 """
 
 from __future__ import annotations
@@ -66,8 +71,8 @@ class FourierFeatureMap(maps.FeatureMap):
     phases: Float32Array | None = None
     standardizer: maps.Standardizer | None = None
     spec: maps.FeatureSpec | None = None
-    #: "standard" rounds cosines and sines to whole multiples of 1/16,256, whose
-    #: products are summed exactly and fast; "high" keeps them as float32 numbers.
+    #: "standard" is fixed point: products are summed exactly and fast. "high" keeps
+    #: cosines and sines as float32 numbers.
     precision: str = "high"
     #: Angles of levels, for each column of categories.
     tables: tuple[LevelTable, ...] = ()
@@ -104,22 +109,22 @@ class FourierFeatureMap(maps.FeatureMap):
 
     @property
     def scales(self) -> exact_sums.Runs:
-        # a cosine of 1 is written as `value_of_one`; this undoes that factor
-        return ((self.n_components, self.scale / self.value_of_one),)
+        # divide by the number that `fill` writes for a cosine of 1
+        return ((self.n_components, self.scale / self.value_of_cosine_one),)
 
     @property
     def squared_norm(self) -> float | None:
         if self.phases is not None:
             return None
         # cos² + sin² = 1 for each of D/2 frequencies
-        return self.value_of_one**2 * self.n_components / 2
+        return self.value_of_cosine_one**2 * self.n_components / 2
 
     @property
     def fixed_point(self) -> bool:
         return self.precision == "standard"
 
     @property
-    def value_of_one(self) -> float:
+    def value_of_cosine_one(self) -> float:
         """The number that `fill` writes for a cosine of 1."""
         if not self.fixed_point:
             return 1.0
@@ -127,11 +132,12 @@ class FourierFeatureMap(maps.FeatureMap):
 
     @property
     def own_columns(self) -> IntArray:
-        sees = self.frequencies != 0
+        uses_column = self.frequencies != 0  # shape (n_features, n_frequencies)
         for table in self.tables:
-            sees[table.column] = table.angles.any(axis=0)
-        own = np.where(sees.sum(axis=0) == 1, sees.argmax(axis=0), -1)
-        return np.repeat(own, self.per_frequency)
+            uses_column[table.column] = table.angles.any(axis=0)
+        has_one = uses_column.sum(axis=0) == 1
+        own_columns = np.where(has_one, uses_column.argmax(axis=0), -1)
+        return np.repeat(own_columns, self.per_frequency)
 
     @property
     def levels(self) -> Levels:
@@ -153,7 +159,9 @@ class FourierFeatureMap(maps.FeatureMap):
             arrays["phases"] = self.phases
         for table in self.tables:
             arrays[f"angles{table.column}"] = table.angles
-            arrays[f"characteristic{table.column}"] = table.characteristic
+            # stored maps have this name: as a function of the column's scale these are
+            # the characteristic function of the angles
+            arrays[f"characteristic{table.column}"] = table.expected_cosines
         facts: Summary = {"map": self.map, "precision": self.precision}
         if self.tables:
             facts |= {"levels": to_json(self.levels), "seed": self.tables[0].seed}
@@ -191,7 +199,7 @@ class FourierFeatureMap(maps.FeatureMap):
         # order, has the same features.
         for table in self.tables:
             label += f" category {table.column} {table.seed}"
-            arrays.append(table.characteristic)
+            arrays.append(table.expected_cosines)
         return maps.arrays_digest(label, arrays, self.standardizer)
 
     def angles_of_rows(self, inputs: Float32Array) -> Float32Array:
@@ -219,7 +227,7 @@ class FourierFeatureMap(maps.FeatureMap):
     def _angles(
         self, inputs: Float32Array, start: int, stop: int, scratch: FloatArray
     ) -> Float32Array:
-        """Return angles of frequencies `start:stop`, one per line.
+        """Return angles, shape (stop − start, n_samples), of frequencies `start:stop`.
 
         `scratch`, of their shape, is overwritten.
         """
@@ -254,7 +262,8 @@ class FourierFeatureMap(maps.FeatureMap):
         """Return the rows with levels that were never seen, and factors for them.
 
         Times these factors, shape (n_rows, n_frequencies), a row's features are the
-        mean over levels.
+        mean over levels. Factors are below 1, since cosines of several angles partly
+        cancel in a mean.
         """
         rows = np.flatnonzero(never_seen(inputs, self.levels))
         factors = np.ones((len(rows), self.n_frequencies), np.float32)
@@ -264,13 +273,14 @@ class FourierFeatureMap(maps.FeatureMap):
         return rows, factors
 
     def fill_whole(self, inputs: Float32Array, out: NDArray[np.int16]) -> None:
-        """Write all components, rows first, as whole numbers: 2**14 times `fill`'s.
+        """Write all components in fixed point, as whole numbers m.
 
-        `inputs` come from `prepare`; `out` has the shape (n_samples, n_components).
-        Raises DataError if angles overflow.
+        In standard precision they are 2**14 times what `fill` writes. `inputs` come
+        from `prepare`; `out` has the shape (n_samples, n_components). Raises DataError
+        if angles overflow.
         """
         for i in range(0, len(inputs), _ROWS_OF_ANGLES):
-            lines = out[i : i + _ROWS_OF_ANGLES]
+            out_rows = out[i : i + _ROWS_OF_ANGLES]
             with np.errstate(over="ignore", invalid="ignore"):
                 angles = self.angles_of_rows(inputs[i : i + _ROWS_OF_ANGLES])
                 # checked here, since int16 has no NaN, and would hold some number
@@ -281,11 +291,11 @@ class FourierFeatureMap(maps.FeatureMap):
             if self.phases is None:
                 cosines = to_whole(np.cos(angles))
                 sines = to_whole(np.sin(angles, out=angles))
-                interleave(cosines, sines, lines)
+                interleave(cosines, sines, out_rows)
             else:
                 angles += self.phases
                 cosines = to_whole(np.cos(angles, out=angles))
-                np.copyto(lines, cosines, casting="unsafe")
+                np.copyto(out_rows, cosines, casting="unsafe")
         rows, factors = self._never_seen(inputs)
         if len(rows):
             factors = np.repeat(factors, self.per_frequency, axis=1)
@@ -296,7 +306,7 @@ class FourierFeatureMap(maps.FeatureMap):
     ) -> None:
         """Write unnormalised components `start:stop`, both even for pairs.
 
-        `out` has the shape (stop − start, n_samples), a line per component. Components
+        `out` has the shape (stop − start, n_samples), a row per component. Components
         are cosines and sines of float32. Unlike `fill_whole` this checks nothing:
         angles that overflow become NaN, and so do sums of their features.
         """
@@ -323,18 +333,18 @@ class FourierFeatureMap(maps.FeatureMap):
                 shrunk = units / protocol.UNITS_PER_ONE
             out[:, rows] = shrunk
 
-    def _fill_fixed(self, angles: Float32Array, lines: FloatArray) -> None:
+    def _fill_fixed(self, angles: Float32Array, out: FloatArray) -> None:
         """Write rounded cosines (and sines, for pairs) of angles; overwrites these."""
         # angles of 512 KiB at a time, which stay in the cache
         strip = max(1, 2**17 // max(1, angles.shape[1]))
         for i in range(0, len(angles), strip):
             part = angles[i : i + strip]
             if self.phases is None:
-                pairs = lines[2 * i : 2 * (i + strip)]
+                pairs = out[2 * i : 2 * (i + strip)]
                 to_fixed_point(np.cos(part), pairs[0::2])
                 to_fixed_point(np.sin(part, out=part), pairs[1::2])
             else:
-                to_fixed_point(np.cos(part, out=part), lines[i : i + strip])
+                to_fixed_point(np.cos(part, out=part), out[i : i + strip])
 
 
 def _warn_of_lost_angles(angles: FloatArray) -> None:
@@ -397,7 +407,7 @@ def _draw_tables(spec: maps.FeatureSpec, levels: Levels) -> tuple[LevelTable, ..
 
 
 def to_fixed_point(values: Float32Array, out: AnyArray) -> None:
-    """Round cosines or sines to multiples m/16,256, and write m · 2**-14 to `out`.
+    """Round cosines or sines to multiples m/16,256, and write m/2**14 to `out`.
 
     `values` are overwritten.
     """
@@ -448,12 +458,12 @@ def redraw(
 
 def n_frequencies_of(spec: maps.FeatureSpec) -> int:
     """Return the number of frequencies of a spec."""
-    return spec.n_components // 2 if spec.map == "pairs" else spec.n_components
+    return spec.n_components // 2 if spec.map_form == "pairs" else spec.n_components
 
 
 def drawn_phases(spec: maps.FeatureSpec) -> Float32Array | None:
     """Draw the phases of a spec; None for pairs."""
-    if spec.map == "pairs":
+    if spec.map_form == "pairs":
         return None
     phases = uniforms.draw_phases(n_frequencies_of(spec), spec.seed).astype(np.float32)
     phases.setflags(write=False)  # a change would not match the map's digest

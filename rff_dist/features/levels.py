@@ -49,7 +49,7 @@ class LevelTable:
     angles: Float32Array
     #: The expected cosine of a level's angle, shape (n_frequencies,); it depends on the
     #: kernel, not on the list of levels.
-    characteristic: Float32Array
+    expected_cosines: Float32Array
 
     @cached_property
     def unseen_factors(self) -> Float32Array:
@@ -88,11 +88,11 @@ def _draw_table(
         line[:] = sum(part.angles(text) for part in parts)
     angles[-1] = np.angle(_mean_phasor(texts, angles[:-1]))
     factors = [part.characteristic() for part in parts]
-    characteristic = np.prod(factors, axis=0).astype(np.float32)
+    expected_cosines = np.prod(factors, axis=0).astype(np.float32)
     # the cache of feature maps shares them
     angles.setflags(write=False)
-    characteristic.setflags(write=False)
-    return LevelTable(column, texts, seed, angles, characteristic)
+    expected_cosines.setflags(write=False)
+    return LevelTable(column, texts, seed, angles, expected_cosines)
 
 
 def _mean_phasor(texts: Sequence[str], angles: Float32Array) -> AnyArray:

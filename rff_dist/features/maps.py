@@ -3,6 +3,10 @@
 Rows go in; their features come out, written into tiles of a caller's memory. A tile has
 some rows, and a stripe some components. `FeatureMap.transform` alone would make all
 features of all rows at once, which no worker could hold.
+
+Z is the matrix of features, with a row per sample and a column per component; D is the
+number of components. Columns of categories hold codes: a code is the place of a level
+in the column's list of texts, its *levels*.
 """
 
 import hashlib
@@ -43,9 +47,8 @@ STRIPE = 512
 
 @frozen
 class ColumnMap:
-    """A column's increasing map: a line plus a function that is linear between knots.
-
-    Beyond the knots the function is constant.
+    """A column's increasing map: slope · standardised value + a function of the value,
+    which is linear between knots and constant beyond them.
     """
 
     #: Which input column.
@@ -54,7 +57,6 @@ class ColumnMap:
     #: as normal scores; shapes (n_knots,).
     inputs: FloatArray
     outputs: FloatArray
-    #: The line's slope over standardised values of the column; 0 is no line.
     slope: float = 0.0
 
 
@@ -142,7 +144,8 @@ class FeatureSpec:
     design: designs.Design
     n_features: int
     n_components: int
-    map: str
+    #: "pairs" (cosine and sine of a frequency) or "phases" (cosines alone).
+    map_form: str
     seed: int
     precision: str = "high"
 
@@ -150,9 +153,9 @@ class FeatureSpec:
 class FeatureMap(ABC):
     """Maps rows to features: what all kinds of features have in common.
 
-    `fill` writes features unnormalised and transposed, one component per line.
-    Multiplied by `scales`, and then by the inverse of the `whitener` if there is one,
-    they are Z.
+    `fill` writes features unnormalised and transposed, one component per row of its
+    array. Multiplied by `scales`, and then by the inverse of the `whitener` if there is
+    one, they are Z. Subclasses are frozen dataclasses.
 
     Attributes
     ----------
@@ -236,18 +239,25 @@ class FeatureMap(ABC):
 
     @property
     def drawn_levels(self) -> Levels:
-        """The levels that decide the number and meaning of components."""
+        """The levels with which the same components are drawn again.
+
+        If a linear kernel with a component for each of the levels a and b gets the list
+        a, b, c, these stay a and b.
+        """
         return self.levels
 
     @property
     def learns_levels(self) -> bool:
-        """Whether a level that joins the list later gets features of its own."""
+        """Whether a level that joins the list later gets features of its own.
+
+        Fourier features draw angles for c; a linear kernel has no component for it.
+        """
         return True
 
     @property
     def own_columns(self) -> IntArray:
-        """The input column that each component sees, shape (n_components,); -1 if it
-        sees several or none.
+        """The only input column that each component depends on, shape (n_components,);
+        -1 if it depends on several or none.
         """
         return np.full(self.n_components, -1)
 
@@ -284,7 +294,7 @@ class FeatureMap(ABC):
 
     @property
     def fixed_point(self) -> bool:
-        """Whether `fill` writes m · 2**-14 for whole numbers m up to `COSINE_ONE`."""
+        """Whether `fill` writes m / 2**14 for whole numbers m of at most 127 · 128."""
         return False
 
     @property
@@ -298,10 +308,10 @@ class FeatureMap(ABC):
         D = self.n_components
         return [(start, min(start + STRIPE, D)) for start in range(0, D, STRIPE)]
 
-    def fill_lines(
+    def fill_rows(
         self, inputs: Float32Array, out: AnyArray, scales: FloatArray | None = None
     ) -> None:
-        """Write all components, rows first.
+        """Write all components of rows, not transposed.
 
         Parameters
         ----------
@@ -390,7 +400,7 @@ class FeatureMap(ABC):
         with np.errstate(over="ignore", invalid="ignore"):
             for row in range(0, len(inputs), TRANSFORM_ROWS):
                 tile = slice(row, row + TRANSFORM_ROWS)
-                self.fill_lines(inputs[tile], Z[tile], scales)
+                self.fill_rows(inputs[tile], Z[tile], scales)
         if not self.bounded:
             largest = float(np.abs(Z).max(initial=0.0))
             if not largest <= LARGEST_FEATURE:  # or NaN
@@ -448,7 +458,7 @@ def spec_record(feature_map: FeatureMap) -> Summary:
         "kernel": spec.kernel.to_dict(),
         "design": spec.design.name,
         "n_components": spec.n_components,
-        "map": spec.map,
+        "map": spec.map_form,
         "seed": spec.seed,
         "precision": spec.precision,
     }

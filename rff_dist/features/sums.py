@@ -57,7 +57,7 @@ def draw_parts(
             continue
         # An odd count is divided into pairs and one cosine with a phase. The weight is
         # divided so that all components have the scale √(2/count).
-        n_alone = count % 2 if spec.map == "pairs" else 0
+        n_alone = count % 2 if spec.map_form == "pairs" else 0
         n_paired = count - n_alone
         even = replace(spec, kernel=kernel, seed=seed, n_components=n_paired)
         pairs = fourier.draw_fourier(even, levels=levels)
@@ -65,7 +65,7 @@ def draw_parts(
         if n_alone:
             # a seed that no term has: this cosine must be independent of the pairs
             own_seed = uniforms.derived_seed(seed, 2**20)
-            alone = replace(even, n_components=1, map="phases", seed=own_seed)
+            alone = replace(even, n_components=1, map_form="phases", seed=own_seed)
             cosine = fourier.draw_fourier(alone, levels=levels)
             single.append((weight / count, cosine))
     return paired + single + fixed

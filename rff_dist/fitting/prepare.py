@@ -40,9 +40,9 @@ class PreparedDataset:
     def frequency_weights(self) -> bool:
         return self.sample_weight_kind == "frequency"
 
-    def inputs(self, seed: int) -> for_dataset.Inputs:
+    def row_source(self, seed: int) -> for_dataset.RowSource:
         ranges = inspection.input_range(self.moments, self.standardizer)
-        return for_dataset.Inputs(
+        return for_dataset.RowSource(
             self.dataset,
             self.standardizer,
             seed,
@@ -54,7 +54,7 @@ class PreparedDataset:
     def draw(
         self, described: feature_options.KernelFeatures, *, seed: int
     ) -> maps.FeatureMap:
-        return for_dataset.draw(self.inputs(seed), described)
+        return for_dataset.draw(self.row_source(seed), described)
 
     def say(self, label: str, text: str) -> None:
         """Report to the engine's observers what happens between passes."""

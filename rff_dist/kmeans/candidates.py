@@ -240,7 +240,7 @@ def improve_centres(
     labels = np.full(len(points), -1)
     for _ in range(max_iter):
         former = labels
-        labels = scores_of(points, centres).argmin(axis=1)
+        labels = shifted_distances(points, centres).argmin(axis=1)
         if np.array_equal(former, labels):
             break
         members = lloyd_pass.members_of(labels[np.newaxis], len(centres))
@@ -256,12 +256,12 @@ def weighted_inertia(
     points: FloatArray, weights: FloatArray, centres: FloatArray
 ) -> float:
     """Return Σ w·‖z − c‖² over points and their nearest centres."""
-    smallest = scores_of(points, centres).min(axis=1)
+    smallest = shifted_distances(points, centres).min(axis=1)
     offsets = points - centres.mean(axis=0)
     return float(weights @ (smallest + np.einsum("ij,ij->i", offsets, offsets)))
 
 
-def scores_of(points: FloatArray, centres: FloatArray) -> FloatArray:
+def shifted_distances(points: FloatArray, centres: FloatArray) -> FloatArray:
     """Return ‖z − c‖² − ‖z − m‖², m the centres' mean, shape (n_points, n_clusters)."""
     middle = centres.mean(axis=0)
     offsets = centres - middle

@@ -98,7 +98,7 @@ def fit(
 
     # the features that show shapes, and their number, from a sample of rows
     choice = None
-    if shapes.are_sought(dataset, space, lloyd):
+    if shapes.seeks_shapes(dataset, space, lloyd):
         choice = do(
             "choose",
             shapes.choose_features,
@@ -145,7 +145,7 @@ def check_plan(
     dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions, *, engine: Engine
 ) -> None:
     """Raise PlanError, before any pass, if sums or centres do not fit in memory."""
-    if shapes.are_sought(dataset, space, lloyd):
+    if shapes.seeks_shapes(dataset, space, lloyd):
         space = shapes.largest_space(space, lloyd)
     check_fits(dataset, space.width, lloyd, engine=engine)
     if space.n_principal is not None:

@@ -43,7 +43,7 @@ def pass_bytes(n_components: int, n_columns: int, *, n_threads: int) -> int:
     sums = 8 * n_columns * (n_components + 1)
     # sums of the worker, of a run of blocks and of a block, and a result of adding two
     copies_of_sums = 4
-    # centres as they are given, as the scorer's matrix, and pickled
+    # centres as they are given, as the comparer's matrix, and pickled
     copies_of_centres = 3
     row = 8 * (3 * n_components + 2 * n_columns)
     tile = nearest.tile_rows(n_components, n_columns) * row + sums
@@ -60,16 +60,16 @@ def sum_clusters(
     round. With `with_norms`, ‖z‖² is summed too. Raises DataError if a value is not
     finite or a weight negative.
     """
-    scorer = nearest.scorer_of(state)
+    comparer = nearest.comparer_of(state)
     weights = rows.sample_weight
     tally = Tally(state, is_weighted=weights is not None, with_norms=with_norms)
     scaled = np.ldexp(rows.weights, -state.grid.weight_exponent)
 
     def add(first: int, features: AnyArray) -> None:
         here = slice(first, first + len(features))
-        tally.add(features, scorer.labels(features), scaled[here])
+        tally.add(features, comparer.labels(features), scaled[here])
 
-    scorer.visit(rows, add)
+    comparer.visit_rows(rows, add)
     return tally.sums(rows.block.n_samples)
 
 
@@ -163,14 +163,14 @@ def label_rows(rows: blocks.Rows, state: ClusterState) -> NDArray[np.int32]:
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
-    scorer = nearest.scorer_of(state)
+    comparer = nearest.comparer_of(state)
     labels = np.empty(rows.block.n_samples, np.int32)
 
     def label(first: int, features: AnyArray) -> None:
-        labels[first : first + len(features)] = scorer.labels(features)[0]
+        labels[first : first + len(features)] = comparer.labels(features)[0]
 
     # labels do not depend on weights, so wrong weights are no error here
-    scorer.visit(replace(rows, sample_weight=None), label)
+    comparer.visit_rows(replace(rows, sample_weight=None), label)
     return labels
 
 
@@ -179,16 +179,16 @@ def centre_distances(rows: blocks.Rows, state: ClusterState) -> FloatArray:
 
     Raises as `label_rows`.
     """
-    scorer = nearest.FloatScorer(state)
+    comparer = nearest.FloatComparer(state)
     distances = np.empty((rows.block.n_samples, state.values.shape[1]))
 
     def measure(first: int, features: FloatArray) -> None:
         np.sqrt(
-            scorer.all_squared_distances(features),
+            comparer.all_squared_distances(features),
             out=distances[first : first + len(features)],
         )
 
-    scorer.visit(replace(rows, sample_weight=None), measure)
+    comparer.visit_rows(replace(rows, sample_weight=None), measure)
     return distances
 
 

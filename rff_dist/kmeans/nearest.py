@@ -4,6 +4,10 @@ A block's rows and the centres of all starts go in; the index of each row's near
 centre comes out, or the squared distance to it. A plain `argmin` over a product of
 matrices could give a row another centre, depending on the rows and threads that share
 the product, since BLAS rounds differently then.
+
+z is a row's features, c a centre; z·c − ‖c‖²/2 is their *affinity*. The nearest centre
+has the largest affinity, since ‖z − c‖² = ‖z‖² − 2·affinity. K-means starts `n_init`
+times from different centres, and all starts share a pass.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ from rff_dist.typing import EPS, AnyArray, Float32Array, FloatArray, IndexArray
 
 # All float64 products have this height: their rounding depends on their shape.
 _PANEL_ROWS = 64
-_SCORED_ROWS = 512  # rows scored at a time, so that their scores stay in the cache
-_TILE_BYTES = 2**22  # limit for a tile's float64 features, and for its scores
+_COMPARED_ROWS = 512  # rows at a time, so that their affinities stay in the cache
+_TILE_BYTES = 2**22  # limit for a tile's float64 features, and for its affinities
 # A block is cut into tiles of `tile_rows`, between these two, and towards its end into
 # smaller ones, so that all threads end at once.
 _MIN_TILE_ROWS = 64
@@ -54,19 +58,20 @@ def tile_rows(n_components: int, n_columns: int) -> int:
 def visit_tiles(
     rows: blocks.Rows,
     feature_map: maps.FeatureMap,
-    visit: Callable[[int, AnyArray], None],
+    receive: Callable[[int, AnyArray], None],
     *,
     n_columns: int = 1,
     is_whole: bool = False,
 ) -> None:
-    """Call `visit(first row, features)` with each tile of a block; threads share the
+    """Call `receive(first row, features)` with each tile of a block; threads share the
     tiles.
 
-    Features have shape (n_rows, n_components). They are tile features, which are not
-    scaled to Z yet; of a whitened map they are Z. They are float64, or with `is_whole`
-    the int16 numbers of a map that `has_whole_features`. Their memory is reused after
-    `visit` has returned. Tiles are padded to multiples of 64 rows. Otherwise BLAS would
-    round the last rows differently, and a row's features would depend on the tile.
+    Features have shape (n_rows, n_components), and are not multiplied by the map's
+    `scales` yet; only a whitened map's are Z itself. They are float64, or with
+    `is_whole` the int16 numbers of a map that `has_whole_features`. Their memory is
+    reused after `receive` has returned. Tiles are padded to multiples of 64 rows.
+    Otherwise BLAS would round the last rows differently, and a row's features would
+    depend on the tile.
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
@@ -79,7 +84,7 @@ def visit_tiles(
     whitener = feature_map.whitener
     scales = exact_sums.expand(feature_map.scales)
     dtype: type = np.float64
-    fill: Callable[[Float32Array, AnyArray], None] = feature_map.fill_lines
+    fill: Callable[[Float32Array, AnyArray], None] = feature_map.fill_rows
     if is_whole:
         assert isinstance(feature_map, fourier.FourierFeatureMap)
         dtype = np.int16
@@ -94,36 +99,32 @@ def visit_tiles(
             tile = np.concatenate([tile, np.repeat(tile[-1:], n_missing, axis=0)])
         buffer = spare.take(len(tile) * D, dtype)
         features = buffer[: len(tile) * D].reshape(len(tile), D)
-        # scorers refuse features that are not finite
+        # receivers refuse features that are not finite
         with np.errstate(over="ignore", invalid="ignore"):
             fill(tile, features)
             if whitener is not None:
                 features *= scales
                 # on one thread, since threads share the tiles already
                 triangular.whiten_rows(features, whitener, machine.executor_of(1))
-        visit(here.start, features[:n_rows])
+        receive(here.start, features[:n_rows])
         spare.give(buffer)
 
     machine.share_out(work, tiles)
 
 
-# -- scores
+# -- comparisons
 
 
 @lru_cache(maxsize=1)
-def scorer_of(state: ClusterState) -> Scorer:
-    """Return the scorer for a state, which all blocks of a pass share."""
+def comparer_of(state: ClusterState) -> Comparer:
+    """Return what compares rows with these centres; all blocks of a pass share it."""
     if has_whole_features(state.feature_map):
-        return WholeScorer(state)
-    return FloatScorer(state)
+        return WholeComparer(state)
+    return FloatComparer(state)
 
 
-class Scorer(ABC):
-    """Compares a tile's rows with the centres of all starts.
-
-    The nearest centre is the one with the largest affinity z·c − ‖c‖²/2, since ‖z − c‖²
-    = ‖z‖² − 2·affinity.
-    """
+class Comparer(ABC):
+    """Compares a tile's rows with the centres of all starts."""
 
     #: Whether it takes the int16 features of `visit_tiles`.
     is_whole: ClassVar[bool]
@@ -136,15 +137,18 @@ class Scorer(ABC):
         self._halves = np.square(self._centres).sum(axis=1) / 2.0
         half = float(self._halves.max())
         norm = largest_squared_norm(state.feature_map, state.grid)
-        # a bound on all affinities
+        # ‖z‖·‖c‖ + ‖c‖²/2 bounds all affinities. Centres are in this unit already, ‖z‖²
+        # (`norm`) is not.
         self._reach = math.sqrt(2.0 * half * norm) / unit + half
 
-    def visit(self, rows: blocks.Rows, visit: Callable[[int, AnyArray], None]) -> None:
+    def visit_rows(
+        self, rows: blocks.Rows, receive: Callable[[int, AnyArray], None]
+    ) -> None:
         """Call `visit_tiles` with features of this kind, in tiles of fitting height."""
         visit_tiles(
             rows,
             self._feature_map,
-            visit,
+            receive,
             n_columns=self.n_init * self.n_clusters,
             is_whole=self.is_whole,
         )
@@ -158,12 +162,12 @@ class Scorer(ABC):
         (n_rows, n_components). Raises DataError if features overflow.
         """
         labels = np.empty((self.n_init, len(features)), np.intp)
-        for first in range(0, len(features), _SCORED_ROWS):
-            part = features[first : first + _SCORED_ROWS]
+        for first in range(0, len(features), _COMPARED_ROWS):
+            part = features[first : first + _COMPARED_ROWS]
             affinities = self._affinities(part)
-            for start in range(self.n_init):
-                here = slice(start * self.n_clusters, (start + 1) * self.n_clusters)
-                labels[start, first : first + len(part)] = self._largest(
+            for i in range(self.n_init):
+                here = slice(i * self.n_clusters, (i + 1) * self.n_clusters)
+                labels[i, first : first + len(part)] = self._largest(
                     affinities[:, here], part, here
                 )
         return labels
@@ -188,7 +192,7 @@ class Scorer(ABC):
         """
 
 
-class WholeScorer(Scorer):
+class WholeComparer(Comparer):
     """Compares features that are whole numbers exactly, with centres rounded to whole
     numbers.
 
@@ -209,7 +213,7 @@ class WholeScorer(Scorer):
         )
         super().__init__(state, whole, unit)
         # A bound on the error of a sum of D products in float32, in any order (Higham
-        # 2002, Sec. 3.1), times 2 for the two scores that are compared.
+        # 2002, Sec. 3.1), times 2 for the two affinities that are compared.
         self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * self._reach
         self._narrow = (
             self._centres.T.astype(np.float32),
@@ -242,7 +246,7 @@ class WholeScorer(Scorer):
         return np.asarray(self._squared_unit * np.einsum("ij,ij->i", off, off))
 
 
-class FloatScorer(Scorer):
+class FloatComparer(Comparer):
     """Compares float64 features with unrounded centres."""
 
     is_whole = False
@@ -253,7 +257,7 @@ class FloatScorer(Scorer):
         self._factors = factors_of(state.feature_map)
         self._weights = np.ascontiguousarray((self._factors * self._centres).T)
         # A sum of D rounded products errs by about √D roundings of its largest possible
-        # value (Higham & Mary 2019); times 2 for the two scores that are compared.
+        # value (Higham & Mary 2019); times 2 for the two affinities that are compared.
         self._tolerance = 2.0 * math.sqrt(n_components) * EPS * self._reach
 
     def _largest(
@@ -289,25 +293,25 @@ class FloatScorer(Scorer):
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
             products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
         affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]
-        # a feature that is not finite makes all scores of its row not finite, so one
-        # column shows it
+        # a feature that is not finite makes all affinities of its row not finite, so
+        # one column shows it
         if not np.isfinite(affinities[:, 0]).all():
             raise maps.overflow()
         affinities -= self._halves
         return affinities
 
 
-def squared_distances(rows: blocks.Rows, points: ClusterState) -> FloatArray:
-    """Return ‖z − c‖² between each row and the nearest point."""
-    scorer = scorer_of(points)
+def squared_distances(rows: blocks.Rows, state: ClusterState) -> FloatArray:
+    """Return ‖z − c‖² between each row and the nearest of the first start's centres."""
+    comparer = comparer_of(state)
     distances = np.empty(rows.block.n_samples)
 
     def compare(first: int, features: AnyArray) -> None:
-        for i in range(0, len(features), _SCORED_ROWS):
-            part = features[i : i + _SCORED_ROWS]
-            nearest = scorer.labels(part)[0]
+        for i in range(0, len(features), _COMPARED_ROWS):
+            part = features[i : i + _COMPARED_ROWS]
+            nearest = comparer.labels(part)[0]
             here = slice(first + i, first + i + len(part))
-            distances[here] = scorer.squared_distances(part, nearest)
+            distances[here] = comparer.squared_distances(part, nearest)
 
-    scorer.visit(rows, compare)
+    comparer.visit_rows(rows, compare)
     return distances

@@ -7,7 +7,8 @@ as the whole data: with it k-means finds only round clusters.
 
 A partition of a sample is judged by the links that it cuts. Each row is linked to its
 ten nearest rows; the cut is the mean over clusters of the share of links that lead out
-of the cluster. That needs no scale, so partitions by any kernel and by plain k-means
+of the cluster. *Round* clusters are those of plain k-means on the rows; *shapes* are
+found by k-means on leading eigenvectors of a kernel. The cut needs no scale, so both
 are compared in the same way. Clusters of one or two rows are judged badly, since all
 their links are cut. The eigengap, which is often used, is largest for isolated rows and
 chose worse; see the manual's page of decisions.
@@ -61,7 +62,7 @@ LEAST_GAIN = 0.1
 # The sentence warns if more clusters cut fewer than so many times as many links, if the
 # adjusted Rand index with other starts is lower, or if a cluster has a larger share of
 # the rows.
-CLEAR_STEP = 2.0
+CLEAR_RATIO = 2.0
 STABLE = 0.8
 SWALLOWED = 0.9
 # with fewer distinct rows no shapes are sought
@@ -95,7 +96,7 @@ class ClusterChoice:
     #: asked for, the number after each of them is tried too.
     by_number: tuple[Partition, ...]
     #: The smallest cut of any larger number of clusters, as a multiple of this cut.
-    step: float
+    next_cut_ratio: float
     #: Adjusted Rand index with the partition by other centres and other starts.
     stability: float
 
@@ -116,8 +117,8 @@ class ClusterChoice:
                 f" {self.round_clusters.cut:.1%}"
             )
         if len(self.by_number) > 1:
-            text += f", more clusters at least {self.step:.1f} times as many"
-            if self.step < CLEAR_STEP:
+            text += f", more clusters at least {self.next_cut_ratio:.1f} times as many"
+            if self.next_cut_ratio < CLEAR_RATIO:
                 text += " (no number of clusters stands out)"
         text += f"; other centres and starts agree by {self.stability:.2f}"
         sizes = np.bincount(self.best.labels)
@@ -143,8 +144,8 @@ class ClusterChoice:
         }
 
 
-def are_sought(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions) -> bool:
-    """Return whether `choose_features` chooses the features.
+def seeks_shapes(dataset: Dataset, space: ClusterSpace, lloyd: LloydOptions) -> bool:
+    """Return whether `choose_features` is to choose the features.
 
     Not with categories, whose levels have no distances to make links from; and not with
     given centres, which are centres in given features.
@@ -169,7 +170,7 @@ def choose_features(
     n_rows = min(n_rows, dataset.n_samples)
     prepared.say("choose", f"the length scale on {n_rows:,} rows")
     sampled = samples.sample_inputs(dataset, space.seed, n_rows=n_rows)
-    rows = np.asarray(prepared.inputs(space.seed).prepare(sampled), np.float32)
+    rows = np.asarray(prepared.row_source(space.seed).prepare(sampled), np.float32)
     choice = _choose(rows, min(space.n_components, MOST_CENTRES), space, lloyd)
     prepared.say("choose", choice.sentence)
     return replace(choice, space=_space_of(choice.best, space, rows.shape[1]))
@@ -197,32 +198,33 @@ def choose_number(
 def _choose(
     rows: AnyArray, n_centres: int, space: ClusterSpace, lloyd: LloydOptions
 ) -> ClusterChoice:
-    """Choose a partition of a sample; if `n_centres` is 0, only plain k-means is
-    tried.
-    """
+    """Choose a partition of a sample; without centres only plain k-means is tried."""
     with machine.using_threads(1):
         sample = _Sample(rows)
         n_centres = min(n_centres, len(sample.points))
         numbers = _numbers_to_try(lloyd)
-        round_clusters = {
+        round_by_number = {
             number: sample.find_round(number, space.seed) for number in numbers
         }
         shapes = []
         # if all cuts are 0, no shape can cut fewer links
-        if any(each.cut > 0 for each in round_clusters.values()):
+        is_any_cut = any(each.cut > 0 for each in round_by_number.values())
+        if n_centres > 0 and is_any_cut:
             shapes = _find_shapes(sample, n_centres, numbers, space.seed)
-        by_number = tuple(_better(shapes, each) for each in round_clusters.values())
-        steps = _steps(by_number, one_link=1 / (N_LINKS * len(sample.points)))
-        number = max(lloyd.numbers, key=steps.__getitem__)
+        by_number = tuple(_better(shapes, each) for each in round_by_number.values())
+        ratios = _next_cut_ratios(
+            by_number, one_link=1 / (N_LINKS * len(sample.points))
+        )
+        number = max(lloyd.numbers, key=ratios.__getitem__)
         [best] = [each for each in by_number if each.n_clusters == number]
         stability = _stability(sample, n_centres, best, space.seed)
     return ClusterChoice(
         space,
         replace(lloyd, n_clusters=number),
         best,
-        round_clusters[number],
+        round_by_number[number],
         by_number,
-        steps[number],
+        ratios[number],
         stability,
     )
 
@@ -237,6 +239,8 @@ def _space_of(
 ) -> ClusterSpace:
     """Return the options with which passes over all rows find a sample's partition."""
     if partition.length_scale is None:
+        # The features of a linear kernel are the columns. The options still want an
+        # even number, for pairs of cosine and sine.
         return replace(
             space,
             kernel=Linear(),
@@ -255,6 +259,7 @@ def _shape_space(
         length_scale=length_scale,
         features=nystrom.Nystrom("dense", sample_rows=SAMPLE_ROWS),
         n_components=n_centres,
+        # `pca` leaves out the first eigenvector, which depends on degrees only
         n_principal=min(n_centres, n_clusters - 1),
         normalize="degree",
     )
@@ -283,7 +288,9 @@ def _numbers_to_try(lloyd: LloydOptions) -> list[int]:
     return numbers
 
 
-def _steps(partitions: Sequence[Partition], *, one_link: float) -> dict[int, float]:
+def _next_cut_ratios(
+    partitions: Sequence[Partition], *, one_link: float
+) -> dict[int, float]:
     """Return for each number of clusters the smallest cut of any larger number, as a
     multiple of its own cut.
 
@@ -292,14 +299,14 @@ def _steps(partitions: Sequence[Partition], *, one_link: float) -> dict[int, flo
     the right number, which is larger, cuts none too, so the multiple is small. One
     cluster cuts nothing and counts as 1. `one_link` avoids a division by 0.
     """
-    steps = {}
+    ratios = {}
     for partition in partitions:
         number = partition.n_clusters
         larger = [each.cut for each in partitions if each.n_clusters > number]
-        steps[number] = 1.0
+        ratios[number] = 1.0
         if number > 1 and larger:
-            steps[number] = (min(larger) + one_link) / (partition.cut + one_link)
-    return steps
+            ratios[number] = (min(larger) + one_link) / (partition.cut + one_link)
+    return ratios
 
 
 # -- partitions of a sample
@@ -348,8 +355,9 @@ def _find_shapes(
     """Cluster by each length scale, for each number of clusters."""
     # many clusters need many eigenvectors, and these many centres
     usable = [number for number in numbers if 1 < number <= n_centres // 4]
-    has_few = len(sample.points) < _LEAST_ROWS or n_centres <= NEIGHBOURS[-1]
-    if has_few or not usable:
+    has_few_rows = len(sample.points) < _LEAST_ROWS
+    has_few_centres = n_centres <= NEIGHBOURS[-1]
+    if has_few_rows or has_few_centres or not usable:
         return []
     centres = _Centres(sample, n_centres, seed)
     shapes: list[Partition] = []
@@ -422,25 +430,27 @@ class _Centres:
     def _eigenvectors(self, scale: float, n_leading: int) -> FloatArray:
         """Return the leading eigenvectors of the degree-normalised kernel.
 
-        With the kernel values C of rows and centres, and T'T of the centres, the
-        features are Z = C·T⁻¹. T is `factor`.
+        C are the kernel values of rows and centres, T'T those of the centres; the
+        features are Z = C·T⁻¹, and the degrees of the rows d = ZZ'·1. The eigenvectors
+        of diag(d)^(-1/2)·ZZ'·diag(d)^(-1/2), times √d, are Z·V·Λ^(-1/2), where V and Λ
+        are eigenvectors and eigenvalues of the smaller Z'·diag(d)⁻¹·Z.
         """
-        similarity = np.exp(self._squared / (-2.0 * scale**2))
-        of_centres = similarity[self._chosen]
+        C = np.exp(self._squared / (-2.0 * scale**2))
+        of_centres = C[self._chosen]
         of_centres.flat[:: len(of_centres) + 1] += nystrom.RELATIVE_JITTER
-        factor = scipy.linalg.cholesky(of_centres)
-        sums = scipy.linalg.cho_solve((factor, False), similarity.sum(axis=0))
-        degrees = similarity @ sums
+        T = scipy.linalg.cholesky(of_centres)
+        degrees = C @ scipy.linalg.cho_solve((T, False), C.sum(axis=0))
         degrees = np.maximum(degrees, DEGREE_FLOOR * degrees.mean())
-        gram = (similarity / degrees[:, np.newaxis]).T @ similarity
-        half = scipy.linalg.solve_triangular(factor, gram, trans="T")
-        whitened = scipy.linalg.solve_triangular(factor, half.T, trans="T")
-        directions = leading_directions(whitened, n_leading)
-        unwhitened = scipy.linalg.solve_triangular(factor, directions)
-        return np.asarray(similarity @ unwhitened)
+        # T'⁻¹·C'·diag(d)⁻¹·C, and then times T⁻¹
+        product = (C / degrees[:, np.newaxis]).T @ C
+        half = scipy.linalg.solve_triangular(T, product, trans="T")
+        gram = scipy.linalg.solve_triangular(T, half.T, trans="T")
+        directions = leading_directions(gram, n_leading)  # V·Λ^(-1/2)
+        return np.asarray(C @ scipy.linalg.solve_triangular(T, directions))
 
 
 def _kmeans(points: FloatArray, n_clusters: int, seed: int) -> IndexArray:
     rows = starts.Candidates(points, np.ones(len(points)))
+    # a start has been improved by Lloyd steps already
     centres = starts.choose_start(rows, n_clusters, seed)
-    return candidates.scores_of(points, centres).argmin(axis=1)
+    return candidates.shifted_distances(points, centres).argmin(axis=1)

@@ -287,25 +287,25 @@ class Draws:
         report = partial(self._prepared.count, "tune")
         seed = self._options.seed
         prepared = self._prepared
-        inputs = prepared.inputs(seed)
-        # The kernel gets no categories here: both functions take them from `inputs`.
+        source = prepared.row_source(seed)
+        # The kernel gets no categories here: both functions take them from `source`.
         tuned: base.Kernel
         if candidate.mapped:
             assert isinstance(kernel, stationary.Stationary)
             tuned, standardizer = for_dataset.tune_maps(
-                inputs, kernel, self._tuning, folds=folds, report=report
+                source, kernel, self._tuning, folds=folds, report=report
             )
             prepared = replace(prepared, standardizer=standardizer)
         else:
             tuned = for_dataset.tune(
-                inputs, kernel, self._tuning, folds=folds, report=report
+                source, kernel, self._tuning, folds=folds, report=report
             ).kernel
         if isinstance(tuned, Additive):
             # Parts that matter little cost time. And if only parts of one column each
             # stay, the model can show the exact effect of each column.
-            inputs = prepared.inputs(seed)
-            X, _, _ = samples.sample_rows(inputs.dataset, seed, n_rows=ROWS_OF_PARTS)
-            rows = np.asarray(inputs.prepare(X), np.float64)
+            source = prepared.row_source(seed)
+            X, _, _ = samples.sample_rows(source.dataset, seed, n_rows=ROWS_OF_PARTS)
+            rows = np.asarray(source.prepare(X), np.float64)
             tuned = tuned.without_parts_below(SMALLEST_PART, SMALLEST_WEIGHT, rows)
         return tuned, prepared
 

@@ -77,7 +77,9 @@ def approximate(
     D = errors.n_components
     theory = {}
     if base.as_shift_invariant(spec.kernel) is not None:
-        theory["max"] = bounds.pairwise_error(D, n_points=n, delta=DELTA, map=spec.map)
+        theory["max"] = bounds.pairwise_error(
+            D, n_points=n, delta=DELTA, map=spec.map_form
+        )
         theory["relative_operator_norm"] = bounds.operator_norm_error(
             D, n_points=n, gram_norm=errors.gram_norm
         )
@@ -89,7 +91,7 @@ def approximate(
         **asdict(errors),
         "kernel": spec.kernel.to_dict(),
         "design": spec.design.name,
-        "map": spec.map,
+        "map": spec.map_form,
         "seed": seed,
         "error": error,
         "delta": DELTA,
@@ -98,7 +100,7 @@ def approximate(
     }
     facts = {
         "kernel": words.kernel_words(record["kernel"]),
-        "features": f"D = {D:,}, {spec.design.name}, {spec.map}, seed {seed}",
+        "features": f"D = {D:,}, {spec.design.name}, {spec.map_form}, seed {seed}",
         "rows": f"a sample of {n:,}",
     }
     table = [

@@ -199,7 +199,7 @@ def _describe_choice(training: train.TrainingResult) -> Summary:
     return choice | {
         "kernel": kernel.to_dict(),
         "design": None if spec is None else spec.design.name,
-        "map": None if spec is None else spec.map,
+        "map": None if spec is None else spec.map_form,
         "alpha_chosen_by": chosen_by(model.card),
         "alpha_at_end_of_path": end_of_path(solved),
         "alpha_path": path_ends(solved),

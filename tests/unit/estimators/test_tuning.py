@@ -55,7 +55,7 @@ def test_values_that_are_not_finite_are_named(column):
     X, y = rows()
     (X[7] if column == "X" else y[7:8])[:] = np.nan
     with refuses(DataError, column, "row 7"):
-        for_dataset.tune(for_dataset.Inputs(ArrayDataset(X, y)), Gaussian())
+        for_dataset.tune(for_dataset.RowSource(ArrayDataset(X, y)), Gaussian())
 
 
 ROWS = rows()

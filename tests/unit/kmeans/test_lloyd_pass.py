@@ -22,7 +22,7 @@ from rff_dist.kmeans.lloyd_pass import (
     label_rows,
     sum_clusters,
 )
-from rff_dist.kmeans.nearest import WholeScorer
+from rff_dist.kmeans.nearest import WholeComparer
 from rff_dist.numerics.machine import using_threads
 from tests.clustered_rows import (
     MAPS,
@@ -133,7 +133,7 @@ def test_whole_numbers_are_compared_and_added_without_error(
     ]
     expected = np.argmin(distances, axis=1)  # in 64-bit integers
     features = rows.astype(np.int16)
-    labels = WholeScorer(state).labels(features)
+    labels = WholeComparer(state).labels(features)
     assert_array_equal(labels, expected)
     tally = Tally(state)
     tally.add(features, labels, np.ones(1_000))

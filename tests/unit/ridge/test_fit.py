@@ -95,7 +95,7 @@ def test_each_part_without_a_length_scale_gets_the_median_in_its_own_columns_and
         + Linear()
         + Matern(nu=2.5)
     )
-    found = for_dataset.resolve_kernel(for_dataset.Inputs(dataset), kernel, "auto")
+    found = for_dataset.resolve_kernel(for_dataset.RowSource(dataset), kernel, "auto")
     X = dataset.X
     near, far, whole = (
         np.median(pdist(*one)) for one in ((X[:, :2],), (X[:, 2:], "cityblock"), (X,))
