@@ -97,11 +97,13 @@ def plan_fit(fit: PlannedFit) -> Plan:
     Raises PlanError if a worker or the solver needs more memory than it has; the
     message has both numbers.
     """
-    return within_memory(plan_direct, fit)
+    return plan_within_memory(plan_direct, fit)
 
 
-def within_memory(make_plan: Callable[[PlannedFit], Plan], fit: PlannedFit) -> Plan:
-    """Return the plan of a fit; raise PlanError if memory is too small."""
+def plan_within_memory(
+    make_plan: Callable[[PlannedFit], Plan], fit: PlannedFit
+) -> Plan:
+    """Return what `make_plan` makes of a fit; raise PlanError if it has shortages."""
 
     def is_too_large(n_components: int) -> bool:
         return bool(make_plan(replace(fit, n_components=n_components)).shortages)

@@ -4,6 +4,9 @@ A fit to plan and the options go in; the plan of one solver comes out, with the 
 for it. Direct solutions need Z'Z, the sum of products of all features, and memory may
 not hold it. Conjugate gradients (pcg) do without it, but then the model has no
 statistics, which standard deviations and updates need.
+
+D is `n_components`, the number of features. Conjugate gradients first make a *sketch*
+of Z'Z: its products with some random columns, whose number is the sketch's rank.
 """
 
 from dataclasses import replace
@@ -11,7 +14,7 @@ from dataclasses import replace
 from rff_dist.data import blocks
 from rff_dist.errors import PlanError
 from rff_dist.fitting.options import RidgeOptions, is_one_alpha
-from rff_dist.fitting.plan import Plan, plan_direct, plan_fit, within_memory
+from rff_dist.fitting.plan import Plan, plan_direct, plan_fit, plan_within_memory
 from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.numerics import conjugate_gradients
 from rff_dist.statistics import gram_products
@@ -21,8 +24,8 @@ from rff_dist.statistics import gram_products
 ASSUMED_RANK = 512
 ASSUMED_STEPS = 40
 # "auto" iterates, and goes without statistics, if that is planned to cost less than
-# this share of Z'Z and its factorisation. It is far below 1 because at D = 4,096
-# iterating took 9 to 20 times as long as products of bytes were planned to.
+# this share of Z'Z and its factorisation. At D = 4,096 iterating took 9 to 20 times as
+# long as summing Z'Z by products of bytes.
 WORTH_ITERATING = 0.25
 # Cost of an operation on bytes, relative to one in float64; fixed-point features are
 # multiplied as bytes.
@@ -35,18 +38,19 @@ def plan_pcg(fit: PlannedFit) -> Plan:
     The steps are not known beforehand: 40 are assumed, after a sketch of rank 512.
     Raises PlanError as `plan_fit`.
     """
-    return within_memory(_plan_pcg, fit)
+    return plan_within_memory(_plan_pcg, fit)
 
 
 def _plan_pcg(fit: PlannedFit) -> Plan:
     sizes = fit.sizes
     n_components = fit.n_components
     n_targets = sizes.n_targets
-    # Blocks are cut and read as for sums of Z'Z. With one component that plan's Z'Z is
-    # negligible. Everything else in memory grows with the real number of components:
-    # the angles of levels here, tiles and columns below.
+    # Blocks are cut and read as for sums of Z'Z. With one component, and one alpha,
+    # which needs no table of errors, that plan's Z'Z and solution are negligible.
+    # Everything else in memory grows with the real number of components: the angles of
+    # levels here, tiles and columns below.
     one_component = replace(fit, n_components=1, sums=SumOptions(alpha=1.0))
-    plan_without_sums = plan_direct(one_component)
+    plan_of_reading = plan_direct(one_component)
     angle_bytes = fit.process_bytes - one_component.process_bytes
 
     # Passes: first those of a sketch, some of its columns in each, then one per step.
@@ -61,8 +65,9 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     n_passes = 2 + n_sketches + ASSUMED_STEPS
     columns_bytes = 8 * n_components * min(sketch_columns, rank)
     bytes_of_steps = ASSUMED_STEPS * 8 * n_components * n_targets
-    # how many sums a pass keeps is the same for sums of any size
-    n_kept = plan_without_sums.ledger_bytes // plan_without_sums.statistics_bytes
+    # The ledger keeps sums of a pass in files, for a job that starts again. This plan
+    # keeps `n_kept` sums of one component, and a pass of a step keeps as many sums.
+    n_kept = plan_of_reading.ledger_bytes // plan_of_reading.statistics_bytes
 
     # Memory of a pass: tiles of a sketch and of a step differ in height, and the taller
     # one counts.
@@ -74,14 +79,17 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     # Three copies of the sums on a worker: a run's, the worker's total so far, and the
     # sum of both. The columns that are multiplied come in addition.
     n_copies = 3 if fit.machines.has_separate_client else 1
-    pass_bytes = plan_without_sums.worker_bytes + angle_bytes + tile_bytes
+    pass_bytes = plan_of_reading.worker_bytes + angle_bytes + tile_bytes
     pass_bytes += columns_bytes * (n_copies + 1)
 
     # Memory of the solver: 5 arrays of the sketch (the test matrix, its products, their
     # copy, a root of the approximation and its eigenvectors) and 2 of a pass (columns
     # and their products).
+    # Nyström features are multiplied by the inverse of their whitener, a square matrix.
     whitener_bytes = 8 * n_components**2 if fit.sums.uses_nystrom else 0
-    sketch_bytes = 8 * n_components * conjugate_gradients.largest_rank(n_components)
+    # memory must hold the largest sketch; time, above, is guessed from a usual one
+    largest_rank = conjugate_gradients.largest_rank(n_components)
+    sketch_bytes = 8 * n_components * largest_rank
     client_bytes = fit.process_bytes + 5 * sketch_bytes + 2 * columns_bytes
     client_bytes += whitener_bytes
     if not fit.machines.has_separate_client:
@@ -89,7 +97,7 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
         bytes_of_both = pass_bytes + 2 * sketch_bytes + whitener_bytes
         client_bytes = max(bytes_of_both, client_bytes)
     return replace(
-        plan_without_sums,
+        plan_of_reading,
         n_components=n_components,
         tile_rows=gram_products.tile_height(n_components, n_targets),
         bytes_read=n_passes * sizes.n_samples * sizes.row_bytes,
@@ -102,12 +110,13 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     )
 
 
-def choose_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
+def plan_chosen_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
     """Return the plan of a fit by the solver that the options ask for.
 
-    "auto" is "direct" with folds. For one given alpha it is "pcg" if memory does not
-    hold Z'Z, or if iterating is planned to take less than a quarter of the time of Z'Z
-    and its factorisation. Sizes and memory alone decide.
+    "auto" is "direct" if the fit needs Z'Z: with folds, with several alphas, or with
+    options that have a `reason_for_sums`. Else it is "pcg" if memory does not hold Z'Z,
+    or if iterating is planned to take less than a quarter of the time of Z'Z and its
+    factorisation. Sizes and memory alone decide.
 
     Raises PlanError if memory is too small for every solver that may be taken.
     """
@@ -153,8 +162,8 @@ def plan_regression(
     *,
     machines: Machines,
 ) -> Plan:
-    """Plan a fit with the solver that the options ask for; see `choose_solver`."""
+    """Plan a fit with the solver that the options ask for; see `plan_chosen_solver`."""
     sums = SumOptions.of(options, n_folds)
-    return choose_solver(
+    return plan_chosen_solver(
         PlannedFit(Sizes.of(dataset), n_components, machines, sums), options
     )

@@ -70,8 +70,10 @@ class SpectralKernel(stationary.Stationary):
     True
     """
 
-    distribution: Any = field(default=None, compare=False)  # `measure` is compared
+    # not compared, since `measure` holds it
+    distribution: Any = field(default=None, compare=False)
     measure: ScipyMeasure = field(init=False)
+    # always empty: `with_categories` refuses any
     categories: tuple[int, ...] = field(default=(), init=False)
 
     name = "spectral"
@@ -100,9 +102,9 @@ class SpectralKernel(stationary.Stationary):
         return self.measure
 
     def to_dict(self) -> Summary:
-        if not isinstance(self.measure.name, str):
+        if self.measure.name is None:
             raise InvalidParameterError(
-                f"the distribution {self.measure.name!r} has no name in scipy.stats, so"
+                f"the distribution {self.distribution!r} has no name in scipy.stats, so"
                 " its kernel cannot be stored; take a distribution of scipy.stats"
             )
         return {
@@ -127,8 +129,8 @@ class SpectralKernel(stationary.Stationary):
 
     def __repr__(self) -> str:
         name = self.measure.name
-        distribution = repr(name)
-        if isinstance(name, str):
+        distribution = repr(self.distribution)
+        if name is not None:
             values = [f"{key}={value!r}" for key, value in self.measure.parameters]
             distribution = f"stats.{name}({', '.join(values)})"
         return f"SpectralKernel({distribution}, length_scale={self.length_scale!r})"
@@ -138,10 +140,12 @@ class SpectralKernel(stationary.Stationary):
 class ScipyMeasure:
     """A spectral measure whose coordinates follow a distribution of scipy.stats."""
 
-    #: The distribution's name in scipy.stats; the distribution itself if it has none.
-    name: Any
+    #: The distribution's name in scipy.stats; None for a user's own distribution.
+    name: str | None
     #: Shape parameters, `loc` and `scale`.
     parameters: tuple[tuple[str, float], ...]
+    #: A user's own distribution, which no name tells from others; else None.
+    own_distribution: Any
     distribution: Any = field(compare=False, repr=False)
 
     def n_uniforms(self, n_features: int) -> int:
@@ -177,7 +181,7 @@ class ScipyMeasure:
 
 
 # characteristic functions for loc = 0 and scale = 1
-_CLOSED_FORMS: dict[Any, Callable[..., Any]] = {
+_CLOSED_FORMS: dict[str | None, Callable[..., Any]] = {
     "norm": lambda t: np.exp(-0.5 * t**2),
     "cauchy": lambda t: np.exp(-np.abs(t)),
     "laplace": lambda t: 1 / (1 + t**2),
@@ -224,7 +228,8 @@ def measure_of(distribution: Any) -> ScipyMeasure:
     namesake = getattr(stats, str(family.name), None)
     has_name = type(namesake) is type(family) and not hasattr(family, "xk")
     return ScipyMeasure(
-        name=family.name if has_name else distribution,
+        name=family.name if has_name else None,
         parameters=tuple(sorted(parameters.items())),
+        own_distribution=None if has_name else distribution,
         distribution=distribution,
     )

@@ -3,6 +3,11 @@
 `NormalEquations`, made from sums of rows, go in; a solver returns a `RidgeSolution`.
 Its status says how far to trust it, with causes and remedies. A bare array of
 coefficients would hide that alpha was below the rounding error of the sums.
+
+Z are the features, a row per sample; Y the targets. Z'Z is the *Gram*, Z'Y are the
+*moments*. The *floor* is the size below which eigenvalues of the Gram, and alphas, are
+lost in rounding. The residual, of w: total − 2w'moments + w'·Gram·w, where total is the
+targets' sum of squares. If an intercept is fitted, these sums are about the means.
 """
 
 from __future__ import annotations
@@ -104,7 +109,11 @@ class RidgeSolution:
 
 
 class TargetSummary(Protocol):
-    """Means and sums of squares that a ridge system has, with a Gram or without."""
+    """Means and sums of squares that a ridge system has, with a Gram or without.
+
+    `EquationFacts` store them; `gram_products.GramOperator`, for conjugate gradients,
+    computes them from sums.
+    """
 
     @property
     def total_sum_of_squares(self) -> FloatArray:
@@ -135,8 +144,8 @@ def make_solution(
     overflow.
     """
     total = summary.total_sum_of_squares
-    # c − 2w'B + w'Aw cancels where the fit is close, and may come out below 0; the
-    # bound says by how much
+    # total − 2w'moments + w'·Gram·w cancels where the fit is close, and may come out
+    # below 0; the bound says by how much
     residual = np.maximum(rss, 0.0)
     with np.errstate(over="ignore"):
         norms = np.square(coefficients).sum(axis=0)
@@ -170,10 +179,10 @@ def rss_error_bound(
     n_components: int,
     floor: float,
 ) -> FloatArray:
-    """Bound the rounding error of a residual computed from sums, c − 2w'B + w'Aw.
+    """Bound the rounding error of a residual computed from sums.
 
-    An error E of the Gram moves the residual by at most 3·‖E‖·‖w‖² to first order: w'Ew
-    directly and 2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor.
+    An error E of the Gram A moves the residual by at most 3·‖E‖·‖w‖² to first order:
+    w'Ew directly and 2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor.
     Rounding in the sums themselves, each at most about the total sum of squares, adds
     n_components·eps of that total per sum.
     """
@@ -326,8 +335,8 @@ class NormalEquations(EquationFacts):
         weight = self.sum_of_weights - part.sum_of_weights
         ratio = self.sum_of_weights / weight
         # how far apart the means of both groups are; 0 without an intercept
-        features = ratio * (part.feature_means - self.feature_means)
-        targets = ratio * (part.target_means - self.target_means)
+        feature_gap = ratio * (part.feature_means - self.feature_means)
+        target_gap = ratio * (part.target_means - self.target_means)
         # w₁w₂/(w₁ + w₂) of both groups' weights: the factor of the term of rank one
         between = part.sum_of_weights / ratio
         gram = np.empty_like(self.gram)
@@ -335,16 +344,17 @@ class NormalEquations(EquationFacts):
             rows = slice(start, start + _STRIP_ROWS)
             np.subtract(self.gram[rows], part.gram[rows], out=gram[rows])
             if self.fit_intercept:
-                gram[rows] -= np.outer(between * features[rows], features)
-        squares = (
-            self.total_sum_of_squares - part.total_sum_of_squares - between * targets**2
-        )
+                gram[rows] -= np.outer(between * feature_gap[rows], feature_gap)
+        squares = self.total_sum_of_squares - part.total_sum_of_squares
+        squares -= between * target_gap**2
+        moments = self.moments - part.moments
+        moments -= between * np.outer(feature_gap, target_gap)
         return NormalEquations(
             gram=gram,
-            moments=self.moments - part.moments - between * np.outer(features, targets),
+            moments=moments,
             total_sum_of_squares=np.maximum(squares, 0.0),
-            feature_means=part.feature_means - features,
-            target_means=part.target_means - targets,
+            feature_means=part.feature_means - feature_gap,
+            target_means=part.target_means - target_gap,
             n_samples=self.n_samples - part.n_samples,
             sum_of_weights=weight,
             fit_intercept=self.fit_intercept,

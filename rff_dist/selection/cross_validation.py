@@ -327,9 +327,10 @@ def squared_errors(
 
     Only the means of `training` are read. `targets` has the target of each column of
     coefficients. `weight` is the sum of the fold's weights, and `floor` the rounding
-    error of its Gram. If c − 2w'B + w'Aw is below its own rounding error, it is
-    replaced by that: an error E of the Gram moves it by w'Ew, and rounding in the sums,
-    each at most about c, by n_components·eps·c.
+    error of its Gram. If the sum about the fold's own means, total − 2w'moments +
+    w'·gram·w, is below its own rounding error, it is replaced by that: an error E of
+    the Gram moves it by w'Ew, and rounding in the sums, each at most about the total,
+    by n_components·eps·total.
     """
     total = fold.total_sum_of_squares[targets]
     gradient = fold.gram @ coefficients

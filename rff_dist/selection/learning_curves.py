@@ -42,10 +42,10 @@ def learning_curve(
 ) -> LearningCurve | None:
     """Return the errors of models of about these shares of the rows, ascending.
 
-    The last point has the errors of `cross_validate`. A split's folds are added in this
-    order: backwards from the held-out one, then from the last fold on, tuning rows
-    last. Each model takes a Cholesky factorisation, n_components³/3 operations. Returns
-    None if fewer than two splits train on several folds. Raises as `solve_cholesky`.
+    The last point has the errors of `cross_validate`. A split's folds are added in the
+    order of `_nearest_first`. Each model takes a Cholesky factorisation,
+    n_components³/3 operations. Returns None if fewer than two splits train on several
+    folds. Raises as `solve_cholesky`.
     """
     n_samples = []
     errors = []
@@ -56,8 +56,9 @@ def learning_curve(
             continue
         n_trained = np.cumsum([statistics.fold(fold).n_samples for fold in order])
         validation = statistics.fold(held_out)
-        fold = validation.normal_equations(fit_intercept=fit_intercept)
-        floor = fold.floor()
+        held_out_equations = validation.normal_equations(fit_intercept=fit_intercept)
+        # how far rounding may have moved eigenvalues of the held-out rows' Gram
+        rounding_floor = held_out_equations.floor()
         split_errors = {}
         sizes = []
         for share in shares:
@@ -68,13 +69,14 @@ def learning_curve(
             training = statistics.sum(order[:size])
             equations = training.normal_equations(fit_intercept=fit_intercept)
             solved = cholesky.solve_cholesky(equations, alpha, overwrite_gram=True)
+            all_targets = np.arange(len(solved.intercept))
             squares = cross_validation.squared_errors(
-                fold,
+                held_out_equations,
                 equations,
                 solved.coefficients,
-                np.arange(len(solved.intercept)),
+                all_targets,
                 weight=validation.sum_of_weights,
-                floor=floor,
+                floor=rounding_floor,
             )
             split_errors[size] = squares / validation.sum_of_weights
         n_samples.append([n_trained[size - 1] for size in sizes])
@@ -99,8 +101,8 @@ def component_curve(
 ) -> LearningCurve | None:
     """Return the errors of models of leading components, from all rows of each split.
 
-    The maps have these components, ascending; see `shortened`. Returns None, and
-    raises, as `learning_curve`.
+    The maps have these components, ascending; see `features.draw.shortened`. Returns
+    None, and raises, as `learning_curve`.
     """
     curves = []
     for feature_map in feature_maps:
@@ -125,7 +127,11 @@ def component_curve(
 def _nearest_first(
     statistics: fold_statistics.FoldStatistics, folds: Sequence[int], held_out: int
 ) -> list[int]:
-    """Return the folds with rows, from the one before the held-out one backwards."""
+    """Return the folds with rows, from the one before the held-out one backwards.
+
+    After the first fold comes the last one, and tuning rows come at the end. If folds
+    are times, models of fewer rows are so trained on the latest of them.
+    """
     scheme = statistics.folds
     n_folds = len(statistics.parts)
 

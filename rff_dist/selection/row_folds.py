@@ -1,8 +1,10 @@
-"""Cross-validate few rows from their features rather than from sums.
+"""Cross-validate few rows from their features rather than from sums, and choose alpha.
 
 Features of up to some thousand rows go in; the errors of each alpha come out, for rows
-left out in folds or one by one. With fewer rows than features this is faster than sums
-of D² numbers, and it resolves smaller alphas.
+left out in folds or one by one. From errors of rows left out one by one,
+`choose_by_rows` takes an alpha: the largest within one standard error of the best. With
+fewer rows than features this is faster than sums of D² numbers, D the number of
+features, and it resolves smaller alphas.
 
 Each split of folds takes a decomposition of the smaller Gram: that of its training
 rows, or of their features. The table is the same as that of `cross_validation`, which
@@ -52,12 +54,12 @@ def cross_validate_rows(
             splits.append((train, test))
     if not splits:
         return None
-    rows = _CentredRows.of(Z, y, weights, fit_intercept=fit_intercept)
+    centred = _CentredRows.of(Z, y, weights, fit_intercept=fit_intercept)
 
     is_small = min(Z.shape) <= cross_validation.SMALL
     n_threads = 1 if is_small else machine.available_cores()
     with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
-        gram = rows.gram()
+        gram = centred.gram()
         largest = cross_validation.largest_eigenvalue(gram)
         floor = max(Z.shape) * EPS * largest
         grid = alpha_grid(largest, floor) if alphas is None else check_grid(alphas)
@@ -65,7 +67,7 @@ def cross_validate_rows(
         def validate(
             train: BoolArray, test: BoolArray
         ) -> tuple[FloatArray, FloatArray]:
-            squares, degrees = rows.hold_out(train, test, gram, grid, floor=floor)
+            squares, degrees = centred.hold_out(train, test, gram, grid, floor=floor)
             # degrees of freedom per row trained on are the mean leverage
             n_trained_on = weights[train].sum() if frequency_weights else train.sum()
             return squares, degrees / n_trained_on
@@ -75,7 +77,7 @@ def cross_validate_rows(
         )
     test_weights = np.array([weights[test].sum() for _, test in splits])
     means = np.stack(errors) / test_weights[:, np.newaxis, np.newaxis]
-    variance = np.square(rows.targets).sum(axis=0) / rows.total
+    variance = np.square(centred.targets).sum(axis=0) / centred.total
     if fit_intercept:  # rounding gives a constant target a variance
         variance[np.ptp(y, axis=0) == 0.0] = 0.0
     return error_table.CrossValidation(
@@ -117,17 +119,20 @@ def leave_out_each(
         hat = centred.hat_matrix()
         U = hat.vectors
         unfitted = alphas[:, np.newaxis] / (hat.eigenvalues + alphas[:, np.newaxis])
-        # 1 − h of each alpha and row, the diagonal of I − H; shape (n_alphas, n_rows)
-        complement = hat.c_diagonal + unfitted @ np.square(U).T
-        within = U @ (unfitted[:, :, np.newaxis] * (U.T @ centred.targets))
-        missed = hat.c_times_y + within
+        # I − H = U·diag(unfitted)·U' + C, and h is the diagonal of H; of each alpha and
+        # row, shape (n_alphas, n_rows)
+        one_minus_h = hat.c_diagonal + unfitted @ np.square(U).T
+        # (I − H)·y, the residuals of the fit to all rows
+        unfitted_targets = unfitted[:, :, np.newaxis] * (U.T @ centred.targets)
+        errors = hat.c_times_y + U @ unfitted_targets
     if frequency_weights:
         # the copies of a row share its h, and one of them is left out
-        complement = 1.0 - (1.0 - complement) / weights
-    is_undetermined = complement <= len(U) * EPS
-    divisors = np.sqrt(weights) * np.where(is_undetermined, 1.0, complement)
-    missed /= divisors[:, :, np.newaxis]
-    of_counted = np.where(is_undetermined[:, :, np.newaxis], np.inf, np.square(missed))
+        one_minus_h = 1.0 - (1.0 - one_minus_h) / weights
+    is_undetermined = one_minus_h <= len(U) * EPS
+    divisors = np.sqrt(weights) * np.where(is_undetermined, 1.0, one_minus_h)
+    # a residual over 1 − h is the error if the row is left out
+    errors /= divisors[:, :, np.newaxis]
+    of_counted = np.where(is_undetermined[:, :, np.newaxis], np.inf, np.square(errors))
     squares = np.zeros((len(alphas), y.shape[1], len(Z)))
     squares[:, :, counted] = of_counted.swapaxes(1, 2)
     return squares
@@ -236,10 +241,10 @@ class _CentredRows:
         # rows
         solutions = form.rotate(solved.reshape(len(solved), -1), transposed=False)
         predicted = (system.held_out @ solutions).reshape(-1, *solved.shape[1:])
-        missed = predicted - targets[test][:, np.newaxis]
+        errors = predicted - targets[test][:, np.newaxis]
         above = eigenvalues[eigenvalues > floor]
         degrees = (above / (above + penalties[:, np.newaxis])).sum(axis=1)
-        return np.square(missed).sum(axis=0), float(self.fit_intercept) + degrees
+        return np.square(errors).sum(axis=0), float(self.fit_intercept) + degrees
 
     def _system_of_rows(
         self,
@@ -258,12 +263,14 @@ class _CentredRows:
             # With t for the rows trained on, rows less the means of t are B = A -
             # r·s'A, where r are roots and s is `mean_factors`, which is 0 outside t. So
             #   B·Bₜ' = A·Aₜ' - r·(s'A·Aₜ') - (AA's - r·(s'AA's))·rₜ'
-            #         = products - r·means - centres·rₜ'.
+            #         = products - r·mean_products - centred_products·rₜ'.
             s = mean_factors[train]
-            means = mean_factors.T @ products
-            centres = products @ s - self.roots * (means @ s)
-            products -= np.hstack([self.roots, centres]) @ np.vstack(
-                [means, self.roots[train].T]
+            # products of the mean row s'A with the rows trained on, and of all rows
+            # less the mean row with the mean row
+            mean_products = mean_factors.T @ products
+            centred_products = products @ s - self.roots * (mean_products @ s)
+            products -= np.hstack([self.roots, centred_products]) @ np.vstack(
+                [mean_products, self.roots[train].T]
             )
         return _System(products[train], targets[train], products[test])
 
@@ -319,7 +326,7 @@ class _CentredRows:
         return _HatMatrix(U, eigenvalues, c_diagonal, c_times_y)
 
 
-# -- few rows
+# -- choose alpha by rows that are left out one by one
 #
 # Errors of few rows barely tell alphas apart, and the smallest of those that are as
 # good is easily far too small. So the largest alpha whose error is within one standard
@@ -379,29 +386,36 @@ def choose_by_rows(
     determined = np.flatnonzero(np.isfinite(squares).all(axis=(1, 2)))
     if not len(varying) or not len(determined):
         return None
-    rows = rule.Units.of_rows(weights, frequency_weights=frequency_weights)
+    units = rule.Units.of_rows(weights, frequency_weights=frequency_weights)
     losses = squares[determined][:, varying] / target_variance[varying, np.newaxis]
     losses = np.moveaxis(losses, -1, 0)  # rows first
 
-    def slack(of_rows: FloatArray, best: int) -> FloatArray:
-        error = rows.standard_error(of_rows - of_rows[:, [best]])
+    def slack(losses_of_target: FloatArray, best: int) -> FloatArray:
+        """Return how much worse than the alpha `best` still counts as good."""
+        loss_of_best = losses_of_target[:, best]
+        standard_error = units.standard_error(
+            losses_of_target - loss_of_best[:, np.newaxis]
+        )
         # if all rows gain alike, however little, the standard error is near 0
-        return np.maximum(error, IMMATERIAL * rows.mean(of_rows[:, best]))
+        return np.maximum(standard_error, IMMATERIAL * units.mean(loss_of_best))
 
-    shared = rows.largest_as_good(losses.mean(axis=-1), slack)
-    own = np.full(len(varying), shared)
+    shared_alpha = units.largest_as_good(losses.mean(axis=-1), slack)
+    alpha_of_varying = np.full(len(varying), shared_alpha)
     if per_target is not False:
-        own = rows.own_alphas(losses, shared, slack, always=per_target is True)
-    taken = losses[:, own, np.arange(len(varying))]
-    errors = rows.shares * taken.mean(axis=-1)
+        alpha_of_varying = units.own_alphas(
+            losses, shared_alpha, slack, always=per_target is True
+        )
+    # the losses of the alphas that are taken, shape (n_rows, n_varying)
+    taken = losses[:, alpha_of_varying, np.arange(len(varying))]
+    errors = units.shares * taken.mean(axis=-1)
     total = float(errors.sum())
     if not total > 0.0:
         return None
     saved_at_most, saved, other = max(
-        _most_saved(rows, losses[:, :, i], taken[:, i]) for i in range(len(varying))
+        _most_saved(units, losses[:, :, i], taken[:, i]) for i in range(len(varying))
     )
-    places = np.full(len(target_variance), shared)
-    places[varying] = own
+    alpha_of_target = np.full(len(target_variance), shared_alpha)
+    alpha_of_target[varying] = alpha_of_varying
     heaviest = int(np.argmax(errors))
     doubts = Doubts(
         other=int(determined[other]),
@@ -410,11 +424,12 @@ def choose_by_rows(
         heaviest_row=heaviest,
         share=float(errors[heaviest]) / total,
     )
-    return determined[places], doubts
+    # so far these are indices among the determined alphas
+    return determined[alpha_of_target], doubts
 
 
 def _most_saved(
-    rows: rule.Units, losses: FloatArray, taken: FloatArray
+    units: rule.Units, losses: FloatArray, taken: FloatArray
 ) -> tuple[float, float, int]:
     """Return the most that another alpha than the one taken may save of a target's
     error, the saving itself, and that alpha's index.
@@ -422,10 +437,10 @@ def _most_saved(
     Savings are shares of the error; the most is the saving plus a standard error.
     """
     savings = taken[:, np.newaxis] - losses
-    saved = rows.mean(savings)
-    highest = saved + rows.standard_error(savings)
+    saved = units.mean(savings)
+    highest = saved + units.standard_error(savings)
     other = int(np.argmax(highest))
-    total = float(rows.mean(taken))
+    total = float(units.mean(taken))
     if not total > 0.0:
         return 0.0, 0.0, other
     return float(highest[other]) / total, float(saved[other]) / total, other

@@ -5,7 +5,7 @@ import pytest
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
-from rff_dist.fitting.solver_plan import choose_solver
+from rff_dist.fitting.solver_plan import plan_chosen_solver
 from rff_dist.storage.datasets import open_dataset
 from tests.command_line import PLAIN, document, run, shown
 
@@ -43,7 +43,7 @@ def test_the_plan_is_the_librarys(folder):
         ),
         SumOptions.of(options, n_folds=5),
     )
-    expected = choose_solver(job, options)
+    expected = plan_chosen_solver(job, options)
     assert found["memory_limit"] < found["client_memory_limit"]
     assert {name: found[name] for name in expected.to_dict()} == expected.to_dict()
     assert found["statistics_seconds"] == pytest.approx(

@@ -204,7 +204,7 @@ def fail(*_, **__):
 def test_an_unexpected_error_is_one_line_and_debug_adds_the_traceback(
     folder, monkeypatch
 ):
-    monkeypatch.setattr("rff_dist.fitting.solver_plan.choose_solver", fail)
+    monkeypatch.setattr("rff_dist.fitting.solver_plan.plan_chosen_solver", fail)
     message = refusal(1, "plan", folder / "data.zarr")
     assert "ZeroDivisionError: a fault" in message
     assert "--debug" in message

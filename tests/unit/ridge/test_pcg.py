@@ -26,7 +26,7 @@ from rff_dist.fitting import solver_plan
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.prepare import prepare
 from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
-from rff_dist.fitting.solver_plan import choose_solver
+from rff_dist.fitting.solver_plan import plan_chosen_solver
 from rff_dist.living.new_rows import check_updatable
 from rff_dist.numerics.conjugate_gradients import Stop, nystrom_preconditioner
 from rff_dist.numerics.solution import SolveStatus
@@ -309,7 +309,7 @@ def plan_of(n_samples, n_components, *, memory=None, n_folds=1, **options):
     sizes = Sizes(n_samples=n_samples, n_features=8, n_targets=1, chunk_rows=16_384)
     options = RidgeOptions(**{"alpha": 1.0, "features": "fourier", **options})
     sums = SumOptions.of(options, n_folds)
-    return choose_solver(
+    return plan_chosen_solver(
         PlannedFit(sizes, n_components, Machines(memory_limit=memory), sums), options
     )
 
