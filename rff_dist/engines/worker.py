@@ -130,14 +130,16 @@ def pickle_value(value: object, name: str) -> bytes:
 def place_beside(_: Parcel, pickled: bytes) -> Parcel:
     """Return a parcel, made by a task that takes another parcel as its argument.
 
-    So both are on the same worker: a worker that reaches no other has both, or none.
+    Dask runs that task on a worker that has the argument. So both are on the same
+    worker, and no worker must fetch the second one from another, which it may not
+    reach.
     """
     return Parcel(pickled, {})
 
 
-def check_state(state: Parcel) -> None:
+def check_state(state_parcel: Parcel) -> None:
     """Raise BroadcastError if a worker has a state with other digests."""
-    state.check()
+    state_parcel.check()
 
 
 # -- runs
@@ -165,7 +167,7 @@ class SumsLostError(Exception):
 
 
 class _UnwantedError(Exception):
-    """Ends a run that no one waits for."""
+    """Ends the task of a run that no one waits for; so no one handles it."""
 
 
 @frozen
@@ -180,7 +182,7 @@ class BlockRun:
 
 def run_blocks(
     definition_parcel: Parcel,
-    state: Parcel,
+    state_parcel: Parcel,
     run: BlockRun,
     total_numbers: Sequence[int],
     total_before: Sequence[Any] = (),
@@ -195,8 +197,8 @@ def run_blocks(
         Totals to add, by the numbers of their tasks. They are no arguments, because
         Dask would try without end to fetch those from a worker that does not answer.
     total_before : sequence
-        This worker's total, if its task was not done when this one was submitted; else
-        empty.
+        The total of this worker's last task, if that task was not done when this one
+        was submitted; else empty.
     edges, arrays
         The run's `Partitions`, if other tasks made the rows.
 
@@ -220,11 +222,12 @@ def run_blocks(
         sums.append(fetching_totals.fetch_for_task(worker, report.key, key))
 
     with _one_run_at_a_time, _in_trace(definition, report, run):
-        state.check()  # a worker that came after the broadcast has not checked yet
+        # a worker that came after the broadcast has not checked yet
+        state_parcel.check()
         try:
             if run.blocks:
                 with machine.using_threads(worker.state.nthreads):
-                    sums.append(_sum_up(definition, state.value, run, report))
+                    sums.append(_sum_up(definition, state_parcel.value, run, report))
                 report.send()
         except serial.BlockFailed as error:
             tracing.fail(error)
@@ -335,15 +338,17 @@ def _worker_address() -> str:
 
 
 def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Any]:
-    """Split a task into the Dask collection that its rows come from, and the rest.
+    """Split a pass's function into the Dask collection that its rows come from, and the
+    function of these rows.
 
-    If its rows come from elsewhere, return None and the whole task.
+    If its rows come from elsewhere, return None and the whole function.
     """
     if isinstance(function, protocol.WriteTask):
         source, task = take_apart(function.function)
         if source is None:
             return None, function
         write = partial(_write, function.output, task.compute)
+        # `adds`: whether it adds to the sums of earlier blocks, which `_write` has not
         return source, replace(task, compute=write, adds=False)
     if not isinstance(function, BlockTask) or not function.source.is_lazy:
         return None, function
@@ -397,13 +402,14 @@ class SayOnce(distributed.WorkerPlugin):
     name = "rff_dist-say-once"
 
     def setup(self, worker: distributed.Worker) -> None:
-        logging.getLogger("distributed.worker").addFilter(_is_said_here_only)
+        logging.getLogger("distributed.worker").addFilter(_belongs_in_log)
         if threading.current_thread() is threading.main_thread():
             # A worker that came later was not started with `spare_children_ctrl_c`.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _is_said_here_only(record: logging.LogRecord) -> bool:
+def _belongs_in_log(record: logging.LogRecord) -> bool:
+    """Return whether a message is none of an error that the client raises itself."""
     message = record.getMessage()
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, OSError) and message.startswith(_SCHEDULER_LOST):

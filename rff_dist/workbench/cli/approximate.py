@@ -1,8 +1,9 @@
-"""Measure whether D is large enough: the error of features on sampled rows.
+"""Measure whether D, the number of features, is large enough: their error on sampled
+rows.
 
 In go a dataset and a kernel, out comes a table of errors, each with the D that would
-bring it to a wanted size and with theory's bound. A bound alone would ask for 10 to 100
-times too many features.
+bring it to a wanted size and with theory's bound. We measure, because the bound asks
+for 10 to 100 times too many features.
 """
 
 from __future__ import annotations
@@ -69,26 +70,28 @@ def approximate(
     feature_map = prepared.draw(features, seed=seed)
     spec = feature_map.spec
     assert spec is not None  # it was drawn just now
-    errors = approximation.approximation_error(
+    # of raw rows, which the map standardises, for the kernel as well
+    measured = approximation.approximation_error(
         spec.kernel, feature_map, rows, n_samples=n_samples, random_state=seed
     )
 
-    n = errors.n_samples
-    D = errors.n_components
+    n = measured.n_samples
+    D = measured.n_components
     theory = {}
     if base.as_shift_invariant(spec.kernel) is not None:
         theory["max"] = bounds.pairwise_error(
             D, n_points=n, delta=DELTA, map=spec.map_form
         )
         theory["relative_operator_norm"] = bounds.operator_norm_error(
-            D, n_points=n, gram_norm=errors.gram_norm
+            D, n_points=n, gram_norm=measured.gram_norm
         )
     needed = {
-        name: errors.components_for(error, measure=name) for name in words.APPROXIMATION
+        name: measured.components_for(error, measure=name)
+        for name in words.APPROXIMATION
     }
     record = {
         "data": source.data,
-        **asdict(errors),
+        **asdict(measured),
         "kernel": spec.kernel.to_dict(),
         "design": spec.design.name,
         "map": spec.map_form,
@@ -106,7 +109,7 @@ def approximate(
     table = [
         (
             title,
-            f"{getattr(errors, name):.3g}",
+            f"{getattr(measured, name):.3g}",
             f"{needed[name]:,}",
             f"{theory[name]:.3g}" if name in theory else "–",
         )

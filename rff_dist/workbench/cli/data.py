@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from rff_dist import fields
-from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.cli import command_context, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document
@@ -131,7 +131,9 @@ def convert(
     """
     from rff_dist.storage.corrections import convert_dataset
 
-    version = convert_dataset(data, output, observer=display.count_rows("convert"))
+    version = convert_dataset(
+        data, output, observer=command_context.count_rows("convert")
+    )
     place = output or data
     return Document(
         f"{place} keeps versions from now on",

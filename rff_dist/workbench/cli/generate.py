@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from rff_dist import fields
 from rff_dist.features.feature_options import FeatureOptions
 from rff_dist.fields import Count, NonNegative, Positive, RowNumber
-from rff_dist.workbench.cli import display, shell
+from rff_dist.workbench.cli import command_context, shell
 from rff_dist.workbench.results.document import Document
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def generate(
             output,
             function,
             RandomRows(rows, n_features, noise, seed, first_row),
-            WriteOptions(None, overwrite, display.count_rows("generate")),
+            WriteOptions(None, overwrite, command_context.count_rows("generate")),
         )
     record = {**describe_dataset(dataset), "seed": seed, "best_rmse": noise}
     facts = {**dataset_facts(dataset), "best possible RMSE": f"{noise:g}"}

@@ -10,7 +10,7 @@ from typing import Any
 
 from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
-from rff_dist.workbench.cli import display, messages, shell
+from rff_dist.workbench.cli import command_context, messages, shell
 from rff_dist.workbench.jobs import specs
 from rff_dist.workbench.results.document import Document
 
@@ -18,7 +18,7 @@ _PICTURE: Any = {"placeholder": "PNG", "access": "writes", "suffixes": (".png",)
 
 
 @fields.group
-class Page:
+class PageOptions:
     """The page about the result."""
 
     report: str | None = fields.optional(
@@ -35,13 +35,15 @@ class Page:
     "'visits/*.parquet' --target ill --groups patient --into visits-model --report"
     " page.html",
 )
-def auto(job: specs.Auto, context: display.CommandContext, page: Page) -> Document:
+def auto(
+    job: specs.Auto, context: command_context.CommandContext, page_options: PageOptions
+) -> Document:
     """Train and register a model from a table, test it, and compare it with others."""
     from rff_dist.workbench.jobs import auto, train, trees
     from rff_dist.workbench.results.auto import auto_document
 
     context.clock.begin("ingest")
-    prepared = auto.prepare_table(job, observer=display.count_rows("ingest"))
+    prepared = auto.prepare_table(job, observer=command_context.count_rows("ingest"))
     to_train = auto.training_of(job, prepared)
     try:
         training = train.train(to_train, context.runner)
@@ -54,9 +56,9 @@ def auto(job: specs.Auto, context: display.CommandContext, page: Page) -> Docume
         raise
     context.at_work("baselines")
     training = trees.with_trees(training, job.seed)
-    context.write_page(page, training, to_train)
+    context.write_page(page_options, training, to_train)
     return auto_document(
-        training, to_train, prepared, {"report": page.report, **context.facts()}
+        training, to_train, prepared, {"report": page_options.report, **context.facts()}
     )
 
 
@@ -77,7 +79,7 @@ def ingest(job: specs.Ingest) -> Document:
     from rff_dist.workbench.results import rows
 
     start = time.perf_counter()
-    outcome = ingest(job, observer=display.count_rows("ingest"))
+    outcome = ingest(job, observer=command_context.count_rows("ingest"))
     return rows.ingested_document(outcome, job, time.perf_counter() - start)
 
 
@@ -92,8 +94,8 @@ def ingest(job: specs.Ingest) -> Document:
 )
 def fit(
     job: specs.Train,
-    context: display.CommandContext,
-    page: Page,
+    context: command_context.CommandContext,
+    page_options: PageOptions,
     plot: str | None = fields.optional(
         "Draw the errors that alpha and D are chosen by: against both.", **_PICTURE
     ),
@@ -116,11 +118,11 @@ def fit(
             training.model, title=job.source.data, about=about
         )
         if figure is not None:
-            with display.after_job():
+            with command_context.after_job():
                 pictures.save(figure, plot)
-    context.write_page(page, training, job)
+    context.write_page(page_options, training, job)
     return models.training_document(
-        training, job, {"plot": plot, "report": page.report, **context.facts()}
+        training, job, {"plot": plot, "report": page_options.report, **context.facts()}
     )
 
 
@@ -130,7 +132,7 @@ def fit(
     "classifier new.zarr labels.zarr --probabilities",
     "clusters new.zarr labels.zarr --distances",
 )
-def predict(job: specs.Predict, context: display.CommandContext) -> Document:
+def predict(job: specs.Predict, context: command_context.CommandContext) -> Document:
     """Write a model's predictions for every row of a dataset or a table, to Zarr,
     Parquet or CSV.
     """
@@ -141,7 +143,7 @@ def predict(job: specs.Predict, context: display.CommandContext) -> Document:
 
 
 @shell.command("model test.zarr", "model test.zarr --std --json")
-def evaluate(job: specs.Evaluate, context: display.CommandContext) -> Document:
+def evaluate(job: specs.Evaluate, context: command_context.CommandContext) -> Document:
     """Measure a model's errors on a dataset: by target, by class, or of clusters
     against labels (`y`).
     """
@@ -160,8 +162,8 @@ def evaluate(job: specs.Evaluate, context: display.CommandContext) -> Document:
 )
 def update(
     job: specs.Update,
-    context: display.CommandContext,
-    page: Page,
+    context: command_context.CommandContext,
+    page_options: PageOptions,
     # An update replaces its model without being told, so its spec has no `overwrite`;
     # the check of output files needs one for the page.
     overwrite: bool = fields.flag("Replace an existing page."),
@@ -175,9 +177,9 @@ def update(
     from rff_dist.workbench.results.updates import update_document
 
     done = update(job, context.runner)
-    written = page.report
+    written = page_options.report
     if done.challenger is not None:
-        context.write_page(page, done, job)
+        context.write_page(page_options, done, job)
     elif written is not None:
         messages.say(
             "warning", "there are no new rows, so no report was written", "yellow"
@@ -194,8 +196,8 @@ def update(
 )
 def cluster(
     job: specs.Clustering,
-    context: display.CommandContext,
-    page: Page,
+    context: command_context.CommandContext,
+    page_options: PageOptions,
     plot: str | None = fields.optional(
         "Draw a sample of rows and their clusters: in two kernel principal components.",
         **_PICTURE,
@@ -216,16 +218,16 @@ def cluster(
         figure = pictures.draw_clustering(
             clustered.dataset, clustered.clusters, seed=seed, title=title
         )
-        with display.after_job():
+        with command_context.after_job():
             pictures.save(figure, plot)
-    context.write_page(page, clustered, job)
+    context.write_page(page_options, clustered, job)
     return clustering_document(
-        clustered, job, {"plot": plot, "report": page.report, **context.facts()}
+        clustered, job, {"plot": plot, "report": page_options.report, **context.facts()}
     )
 
 
 @shell.command("model_a b.zarr model_b")
-def refit(job: specs.Refit, context: display.CommandContext) -> Document:
+def refit(job: specs.Refit, context: command_context.CommandContext) -> Document:
     """Train on other rows with a model's features, offsets and alpha, so that the two
     can be merged.
     """
@@ -252,7 +254,7 @@ def merge(job: specs.Merge) -> Document:
     "data.zarr --rows rows.csv --models model",
     "data.zarr --rows customers.csv --id --models models/prices --days 30",
 )
-def forget(job: specs.Forget, context: display.CommandContext) -> Document:
+def forget(job: specs.Forget, context: command_context.CommandContext) -> Document:
     """Delete rows, subtract them from models exactly, remove old versions, and list
     what still holds them.
     """

@@ -32,7 +32,7 @@ from rich.console import Console
 from rff_dist import contexts, errors, fields
 from rff_dist.engines import logs
 from rff_dist.typing import Summary
-from rff_dist.workbench.cli import display, help, messages, settings, sources
+from rff_dist.workbench.cli import command_context, help, messages, settings, sources
 from rff_dist.workbench.jobs import places
 from rff_dist.workbench.results import exits, terminal
 from rff_dist.workbench.results.document import Document
@@ -132,7 +132,7 @@ class Command:
                     _signals(),
                     messages.show_messages(debug=common.debug),
                     printing,
-                    display.progress(self.title),
+                    command_context.progress(self.title),
                 ):
                     arguments, values = self.read(tokens)
                     if common.print_config:
@@ -161,7 +161,7 @@ class Command:
         """Call the function within its time limit, once its places are checked."""
         limit: Context = contextlib.nullcontext()
         for argument in arguments.values():
-            if isinstance(argument, display.CommandContext):
+            if isinstance(argument, command_context.CommandContext):
                 limit = argument.limits.timed()
         with limit:
             places.check(

@@ -2,7 +2,7 @@
 
 They count in this order. cyclopts has such sources too, but turns all values into text
 and ignores unknown variables. So `fill` collects what every source says of an option,
-as tokens, while cyclopts parses a command's words; `read` makes values of the tokens.
+as tokens, while cyclopts parses a command line; `read` makes values of the tokens.
 """
 
 import contextlib
@@ -31,26 +31,27 @@ given: ContextVar[Tokens] = ContextVar("given")
 _ABOUT_SOURCES = ("config", "print_config", "help_all")
 
 
-def prefix_of(words: Iterable[str]) -> str:
+def prefix_of(command: Iterable[str]) -> str:
     """Return how a command's environment variables begin, such as RFF_DIST_FIT_."""
-    return "_".join(["RFF_DIST", *words, ""]).upper()
+    return "_".join(["RFF_DIST", *command, ""]).upper()
 
 
-def fill(_: Any, words: Sequence[str], arguments: Any) -> None:
+def fill(_: Any, command: Sequence[str], arguments: Any) -> None:
     """Collect the tokens of flags, the environment and the file of `config`.
 
-    cyclopts calls it with a command's name and arguments. Raises InvalidParameterError
-    with the nearest name if there is no option of a name.
+    cyclopts calls it with a command's name, such as ("data", "log"), and with its
+    arguments, which have the tokens of flags. Raises InvalidParameterError with the
+    nearest name if there is no option of a name.
     """
     options = {argument.field_info.name: argument for argument in arguments}
     if "sources" in options and "data" in options and not options["data"].tokens:
-        # the last of the words SOURCE … OUT, all taken as sources, is the data
-        tokens = options["sources"].tokens
-        if words_given := [token for token in tokens if token.keyword is None]:
-            tokens.remove(words_given[-1])
-            options["data"].tokens.append(words_given[-1])
+        # of SOURCE … OUT, which are all taken as sources, the last one is the data
+        source_tokens = options["sources"].tokens
+        if positional := [token for token in source_tokens if token.keyword is None]:
+            source_tokens.remove(positional[-1])
+            options["data"].tokens.append(positional[-1])
 
-    prefix = prefix_of(words)
+    prefix = prefix_of(command)
     for variable, text in os.environ.items():
         if variable.startswith(prefix):
             name = variable.removeprefix(prefix).lower()
@@ -65,25 +66,27 @@ def fill(_: Any, words: Sequence[str], arguments: Any) -> None:
                 )
             _add(options, name, Token(implicit_value=value, source=path))
 
-    tokens = {name: tuple(one.tokens) for name, one in options.items() if one.tokens}
-    given.set(tokens)
-    for name in tokens:  # cyclopts only has to know that it was given
+    collected = {name: tuple(one.tokens) for name, one in options.items() if one.tokens}
+    given.set(collected)
+    for name in collected:  # cyclopts only has to know that it was given
         is_flag = options[name].resolved_hint is bool
         token = Token(implicit_value=True) if is_flag else Token()
         options[name].tokens[:] = [token]
 
 
-def wants_json(words: Sequence[str]) -> bool:
-    """Return whether words, environment or file ask for JSON; nothing is checked."""
-    if "--json" in words:
+def wants_json(line: Sequence[str]) -> bool:
+    """Return whether a command line, the environment or a file asks for JSON; nothing
+    is checked.
+    """
+    if "--json" in line:
         return True
     texts = []
     paths = []
     for n_words in (1, 2):  # a command, or a group and a command of it
-        prefix = prefix_of(words[:n_words])
+        prefix = prefix_of(line[:n_words])
         texts.append(os.environ.get(f"{prefix}JSON", ""))
         paths.append(os.environ.get(f"{prefix}CONFIG", ""))
-    for word, following in itertools.pairwise([*words, ""]):
+    for word, following in itertools.pairwise([*line, ""]):
         if word == "--config":
             paths.append(following)
         elif word.startswith("--config="):

@@ -124,37 +124,47 @@ class LineageEvents:
 
     def _report(self, state: str, error: BaseException | None = None) -> None:
         when = datetime.now(UTC).isoformat()
+        # the other thread makes the event, since it opens what the job reads and writes
         self._waiting.put(lambda: self._event(state, when, error))
 
     def _event(self, state: str, when: str, error: BaseException | None) -> Any:
-        from openlineage.client import event_v2, facet_v2
+        from openlineage.client import event_v2
+        from openlineage.client.facet_v2 import (
+            error_message_run,
+            job_type_job,
+            parent_run,
+            processing_engine_run,
+        )
 
-        engine = facet_v2.processing_engine_run.ProcessingEngineRunFacet
         run: dict[str, Any] = {
-            "processing_engine": engine(version_of("rff_dist"), "rff_dist")
+            "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+                version_of("rff_dist"), "rff_dist"
+            )
         }
         if (parent := self._parent) is not None:
-            of = facet_v2.parent_run
-            job = of.Job(parent.namespace, parent.name)
-            run["parent"] = of.ParentRunFacet(of.Run(parent.id), job)
+            run["parent"] = parent_run.ParentRunFacet(
+                parent_run.Run(parent.id),
+                parent_run.Job(parent.namespace, parent.name),
+            )
         if error is not None:
             message = without_secrets(
                 f"{errors.kind_of(error)}: {type(error).__name__}: {error}"
             )
-            run["errorMessage"] = facet_v2.error_message_run.ErrorMessageRunFacet(
+            run["errorMessage"] = error_message_run.ErrorMessageRunFacet(
                 message, "PYTHON"
             )
-        kind = facet_v2.job_type_job.JobTypeJobFacet("BATCH", "RFF_DIST", "JOB")
+        kind = job_type_job.JobTypeJobFacet("BATCH", "RFF_DIST", "JOB")
         namespace = os.environ.get("OPENLINEAGE_NAMESPACE", "rff_dist")
         reads, writes = self._find_places()
-        # described once, at the start: a job may replace what it reads
+        # only the first event, START, describes them: a job may replace what it reads
         if not self._inputs:
             self._inputs = [
                 _place(url, open_arguments, is_output=False)
                 for url, open_arguments in reads.items()
             ]
-        # only a finished job's output can be opened, by the default names of arrays
-        default_names: Summary | None = {} if state == "COMPLETE" else None
+        # Only a finished job's output can be opened. {} stands for the default names of
+        # arrays, None for no opening.
+        output_arguments: Summary | None = {} if state == "COMPLETE" else None
         return event_v2.RunEvent(
             eventTime=when,
             producer=f"urn:rff-dist:{version_of('rff_dist')}",
@@ -162,7 +172,7 @@ class LineageEvents:
             job=event_v2.Job(namespace, self._job, {"jobType": kind}),
             eventType=event_v2.RunState(state),
             inputs=self._inputs,
-            outputs=[_place(url, default_names, is_output=True) for url in writes],
+            outputs=[_place(url, output_arguments, is_output=True) for url in writes],
         )
 
 
@@ -213,7 +223,7 @@ def _open(url: str, open_arguments: Summary) -> Any:
     """Open a dataset for its metadata; without y if that holds labels."""
     try:
         return datasets.open_dataset(url, **open_arguments)
-    except errors.DataError:
+    except errors.DataError:  # targets may not be text, as labels are
         return datasets.open_dataset(url, **open_arguments | {"y": None})
 
 
@@ -261,22 +271,25 @@ def _numbers(metrics: Any, name: str = "metrics") -> Iterator[tuple[str, float]]
 def _facets_of_data(
     dataset: datasets.ZarrDataset, *, is_output: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    from openlineage.client import facet_v2
+    from openlineage.client.facet_v2 import (
+        dataset_version_dataset,
+        input_statistics_input_dataset,
+        output_statistics_output_dataset,
+        schema_dataset,
+    )
 
     recipe = recipes.recipe_of(dataset.attributes)
     names = dataset.feature_names or [f"X{i}" for i in range(dataset.n_features)]
     targets = dataset.target_names or [f"y{i}" for i in range(dataset.n_targets)]
     types = dict.fromkeys(names, str(dataset.dtype)) | dict.fromkeys(targets, "float64")
-    schema = facet_v2.schema_dataset
-    version = facet_v2.dataset_version_dataset
     columns = [
-        schema.SchemaDatasetFacetFields(*column)
+        schema_dataset.SchemaDatasetFacetFields(*column)
         for column in list(types.items())[:_MOST_COLUMNS]
     ]
-    version_or_digest = dataset.version or dataset.fingerprint()
+    version = dataset.version or dataset.fingerprint()
     facets: dict[str, Any] = {
-        "version": version.DatasetVersionDatasetFacet(version_or_digest),
-        "schema": schema.SchemaDatasetFacet(columns),
+        "version": dataset_version_dataset.DatasetVersionDatasetFacet(version),
+        "schema": schema_dataset.SchemaDatasetFacet(columns),
     }
     if recipe is not None and (files := sources.known_sources(dataset.attributes)):
         facets["columnLineage"] = _column_lineage(recipe, str(files[-1].get("name")))
@@ -284,15 +297,14 @@ def _facets_of_data(
         dataset.n_features * dataset.dtype.itemsize + 8 * dataset.n_targets
     )
     if is_output:
-        written = facet_v2.output_statistics_output_dataset
-        counts = written.OutputStatisticsOutputDatasetFacet(dataset.n_samples, n_bytes)
-        return {"outputStatistics": counts}, facets
-    read = facet_v2.input_statistics_input_dataset
-    return {
-        "inputStatistics": read.InputStatisticsInputDatasetFacet(
+        written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
             dataset.n_samples, n_bytes
         )
-    }, facets
+        return {"outputStatistics": written}, facets
+    read = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+        dataset.n_samples, n_bytes
+    )
+    return {"inputStatistics": read}, facets
 
 
 def _column_lineage(recipe: recipes.Recipe, table: str) -> Any:
@@ -302,7 +314,7 @@ def _column_lineage(recipe: recipes.Recipe, table: str) -> Any:
     from openlineage.client import facet_v2
 
     lineage = facet_v2.column_lineage_dataset
-    # a query is no place, nor is a name that was forgotten
+    # a query's name is a digest, and so is the name of a file whose rows were forgotten
     is_place = "://" in table or table.startswith("/")
     place = name_of(table) if is_place else ("rff_dist", table)
     columns: dict[str, Any] = {}

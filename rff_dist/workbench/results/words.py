@@ -1,7 +1,7 @@
 """Facts and tables as terminal, Markdown, HTML and JSON show them: values in words.
 
-In go numbers, times and records, out come words. Each of these faces would round
-numbers in its own way otherwise, and the same figure would look like two.
+In go numbers, times and records, out come words. If each output form rounded numbers
+in its own way, the same figure would look like two.
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def listed(names: Sequence[Any] | None) -> str | None:
 
 
 def seconds_words(seconds: float) -> str:
-    """Return seconds with as many digits as anyone wants to read."""
+    """Return seconds with one decimal; with two below 1 s."""
     return f"{seconds:.2f}" if seconds < 1 else f"{seconds:.1f}"
 
 

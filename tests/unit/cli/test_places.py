@@ -12,7 +12,7 @@ import pytest
 from rff_dist import load_model, write_dataset
 from rff_dist.errors import InvalidParameterError, OutputExistsError, StorageError
 from rff_dist.storage.documents import MADE_BY
-from rff_dist.workbench.cli import display
+from rff_dist.workbench.cli import command_context
 from tests.command_line import run
 
 #: Commands that write a single file, with the ends of its name and its content when
@@ -48,7 +48,7 @@ def words(folder, tmp_path, monkeypatch):
     def begin(*_):
         raise BegunError
 
-    monkeypatch.setattr(display.CommandContext, "open", begin)
+    monkeypatch.setattr(command_context.CommandContext, "open", begin)
     for name in ("data.zarr", "model"):
         shutil.copytree(folder / name, tmp_path / name)
     shutil.copy(folder / "table.csv", tmp_path / "table.csv")

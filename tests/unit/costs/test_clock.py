@@ -22,7 +22,7 @@ from rff_dist.fields import build
 from rff_dist.products.choice import Rate
 from rff_dist.products.protocol import Float64Products
 from rff_dist.workbench.cli import main
-from rff_dist.workbench.cli.display import CommandContext
+from rff_dist.workbench.cli.command_context import CommandContext
 
 IMPORTED = time.perf_counter()
 

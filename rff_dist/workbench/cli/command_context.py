@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from rff_dist.workbench.jobs import steps
     from rff_dist.workbench.page import pages
 
+#: The engine that a kind of cluster has; that of any other kind is "dask".
+_ENGINE_OF_CLUSTER = {"serial": "serial", "embedded": "embedded dask"}
+
 
 @contextlib.contextmanager
 def progress(name: str) -> Iterator[None]:
@@ -92,36 +95,44 @@ class CommandContext:
         return Runner(
             self.open,
             holder="rff-dist",
-            cluster=self._cluster,
+            cluster=self._cluster_for,
             observer=count_rows("read"),
             limits=self.limits,
         )
 
-    def _cluster(self, n_samples: int) -> Cluster:
+    def _cluster_for(self, n_samples: int) -> Cluster:
+        """Return the cluster that the options, environment variables and the number of
+        rows choose.
+        """
         return self.cluster_options.in_environment().for_rows(n_samples)
 
-    def write_page(self, page: jobs.Page, result: pages.Result, job: Any) -> None:
+    def write_page(
+        self, options: jobs.PageOptions, result: pages.Result, job: Any
+    ) -> None:
         """Write the page about what a job made, see `pages.page_of`, if a path for it
         is given.
         """
-        if page.report is not None:
-            from rff_dist.workbench.page.pages import page_of
-            from rff_dist.workbench.results import html
+        path = options.report
+        if path is None:
+            return
+        from rff_dist.workbench.page.pages import page_of
+        from rff_dist.workbench.results import html
 
-            self.at_work("report")
-            command = messages.this_command() if settings.is_program.get() else None
-            warned = settings.warned.get()
-            about = page_of(
-                result, job, read_times=self.clock.times, command=command, warned=warned
-            )
-            with after_job():
-                html.write_page(about, page.report)
+        self.at_work("report")
+        command = messages.this_command() if settings.is_program.get() else None
+        warned = settings.warned.get()
+        page = page_of(
+            result, job, read_times=self.clock.times, command=command, warned=warned
+        )
+        with after_job():
+            html.write_page(page, path)
 
     def at_work(self, part: str) -> None:
         """Show what the command is doing from now on, and count its time."""
         from rff_dist.engines import events
 
         events.tell(events.StepStarted(part))
+        # progress shows a part from its first remark or pass on
         events.tell(events.Remark(part, ""))
         self.clock.begin(part)
 
@@ -138,27 +149,25 @@ class CommandContext:
         from rff_dist.engines import events
         from rff_dist.engines.connecting import open_engine
 
-        cluster = self._cluster(n_samples)
-        kind = "dask"
-        if cluster.serial:
-            kind = "serial"
-        elif cluster.kind == "embedded":
-            kind = "embedded dask"
-        if kind == "embedded dask":
+        cluster = self._cluster_for(n_samples)
+        engine_kind = _ENGINE_OF_CLUSTER.get(cluster.kind, "dask")
+        if engine_kind == "embedded dask":
             size = " × ".join(map(str, cluster.size()))
             about = f"starting here, workers × threads = {size}"
             events.tell(events.Remark("cluster", about))
-        if kind != "serial":
+        if engine_kind != "serial":
             self.clock.begin("cluster")
         with (
             events.listening(self.clock),
             open_engine(cluster, observers=events.listeners.get()) as engine,
         ):
             self.clock.begin("other")
-            if kind == "dask" and _is_shown():
+            if engine_kind == "dask" and _is_shown():
                 _show_dashboard(engine)
             self.engine_facts.update(
-                kind=kind, n_workers=engine.n_workers, n_threads=engine.n_threads
+                kind=engine_kind,
+                n_workers=engine.n_workers,
+                n_threads=engine.n_threads,
             )
             yield engine
             self.clock.begin("other")  # closing the engine belongs to no part
