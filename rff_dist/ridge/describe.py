@@ -302,8 +302,29 @@ def chosen_candidate(candidates: Sequence[Facts]) -> Facts | None:
     return candidates[0]
 
 
+def choice_words(candidates: Sequence[Facts]) -> str | None:
+    """Say which of the candidates on a model's card was chosen, and by which rule."""
+    chosen = chosen_candidate(candidates)
+    if chosen is None:
+        return None
+    words = candidate_words(chosen)
+    n_tried = n_candidates(candidates)
+    # the first round lists its choice first; without one the smallest error decides
+    first = [candidate for candidate in candidates if candidate.get("round") == "first"]
+    best = min(first, key=lambda candidate: float(candidate["score"]), default=None)
+    if best is None or best is first[0]:
+        return f"the best of {n_tried} candidates: {words}"
+    reason = "with length scales tuned on many rows, and"
+    if chosen["kernel"] == "linear":
+        reason = "the simplest"
+    return (
+        f"{words}: {reason} within one standard error of the best of {n_tried}"
+        f" candidates ({candidate_words(best)})"
+    )
+
+
 def n_candidates(candidates: Sequence[Facts]) -> int:
-    """Return how many candidates were tried; the best one was tried twice."""
+    """Return how many candidates were tried; the chosen one was tried twice."""
     first = [candidate for candidate in candidates if candidate.get("round") == "first"]
     return len(first or candidates)
 

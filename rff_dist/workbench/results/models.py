@@ -286,12 +286,7 @@ def group_parts(metrics: Facts | None, targets: Sequence[str] | None) -> list[Pa
 
 def estimate_facts(card: Facts) -> Lines:
     """Return in words how a model was chosen, and its errors by cross-validation."""
-    facts: Lines = {}
-    candidates = card.get("candidates", [])
-    if (best := describe.chosen_candidate(candidates)) is not None:
-        n_tried = describe.n_candidates(candidates)
-        best_words = describe.candidate_words(best)
-        facts["chosen"] = f"the best of {n_tried} candidates: {best_words}"
+    facts: Lines = {"chosen": describe.choice_words(card.get("candidates", []))}
     if untried := card.get("untried"):
         limit = f"{card['time_limit']:g} s were too short"
         facts["not tried"] = f"{', '.join(untried)}: {limit}"
@@ -479,9 +474,9 @@ def candidates_table(candidates: Sequence[Facts], most: int | None = None) -> Ta
     rows[0][-1] = ""  # an arrow marks the chosen one already
     caption = f"{describe.n_candidates(candidates)} candidates, by cross-validation"
     if any(row.get("round") == "final" for row in candidates):
-        caption += "; the best of the first round once more, with all rows"
+        caption += "; the one chosen in the first round once more, with all rows"
     if len(rows) < len(ranked):
-        caption = f"the best {len(rows)} of {caption}"
+        caption = f"the first {len(rows)} of {caption}"
     return Table(caption, (*describe.CANDIDATE_CELLS, "note"), rows, chosen=0)
 
 

@@ -31,7 +31,7 @@ from rff_dist.ridge import first_round
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.budget import EFFORTS, EffortLevel
 from rff_dist.ridge.choices import automatic_components
-from rff_dist.ridge.describe import chosen_candidate
+from rff_dist.ridge.describe import choice_words, chosen_candidate
 from rff_dist.ridge.fit import fit
 from rff_dist.ridge.fold_choices import default_folds
 from rff_dist.storage.columns import as_column
@@ -308,6 +308,19 @@ def test_many_rows_are_compared_on_a_sample_and_one_candidate_is_fitted_to_all(
     assert (final["n_samples"], final["n_components"]) == (2600, 512)
     assert final["features"] == min(first, key=lambda row: row["score"])["features"]
     assert trained.n_readings == 1
+
+
+def test_a_simpler_choice_is_not_called_the_best():
+    features = {"length_scale": None, "features": "fourier", "mapped": False}
+    linear = {"kernel": "linear", "score": 0.602, "standard_error": 0.016}
+    matern = {"kernel": "matern:nu=1.5", "score": 0.575, "standard_error": 0.033}
+    common = {**features, "n_components": 64, "round": "first"}
+    simplest = choice_words([{**common, **linear}, {**common, **matern}])
+    best = choice_words([{**common, **matern}, {**common, **linear}])
+    assert simplest.startswith("linear")
+    assert "the simplest within one standard error" in simplest
+    assert "R² 0.425 ± 0.033" in simplest
+    assert best.startswith("the best of 2 candidates: matern")
 
 
 def test_a_linear_problem_is_fitted_as_well_as_by_a_linear_model():
