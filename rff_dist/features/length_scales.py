@@ -14,6 +14,7 @@ from __future__ import annotations  # an evaluated annotation would load scipy.o
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -155,6 +156,8 @@ class EvidenceSearch:
     #: Whether targets stand for classes. From 500 rows on, the log loss of rows that
     #: are left out in turn then chooses length scales, in place of the evidence
     of_classes: bool = False
+    #: When climbs end unfinished, by `time.monotonic`; by default when they converge
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_samples", "n_components", "n_starts"):
@@ -277,10 +280,11 @@ def maximize_evidence(
         tuned.alpha,
     )
     if not tuned.converged:
+        reason = f"{end.message}; try more starts or another seed"
+        if search.deadline is not None and time.monotonic() > search.deadline:
+            reason = "out of time"
         logger.warning(
-            "length scales: the search stopped before it converged (%s); try more"
-            " starts or another seed",
-            end.message,
+            "length scales: the search stopped before it converged (%s)", reason
         )
     return tuned
 
@@ -448,6 +452,9 @@ class _Climbs:
         if self._report is not None:
             limit = len(self.starts) * START_STEPS + 2 * MAX_ITERATIONS
             self._report(next(self._steps), limit)
+        deadline = self._search.deadline
+        if deadline is not None and time.monotonic() > deadline:
+            raise StopIteration  # SciPy ends the climb here, and keeps its point
 
     # -- objectives
 

@@ -15,6 +15,9 @@ from rff_dist.typing import frozen
 # Share of the seconds that the first round may take: the comparison of candidates on a
 # sample of rows.
 FIRST_SHARE = 0.4
+# Share of the seconds after which searches for length scales end, so that the first
+# round has time to compare what they found.
+TUNING_SHARE = 0.25
 # The first round tunes length scales only if so many of its seconds are left.
 TUNING_SECONDS = 3.0
 MIN_COMPONENTS = 256
@@ -99,6 +102,11 @@ class Budget:
         if self.limit is None:
             return float("inf")
         return share * self.limit - self.spent()
+
+    @property
+    def tuning_deadline(self) -> float | None:
+        """When searches for length scales end, by `time.monotonic`."""
+        return None if self.limit is None else self._begun + TUNING_SHARE * self.limit
 
     def skip_candidates(self, n_candidates: int) -> None:
         """Record that there was no time for these candidates."""

@@ -127,7 +127,7 @@ def fit(
         prepared,
         choices.options,
         folds=choices.comparison_folds,
-        tuning=choices.tuning,
+        tuning=replace(choices.tuning, deadline=budget.tuning_deadline),
     )
     finalists = do("choose", first_round.choose, prepared, draws, choices, budget)
     choices = replace(choices, component_counts=finalists.component_counts)

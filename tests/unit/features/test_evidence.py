@@ -1,5 +1,6 @@
 import logging
 import os
+import time
 
 import numpy as np
 import pytest
@@ -315,3 +316,14 @@ class TestMaximum:
             tuned = maximize(Gaussian(), X, y, n_starts=1)
         assert not tuned.converged
         assert "before it converged" in caplog.text
+
+    @pytest.mark.parametrize(
+        "kernel", [Gaussian(), Additive(order_1=(0.05, 0.05), order_2=0)], ids=str
+    )
+    def test_at_a_deadline_each_climb_ends_after_its_next_step(self, kernel, caplog):
+        X, y = sample(200, 2)
+        with caplog.at_level(logging.WARNING):
+            late = maximize(kernel, X, y, deadline=time.monotonic())
+        assert late.n_evaluations < 20 < maximize(kernel, X, y).n_evaluations
+        assert np.isfinite(late.length_scale).all()
+        assert "out of time" in caplog.text
