@@ -361,10 +361,12 @@ def _require_data(url: PathLike) -> Location:
             f" group.{hint}"
         )
     if not path.is_dir():
-        output = path.with_suffix(".zarr").name
+        stem = path.name.partition(".")[0]
+        advice = f"Make one of a table: rff-dist ingest {path.name} {stem}.zarr"
+        if ".zarr" in path.suffixes:
+            advice = "Unpack it"
         raise StorageError(
-            f"{path} is a file; expected a Zarr group, which is a folder. Unpack it, or"
-            f" make one of a table: rff-dist ingest {path.name} {output} --targets NAME"
+            f"{path} is a file; expected a Zarr group, which is a folder. {advice}"
         )
     return location
 

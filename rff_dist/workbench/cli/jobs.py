@@ -203,8 +203,10 @@ def cluster(
         **_PICTURE,
     ),
 ) -> Document:
-    """Cluster rows by k-means in random features, one pass for each Lloyd iteration;
-    write their labels.
+    """Cluster the rows of a dataset, which `rff-dist ingest` makes of a table, by
+    k-means in random features; write their labels as Zarr.
+
+    For labels as CSV keep the centres with `--model`, then `rff-dist predict`.
     """
     from rff_dist.workbench.jobs.cluster import cluster
     from rff_dist.workbench.results.clusters import clustering_document

@@ -215,7 +215,9 @@ class TestBadStores:
 
     def test_file(self, tmp_path):
         (tmp_path / "a.csv").write_text("1,2\n")
-        self.refused(tmp_path / "a.csv", r"a\.csv is a file; expected a Zarr group")
+        self.refused(tmp_path / "a.csv", r"rff-dist ingest a\.csv a\.zarr$")
+        (tmp_path / "a.zarr.zip").write_text("packed")
+        self.refused(tmp_path / "a.zarr.zip", "Unpack it$")
 
     def test_folder_without_zarr(self, tmp_path):
         self.refused(tmp_path, "no Zarr metadata")
