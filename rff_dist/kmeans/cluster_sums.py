@@ -32,8 +32,8 @@ class ClusterGrid:
     exponents: exact_sums.Runs = ()
 
     def bounds(self, n_components: int) -> FloatArray:
-        """Return for each component a power of two that no tile feature is above, shape
-        (n_components,).
+        """Return for each component a power of two, which none of its tile features
+        exceeds, shape (n_components,).
         """
         return (
             np.exp2(exact_sums.expand(self.exponents))
@@ -93,8 +93,8 @@ class ClusterSums(EqualByFields):
         """Return the mean row of each cluster in Z; an empty cluster keeps its
         centre.
         """
-        # `features / weights` is in units of the bounds, as both sums have the units of
-        # fraction and weight
+        # `features / weights` is in units of `bounds`: both sums have 2**-fraction_bits
+        # and the largest weight in their units, which cancel
         to_z = factors_of(state.feature_map) * state.grid.bounds(
             state.feature_map.n_components
         )

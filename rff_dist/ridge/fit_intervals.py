@@ -55,7 +55,9 @@ def _fold_models(result: FitResult) -> FoldModels:
 
 
 def _with_intervals(result: FitResult, prepared: PreparedDataset) -> FitResult:
-    """Score held-out rows, |error| / (typical size of errors there), for intervals."""
+    """Return the result with intervals by the scores of held-out rows: |error| over
+    the typical size of errors near the row.
+    """
     parts = result.parts
     assert parts is not None
     dataset = prepared.dataset
