@@ -20,7 +20,7 @@ from rff_dist.kmeans import starts
 from rff_dist.models.kinds import kind_of, read_any, write_any
 from rff_dist.recipes import recipes, transformer
 from rff_dist.ridge import models
-from rff_dist.typing import PathLike, Summary
+from rff_dist.typing import PathLike
 
 _ESTIMATORS: dict[str, Any] = {
     "regression": ridge.RFFRidge,
@@ -102,7 +102,7 @@ def save_model(
                 " all of them in the pipeline, or fit the model to the table"
             )
         facts = {recipes.RECIPE: recipe.to_dict(), "feature_names": recipe.names}
-        fitted_model = _with_facts(fitted_model, facts)
+        fitted_model = replace(fitted_model, card={**fitted_model.card, **facts})
     if not statistics and isinstance(fitted_model, models.RidgeModel):
         fitted_model = fitted_model.without_statistics()
     write_any(fitted_model, url, overwrite=overwrite)
@@ -141,15 +141,12 @@ def _fitted_model_of(model: Any) -> models.RidgeModel | starts.Clusters:
     check_is_fitted(model, "_fitted")
     # `model_` is solved with the rows that `partial_fit` added
     fitted_model = model._fitted if isinstance(model, RFFKMeans) else model.model_
-    estimator_parameters = {
-        **fitted_model.card.get(parameters.PARAMETERS, {}),
+    card = dict(fitted_model.card)
+    card[parameters.PARAMETERS] = {
+        **card.get(parameters.PARAMETERS, {}),
         **parameters.to_card(model.get_params(deep=False)),
     }
-    return _with_facts(fitted_model, {parameters.PARAMETERS: estimator_parameters})
-
-
-def _with_facts[M: models.RidgeModel | starts.Clusters](model: M, facts: Summary) -> M:
-    return replace(model, card={**model.card, **facts})
+    return replace(fitted_model, card=card)
 
 
 def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:

@@ -232,11 +232,6 @@ class _FirstRound:
             return 1
         return 2
 
-    @property
-    def _n_linear_components(self) -> int:
-        n_features = self.prepared.dataset.n_features
-        return kernel_sums.linear_components(n_features, self.prepared.levels)
-
     def _try(self, candidate: Candidate, sample: samples.FoldSample) -> _Trial | None:
         """Cross-validate a candidate; None if it cannot be tuned."""
         options = self.choices.options
@@ -256,7 +251,10 @@ class _FirstRound:
         n_components = self.choices.n_round_components
         # a sum with linear terms needs their components, one per column, and others
         if not isinstance(candidate.kernel, Stationary):
-            n_components = max(n_components, 2 * self._n_linear_components)
+            n_linear = kernel_sums.linear_components(
+                self.prepared.dataset.n_features, self.prepared.levels
+            )
+            n_components = max(n_components, 2 * n_linear)
         n_components = min(n_components, self.choices.component_counts[-1])
         feature_map = self.draws.feature_map(candidate, n_components)
         table, pace = self._table(feature_map, sample)

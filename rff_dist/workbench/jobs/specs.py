@@ -181,8 +181,7 @@ class Evaluate:
     source: places.SupervisedDataSource
     std: bool = fields.flag(
         "Judge the standard deviations too, by NLPD and by the share of targets inside"
-        " intervals. For"
-        " a regression."
+        " intervals. For a regression."
     )
 
 
@@ -427,14 +426,12 @@ class Ingest:
         if self.append and self.overwrite:
             raise InvalidParameterError(
                 "`overwrite` is given, but rows are appended to an existing dataset;"
-                " leave"
-                " it out"
+                " leave it out"
             )
         if self.append and self.holdout is not None:
             raise InvalidParameterError(
                 "`holdout` is given, but rows are appended to an existing dataset;"
-                " leave it"
-                " out, and ingest rows for a test into a separate dataset"
+                " leave it out, and ingest rows for a test into a separate dataset"
             )
         for name, default in (("holdout_by", None), ("test", None), ("seed", 0)):
             if (value := getattr(self, name)) != default and self.holdout is None:
