@@ -139,7 +139,7 @@ class Comparer(ABC):
         norm = largest_squared_norm(state.feature_map, state.grid)
         # ‖z‖·‖c‖ + ‖c‖²/2 bounds all affinities. Centres are in this unit already, ‖z‖²
         # (`norm`) is not.
-        self._reach = math.sqrt(2.0 * half * norm) / unit + half
+        self._affinity_bound = math.sqrt(2.0 * half * norm) / unit + half
 
     def visit_rows(
         self, rows: blocks.Rows, receive: Callable[[int, AnyArray], None]
@@ -214,7 +214,9 @@ class WholeComparer(Comparer):
         super().__init__(state, whole, unit)
         # A bound on the error of a sum of D products in float32, in any order (Higham
         # 2002, Sec. 3.1), times 2 for the two affinities that are compared.
-        self._tolerance = 2.0 * (1.01 * n_components + 4) * 2.0**-24 * self._reach
+        self._tolerance = (
+            2.0 * (1.01 * n_components + 4) * 2.0**-24 * self._affinity_bound
+        )
         self._narrow = (
             self._centres.T.astype(np.float32),
             self._halves.astype(np.float32),
@@ -255,10 +257,10 @@ class FloatComparer(Comparer):
         super().__init__(state, state.values, 1.0)
         n_components = state.values.shape[2]
         self._factors = factors_of(state.feature_map)
-        self._weights = np.ascontiguousarray((self._factors * self._centres).T)
+        self._scaled_centres = np.ascontiguousarray((self._factors * self._centres).T)
         # A sum of D rounded products errs by about √D roundings of its largest possible
         # value (Higham & Mary 2019); times 2 for the two affinities that are compared.
-        self._tolerance = 2.0 * math.sqrt(n_components) * EPS * self._reach
+        self._tolerance = 2.0 * math.sqrt(n_components) * EPS * self._affinity_bound
 
     def _largest(
         self, affinities: FloatArray, features: FloatArray, centres: slice
@@ -291,7 +293,9 @@ class FloatComparer(Comparer):
         if n_missing:
             features = np.concatenate([features, np.zeros((n_missing, n_components))])
         with np.errstate(over="ignore", invalid="ignore"):  # reported below
-            products = features.reshape(-1, _PANEL_ROWS, n_components) @ self._weights
+            products = (
+                features.reshape(-1, _PANEL_ROWS, n_components) @ self._scaled_centres
+            )
         affinities: FloatArray = products.reshape(len(features), -1)[:n_rows]
         # a feature that is not finite makes all affinities of its row not finite, so
         # one column shows it
