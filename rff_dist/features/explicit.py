@@ -129,8 +129,6 @@ class LinearFeatureMap(ExplicitFeatureMap):
 
     @property
     def drawn_levels(self) -> Levels:
-        if self.codes is None:
-            return {}
         marked = self.marked_levels
         return {column: tuple(marked.get(column, ())) for column in self.levels}
 

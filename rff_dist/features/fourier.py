@@ -159,8 +159,8 @@ class FourierFeatureMap(maps.FeatureMap):
             arrays["phases"] = self.phases
         for table in self.tables:
             arrays[f"angles{table.column}"] = table.angles
-            # stored maps have this name: as a function of the column's scale these are
-            # the characteristic function of the angles
+            # the name in stored maps: an expected cosine is a value of the angles'
+            # characteristic function
             arrays[f"characteristic{table.column}"] = table.expected_cosines
         facts: Summary = {"map": self.map, "precision": self.precision}
         if self.tables:

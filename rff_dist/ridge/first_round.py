@@ -216,7 +216,7 @@ class _FirstRound:
         are further evidence for them.
         """
         # there is a best: one candidate needs no tuning, or failed tuning has raised
-        best, *others = sorted(trials, key=_score)
+        best, *others = sorted(trials, key=lambda trial: trial.result["score"])
         as_good = [other for other in others if _within_one_standard_error(other, best)]
         favourite = min([best, *as_good], key=self._preference)
         ranked = [best, *others]
@@ -272,19 +272,21 @@ class _FirstRound:
         alpha_index = int(np.flatnonzero(table.alphas == best.alpha)[0])
         scores = table.split_scores()  # shape (n_splits, 1, n_alphas): one map
         split_scores = scores[:, 0, alpha_index]
-        return _Trial(candidate, result, feature_map, table, split_scores, pace)
+        # few components, as often of a linear kernel, say little about other candidates
+        is_typical = feature_map.n_components >= LEAST_TIMED_COMPONENTS
+        typical_pace = pace if is_typical else None
+        return _Trial(candidate, result, feature_map, table, split_scores, typical_pace)
 
     def _table(
         self, feature_map: FeatureMap, sample: samples.FoldSample
-    ) -> tuple[CrossValidation, Pace | None]:
+    ) -> tuple[CrossValidation, Pace]:
         """Return the errors on a sample, and how long they took.
 
-        Errors of few rows come from the rows themselves, others from sums of folds. The
-        pace is None below `LEAST_TIMED_COMPONENTS`, as often for a linear kernel.
+        Errors of few rows come from the rows themselves, others from sums of folds.
         """
         D = feature_map.n_components
         begun = time.monotonic()
-        is_typical = D >= LEAST_TIMED_COMPONENTS
+
         fit_intercept = self.choices.options.fit_intercept
         grid = self.choices.options.penalty.grid
         if grid is not None and not np.all(grid > 0):
@@ -300,7 +302,7 @@ class _FirstRound:
             )
             if table_of_rows is not None:
                 pace = Pace(sums=0.0, tables=(time.monotonic() - begun) / D**3)
-                return table_of_rows, pace if is_typical else None
+                return table_of_rows, pace
         begun = time.monotonic()
         parts = self._fold_sums(feature_map, sample)
         summed = time.monotonic()
@@ -311,7 +313,7 @@ class _FirstRound:
             sums=(summed - begun) / (len(sample.X) * D**2),
             tables=(time.monotonic() - summed) / D**3,
         )
-        return table, pace if is_typical else None
+        return table, pace
 
     def _fold_sums(
         self, feature_map: FeatureMap, sample: samples.FoldSample
@@ -332,10 +334,6 @@ class _FirstRound:
     @property
     def _sampled_folds(self) -> folding.Folds:
         return folding.SampledFolds(self.folds.n_folds, self.folds)
-
-
-def _score(trial: _Trial) -> float:
-    return float(trial.result["score"])
 
 
 def _within_one_standard_error(other: _Trial, best: _Trial) -> bool:
