@@ -142,7 +142,7 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     return by_lower[near[0]] if near else None
 
 
-def some(values: Sequence[Any]) -> str:
+def first_few(values: Sequence[Any]) -> str:
     """Return the first eight of some names or numbers."""
     shown = ", ".join(
         number(value) if isinstance(value, float) else str(value)
@@ -158,7 +158,7 @@ def words_by_target(name: str, values: Any, deviations: Any = None) -> str:
         deviations = [deviations]
     deviations = deviations or [None] * len(values)
     pairs = zip(values, deviations, strict=True)
-    return some([score_words(name, *pair) for pair in pairs])
+    return first_few([score_words(name, *pair) for pair in pairs])
 
 
 class _OneLine(reprlib.Repr):

@@ -21,7 +21,7 @@ import numpy as np
 from rff_dist.data import array_checks, blocks, columns, digests
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.numerics import exact_sums
-from rff_dist.text import some
+from rff_dist.text import first_few
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
 
@@ -452,4 +452,4 @@ def class_weights(
 
 
 def _listed(classes: AnyArray) -> str:
-    return some([*map(repr, classes.tolist())])
+    return first_few([*map(repr, classes.tolist())])

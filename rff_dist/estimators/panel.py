@@ -12,7 +12,7 @@ from rff_dist.features import kinds, maps
 from rff_dist.kernels import base, stationary
 from rff_dist.kernels.names import kernel_text, shortened_text
 from rff_dist.ridge import describe, models
-from rff_dist.text import number, some
+from rff_dist.text import first_few, number
 from rff_dist.typing import Facts
 
 #: The largest number of length scales, and of candidates, that are shown.
@@ -86,7 +86,7 @@ def model_facts(model: models.RidgeModel, names: Sequence[str]) -> dict[str, str
         alphas = [alphas]
     facts = {
         **features_facts(model.feature_map, names),
-        "alpha": some(alphas),  # of many targets the first eight
+        "alpha": first_few(alphas),  # of many targets the first eight
         "rows": number(card.get("n_samples")),
     }
     estimate = describe.estimate_of(card)

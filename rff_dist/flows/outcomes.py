@@ -40,7 +40,7 @@ from rff_dist.flows import names
 from rff_dist.living.gate import change_words
 from rff_dist.ridge import describe
 from rff_dist.storage import locations
-from rff_dist.text import redact, score_words, some
+from rff_dist.text import first_few, redact, score_words
 from rff_dist.typing import Facts, Summary
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
@@ -117,7 +117,7 @@ def _show_result(
     }
     parts = [f"# {last.name}", last.message or "", advice.get(verdict, "")]
     if drift.get("drifted"):
-        found = some(drift["parts"])
+        found = first_few(drift["parts"])
         parts.append(f"The new rows are unlike the rows before, in their {found}.")
     site = get_current_settings().ui_url or ""  # "": links are on the page's own host
     links = [f"[{key}]({site}/artifacts/key/{key})" for key in keys]

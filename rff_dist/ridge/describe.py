@@ -19,7 +19,7 @@ from rff_dist.kernels import names, stationary
 from rff_dist.ridge import solve
 from rff_dist.selection.grids import RESOLUTION
 from rff_dist.statistics import ridge_statistics, row_passes, specs
-from rff_dist.text import number, score_words, some, words_by_target
+from rff_dist.text import first_few, number, score_words, words_by_target
 from rff_dist.typing import Facts, Summary
 
 #: Facts about a candidate, its errors and its round: a row of the table of candidates.
@@ -216,7 +216,7 @@ def candidate_cells(result: Facts) -> list[Any]:
         _scale_words(result["length_scale"]),
         result["features"],
         result["n_components"],
-        some(alpha if isinstance(alpha, list) else [alpha]),
+        first_few(alpha if isinstance(alpha, list) else [alpha]),
         score_words("r2", 1 - result["score"], result["standard_error"]),
     ]
 

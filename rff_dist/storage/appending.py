@@ -30,7 +30,7 @@ from rff_dist.storage.editing import (
     select,
 )
 from rff_dist.storage.locations import parse_location
-from rff_dist.text import some
+from rff_dist.text import first_few
 from rff_dist.typing import AnyArray, Arrays, Facts, IntArray, PathLike, Summary
 
 _SHOWN_SOURCES = 20
@@ -153,7 +153,7 @@ def append_batches(
         new_sources = known_sources(attributes)[n_old_sources:]
         if new_sources:
             source_names = [str(source.get("name")) for source in new_sources]
-            words += f" from {some(source_names)}"
+            words += f" from {first_few(source_names)}"
             facts["sources"] = source_names[:_SHOWN_SOURCES]
         if n_replaced:
             facts |= {"n_added": n_new, "n_replaced": n_replaced, "n_deleted": 0}

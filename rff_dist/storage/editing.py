@@ -28,7 +28,7 @@ from rff_dist.storage.commit import complete
 from rff_dist.storage.groups import StoredGroup, require_versions
 from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import MANIFEST, PREFIXES, ROWS_DIGEST, manifest_of
-from rff_dist.text import some
+from rff_dist.text import first_few
 from rff_dist.typing import (
     AnyArray,
     Arrays,
@@ -85,8 +85,8 @@ class DatasetEditor:
                 if name != expected:
                     raise DataError(
                         f"`{key}`: {name!r} where {self.location} has {expected!r};"
-                        f" expected the columns {some([*map(repr, known)])} in this"
-                        " order. Choose and sort them by name"
+                        f" expected the columns {first_few([*map(repr, known)])} in"
+                        " this order. Choose and sort them by name"
                     )
 
     def array(self, name: str) -> arrays.ZarrArray:
@@ -221,7 +221,7 @@ def refuse_others(dataset: StoredGroup) -> None:
     others = sorted({*dataset.list_arrays()}.difference(ROLES))
     if others:
         raise StorageError(
-            f"{dataset.url} also holds {some([*map(repr, others)])}; expected only"
+            f"{dataset.url} also holds {first_few([*map(repr, others)])}; expected only"
             f" {', '.join(ROLES)}. Write other arrays to another group"
         )
 

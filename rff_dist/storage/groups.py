@@ -31,7 +31,7 @@ from rff_dist.storage import arrays, locations, manifests, repositories
 from rff_dist.storage.arrays import Header, ZarrArray
 from rff_dist.storage.locations import Location, open_store, parse_location
 from rff_dist.storage.manifests import MANIFEST, WrongChunkError, manifest_of
-from rff_dist.text import some
+from rff_dist.text import first_few
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
 
 
@@ -208,7 +208,7 @@ class StoredGroup:
     def describe_arrays(self) -> str:
         """Return the arrays' names, as words for an error."""
         names = self.list_arrays()
-        return f"the arrays {some([*map(repr, names)])}" if names else "no arrays"
+        return f"the arrays {first_few([*map(repr, names)])}" if names else "no arrays"
 
 
 @dataclass(frozen=True, eq=False)

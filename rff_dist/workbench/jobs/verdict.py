@@ -12,7 +12,7 @@ import numpy as np
 
 from rff_dist.fields import values_of
 from rff_dist.ridge.describe import TITLES
-from rff_dist.text import score_words, share, some
+from rff_dist.text import first_few, score_words, share
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import intervals
 from rff_dist.workbench.jobs.comparison import LINEAR, MEAN, OURS, ModelComparison
@@ -213,6 +213,6 @@ def _cells(comparison: ModelComparison, name: str) -> Iterator[str]:
             continue
         likes = comparison.scores[OURS][measure]
         pairs = zip(value, likes, strict=True)
-        yield some(
+        yield first_few(
             [score_words(measure, one, deviation, like=like) for one, like in pairs]
         )

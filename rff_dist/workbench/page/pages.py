@@ -22,7 +22,7 @@ from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
 from rff_dist.recipes import recipes
 from rff_dist.ridge import fit_result, models
-from rff_dist.text import redact, some
+from rff_dist.text import first_few, redact
 from rff_dist.typing import Facts, PathLike
 from rff_dist.workbench.jobs import (
     cluster,
@@ -268,7 +268,7 @@ def model_page(
     targets = model.card.get("target_names") or model.card.get("target_columns")
     if targets:
         n_columns = plural(len(sample.columns), "column")
-        title = f"Predicting {some(targets)} from {n_columns}"
+        title = f"Predicting {first_few(targets)} from {n_columns}"
     page = document.Document(
         title,
         lead=verdict.verdict_of(comparison),

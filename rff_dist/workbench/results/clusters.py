@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rff_dist.storage import records
-from rff_dist.text import number, redact, some
+from rff_dist.text import first_few, number, redact
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.document import Document, Part
@@ -60,7 +60,7 @@ def _job_details(record: Facts) -> Lines:
     return {
         "features": f"{features}, {record['features']}, seed {record['seed']}",
         "kernel": words.kernel_words(record["kernel"]),
-        "arrays": some(record["arrays"]),
+        "arrays": first_few(record["arrays"]),
         "digest": record["digest"][:16],
         **models.version_facts(record),
     }

@@ -19,7 +19,7 @@ from rff_dist.features import kinds, maps, nystrom
 from rff_dist.ridge import describe, models
 from rff_dist.selection import error_table
 from rff_dist.storage import records
-from rff_dist.text import number, redact, score_words, some, words_by_target
+from rff_dist.text import first_few, number, redact, score_words, words_by_target
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
@@ -340,9 +340,9 @@ def classifier_facts(classifier: Facts | None) -> Lines:
         probabilities = "none"
     weights = classifier["class_weight"]
     if weights not in (None, "balanced"):
-        weights = some(weights)
+        weights = first_few(weights)
     return {
-        "classes": some(classifier["classes"]),
+        "classes": first_few(classifier["classes"]),
         "class weights": weights,
         "loss": loss,
         "probabilities": probabilities,

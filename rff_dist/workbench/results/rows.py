@@ -14,7 +14,7 @@ from rff_dist import fields
 from rff_dist.data import sources as row_sources
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets
-from rff_dist.text import some
+from rff_dist.text import first_few
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Heading, Paragraph, Part
@@ -240,7 +240,7 @@ def predicted_document(prediction: predict.PredictionResult, run: Summary) -> Do
     facts = {
         "rows": f"{record['n_samples']:,}, {outputs}",
         "data": record["data"],
-        "arrays": some(record["arrays"]),
+        "arrays": first_few(record["arrays"]),
         "interval": interval and f"{interval['coverage']:.0%}, from {interval['by']}",
         "model": words.place_words(record),
         **words.run_facts(run),

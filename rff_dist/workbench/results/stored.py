@@ -14,7 +14,7 @@ from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, records
 from rff_dist.storage.arrays import Header
-from rff_dist.text import some
+from rff_dist.text import first_few
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import rows, words
 from rff_dist.workbench.results.document import Document, Part
@@ -73,7 +73,7 @@ def _group_document(path: str) -> Document:
         parts = [_dataset_facts(dataset, attributes)]
         unchecked = [name for name, array in arrays.items() if not array.checksum]
         if unchecked:
-            parts.append({"checksums": words.Alert(f"none of {some(unchecked)}")})
+            parts.append({"checksums": words.Alert(f"none of {first_few(unchecked)}")})
     else:
         facts = _attribute_facts(attributes)
         if record["complete"] is False:
@@ -231,5 +231,5 @@ def _shape_words(lengths: Sequence[int]) -> str:
 
 def _short(value: Any) -> str:
     """Return a value's text, cut where it is long."""
-    text = some(value) if isinstance(value, list) else str(value)
+    text = first_few(value) if isinstance(value, list) else str(value)
     return text if len(text) <= 200 else text[:200] + " …"

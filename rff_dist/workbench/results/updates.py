@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.text import score_words, some
+from rff_dist.text import first_few, score_words
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.results import exits, models, words
@@ -115,7 +115,7 @@ def _drift_words(drift: Facts) -> str:
     values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
     if not drift["drifted"]:
         return f"none found at the level {drift['level']:g} (p-values: {values})"
-    return words.Alert(f"in {some(drift['parts'])} (p-values: {values})")
+    return words.Alert(f"in {first_few(drift['parts'])} (p-values: {values})")
 
 
 def errors_table(record: Facts, champion: RidgeModel) -> words.Table:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rff_dist.checks import is_number
-from rff_dist.text import number, score_words, some
+from rff_dist.text import first_few, number, score_words
 from rff_dist.typing import Facts, frozen
 
 #: How far features are from the kernel that they approximate.
@@ -61,7 +61,7 @@ def value_words(value: Any) -> str:
     ('cv', '–')
     """
     if isinstance(value, list | tuple):
-        return some(["–" if member is None else member for member in value])
+        return first_few(["–" if member is None else member for member in value])
     if value is None or is_number(value):
         return number(value)
     return value if isinstance(value, str) else str(value)
@@ -79,7 +79,7 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
 
 def listed(names: Sequence[Any] | None) -> str | None:
     """Return the first eight of some names; None if there are none."""
-    return some(names) if names else None
+    return first_few(names) if names else None
 
 
 def seconds_words(seconds: float) -> str:
@@ -139,7 +139,7 @@ def kernel_words(kernel: Facts) -> str:
         case {"name": "scaled", "weight": weight, "kernel": inner}:
             return f"{number(weight)} × ({kernel_words(inner)})"
         case {"name": "on_columns", "kernel": inner, "columns": columns}:
-            return f"{kernel_words(inner)} on columns {some(columns)}"
+            return f"{kernel_words(inner)} on columns {first_few(columns)}"
         case {"name": "additive", "kernel": inner, "length_scale": scale}:
             # imported late: kernels load SciPy, for which `--help` need not wait
             from rff_dist.kernels.names import weights_words
