@@ -155,8 +155,11 @@ def _calibration_parts(targets: list[Summary]) -> list[Part]:
         rows.append([target["name"], target["nlpd"], target["z_nlpd"], *shares])
     caption = (
         "negative log density of the targets, and the share of rows inside central"
-        " intervals"
+        " intervals, both of the normal distribution"
     )
-    note = "z-NLPD: in units of the target's standard deviation on the training rows"
+    note = (
+        "z-NLPD: in units of the target's standard deviation on the training rows;"
+        " for intervals from held-out errors: predict --coverage"
+    )
     table = words.Table(caption, ("target", "NLPD", "z-NLPD", *levels), rows)
     return [table, Paragraph(note, is_note=True)]

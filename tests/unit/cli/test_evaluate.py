@@ -20,6 +20,8 @@ def test_evaluate_std_judges_the_standard_deviations(folder):
     shown = run(*arguments, "--std").stdout
     assert f"{target['nlpd']:.4g}" in shown
     assert f"{target['coverage']['0.95']:.1%}" in shown
+    assert "normal distribution" in shown
+    assert "--coverage" in shown
 
 
 def test_a_table_is_evaluated_by_the_models_recipe(tmp_path):
