@@ -61,8 +61,9 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -
             return rows, np.asarray(targets, np.float64)
         return checked
     except (TypeError, ValueError):
+        is_fitted = not checks.get("reset", True)
         for name, values in numbers.items():
-            _refuse_first_non_number(name, values)
+            _refuse_first_non_number(name, values, is_fitted=is_fitted and name == "X")
         raise
 
 
@@ -141,8 +142,13 @@ def _refuse_dates(name: str, values: Any) -> None:
             )
 
 
-def _refuse_first_non_number(name: str, values: Any) -> None:
-    """Raise DataError for the first value that is no finite number, if there is one."""
+def _refuse_first_non_number(
+    name: str, values: Any, *, is_fitted: bool = False
+) -> None:
+    """Raise DataError for the first value that is no finite number, if there is one.
+
+    `is_fitted`: a fit took these columns as numbers.
+    """
     if scipy.sparse.issparse(values):
         cells = values.tocoo()
         for row, column, value in zip(cells.row, cells.col, cells.data, strict=True):
@@ -154,10 +160,12 @@ def _refuse_first_non_number(name: str, values: Any) -> None:
         if array.dtype.kind in "buifc":
             suspects = np.flatnonzero(~np.isfinite(array))
         for row in suspects:
-            _refuse_value(name, array[row], int(row), label)
+            _refuse_value(name, array[row], int(row), label, is_fitted=is_fitted)
 
 
-def _refuse_value(name: str, value: Any, row: int, column: object) -> None:
+def _refuse_value(
+    name: str, value: Any, row: int, column: object, *, is_fitted: bool = False
+) -> None:
     """Raise DataError for a missing or infinite value or a text; others pass."""
     where = f"row {row:_}" if column is None else f"row {row:_}, column {column!r}"
     # missing values of Python and of pandas
@@ -171,7 +179,10 @@ def _refuse_value(name: str, value: Any, row: int, column: object) -> None:
             f"Input {name} contains text: {where} holds {value[:40]!r}; expected"
             " numbers"
         )
-        raise DataError(". ".join(filter(None, [problem, _TEXT.get(name)]))) from None
+        advice = _TEXT.get(name)
+        if is_fitted:
+            advice = f"Column {column!r} held numbers at the fit; correct row {row:_}"
+        raise DataError(". ".join(filter(None, [problem, advice]))) from None
     if not np.isfinite(number):
         what = "NaN" if np.isnan(number) else "infinity"
         advice = _MISSING.get(name, "fill or drop such rows")

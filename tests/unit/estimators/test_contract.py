@@ -189,9 +189,9 @@ CONTAINERS = {
     ),
 }
 BAD_VALUES = {
-    "text": (["u"], ["text", "row 7", "'u'", "OneHotEncoder"]),
-    "missing": ([None], ["NaN", "row 7", "median"]),
-    "infinity": ([np.inf], ["infinity", "row 7"]),
+    "text": (["u"], ["text", "row 7", "'u'"], "OneHotEncoder", "numbers at the fit"),
+    "missing": ([None], ["NaN", "row 7"], "median", "median"),
+    "infinity": ([np.inf], ["infinity", "row 7"], "", ""),
 }
 
 
@@ -201,7 +201,7 @@ def test_a_value_that_is_no_number_is_named_by_column_and_row_with_a_way_on(
     container, bad
 ):
     make, label = CONTAINERS[container]
-    values, named = BAD_VALUES[bad]
+    values, named, at_fit, at_predict = BAD_VALUES[bad]
     # texts of numbers are numbers to scikit-learn
     others = ["1"] if bad == "text" else [1.0]
     columns = {"a": [0.5] * 12, "b": others * 7 + values + others * 4}
@@ -210,12 +210,14 @@ def test_a_value_that_is_no_number_is_named_by_column_and_row_with_a_way_on(
     y = np.arange(12.0)
     for estimator in (ALL["ridge"], ALL["classifier"], ALL["k-means"]):
         fitted = clone(estimator).fit(good, y % 2)
-        calls = [lambda model=fitted: model.predict(rows)]
+        calls = [(at_predict, lambda model=fitted: model.predict(rows))]
         # a fit to a frame takes its text for categories
         if bad != "text" or container in ("array", "rows"):
-            calls.append(lambda model=estimator: clone(model).fit(rows, y % 2))
-        for call in calls:
-            with refuses(DataError, f"column {label}", *named):
+            calls.append(
+                (at_fit, lambda model=estimator: clone(model).fit(rows, y % 2))
+            )
+        for way_on, call in calls:
+            with refuses(DataError, f"column {label}", *named, way_on):
                 call()
 
 
