@@ -30,6 +30,8 @@ FEW_LEVELS = 20
 #: Memory for the levels of all columns; beyond it the largest column is left out, also
 #: if the user named it.
 MAX_BYTES = 2**27
+#: A column whose texts are numbers but for so many is not taken for a category.
+_MOST_OTHERS = 3
 #: Memory of a level beyond its characters: a text of Python and its place in a set.
 _LEVEL_BYTES = 120
 _ONE_LEVEL = "it holds one level only"
@@ -281,5 +283,25 @@ class _Levels:
             examples = [text for text in category.levels if text != MISSING][:100]
             if not read_dates(pyarrow.array(examples, pyarrow.string())).null_count:
                 why += "; they are dates: parse them first, as by `pandas.to_datetime`"
+            if (others := _texts_that_are_no_numbers(category.levels)) is not None:
+                but = f" but for {listed(others)}" if others else ""
+                why += (
+                    f"; its texts are numbers{but}:"
+                    ' `pandas.to_numeric(errors="coerce")`'
+                )
             return why
         return category
+
+
+def _texts_that_are_no_numbers(texts: Iterable[str]) -> list[str] | None:
+    """Return the few texts that are no numbers; None if there are more of them."""
+    others = []
+    for text in texts:
+        try:
+            float(text)
+        except ValueError:
+            if text != MISSING:
+                others.append(text)
+        if len(others) > _MOST_OTHERS:
+            return None
+    return others

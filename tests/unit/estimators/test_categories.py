@@ -450,6 +450,13 @@ def test_dates_that_are_text_are_left_out_with_a_hint():
         fit("ridge", frame)
 
 
+def test_texts_that_are_numbers_but_for_one_are_left_out_with_a_hint():
+    frame = pandas(COLUMNS)
+    frame["day"] = [*np.arange(len(frame) - 1).astype(str), "n/a"]
+    with pytest.warns(UserWarning, match="day.*but for 'n/a'.*to_numeric"):
+        fit("ridge", frame)
+
+
 def test_warnings_are_about_the_line_that_called_the_package():
     frame = pandas(COLUMNS)
     with pytest.warns(UserWarning, match="ticket") as seen:
