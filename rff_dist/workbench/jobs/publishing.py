@@ -137,9 +137,9 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
         "length_scale": stationary.own_length_scale(kernel),
         "n_components": feature_map.n_components,
         "design": None if map_spec is None else map_spec.design.name,
-        **{
-            name: getattr(map_spec, name, None) for name in ("map", "seed", "precision")
-        },
+        "map": None if map_spec is None else map_spec.map_form,
+        "seed": None if map_spec is None else map_spec.seed,
+        "precision": None if map_spec is None else map_spec.precision,
         **chosen_parameters(model),
     }
     errors = model.card.get("metrics") or describe.estimate_of(model.card) or {}
