@@ -64,9 +64,10 @@ def fit_ridge(
     plain = {
         "length_scale": "median",
         "features": "fourier",
-        "design": "orthogonal",
         "n_components": 2048,
     }
+    if "features" not in options:
+        plain["design"] = "orthogonal"
     trained = fit(
         dataset, RidgeOptions(kernel=kernel, **plain | options), engine=engine
     )

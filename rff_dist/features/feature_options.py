@@ -119,6 +119,7 @@ class KernelFeatures:
         check_name(self.map, MAPS, "map")
         check_name(self.precision, PRECISIONS, "precision")
         check_width(self.n_components, self.map, self.features)
+        refuse_design_of_nystrom(self.design, self.features)
         base.design_for(self.kernel, self.design)
 
     def check_columns(self, n_features: int) -> None:
@@ -155,17 +156,19 @@ class FeatureOptions(KernelFeatures):
         super().__post_init__()
         if self.design == "auto":
             return
-        if find_nystrom(self.features) is None:
-            scale = stationary.own_length_scale(self.kernel)
-            # the check's result does not depend on the number of columns, so any will
-            # do
-            n_features = len(scale) if isinstance(scale, tuple) else 1
-            base.check_design(self.kernel, self.design, n_features)
-        else:
-            raise InvalidParameterError(
-                f"`design` is {self.design!r}, but Nyström features have none, only"
-                " features='fourier' has; leave it out"
-            )
+        scale = stationary.own_length_scale(self.kernel)
+        # the check's result does not depend on the number of columns, so any will do
+        n_features = len(scale) if isinstance(scale, tuple) else 1
+        base.check_design(self.kernel, self.design, n_features)
+
+
+def refuse_design_of_nystrom(design: str | Design, features: object) -> None:
+    """Raise InvalidParameterError if a design is given to Nyström features."""
+    if design != "auto" and find_nystrom(features) is not None:
+        raise InvalidParameterError(
+            f"`design` is {design!r}, but Nyström features have none, only"
+            " features='fourier' has; leave it out"
+        )
 
 
 def as_length_scale(length_scale: Any) -> Any:

@@ -326,6 +326,7 @@ class RidgeOptions(FeatureOptions):
                 read_n_components(self.n_components, "phases", kind)
         if self.design != "auto":
             designs.find_design(self.design)  # raises for an unknown name
+        feature_options.refuse_design_of_nystrom(self.design, self.kinds[0])
 
     @property
     def penalty(self) -> Penalty:

@@ -182,12 +182,6 @@ def check_candidates(
         raise InvalidParameterError(
             "there is no candidate to compare; expected at least 1"
         )
-    design = options.design
-    default_kind = options.kinds[0]
-    if design != "auto" and feature_options.find_nystrom(default_kind) is not None:
-        raise InvalidParameterError(
-            f"`design` is {design!r}, but Nyström features have none; leave it out"
-        )
     for candidate in candidates:
         candidate.kernel.check_columns(dataset.n_features)
         if isinstance(candidate.length_scale, float | tuple):
@@ -195,9 +189,9 @@ def check_candidates(
                 candidate.kernel, candidate.length_scale
             )
             kernel.check_columns(dataset.n_features)
-        kind = candidate.features or default_kind
+        kind = candidate.features or options.kinds[0]
         if feature_options.find_nystrom(kind) is None:
-            base.check_design(candidate.kernel, design, dataset.n_features)
+            base.check_design(candidate.kernel, options.design, dataset.n_features)
 
 
 class Draws:
@@ -231,12 +225,14 @@ class Draws:
     def feature_map(self, candidate: Candidate, n_components: int) -> FeatureMap:
         kernel, prepared = self._kernel_and_dataset(candidate)
         options = self._options
+        kind = candidate.features or options.kinds[0]
+        is_fourier = feature_options.find_nystrom(kind) is None
         described = feature_options.KernelFeatures(
             kernel=kernel,
             length_scale=None,
             n_components=n_components,
-            features=candidate.features or options.kinds[0],
-            design=options.design,
+            features=kind,
+            design=options.design if is_fourier else "auto",
             map=options.map,
             precision="standard" if options.precision == "auto" else options.precision,
         )

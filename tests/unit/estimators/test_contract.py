@@ -112,6 +112,10 @@ NOT_TOGETHER = [
         (name, {"length_scale": "evidence"}, "'evidence'")
         for name in ("k-means", "PCA", "exact k-means")
     ),
+    *(
+        (name, {"features": "nystrom", "design": "iid"}, "design", "iid", "Nyström")
+        for name in ("ridge", "classifier", "sampler", "k-means", "PCA")
+    ),
 ]
 
 
