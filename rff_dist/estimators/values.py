@@ -88,7 +88,7 @@ def validated_targets(estimator: Any, y: Any) -> Any:
 def validated_weights(sample_weight: Any, X: Any) -> Any:
     """Return checked weights of rows in float64."""
     check_masks(sample_weight=sample_weight)
-    _refuse_dates("sample_weight", np.atleast_1d(sample_weight))
+    _refuse_dates("sample_weight", np.atleast_1d(np.asarray(sample_weight)))
     try:
         return _check_sample_weight(
             sample_weight, X, dtype=np.float64, ensure_non_negative=True
