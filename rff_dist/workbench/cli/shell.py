@@ -25,12 +25,14 @@ from cyclopts.exceptions import (
     CoercionError,
     CycloptsError,
     MissingArgumentError,
+    UnknownOptionError,
     UnusedCliTokensError,
 )
 from rich.console import Console
 
 from rff_dist import contexts, errors, fields
 from rff_dist.engines import logs
+from rff_dist.text import nearest
 from rff_dist.typing import Summary
 from rff_dist.workbench.cli import command_context, help, messages, settings, sources
 from rff_dist.workbench.jobs import places
@@ -364,6 +366,8 @@ def _usage_error(error: CycloptsError) -> str:
     command: Command | None = getattr(error.target, "command", None)
     if command is None:
         return str(error)
+    if isinstance(error, UnknownOptionError):
+        return _unknown_option(error, command)
     usage = help.usage(command.title, command.options)
     usage = usage.removeprefix("Usage: ").strip()
     if isinstance(error, UnusedCliTokensError):
@@ -388,6 +392,38 @@ def _usage_error(error: CycloptsError) -> str:
     if isinstance(error, CoercionError) and error.token is not None:
         return f"{flag} is {error.token.value!r}; expected {option.expected}"
     return str(error)
+
+
+def _unknown_option(error: UnknownOptionError, command: Command) -> str:
+    """Say which similar option a command has, and which commands have this one."""
+    flag = (error.token.keyword or error.token.value).partition("=")[0]
+    name = flag.removeprefix("--")
+    # without dashes, which make any two flags similar
+    known = [
+        each.removeprefix("--")
+        for argument in error.argument_collection
+        for each in argument.names
+        if argument.parse
+    ]
+    message = f"{command.title} has no option {flag}"
+    if near := nearest(name, known):
+        message += f"; did you mean --{near}?"
+    others = _commands_with(name.replace("-", "_"))
+    if others:
+        verb = "has" if len(others) == 1 else "have"
+        message += f"; {', '.join(others)} {verb} {flag}"
+    return message
+
+
+def _commands_with(option: str) -> list[str]:
+    """Return the commands that have an option of this name."""
+    app = make_app()
+    found = []
+    for name in COMMANDS:
+        command = getattr(app[name].default_command, "command", None)
+        if command and option in {one.name for one in command.options}:
+            found.append(name)
+    return found
 
 
 def show(document: Document, command: str, common: CommonOptions) -> None:

@@ -105,7 +105,7 @@ def test_the_version_is_shown():
     [
         (["fitt"], "'fit'"),
         (["fit", "data", "model", "--n-component", "8"], "--n-components"),
-        (["ingest", "a.csv", "b", "--targett", "y"], "--targets"),
+        (["ingest", "a.csv", "b", "--targett=y"], "--targets"),
     ],
 )
 def test_an_unknown_command_or_option_exits_2_with_a_suggestion(arguments, suggestion):
@@ -113,6 +113,13 @@ def test_an_unknown_command_or_option_exits_2_with_a_suggestion(arguments, sugge
     assert suggestion in message
     assert "id you mean" in message
     assert "--help" in message
+
+
+def test_an_option_of_another_command_is_named_with_it_and_nothing_far_is_suggested():
+    message = refusal(2, "auto", "a.csv", "--target", "y", "--kernel", "linear")
+    assert "fit" in message.partition(";")[2]
+    for words in (message, refusal(2, "predict", "m", "a", "b", "--interval", "0.9")):
+        assert "id you mean" not in words
 
 
 @pytest.mark.parametrize(
