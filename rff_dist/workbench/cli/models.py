@@ -38,12 +38,18 @@ def list_models(
     ),
 ) -> Document:
     """List the registered models in a folder, with their current versions."""
-    from rff_dist.models.versions import find_registered
+    from rff_dist.models.versions import RegisteredModel, find_registered
     from rff_dist.workbench.results.versions import COLUMNS, version_cells
 
     models: list[Summary] = []
     rows = []
-    for model in find_registered(registry):
+    found = find_registered(registry)
+    example = f"{registry.rstrip('/')}/NAME"
+    # the folder may be a model itself
+    if not found and RegisteredModel(registry).pointer() is not None:
+        found = [RegisteredModel(registry)]
+        example = registry
+    for model in found:
         current = model.current()
         assert current is not None
         facts = {"name": model.name, "url": model.url, "current": current.to_dict()}
@@ -53,7 +59,7 @@ def list_models(
         f"{words.plural(len(models), 'registered model')} in {registry}",
         [words.Table("", ("model", *COLUMNS), rows, is_text=True)] if models else [],
         record={"registry": registry, "models": models},
-        next=[["models", "show", f"{registry.rstrip('/')}/NAME"]],
+        next=[["models", "show", example]],
     )
 
 

@@ -136,6 +136,12 @@ def test_list_shows_each_model_with_its_current_version(folder):
     assert "next: rff-dist models show" in told
 
 
+def test_list_of_a_model_itself_shows_it(prices):
+    listed = document("models", "list", prices)
+    assert [one["name"] for one in listed["models"]] == ["prices"]
+    assert listed["models"][0]["current"]["number"] == 3
+
+
 def test_promote_and_rollback_change_what_readers_get(prices):
     promoted = document("models", "promote", prices, 1, "--reason", "less bias")
     assert promoted["command"] == "models promote"
