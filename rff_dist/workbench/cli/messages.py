@@ -151,11 +151,10 @@ def report_error(
         message = f"this machine's memory is not enough{in_brackets}"
         hint = "to see how much memory a fit needs: rff-dist plan --help"
     elif isinstance(error, errors.RFFDistError):
-        message = str(error)
+        message = f"{error}{in_brackets}"
         # a file has options by their names in Python
         if not error.source:
             message = in_flags(message)
-        message += in_brackets
         hint = _hint(error, code, title, message, values)
     else:
         message = f"{type(error).__name__}: {error}{in_brackets}"

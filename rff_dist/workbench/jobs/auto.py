@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from rff_dist import fields
-from rff_dist.errors import DataError, InvalidParameterError, RFFDistError
+from rff_dist.errors import (
+    DataError,
+    InvalidParameterError,
+    OutputExistsError,
+    RFFDistError,
+)
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, writing
@@ -107,7 +112,11 @@ def prepare_table(
     new_folder = [] if locations.exists(locations.parse_location(folder)) else [folder]
     new_datasets = [] if job.overwrite else [train_url, test_url]
     with _discarding_on_error(new_folder):
-        parts: Any = ingest.ingest(to_ingest, observer=observer)
+        try:
+            parts: Any = ingest.ingest(to_ingest, observer=observer)
+        except OutputExistsError as error:
+            error.add_note("for another target, `into` takes another folder")
+            raise
         with _discarding_on_error(new_datasets):
             classify, why = choose_task(train_url, job)
 

@@ -40,7 +40,7 @@ def rows_of(one):
 def test_data_of_an_earlier_run_are_refused_unless_they_are_to_be_replaced(table):
     first = prepared(table)
     rows = rows_of(first)
-    with refuses(OutputExistsError, "exists already", "overwrite"):
+    with refuses(OutputExistsError, "exists already", "overwrite", "into"):
         prepared(table)
     assert rows_of(first) == rows
     second = prepared(table, holdout=0.3, holdout_by="day", overwrite=True)
