@@ -41,6 +41,8 @@ TITLES = {
     "hold out": "predict held-out rows",
     "evaluate": "measure errors",
     "compare": "compare with other models",
+    "baselines": "compare with boosted trees",
+    "report": "draw the page",
     "lloyd": "k-means",
     "label": "write labels",
 }
