@@ -45,25 +45,27 @@ class RFFKMeans(
         Set it, or take "auto": a number from 2 to 16, chosen on 1,000 rows as the one
         beyond which the number of cut links between neighbouring rows rises most.
     kernel : str or Kernel, default="gaussian"
-        Usually leave it, so that shapes are found. The kernel to approximate: a name,
-        or a text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
+        Usually leave it, so that shapes are found: the fit then chooses the Gaussian or
+        the linear kernel, see `length_scale`. The kernel to approximate: a name, or a
+        text such as "matern:nu=2.5" or "gaussian:length_scale=2 + linear", see
         `rff_dist.kernels.names.find_kernel`; or a Kernel object. Length scales given
         here are left alone.
     length_scale : "auto", float or array of shape (n_features,), default="auto"
         Usually leave it. In units of the (standardised) inputs. "auto" clusters up to
         5,000 rows in degree-normalised Nyström features of six length scales, and by
         plain k-means. The partition that cuts the smallest share of the links between
-        neighbours decides `features`, `n_components` (at most so many), `n_principal`
-        and `normalize`. If any of `kernel`, `features`, `design`, `precision`,
-        `n_principal` or `normalize` is given, or `init` is an array, or a column holds
-        categories, "auto" is the median distance between rows, which suits round
-        clusters.
+        neighbours decides `kernel` (linear for plain k-means), `features`,
+        `n_components` (at most so many), `n_principal` and `normalize`. If any of
+        `kernel`, `features`, `design`, `precision`, `n_principal` or `normalize`
+        differs from its default, or `init` is an array, or a column holds categories,
+        "auto" is the median distance between rows, which suits round clusters.
     n_components : int, default=1024
-        Usually leave it: D, the number of components of Z. The error of the kernel
-        falls as 1/√D, and the cost grows as D. An even number makes pairs of cosines
-        and sines, an odd one cosines with random phases, which have more variance. With
-        Nyström features it is the number of centres; data with fewer distinct rows use
-        all of them, and the kernel is then exact.
+        Usually leave it: D, the number of components of Z; the most that a fit may
+        choose, see `length_scale`. The error of the kernel falls as 1/√D, and the cost
+        grows as D. An even number makes pairs of cosines and sines, an odd one cosines
+        with random phases, which have more variance. With Nyström features it is the
+        number of centres; data with fewer distinct rows use all of them, and the kernel
+        is then exact.
     n_init : int or "auto", default="auto"
         Raise it for better clusters: the number of starts, which share each pass. The
         start with the smallest inertia is kept. "auto" is 1.
@@ -120,7 +122,8 @@ class RFFKMeans(
     Attributes
     ----------
     feature_centers_ : float64 array of shape (n_clusters, n_components)
-        The centres, in Z; `n_principal` columns if that is given.
+        The centres, in Z; `n_principal` columns if that is given or chosen. The mean
+        of the inputs in cluster k is X[labels_ == k].mean(axis=0).
     labels_ : int32 array of shape (n_samples,)
         The cluster of each row; only after a fit to data in memory. For other data use
         `predict`.
@@ -147,6 +150,11 @@ class RFFKMeans(
         Columns of the inputs.
     feature_names_in_ : array of str
         Their names; only if they have some.
+
+    See Also
+    --------
+    RFFPCA : The principal components that `n_principal` clusters in.
+    RFFRidge : Regression in the same features.
 
     Notes
     -----

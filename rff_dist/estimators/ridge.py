@@ -235,6 +235,12 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     feature_names_in_ : array of str
         Their names; only if they have some.
 
+    See Also
+    --------
+    RFFClassifier : The same for classes.
+    RFFSampler : The features alone, as a step of a pipeline.
+    RFFKMeans : Clusters in the same features.
+
     Notes
     -----
     Sample weights multiply the squared errors and leave the penalty as it is. A given
