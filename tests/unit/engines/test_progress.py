@@ -155,3 +155,15 @@ def test_the_clock_goes_on_after_a_phase_that_reached_its_total():
             # rich shows `finished_time`, which stands still, in the place of `elapsed`
             # from then on
             assert not task.finished
+
+
+def test_the_last_parts_of_a_job_have_titles():
+    last = [event for part in ("baselines", "report") for event in _begun(part)]
+    text = shown(last, terminal=False)
+    assert "baselines" not in text
+    assert "report" not in text
+    assert len(text.splitlines()) == 2
+
+
+def _begun(part):
+    return [StepStarted(part), Remark(part, "")]
