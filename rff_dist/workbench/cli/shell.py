@@ -397,33 +397,23 @@ def _usage_error(error: CycloptsError) -> str:
 def _unknown_option(error: UnknownOptionError, command: Command) -> str:
     """Say which similar option a command has, and which commands have this one."""
     flag = (error.token.keyword or error.token.value).partition("=")[0]
-    name = flag.removeprefix("--")
-    # without dashes, which make any two flags similar
-    known = [
-        each.removeprefix("--")
-        for argument in error.argument_collection
-        for each in argument.names
-        if argument.parse
-    ]
+    known = [name for argument in error.argument_collection for name in argument.names]
     message = f"{command.title} has no option {flag}"
-    if near := nearest(name, known):
-        message += f"; did you mean --{near}?"
-    others = _commands_with(name.replace("-", "_"))
+    # all flags begin with two dashes, which make them similar
+    if near := nearest(flag, known, cutoff=0.8):
+        message += f"; did you mean {near}?"
+    others = [name for name in COMMANDS if _has_option(name, flag)]
     if others:
-        verb = "has" if len(others) == 1 else "have"
-        message += f"; {', '.join(others)} {verb} {flag}"
+        message += (
+            f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} {flag}"
+        )
     return message
 
 
-def _commands_with(option: str) -> list[str]:
-    """Return the commands that have an option of this name."""
-    app = make_app()
-    found = []
-    for name in COMMANDS:
-        command = getattr(app[name].default_command, "command", None)
-        if command and option in {one.name for one in command.options}:
-            found.append(name)
-    return found
+def _has_option(name: str, flag: str) -> bool:
+    command = getattr(make_app()[name].default_command, "command", None)
+    names = [option.name for option in command.options] if command else []
+    return flag in map(messages.flag_of, names)
 
 
 def show(document: Document, command: str, common: CommonOptions) -> None:
