@@ -113,7 +113,8 @@ def _show_result(
     advice = {
         "published": f"To go back: `rff-dist models rollback {model}`.",
         "refused": f"The model is as it was: `rff-dist models show {model}` lists the"
-        " rows that were left out, and how to accept them anyway.",
+        " rows that were left out, and the report below says how to accept them"
+        " anyway.",
     }
     parts = [f"# {last.name}", last.message or "", advice.get(verdict, "")]
     if drift.get("drifted"):

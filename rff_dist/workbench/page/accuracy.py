@@ -450,7 +450,7 @@ def _draw_roc(
 _FEW = 0.03
 
 
-def advice_on(comparison: ModelComparison) -> list[str]:
+def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[str]:
     """Return what to do after a comparison: which model to use, which rows to check."""
     # what our model is next to each other one: "better", "worse" or "same"
     ours_is = {
@@ -475,7 +475,7 @@ def advice_on(comparison: ModelComparison) -> list[str]:
             "Is it good enough? Compare its errors with those that your use of it"
             " allows; no other model that was tried is clearly better."
         )
-    if comparison.rows.origin != "test":
+    if comparison.rows.origin != "test" and not is_update:
         advice.append(
             "Keep rows for a test: ingest with `--holdout 10%`, and fit with `--test`."
         )

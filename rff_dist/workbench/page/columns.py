@@ -277,9 +277,11 @@ def _meaning(model: models.RidgeModel, sample: page_sample.PageSample) -> str:
         )
     if len(drawn) > 1:
         what = "predicted probability of each class"
+    n_rows = min(CURVE_ROWS, len(sample.X))
     meaning = (
-        f"the mean {what} if one column is set to the value on the axis in every row"
-        " and everything else stays; dots are levels, with their shares of the rows"
+        f"the mean {what} of {n_rows:,} sampled rows if one column is set to the value"
+        " on the axis in each and everything else stays; dots are levels, with their"
+        " shares of the rows"
     )
     if has_effects(model):
         meaning += (

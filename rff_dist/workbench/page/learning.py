@@ -115,9 +115,9 @@ def help_words(
     ends = f"From {curve.numbers[half]:,.0f} to {curve.numbers[-1]:,.0f} {what}"
     size = f"{share(fall)} ± {share(deviation)}"
     if not fall > CLEAR * deviation:
-        return (
-            f"{ends} the error did not clearly fall ({size}): more {what} like these"
-            " would barely help."
-        )
+        more = f"more {what} like these would barely help"
+        if fall + CLEAR * deviation > max(HELP):
+            more = f"whether more {what} would help, these do not tell"
+        return f"{ends} the error did not clearly fall ({size}): {more}."
     judgement = next(words for least, words in HELP.items() if fall >= least)
     return f"{ends} the error fell by {size}: more {what} {judgement}."

@@ -275,6 +275,7 @@ def model_page(
         chips=[redact(place), *_chips(model, comparison, split)],
     )
     gate = None
+    is_refused = False
     if update is not None:
         page.lead = f"{updates.decision_words(update)}: {update['reason']}."
         gate = update["gate"]
@@ -298,8 +299,14 @@ def model_page(
     columns.columns_section(page, sample, model, ranking)
     if comparison is not None:
         page.section("What to do")
-        for advice in accuracy.advice_on(comparison):
-            page.say(advice)
+        if is_refused:
+            page.say(
+                "Keep the model as it was, and look at the new rows first: updated by"
+                " them it errs more."
+            )
+        else:
+            for advice in accuracy.advice_on(comparison, is_update=update is not None):
+                page.say(advice)
         if trained is not None:
             learning.show_learning(page, trained)
     whose = f"the training rows, of {redact(data.rows.url or 'memory')}"
