@@ -147,6 +147,19 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 
 # -- principal components
 
+
+def unit_vectors(vectors: FloatArray, axis: int) -> FloatArray:
+    """Return vectors along an axis divided by their norms; those of zeros stay.
+
+    Rows far from all centres have scores like 1e-200, whose squares are 0. A power of
+    two, which does not round, brings them near 1 first.
+    """
+    largest = np.abs(vectors).max(axis=axis, keepdims=True)
+    near_one = np.ldexp(vectors, -np.frexp(largest)[1])
+    norms = np.linalg.norm(near_one, axis=axis, keepdims=True)
+    return np.asarray(near_one / np.where(norms > 0, norms, 1.0))
+
+
 # Rows of one product. Products always have this shape, since it decides how they round.
 _PANEL_ROWS = 64
 _WORK_BYTES = 2**22  # the other map's features that are filled at once
@@ -220,9 +233,7 @@ class PrincipalFeatureMap(maps.FeatureMap):
             self.coefficients.T @ features + self.intercept[:, np.newaxis]
         )
         if self.is_unit:
-            # a row far from all centres has scores of 0, which stay
-            norms = np.linalg.norm(scores, axis=0)
-            scores /= np.maximum(norms, np.finfo(np.float64).tiny)
+            return unit_vectors(scores, axis=0)
         return scores
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> AnyArray:

@@ -29,6 +29,7 @@ from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
 from rff_dist.features import nystrom
 from rff_dist.features.centres import choose_uniform, is_isolated, nearest_rows
+from rff_dist.features.composed import unit_vectors
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import prepare
 from rff_dist.frequencies import uniforms
@@ -421,9 +422,7 @@ class _Centres:
         partitions = []
         for number in numbers:
             leading = vectors[:, :number]
-            norms = np.linalg.norm(leading, axis=1, keepdims=True)
-            unit = leading / np.maximum(norms, np.finfo(np.float64).tiny)
-            clusters = _kmeans(unit, number, seed)
+            clusters = _kmeans(unit_vectors(leading, axis=1), number, seed)
             partitions.append(self._sample.judge(clusters, number, scale, neighbour))
         return partitions
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from rff_dist import draw_feature_map
 from rff_dist.errors import InvalidParameterError
-from rff_dist.features.composed import ConcatenatedFeatureMap
+from rff_dist.features.composed import ConcatenatedFeatureMap, unit_vectors
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.frequencies.uniforms import derived_seed
 from rff_dist.kernels.additive import Additive
@@ -194,3 +195,16 @@ def test_derived_seeds_have_not_changed():
     ]
     assert derived_seed(2026, 0) == 2026
     assert derived_seed(2**64 - 1, 2**20) == 10815773109192571054
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_unit_vectors_are_the_same_bits_at_any_scale(axis):
+    vectors = np.random.default_rng(0).normal(size=(5, 6))
+    vectors[2] = 0.0
+    vectors[:, 3] = 0.0
+    units = unit_vectors(vectors, axis)
+    norms = np.linalg.norm(units, axis=axis)
+    assert_allclose(norms[norms > 0], 1.0, rtol=1e-15)
+    assert norms.min() == 0.0
+    for exponent in (-700, 900):
+        assert_array_equal(unit_vectors(np.ldexp(vectors, exponent), axis), units)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
@@ -112,6 +112,16 @@ def test_what_was_chosen_is_what_the_same_options_find(circles):
     assert again.shape_ == ""
     save_model(circles, scratch("shapes"))
     assert load_model(scratch("shapes")).shape_ == circles.shape_
+
+
+def test_features_of_rows_far_from_all_centres_have_norm_one():
+    """Their scores are as small as 1e-196, and squares of these are 0."""
+    wide = np.random.default_rng(0).normal(size=(12_000, 1)).astype(np.float32)
+    X = np.hstack([wide, wide**2])
+    model = RFFKMeans(2, n_components=32, random_state=2).fit(X)
+    norms = np.linalg.norm(model.feature_map_.transform(X), axis=1)
+    assert_allclose(norms, 1.0, rtol=1e-12)
+    assert np.bincount(model.labels_).min() > 1_000
 
 
 def test_the_lecture_s_algorithm_moves_no_row_from_the_default_s_clusters(circles):
