@@ -85,8 +85,11 @@ class _Phase:
             text = f": {self.n_rounds:,} of at most {self.max_rounds:,} {self.unit}"
         elif self.n_samples and not text:
             text = f": {self.n_samples:,} rows"
-            if is_at_work:
-                done = self.n_done / self.n_samples
+            done = self.n_done / self.n_samples
+            if self.n_done >= self.n_samples:
+                # the pass has ended, but the step has not: its time left is not known
+                text += " are done"
+            elif is_at_work:
                 text = f": {math.floor(100 * done)} % of {self.n_samples:,} rows"
                 if self.n_done:
                     left = (time.perf_counter() - self.pass_begun) * (1 / done - 1)
