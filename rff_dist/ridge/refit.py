@@ -60,15 +60,15 @@ def refit(
     if alpha is None:
         # nothing is chosen, so it costs one factorisation per distinct alpha
         solved = solve.solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
+        # the old rows' errors show how the alpha that is kept was chosen
+        selection = model.selection
         card["fit_intercept"] = bool(fit_intercept)
     else:
         per_target = model.card.get("alpha_per_target", False)
         penalty = Penalty(alpha, alphas, fit_intercept, per_target)
         solved = solve.solve(statistics, penalty)
+        selection = solved.path()
         card |= describe.describe_penalty(penalty)
-    # Errors by alpha exist only if alpha is chosen here. Without a choice the old rows'
-    # errors stay: they show how the alpha that is kept was chosen.
-    selection = solved.path() or model.selection
     again = models.RidgeModel.from_solution(
         model.feature_map, statistics, solved.solution, selection, card
     )

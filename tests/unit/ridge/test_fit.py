@@ -345,3 +345,12 @@ def test_refitting_without_change_changes_no_bit(model):
     other = refit(model, model.statistics, alpha=0.2, fit_intercept=False)
     assert other.alpha == 0.2
     assert_array_equal(other.intercept, [0.0])
+
+
+def test_a_given_alpha_has_no_errors_by_alpha_of_an_earlier_choice(dataset):
+    chosen, _ = fit_ridge(
+        dataset, Gaussian(), engine=ENGINE, n_components=32, alpha="gcv"
+    )
+    kept = refit(chosen, chosen.statistics, alpha=None)
+    assert_array_equal(kept.selection["alphas"], chosen.selection["alphas"])
+    assert refit(chosen, chosen.statistics, alpha=0.2).selection == {}
