@@ -1,0 +1,223 @@
+"""What a page says of errors: on which rows they were measured, and how far they are off."""
+
+import re
+
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose
+from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
+
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.fits import JobData
+from rff_dist.workbench.jobs.judging import compare_left_out
+from rff_dist.workbench.page import (
+    accuracy,
+)
+from rff_dist.workbench.results.document import Document
+from tests.command_line import PLAIN, document
+from tests.model_pages import pictures_of, plain_model, report_of
+from tests.tables import ingest
+
+
+@pytest.mark.parametrize("task", ["", "--classify"])
+def test_test_rows_that_list_other_levels_are_judged_by_their_names(tmp_path, task):
+    rng = np.random.default_rng(5)
+    town = rng.integers(0, 6, 400)
+    y = np.array([3, -2, 0, 1, -1, 2])[town] + 0.1 * rng.standard_normal(400)
+    labels = np.where(y > 0, "high", "low") if task else y
+    lines = [f"town{b},{b % 2},{c}" for b, c in zip(town, labels, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["where,x,y", *lines[:300]]))
+    # neither the first level nor the last: codes of the others are other ones
+    others = [line for line in lines[300:] if line[4] not in "05"]
+    (tmp_path / "u.csv").write_text("\n".join(["where,x,y", *others]))
+    for name in ("t", "u"):
+        ingest(tmp_path / f"{name}.csv", tmp_path / name, target="y")
+    model = tmp_path / "model"
+    how = f"--kernel gaussian --length-scale 1 --n-components 64 --alpha 0.01 {task}"
+    how = [f"--test={tmp_path / 'u'}", how]
+    _, _, words = report_of(tmp_path, "fit", tmp_path / "t", model, *how)
+    errors = document("evaluate", model, tmp_path / "u")
+    found = re.search(r"Compared on .*? this model ([\d.]+)", words)[1]
+    expected = 100 * errors["accuracy"] if task else errors["targets"][0]["rmse"]
+    assert float(found) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("noise", "judgement"),
+    [(1.0, "are not clearly off"), (4.0, "are too narrow")],
+)
+def test_the_page_says_whether_intervals_held_with_the_count(
+    tmp_path, noise, judgement
+):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((700, 2))
+    drawn = rng.standard_normal(700)
+    drawn[400:] *= noise
+    y = X[:, 0] + 0.5 * drawn
+    write_dataset(tmp_path / "data", X[:400], y[:400])
+    write_dataset(tmp_path / "test", X[400:], y[400:])
+    how = [*PLAIN, "--n-components 16 --n-folds 3", f"--test={tmp_path / 'test'}"]
+    model = tmp_path / "m"
+    _, _, words = report_of(tmp_path, "fit", tmp_path / "data", model, *how)
+    document("predict", model, tmp_path / "test", tmp_path / "p", "--coverage 0.9")
+    ends = zarr.open_group(tmp_path / "p", mode="r")
+    n_inside = np.sum((ends["lower"][:] <= y[400:]) & (y[400:] <= ends["upper"][:]))
+    assert f"The 90% intervals {judgement}: they contain {n_inside} of 300" in words
+    assert "the errors of 400 of 400 rows of the fit, each predicted without" in words
+
+
+def test_predictions_without_a_row_are_those_of_a_fit_without_it():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((60, 2))
+    y = np.sin(X[:, :1]) + 0.2 * rng.standard_normal((60, 1))
+    model = plain_model(
+        X, y, length_scale=1.5, n_components=32, alpha=0.5, standardize=False
+    )
+    found = compare_left_out(JobData(ArrayDataset(X, y)), model)
+    assert found.rows.origin == "leave-one-out"
+    Z = model.feature_map.transform(found.rows.X, dtype=np.float64)
+    for row in (0, 17, 59):
+        others = np.arange(60) != row
+        expected = (
+            Ridge(alpha=0.5)
+            .fit(Z[others], found.observed[others])
+            .predict(Z[row : row + 1])
+            .ravel()
+        )
+        # the Gram is that of rounded features, exact; what is left is float64's
+        # rounding
+        assert_allclose(found.ours.values[row], expected, rtol=1e-8)
+
+
+def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
+    lines = [
+        f"{'ab'[i % 2]},{i % 7 or ''},{i},{100 if i == 60 else i % 7 + i % 2},r{i}"
+        for i in range(100)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["kind,size,code,y,name", *lines]))
+    ingest(
+        tmp_path / "t.csv",
+        tmp_path / "data",
+        target="y",
+        drop=["code"],
+        impute="median",
+        id="name",
+    )
+    small = ["--n-components 16 --alpha 1", *PLAIN]
+    _, _, words = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *small)
+    assert "kind category, 2 levels: " in words.replace("  ", " ")
+    assert "15 missing values become" in words
+    worst = words.partition("Rows with the largest errors id ")[2]
+    assert worst.partition("size kind ")[2].startswith("r60 100.")
+    spread = words.partition(
+        "Columns of numbers and dates column mean std min median max "
+    )[2]
+    assert spread.startswith("size ")  # no level is a column there
+    assert "histograms, and the rows of each level" in words
+
+
+def test_the_worst_rows_have_the_most_important_columns_in_the_unit_of_the_error(
+    tmp_path,
+):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((300, 8))
+    y = 50 + 9 * X[:, 7] + 4 * X[:, 6] + rng.standard_normal(300)
+    write_dataset(tmp_path / "data", X[:200], y[:200])
+    write_dataset(tmp_path / "test", X[200:], y[200:])
+    how = [*PLAIN, "--kernel linear --alpha 1", f"--test={tmp_path / 'test'}"]
+    shown, _, words = report_of(
+        tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how
+    )
+    worst = words.partition("Rows with the largest errors ")[2].partition(" A table ")[
+        0
+    ]
+    _, _, rows = worst.partition("predicted error ")
+    assert rows.startswith("x7 x6 ")
+    n_columns = len(re.findall(r"x\d ", rows))
+    assert n_columns == 5
+    # one format of the RMSE in verdict, table and test, and of what is in its unit
+    [rmse] = re.findall(r"the RMSE.*? is (\S+) ± \S+ \(R² 0\.\d{3}\)", words)
+    assert re.fullmatch(r"\d\.\d{3}|0\.\d{4}", rmse)
+    assert f"this model {rmse} ± 0." in words
+    assert f"RMSE {rmse} ± 0." in shown
+    decimals = len(rmse.partition(".")[2])
+    cells = rows.split("x")[-1].split()[1:]
+    for value in cells[1:4]:
+        assert len(value.partition(".")[2]) == decimals
+
+
+@pytest.mark.parametrize("test_rows", [True, False])
+def test_classes_are_judged_by_rows_that_the_model_did_not_see(tmp_path, test_rows):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((400, 6))
+    y = rng.integers(0, 3, 400)
+    names = np.array(["a", "b", "c"])
+    write_dataset(tmp_path / "data", X[:300], names[y[:300]])
+    write_dataset(tmp_path / "test", X[300:], names[y[300:]])
+    # so short a length scale that training rows would all be right
+    how = [
+        "--classify",
+        *PLAIN,
+        "--n-components 512 --length-scale 0.5 --alphas 0.5,1",
+    ]
+    how += ["--test", tmp_path / "test"] if test_rows else []
+    told, _, _ = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how)
+    page = (tmp_path / "page.html").read_text()
+    [table] = re.findall(r"<caption>Rows by true class.*?</table>", page)
+    rows = [re.findall(r"<td>([^<]*)</td>", row) for row in table.split("<tr>")[2:]]
+    counts = np.array([row[:-2] for row in rows], int)
+    right = np.diag(counts)
+    for cells, totals in ((-2, counts.sum(axis=1)), (-1, counts.sum(axis=0))):
+        expected = [
+            f"{100 * hits / total:.1f}%" if total else "–"
+            for hits, total in zip(right, totals, strict=True)
+        ]
+        assert [row[cells] for row in rows] == expected
+    assert counts.sum() == (100 if test_rows else 300)
+    # labels are noise: 1 of 3 is right; four standard errors
+    assert np.diag(counts).sum() / counts.sum() < 1 / 3 + 4 * np.sqrt(
+        2 / 9 / counts.sum()
+    )
+    for verdict in (told, page.partition('<p class="lead">')[2]):
+        assert verdict.startswith(
+            "No signal was found: the model is not clearly better"
+        )
+
+
+def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((300, 2))
+    y = np.array(["a", "b", "c"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 1)]
+    write_dataset(tmp_path / "data", X, y)
+    how = ["--classify --n-components 32"]
+    _, page, words = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how)
+    assert "predicted a" in words
+    assert "how much log loss (nats) rises if the column's values are" in words
+    assert "the mean predicted probability of each class" in words
+    dependence = next(
+        one["aria-label"]
+        for one in pictures_of(page)
+        if one["aria-label"].startswith("Partial dependence")
+    )
+    low, high = map(
+        float,
+        re.search(r"x0: a from ([\d.]+) to ([\d.]+), b from", dependence).groups(),
+    )
+    assert 1 >= low > high + 0.5 >= 0.5  # class a is that of small x0
+    assert "Calibration" in words
+    assert "the most frequent class" in words
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_area_under_the_curve_is_what_scikit_learn_says(ties):
+    rng = np.random.default_rng(9)
+    positive = rng.random(300) < 0.3
+    scores = rng.standard_normal(300) + positive
+    scores = np.round(scores) if ties else scores
+    page = Document("")
+    accuracy._draw_roc(page, positive, scores, "spam")
+    [picture] = page.parts
+    assert f"is {roc_auc_score(positive, scores):.3f};" in picture.alt

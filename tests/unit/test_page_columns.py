@@ -1,0 +1,256 @@
+"""What a page says of columns: their values, levels, importance and effects."""
+
+import re
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.inspection import partial_dependence as sklearn_dependence
+from sklearn.inspection import permutation_importance as sklearn_importance
+
+from rff_dist import Additive
+from rff_dist.data.memory import ArrayDataset
+from rff_dist.engines.serial import SerialEngine
+from rff_dist.fitting.options import RidgeOptions
+from rff_dist.fitting.predicting import predict_rows
+from rff_dist.recipes import encoders, recipes
+from rff_dist.ridge import fit as ridge
+from rff_dist.workbench.jobs.fits import JobData
+from rff_dist.workbench.page import (
+    columns,
+    distributions,
+    importance,
+    page_sample,
+)
+from rff_dist.workbench.page.columns import partial_dependence
+from rff_dist.workbench.page.importance import permutation_importance
+from rff_dist.workbench.page.page_sample import sample_data
+from rff_dist.workbench.results.document import Document
+from tests.model_pages import pictures_of, plain_model, report_of
+from tests.tables import ingest
+
+
+@pytest.mark.parametrize("kernel", ["linear", "gaussian"])
+def test_a_page_shows_the_levels_of_a_category_by_name(tmp_path, kernel):
+    rng = np.random.default_rng(4)
+    town = rng.permutation(np.repeat(np.arange(20), np.arange(20, 40)))
+    heights = rng.permutation(20) / 5
+    x = rng.standard_normal(len(town))
+    y = x + heights[town] + 0.01 * rng.standard_normal(len(town))
+    lines = [f"{a},town{b:02},{c}" for a, b, c in zip(x, town, y, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,where,y", *lines]))
+    ingest(tmp_path / "t.csv", tmp_path / "data", target="y")
+    how = [f"--kernel {kernel} --n-components 256"]
+    _, page, words = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how)
+    importance = words.partition("Columns by importance")[2]
+    assert re.findall(r"(\w+) [\d.]+ ± [\d.]+", importance)[:2] == ["where", "x"]
+    # 39 of 590 rows are those of the most frequent town
+    assert "where 20 town19 7%, town18 6%, town17 6%," in words
+    assert "… 14 more" in words
+    spread = words.partition("mean std min median max ")[2]
+    assert re.match(r"x( \S+){5} y \(target\)", spread)
+    assert "categories 1" not in words
+    alts = " ".join(one["aria-label"] for one in pictures_of(page))
+    drawn = re.findall(r"(-?[\d.]+) at town(\d+) (\d)%", alts)
+    assert [int(level) for _, level, _ in drawn] == list(range(19, 7, -1))
+    found = np.array([float(height) for height, _, _ in drawn])
+    expected = heights[19:7:-1]
+    assert_allclose(found - found.mean(), expected - expected.mean(), atol=0.1)
+    if kernel == "linear":  # its effects are about the mean over rows
+        assert_allclose(found, expected - heights[town].mean(), atol=0.1)
+
+
+def show_columns(page, data, model):
+    sample = sample_data(JobData(data), model)
+    ranking = importance.measure_importance(sample, model)
+    columns.columns_section(page, sample, model, ranking)
+
+
+class _Linear(RegressorMixin, BaseEstimator):
+    """A function of rows with scikit-learn's face."""
+
+    def fit(self, X, y):
+        self.is_fitted_ = True
+        return self
+
+    def predict(self, X):
+        return np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+
+
+def test_partial_dependence_is_what_scikit_learn_says():
+    X = np.random.default_rng(5).standard_normal((80, 3))
+    model = _Linear().fit(X, X[:, 0])
+    expected = sklearn_dependence(model, X, [2], method="brute", grid_resolution=7)
+    found = partial_dependence(
+        lambda rows: model.predict(rows)[:, np.newaxis],
+        X,
+        [2],
+        expected["grid_values"][0][:, np.newaxis],
+    )
+    assert_allclose(found[:, 0], expected["average"][0], rtol=1e-12)
+
+
+def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_dependence():
+    rng = np.random.default_rng(8)
+    X = rng.uniform(-1, 1, (400, 2))
+    y = 5 + np.column_stack([3 * X[:, 0] - X[:, 1] ** 2, X[:, 1]])
+    shown = {}
+    shares = {}
+    for kernel in (Additive(order_2=0, dense=0), Additive(dense=0)):
+        options = RidgeOptions(
+            kernel=kernel,
+            length_scale="median",
+            features="nystrom",
+            n_components=64,
+            alpha=1e-3,
+        )
+        data = ArrayDataset(X, y)
+        model = ridge.fit(data, options, engine=SerialEngine()).model
+        page = Document("")
+        show_columns(page, data, model)
+        (shown[kernel.order_2],) = [
+            part for part in page.parts if "predicted" in getattr(part, "caption", "")
+        ]
+        (shares[kernel.order_2],) = [
+            part
+            for part in page.parts
+            if getattr(part, "caption", "") == "Shares of the variance of predictions"
+        ]
+    assert shown[1].alt.startswith("Partial dependence. ")
+    assert "± 2 standard deviations" in shown[0].caption
+    assert "x0: y0 from 1." in shown[1].alt
+    assert "effect of the column alone from " in shown[1].alt
+    for table in shares.values():
+        names, numbers = zip(*table.rows, strict=True)
+        assert {*names[:2]} == {"x0", "x1"}
+        assert names[2:] == ("columns together", "overlap")
+        assert sum(map(float, numbers)) == pytest.approx(1, abs=2e-3)
+    alone = dict(shares[0].rows)
+    # 3·x0 − x1²: variances of 3 and 4/45
+    assert float(alone["x0"]) == pytest.approx(3 / (3 + 4 / 45), abs=0.03)
+    assert alone["columns together"] == "0.000"
+    assert float(dict(shares[1].rows)["x0"]) > 0.1
+    assert "partial" not in shown[0].alt.lower() + shown[0].caption.lower()
+    assert shown[0].caption.startswith(
+        "Exact effect: how far the predicted y0 is from its value at the column's mean"
+    )
+    low, high = map(
+        float, re.findall(r"-?\d\.\d+", shown[0].alt.partition("x0:")[2])[:2]
+    )
+    # the middle 96 % of the values; the mean is about 0, and the fit is nearly exact
+    assert (low, high) == pytest.approx((-2.9, 2.9), abs=0.2)
+
+
+def test_importance_is_what_scikit_learn_says_on_average():
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((2_000, 3))
+    model = _Linear().fit(X, X[:, 0])
+    y = model.predict(X)[:, np.newaxis] + 0.1 * rng.standard_normal((2_000, 1))
+    losses = importance.Losses(
+        "RMSE", lambda seen, rows: np.square(seen - y[rows, 0]), is_root=True
+    )
+    found, errors = permutation_importance(
+        model.predict, X, losses, np.arange(2_000), columns=[[0], [1], [0, 1]], seed=0
+    )
+    told = sklearn_importance(
+        model, X, y[:, 0], scoring="neg_root_mean_squared_error", random_state=0
+    )
+    # one shuffle of 2,000 rows: its error has a deviation of a few percent
+    assert_allclose(found[:2], told.importances_mean[:2], rtol=0.1)
+    # both at once: twice the variances of sin(x0), (1 - exp(-2)) / 2, and of x1·x2, 1
+    assert found[2] == pytest.approx(np.sqrt(3 - np.exp(-2) + 0.01) - 0.1, rel=0.1)
+    # the standard error is that of a bootstrap over rows
+    order = np.random.Generator(np.random.Philox(0)).permutation(2_000)
+    after = np.square(model.predict(np.column_stack([X[order, 0], X[:, 1:]])) - y[:, 0])
+    before = np.square(model.predict(X) - y[:, 0])
+    picks = rng.integers(0, 2_000, (400, 2_000))
+    drawn = np.sqrt(after[picks].mean(axis=1)) - np.sqrt(before[picks].mean(axis=1))
+    assert errors[0] == pytest.approx(drawn.std(), rel=0.15)
+
+
+@pytest.mark.parametrize("n_columns", [3, 60])
+def test_a_page_predicts_a_bounded_number_of_rows(monkeypatch, n_columns):
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((600, n_columns))
+    y = X[:, -1:] + 0.1 * rng.standard_normal((600, 1))
+    data = ArrayDataset(X, y)
+    model = plain_model(X, y, length_scale=8.0, n_components=64, alpha=0.1)
+    asked = []
+
+    def counted(rows, linear):
+        asked.append(len(rows.X))
+        return predict_rows(rows, linear)
+
+    monkeypatch.setattr("rff_dist.fitting.predicting.predict_rows", counted)
+    page = Document("")
+    show_columns(page, data, model)
+    shuffled = asked[: -columns.CURVE_POINTS * min(n_columns, columns.CURVES)]
+    # before anything is shuffled rows are predicted twice
+    assert sum(shuffled) <= importance.SHUFFLED_ROWS + 2 * page_sample.SAMPLE_ROWS
+    assert len(shuffled) <= importance.SHUFFLED_COLUMNS + 2
+    assert max(asked[len(shuffled) :]) <= columns.CURVE_ROWS
+    table = next(
+        part
+        for part in page.parts
+        if getattr(part, "caption", "") == "Columns by importance"
+    )
+    assert table.rows[0][0] == f"x{n_columns - 1}"  # also if it is the last of many
+
+
+def test_rows_are_counted_in_stretches_or_by_value():
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(500)
+    middles, counts, width = columns.rows_by_stretch(values, (-1.0, 2.0))
+    assert_allclose(middles, np.arange(6) / 2 - 0.75)
+    assert width == pytest.approx(0.5)
+    for middle, count in zip(middles, counts, strict=True):
+        assert count == (np.abs(values - middle) <= 0.25).sum()
+    few = rng.integers(0, 3, 100)
+    middles, counts, width = columns.rows_by_stretch(few, (0, 2))
+    assert middles.tolist() == [0, 1, 2]
+    assert counts.tolist() == np.bincount(few).tolist()
+    assert width == 1
+
+
+def test_values_have_the_digits_that_their_deviation_gives_a_meaning():
+    assert distributions.rounded([-1.447, -5.175e-07, 0.0, 26.0], 104.83) == [
+        "-1",
+        "0",
+        "0",
+        "26",
+    ]
+    assert distributions.rounded([0.01849, 5.8294, 1234.5678], 5.829) == [
+        "0.02",
+        "5.83",
+        "1235",
+    ]
+    assert distributions.rounded([3.25, 3.25], 0.0) == ["3.25", "3.25"]
+
+
+def test_columns_of_the_page_are_those_of_the_table():
+    parts = [
+        encoders.Number("age", 42.0, 3, True),
+        encoders.Category("town", ["Bonn", "Köln", "Ulm"]),
+        encoders.Date("sold", ["elapsed-days", "weekday"]),
+    ]
+    recipe = recipes.Recipe(parts)
+    found = page_sample.table_columns(recipe.names, recipe)
+    members = {"age": (0, 1), "town": (2,), "sold": (3, 4)}
+    assert {one.name: one.members for one in found} == members
+    row = np.array([61.0, 0, 1, 18_990.6, 2])
+    assert [one.cell(row) for one in found] == ["61", "Köln", "2021-12-29"]
+    # a level that the model has never seen has the code after the last one
+    X = np.stack([row, row + 1, row + 1, row + 2])
+    assert [found[1].cell(one) for one in X] == ["Köln", "Ulm", "Ulm", "(new)"]
+    # the most frequent ones
+    places, levels = found[1].places(X[:3], 5)
+    assert (places.tolist(), list(levels)) == ([2.0, 1.0], ["Ulm 67%", "Köln 33%"])
+    assert list(found[1].places(X[:3], 1)[1]) == ["Ulm 67%"]
+    assert found[1].title(X[:3], 1) == "town, … 1 more"
+    assert found[0].places(X[:2], 5)[0].tolist() == [61.0, 62.0]
+    # columns that a recipe did not make stand for themselves
+    assert [one.members for one in page_sample.table_columns(["a", "b"], recipe)] == [
+        (0,),
+        (1,),
+    ]
