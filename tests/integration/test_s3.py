@@ -71,10 +71,7 @@ def fitted(server, table, tmp_path_factory):
             "ingest",
             table,
             f"{place}/data.zarr",
-            "--targets",
-            "price",
-            "--chunk-rows",
-            "64",
+            "--targets price --chunk-rows 64",
         )
         found.append(
             document("fit", f"{place}/data.zarr", f"{place}/model", *SMALL, "--serial")
@@ -118,11 +115,9 @@ def test_what_is_there_is_not_replaced_unless_asked(fitted, server):
     data = server.url("cli/data.zarr")
     model = server.url("cli/model")
     assert "exists already" in refusal(
-        73, "fit", data, model, "--n-components", "8", "--serial"
+        73, "fit", data, model, "--n-components 8 --serial"
     )
-    assert "exists already" in refusal(
-        73, "generate", data, "--rows", "10", "--n-features", "2"
-    )
+    assert "exists already" in refusal(73, "generate", data, "--rows 10 --n-features 2")
     assert "no dataset at s3://" in refusal(
         65, "fit", server.url("none.zarr"), server.url("m"), "--serial"
     )
@@ -219,7 +214,7 @@ def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(
     lines = table.read_bytes().splitlines(keepends=True)
     server.write("incoming/1.csv", lines[0] + b"".join(lines[1:101]))
     server.write("incoming/deeper/3.csv", lines[0] + lines[1])
-    first = document("ingest", pattern, url, "--append", "--targets", "price")
+    first = document("ingest", pattern, url, "--append --targets price")
     server.write("incoming/2.csv", lines[0] + b"".join(lines[101:]))
     server.requests()
     second = document("ingest", pattern, url, "--append")
@@ -232,7 +227,7 @@ def test_new_files_of_a_pattern_are_appended_once_and_the_others_not_read(
         server.url("incoming/1.csv"),
         server.url("incoming/2.csv"),
     ]
-    whole = document("ingest", table, tmp_path / "here.zarr", "--targets", "price")
+    whole = document("ingest", table, tmp_path / "here.zarr", "--targets price")
     assert_array_equal(rows_of(url), rows_of(whole["path"]))
     assert "there is no file at" in refusal(
         65, "ingest", server.url("incoming/none.csv"), server.url("new")
@@ -309,9 +304,7 @@ def test_store_that_is_away_is_named_with_exit_code_65_and_73(
         "fit",
         folder / "data.zarr",
         server.url("m"),
-        "--n-components",
-        "8",
-        "--serial",
+        "--n-components 8 --serial",
     )
     assert "s3://bucket/m" in message
 
@@ -353,7 +346,7 @@ def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(
                 "2",
             ),
         ):
-            result = run(*arguments, "--debug", "--json")
+            result = run(*arguments, "--debug --json")
             assert result.exit_code in (65, 73), result.output
             assert "Traceback" in result.stderr
             shown += [result.stdout, result.stderr]

@@ -122,7 +122,7 @@ def test_noise_is_called_so_and_what_is_there_is_kept(tmp_path):
     again = document(*given, "--n-components", 64, "--overwrite")
     assert again["version"] == 2
     assert "did you mean 'a'" in refusal(
-        2, "auto", tmp_path / "t.csv", "--target", "aa", "--into", tmp_path / "b"
+        2, "auto", tmp_path / "t.csv", "--target aa --into", tmp_path / "b"
     )
 
 

@@ -104,7 +104,7 @@ def loaded(tmp_path_factory):
         "a,y\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(50))
     )
     (folder / "one.csv").write_text("a\n3\n")
-    document("ingest", folder / "t.csv", folder / "data", "--targets", "y")
+    document("ingest", folder / "t.csv", folder / "data", "--targets y")
     document("fit", folder / "data", folder / "model", *FIT[3:])
     note = "found.append(list(sys.modules))"
     lines = ["import json, sys", "import numpy as np", "found = []"]

@@ -26,11 +26,11 @@ def data(tmp_path_factory):
 
 def test_each_pair_of_a_list_is_a_candidate_and_the_plan_counts_them(data):
     lists = [*SMALL, "--n-folds", "3", "--features", "fourier"]
-    fitted = document("fit", data, "fitted", *lists, "--n-components", "16,32")
+    fitted = document("fit", data, "fitted", *lists, "--n-components 16,32")
     errors = [row["score"] for row in fitted["candidates"]]
     assert len(errors) == 4
     assert fitted["best"]["score"] == min(errors)
-    planned = document("plan", data, *lists, "--n-components", "16")["choosing"]
+    planned = document("plan", data, *lists, "--n-components 16")["choosing"]
     assert (planned["n_candidates"], planned["n_trained"]) == (4, 4)
 
 

@@ -171,6 +171,6 @@ def test_a_command_logs_lines_only_of_one_run(tmp_path, by_environment, monkeypa
 
 
 def test_an_unknown_format_is_a_mistake_in_the_arguments():
-    result = run("info", "x", "--log-format", "xml")
+    result = run("info", "x", "--log-format xml")
     assert result.exit_code == 2
     assert "is 'xml'; expected text or json" in result.stderr

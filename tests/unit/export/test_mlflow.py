@@ -72,10 +72,10 @@ def test_a_registered_model_is_logged_with_its_errors_on_test_rows_and_its_linea
 def test_the_signature_names_the_columns_and_takes_what_the_model_takes(
     small_model, frame, tmp_path
 ):
-    found = document("export", small_model, tmp_path / "out", "--format", "mlflow")
+    found = document("export", small_model, tmp_path / "out", "--format mlflow")
     assert "MLmodel" in found["files"]
     assert "exists" in refusal(
-        73, "export", small_model, tmp_path / "out", "--format", "mlflow"
+        73, "export", small_model, tmp_path / "out", "--format mlflow"
     )
     model = mlflow.models.Model.load(tmp_path / "out")
     names = ["kind", "size", "day"]
@@ -114,11 +114,7 @@ def test_the_signature_of_a_model_of_an_array_takes_arrays_or_named_frames(
         "fit",
         tmp_path / "data",
         tmp_path / "m",
-        "--kernel",
-        "linear",
-        "--alpha",
-        "1",
-        "--serial",
+        "--kernel linear --alpha 1 --serial",
     )
     with mlflow.start_run():
         info = log_mlflow(tmp_path / "m")

@@ -73,7 +73,7 @@ def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
             for (a, b), at, value in zip(X, region, y, strict=True)
         ]
         (folder / name).write_text("\n".join(["a,b,region,y", *rows]))
-        document("ingest", name, name[:-4], "--targets", "y", "--groups", "region")
+        document("ingest", name, name[:-4], "--targets y --groups region")
     words = [
         "--groups",
         "groups",

@@ -78,9 +78,7 @@ def test_no_byte_of_the_rows_is_left_and_the_model_is_as_if_they_had_never_been_
     values = values_of(data, ROWS)
     assert files_with("d", values)
     before = {path.name for path in Path("model").iterdir()}
-    found = document(
-        "forget", "d", "--rows", "rows.csv", "--models", "model", "--serial"
-    )
+    found = document("forget", "d", "--rows rows.csv --models model --serial")
     assert (found["n_rows"], found["n_after"], len(found["expired"])) == (3, N - 3, 2)
     assert files_with(".", values) == []
     assert {path.name for path in Path("model").iterdir()} == before
@@ -110,7 +108,7 @@ def test_names_of_levels_are_erased_and_their_places_stay():
     x = rng.standard_normal(600).round(6)
     lines = [f"{x[i]};{towns[i]};{np.sin(x[i]):.6f}" for i in range(600)]
     Path("t.csv").write_text("\n".join(["x;town;y", *lines]) + "\n")
-    document("ingest", "t.csv", "d", "--targets", "y")
+    document("ingest", "t.csv", "d", "--targets y")
     Path("t.csv").unlink()
     begun = list(models_of_towns(open_dataset("d")))
     for name, model in zip(("fourier", "nystrom"), begun, strict=True):
@@ -118,8 +116,7 @@ def test_names_of_levels_are_erased_and_their_places_stay():
     rows = [7, 30, 500]
     Path("rows.csv").write_text("row\n" + "\n".join(map(str, rows)) + "\n")
     told = document(
-        "forget", "d", "--rows", "rows.csv", "--serial", "--models", "fourier",
-        "--models", "nystrom",
+        "forget", "d", "--rows rows.csv --serial --models fourier --models nystrom",
     )  # fmt: skip
     left = open_dataset("d")
     (levels,) = levels_of(left.attributes).values()
@@ -221,10 +218,10 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten():
     assert {secret for secret, _ in found_in("unnamed")}.isdisjoint(SECRETS[:3])
     models = ("--models", "out/models/price", "--models", "out/model")
     told = document(
-        "forget", "out/data.zarr", "--rows", "who.csv", "--id", *models, "--serial"
+        "forget", "out/data.zarr", "--rows who.csv --id", *models, "--serial"
     )
     assert any(one["what"].endswith("files/anna_smith.csv") for one in told["holders"])
-    document("models", "prune", "out/models/price", "--keep", "1")
+    document("models", "prune", "out/models/price", "--keep 1")
     assert list(Path("out/ledger").glob("*.sums"))
     assert found_in("out") == set()
 
@@ -237,10 +234,7 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten():
         "update",
         "out/model",
         "out/data.zarr",
-        "--force",
-        "--report",
-        "out/update.html",
-        "--serial",
+        "--force --report out/update.html --serial",
     )
     document(
         "fit",
@@ -248,9 +242,7 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten():
         "out/new",
         *PLAIN,
         *SMALL,
-        "--report",
-        "out/fit.html",
-        "--serial",
+        "--report out/fit.html --serial",
     )
     assert {path.suffix for path in Path("out").iterdir()} >= {".html"}
     assert found_in("out") == set()
@@ -267,7 +259,7 @@ def test_models_that_were_not_named_are_refused_by_updates_that_say_why(data):
     write_model(fit(data), "elsewhere")
     write_dataset("other", np.ones((9, 2)), np.ones(9), versioned=True)
     write_model(fit(open_dataset("other"), length_scale=2.0), "of-others")
-    found = document("forget", "d", "--rows", "rows.csv", "--serial")
+    found = document("forget", "d", "--rows rows.csv --serial")
     assert found["holders"] == []
     for model in ("models/m", "elsewhere"):
         message = refusal(65, "update", model, "d", "--serial")
@@ -278,27 +270,25 @@ def test_models_that_were_not_named_are_refused_by_updates_that_say_why(data):
 
 def test_models_that_were_not_named_are_updated_while_their_version_is_there(data):
     write_model(fit(data), "model")
-    document("forget", "d", "--rows", "rows.csv", "--days", "30", "--serial")
+    document("forget", "d", "--rows rows.csv --days 30 --serial")
     assert document("update", "model", "d", "--serial")["n_samples"] == N - 3
 
 
 def test_what_still_holds_rows_is_named_with_what_removes_it(data):
     tag_snapshot(parse_location("d"), "audited")
     values = values_of(data, ROWS)
-    found = document("forget", "d", "--rows", "rows.csv", "--serial")
+    found = document("forget", "d", "--rows rows.csv --serial")
     [holder] = found["holders"]
     assert data.version in holder["what"]
     assert "audited" in holder["until"]
     assert files_with("d", values)
-    document("data", "expire", "d", "--days", "0", "--tags")
+    document("data", "expire", "d", "--days 0 --tags")
     assert files_with("d", values) == []
 
 
 def test_a_registered_model_names_the_versions_that_hold_sums(data):
     document("fit", "d", "models/m", "--register", *PLAIN, *SMALL, "--serial")
-    found = document(
-        "forget", "d", "--rows", "rows.csv", "--models", "models/m", "--serial"
-    )
+    found = document("forget", "d", "--rows rows.csv --models models/m --serial")
     assert RegisteredModel("models/m").current().number == 2
     assert any(
         one["what"].startswith("version 1 of models/m") for one in found["holders"]
@@ -307,9 +297,7 @@ def test_a_registered_model_names_the_versions_that_hold_sums(data):
 
 def test_centres_of_nystrom_features_are_rows_and_are_found(data):
     write_model(fit(data, features="nystrom", n_components=900), "model")
-    found = document(
-        "forget", "d", "--rows", "rows.csv", "--models", "model", "--serial"
-    )
+    found = document("forget", "d", "--rows rows.csv --models model --serial")
     assert any("centres" in one["why"] for one in found["holders"])
 
 
@@ -318,9 +306,7 @@ def test_rows_that_the_model_has_not_seen_are_judged_and_forgotten_ones_are_not(
     rng = np.random.default_rng(1)
     X = rng.standard_normal((300, 3))
     append_dataset("d", X, 100 * rng.standard_normal(300))
-    found = document(
-        "forget", "d", "--rows", "rows.csv", "--models", "model", "--serial"
-    )
+    found = document("forget", "d", "--rows rows.csv --models model --serial")
     assert found["updates"][0]["decision"] == "kept"
     assert any("was refused" in one["until"] for one in found["holders"])
 
@@ -334,16 +320,14 @@ def test_nothing_is_deleted_where_something_is_wrong(data):
         (2, ("--id",), "have no ids"),
     ]
     for code, words, text in refused:
-        assert text in refusal(
-            code, "forget", "d", "--rows", "rows.csv", "--serial", *words
-        )
+        assert text in refusal(code, "forget", "d", "--rows rows.csv --serial", *words)
     assert "there is no file at" in refusal(
-        65, "forget", "d", "--rows", "missing.csv", "--serial"
+        65, "forget", "d", "--rows missing.csv --serial"
     )
     Path("bad.csv").write_text("row\n5000\n")
-    assert "is no row of" in refusal(65, "forget", "d", "--rows", "bad.csv", "--serial")
+    assert "is no row of" in refusal(65, "forget", "d", "--rows bad.csv --serial")
     write_dataset("p", np.ones((9, 2)), np.ones(9))
     assert "rff-dist data convert" in refusal(
-        65, "forget", "p", "--rows", "rows.csv", "--serial"
+        65, "forget", "p", "--rows rows.csv --serial"
     )
     assert open_dataset("d").version == before

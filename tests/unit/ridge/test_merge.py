@@ -164,9 +164,9 @@ def test_estimators_are_merged_after_loading(parts):
 @pytest.mark.usefixtures("parts")
 def test_at_the_command_line(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    document("fit", "0.zarr", "north", *PLAIN, "--n-components", "16", "--serial")
+    document("fit", "0.zarr", "north", *PLAIN, "--n-components 16 --serial")
     document("refit", "north", "1.zarr", "south", "--serial")
-    found = document("merge", "north", "south", "--model", "models/both", "--register")
+    found = document("merge", "north", "south", "--model models/both --register")
     assert (found["n_samples"], found["version"], len(found["rows"])) == (
         7 * BLOCK,
         1,
@@ -176,15 +176,13 @@ def test_at_the_command_line(folder, monkeypatch):
     assert merged.digest() == found["digest"]
     document("evaluate", "models/both", "all.zarr", "--serial")
     assert "north and north were trained on data" in refusal(
-        1, "merge", "north", "north", "--model", "x"
+        1, "merge", "north", "north", "--model x"
     )
     assert "--models and --model" in refusal(
-        73, "merge", "north", "south", "--model", "south"
+        73, "merge", "north", "south", "--model south"
     )
-    assert "--overwrite" in refusal(
-        73, "merge", "north", "south", "--model", "all.zarr"
-    )
-    assert "nothing is there" in refusal(65, "merge", "north", "east", "--model", "x")
+    assert "--overwrite" in refusal(73, "merge", "north", "south", "--model all.zarr")
+    assert "nothing is there" in refusal(65, "merge", "north", "east", "--model x")
     assert "does not say which rows" in refusal(
         1, "update", "models/both", "0.zarr", "--serial"
     )
