@@ -4,17 +4,18 @@ and frozen.
 
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import dask
+from dask.cli import run_cli
 
 from rff_dist.data.blocks import Block
 from rff_dist.engines.connecting import read_scheduler_file
@@ -24,48 +25,62 @@ from tests.engine_contract import unit_blocks
 from tests.processes import wait_for
 
 
+class DaskProcess(ForkServerProcess):
+    """`dask scheduler …` or `dask worker …`, forked: a new interpreter would import for
+    seconds.
+    """
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        super().__init__(daemon=True)
+        self.log = log
+        self.arguments = arguments
+        self.environment = os.environ | {
+            "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "10"  # as in deploy/
+        }
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self.environment)
+        dask.config.refresh()
+        with self.log.open("ab") as log:
+            os.dup2(log.fileno(), sys.stdout.fileno())
+            os.dup2(log.fileno(), sys.stderr.fileno())
+        sys.argv = ["dask", *self.arguments]
+        run_cli()
+
+    def again(self) -> "DaskProcess":
+        """Start such a process once more."""
+        return started(self.log, *self.arguments)
+
+
+def started(log: Path, *arguments: str) -> DaskProcess:
+    start_fork_server()
+    process = DaskProcess(log, *arguments)
+    process.start()
+    return process
+
+
 @contextmanager
 def run_dask(
     folder: Path, *, port: int = 0, n_workers: int = 1, worker_port: int = 0
-) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
+) -> Iterator[tuple[str, list[DaskProcess]]]:
     """Run a scheduler and workers without nannies; yield its address, and the processes
     in this order.
     """
     file = folder / "scheduler.json"
     file.unlink(missing_ok=True)
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "10",  # as in deploy/
-    }
-    with (folder / "log").open("ab") as log:
-
-        def start(*arguments: str) -> "subprocess.Popen[bytes]":
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "dask",
-                    *arguments,
-                    "--no-dashboard",
-                    "--scheduler-file",
-                    str(file),
-                ],
-                stdout=log,
-                stderr=log,
-                env=environment,
-            )
-
-        processes = [start("scheduler", "--host", "127.0.0.1", "--port", str(port))]
-        try:
-            wait_for(file.exists, "the scheduler's file", 60)
-            worker = ("worker", "--no-nanny", "--nthreads", "1", "--host", "127.0.0.1")
-            for _ in range(n_workers):
-                processes.append(start(*worker, "--worker-port", str(worker_port)))
-            yield read_scheduler_file(file), processes
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+    common = ("--no-dashboard", "--scheduler-file", str(file), "--host", "127.0.0.1")
+    worker = ("--no-nanny", "--nthreads", "1", "--worker-port", str(worker_port))
+    processes = [started(folder / "log", "scheduler", *common, "--port", str(port))]
+    try:
+        wait_for(file.exists, "the scheduler's file", 60)
+        for _ in range(n_workers):
+            processes.append(started(folder / "log", "worker", *common, *worker))
+        yield read_scheduler_file(file), processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 @cache
@@ -75,6 +90,8 @@ def start_fork_server() -> None:
     """
     imported = [
         "distributed",
+        "distributed.cli.dask_scheduler",
+        "distributed.cli.dask_worker",
         "rff_dist.engines.worker",
         "rff_dist.estimators.ridge",
         "rff_dist.storage.datasets",
@@ -84,10 +101,16 @@ def start_fork_server() -> None:
 
 
 @contextmanager
-def forked_workers() -> Iterator[None]:
-    """Fork new workers, from a process whose environment they have."""
+def forked_workers(**environment: str) -> Iterator[None]:
+    """Fork new workers, from a process whose environment they have, and what is
+    given.
+    """
     start_fork_server()
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+    options = {
+        "distributed.worker.multiprocessing-method": "forkserver",
+        "distributed.nanny.environ": environment,
+    }
+    with dask.config.set(options):
         yield
 
 

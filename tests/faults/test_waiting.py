@@ -152,7 +152,7 @@ def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path):
         with pytest.raises(ClusterUnavailableError):
             engine.map_reduce(slow_power, unit_blocks(20), state)
         engine.observers = ()
-        scheduler.wait()
+        scheduler.join()
         with run_dask(tmp_path, port=port):
             assert_each_counts_once(engine, 20, state)
 

@@ -4,6 +4,7 @@ a pass it is.
 
 import contextlib
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -101,8 +102,8 @@ def cluster(processes):
     """
     address, [_, *workers] = processes
     for place, worker in enumerate(workers, 1):
-        if worker.poll() is not None:
-            processes[1][place] = subprocess.Popen(worker.args)
+        if not worker.is_alive():
+            processes[1][place] = worker.again()
     with DaskEngine(address) as engine:
         engine.client.wait_for_workers(2, timeout=60)
     return processes
@@ -116,15 +117,15 @@ def stopped(processes):
     try:
         yield (
             lambda: (
-                [process.send_signal(signal.SIGSTOP) for process in processes] and None
+                [os.kill(process.pid, signal.SIGSTOP) for process in processes] and None
             )
         )
     finally:
         for process in processes:
-            process.send_signal(signal.SIGCONT)
-            if "worker" in process.args:
+            os.kill(process.pid, signal.SIGCONT)
+            if "worker" in process.arguments:
                 process.kill()
-                process.wait()
+                process.join()
 
 
 @pytest.mark.usefixtures("in_a_hurry")

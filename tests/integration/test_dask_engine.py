@@ -2,7 +2,6 @@ import asyncio
 import gc
 import os
 import signal
-import subprocess
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -147,17 +146,17 @@ def test_a_worker_that_is_back_at_its_address_unnoticed_has_no_total(
         def restart():
             [dead] = engine.client.run_on_scheduler(identities)
             worker.kill()
-            worker.wait()
-            started = worker
+            worker.join()
+            again = worker
             deadline = time.monotonic() + 60
             while {dead} >= set(engine.client.run_on_scheduler(identities)):
                 assert time.monotonic() < deadline, "the worker did not come back"
                 # The scheduler turns it away while it believes the dead one alive; then
                 # it ends.
-                if started.poll() is not None:
-                    started = stack.enter_context(subprocess.Popen(worker.args))
-                    stack.callback(started.kill)
-                time.sleep(0.1)
+                if not again.is_alive():
+                    again = worker.again()
+                    stack.callback(again.kill)
+                time.sleep(0.05)
 
         engine.observers = (once_after(30, restart),)
         # The client does not look for workers meanwhile, but wakes up. Dask calls back

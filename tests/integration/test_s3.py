@@ -30,6 +30,7 @@ from rff_dist.storage.locations import open_store, parse_location
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import write_record
 from tests.command_line import PLAIN, document, refusal, run
+from tests.dask_processes import forked_workers
 from tests.refusals import refuses
 from tests.s3_server import SECRET_KEY
 from tests.stopped_jobs import Eager
@@ -89,9 +90,10 @@ def test_fit_in_an_object_store_has_the_digest_of_one_on_disk(fitted):
 def test_workers_of_a_cluster_read_and_write_the_object_store(fitted, server):
     _, here, _ = fitted
     arguments = (*SMALL, "--n-workers", "1", "--n-threads", "1")
-    there = document(
-        "fit", server.url("cli/data.zarr"), server.url("cli/dask"), *arguments
-    )
+    with forked_workers(**server.environment()):
+        there = document(
+            "fit", server.url("cli/data.zarr"), server.url("cli/dask"), *arguments
+        )
     assert there["engine"]["kind"] == "embedded dask"
     assert there["digest"] == here["digest"]
 
