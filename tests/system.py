@@ -240,7 +240,7 @@ class System:
                     (
                         told
                         for key, told in self.artifacts(run).items()
-                        if "-train-stopped-" in key
+                        if "rff-result-" in key
                     ),
                     None,
                 ),

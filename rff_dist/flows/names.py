@@ -5,8 +5,10 @@ that is going on is Prefect's `flow_run`.
 """
 
 import re
+from uuid import UUID
 
 from prefect.runtime import flow_run as this_run
+from prefect.settings import get_current_settings
 
 from rff_dist.text import redact
 from rff_dist.typing import Facts
@@ -46,3 +48,14 @@ def run_name() -> str:
     due = f"{this_run.scheduled_start_time:%Y-%m-%d %H:%M}"
     subject = subject_of(this_run.parameters)
     return f"{subject}, {due}" if subject else due
+
+
+def link_to(place: str, title: str) -> str:
+    """Return a link, in Markdown, to a place of Prefect's user interface."""
+    site = get_current_settings().ui_url or ""  # "": links are on the page's own host
+    return f"[{title}]({site}/{place})"
+
+
+def link_to_run(name: str, number: UUID | str | None) -> str:
+    """Return the run that an artifact is about, as a link in Markdown."""
+    return f"Run {link_to(f'runs/flow-run/{number}', name)}"

@@ -33,7 +33,6 @@ from prefect.client.orchestration import get_client
 from prefect.context import AssetContext
 from prefect.events import emit_event
 from prefect.runtime import flow_run as this_run
-from prefect.settings import get_current_settings
 from prefect.states import Completed
 
 from rff_dist.flows import names
@@ -120,9 +119,9 @@ def _show_result(
     if drift.get("drifted"):
         found = first_few(drift["parts"])
         parts.append(f"The new rows are unlike the rows before, in their {found}.")
-    site = get_current_settings().ui_url or ""  # "": links are on the page's own host
-    links = [f"[{key}]({site}/artifacts/key/{key})" for key in keys]
-    parts.append(", ".join(links))
+    links = [names.link_to(f"artifacts/key/{key}", key) for key in keys]
+    run = names.link_to_run(str(this_run.name), this_run.id)
+    parts += [", ".join(links), f"{run} of {this_run.flow_name}"]
     create_markdown_artifact(
         "\n\n".join(filter(None, parts)), key=names.key("result"), description=last.name
     )

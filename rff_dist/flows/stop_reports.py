@@ -1,8 +1,9 @@
 """Report a run that stopped early in Prefect: why it stopped, and how to go on.
 
-Prefect would only show the error. The artifact made here says what lies next to the
-output, whether the same run can succeed, and from where it would go on. A tag has the
-kind of the error, so that lists of runs and automations can select by it.
+Prefect would only show the error, and leave the artifact *Result* of an earlier run,
+which would pass for this one's. The *Result* made here says which version of the model
+is served, whether the same run can succeed, and from where it would go on. A tag has
+the kind of the error, so that lists of runs and automations can select by it.
 """
 
 from collections.abc import Callable
@@ -16,11 +17,12 @@ from prefect.logging.loggers import flow_run_logger
 
 from rff_dist import errors
 from rff_dist.flows import names
+from rff_dist.models import versions
 from rff_dist.storage import locations
 from rff_dist.text import redact, without_secrets
 from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import limits
-from rff_dist.workbench.results import document, markdown
+from rff_dist.workbench.results import document, markdown, words
 
 #: Errors that may be gone when the same run is repeated.
 _PASSING_ERRORS = (
@@ -40,16 +42,17 @@ def hook(resume: str) -> Callable[[Flow[..., Any], FlowRun, State[Any]], None]:
     # If the flow's process is killed or cancelled, the worker calls this, with
     # arguments of these names.
     def report_stop(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-        key = names.key(f"{flow.name}-stopped", flow_run.parameters)
+        key = names.key("result", flow_run.parameters)
         log = flow_run_logger(flow_run, cast("Any", flow))
-        log.warning("leftovers, and how to continue: artifact %s", key)
+        log.warning("why it stopped, and how to continue: artifact %s", key)
+        what = f"{flow.name} of {flow_run.name}"
+        page = describe_stop(what, flow_run.parameters, state, resume=resume)
+        link = names.link_to_run(flow_run.name, flow_run.id)
         artifact = ArtifactCreate(
             key=key,
             type="markdown",
-            description=f"Leftovers of the run {flow_run.name}, and how to continue.",
-            data=markdown.to_markdown(
-                describe_stop(flow.name, flow_run.parameters, state, resume=resume)
-            ),
+            description=f"{page.title}: {page.lead.partition('. ')[0]}",
+            data=f"{markdown.to_markdown(page)}\n{link}",
             flow_run_id=flow_run.id,
         )
         error = _error_of(state)
@@ -64,25 +67,27 @@ def hook(resume: str) -> Callable[[Flow[..., Any], FlowRun, State[Any]], None]:
 
 
 def describe_stop(
-    flow_name: str, parameters: Facts, state: State[Any], *, resume: str
+    what: str, parameters: Facts, state: State[Any], *, resume: str
 ) -> document.Document:
     """Return a document on why a run stopped, what it left and how to go on."""
-    page = document.Document(
-        f"{flow_name}: {state.name or state.type.value}",
-        lead=without_secrets(state.message or "no reason is known").strip(),
-    )
     error = _error_of(state)
+    why = state.message or "no reason is known"
+    if error is not None:
+        why = str(error)
+    page = document.Document(
+        f"{state.name or state.type.value}: {what}", lead=without_secrets(why).strip()
+    )
+    page.say(_served_version(parameters.get("model")))
     if error is not None:
         page.parts.append({"Kind of error": errors.kind_of(error)})
 
-    advice = "Run it again with the same parameters: "
+    advice = "Run it again with the same parameters"
     if _comes_again(error):
         advice = (
             "Change what the message names, the data or a parameter: as it is, the run"
-            " fails again. Then: "
+            " fails again. Then run it again"
         )
-    retry = f"Retry on this page, or prefect deployment run '{flow_name}/DEPLOYMENT'."
-    page.section("To go on", f"{advice}{retry} {resume}")
+    page.section("To go on", f"{advice}: Retry on its page. {resume}")
 
     rows = []
     for name in ("model", "output"):
@@ -93,6 +98,21 @@ def describe_stop(
     if rows:
         page.table("What is left", ("place", "what it is"), rows)
     return page
+
+
+def _served_version(model: object) -> str:
+    """Return which version readers of a registered model get; "" without one."""
+    if not isinstance(model, str):
+        return ""
+    try:
+        pointer = versions.RegisteredModel(model).pointer()
+    except Exception as error:  # the store may be what failed
+        why = without_secrets(str(error))
+        return f"Which version of {redact(model)} is served is not known: {why}"
+    if pointer is None:
+        return ""
+    since = words.time_words(pointer.promoted)
+    return f"Version {pointer.number} of {redact(model)} is served, since {since}."
 
 
 def _comes_again(error: BaseException | None) -> bool:

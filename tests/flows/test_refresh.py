@@ -168,6 +168,24 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     assert state.result()["reason"] in report
 
 
+def test_a_failed_night_replaces_the_result_of_the_night_before(parameters):
+    append_dataset(parameters["data"], *batch(1, 300))
+    published = run(parameters)
+    path = Path(parameters["data"])
+    path.rename(path.with_name("away"))
+    failed = run(parameters)
+    assert failed.is_failed()
+    artifact = Artifact.get("rff-result-main")
+    assert artifact.flow_run_id == failed.state_details.flow_run_id
+    assert artifact.description.startswith("Failed: refresh of main, ")
+    shown = artifact.data.replace("\\", "")
+    assert shown.startswith("# Failed: refresh of main, ")
+    assert f"no dataset at {path}" in shown
+    assert f"Version 2 of {parameters['model']} is served, since 20" in shown
+    assert "as it is, the run fails again" in shown
+    assert published.name not in shown
+
+
 def test_a_run_takes_what_changed_in_a_table_first_and_names_its_version(
     tmp_path, catalog
 ):

@@ -156,8 +156,8 @@ def test_what_is_left_and_how_to_go_on_is_told_of_every_place(tmp_path, state):
     (tmp_path / ".model.ledger").mkdir()
     stopped = state(message="at s3://user:word@bucket/x: it\nended")
     with hold(tmp_path / "model", holder="a run"):
-        page = describe_stop("train", given, stopped, resume="It starts over.")
-    assert page.title == f"train: {stopped.name}"
+        page = describe_stop("train of it", given, stopped, resume="It starts over.")
+    assert page.title == f"{stopped.name}: train of it"
     assert page.lead == "at s3://***@bucket/x: it\nended"
     text = to_markdown(page)
     assert "Run it again with the same parameters" in text
@@ -208,7 +208,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
     with openlineage.receive() as sent:
         state = train(**parameters, return_state=True)
     assert state.is_failed()
-    told = Artifact.get("rff-train-stopped-model")
+    told = Artifact.get("rff-result-model")
     assert told.type == "markdown"
     assert told.flow_run_id == flow_run(state).id
     assert re.fullmatch(r"model, \d{4}-\d\d-\d\d \d\d:\d\d", flow_run(state).name)
@@ -238,7 +238,7 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
     with refuses(JobTimeoutError, "timeout_minutes", "0.00833333"):
         state.result()
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
-    assert "took longer" in Artifact.get("rff-train-stopped-model").data
+    assert "took longer" in Artifact.get("rff-result-model").data
 
 
 def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():

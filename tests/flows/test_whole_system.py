@@ -191,7 +191,7 @@ def test_single_parameter_is_overridden_and_worker_tells_what_the_cancelled_run_
         system.cancel(run)
         system.finish(run, "CANCELLED")
     # when the hook is called
-    assert system.told_of_stop(run).startswith("# train: Cancelling")
+    assert system.told_of_stop(run).startswith("# Cancelling: train of ")
     assert RegisteredModel(model).versions() == []
 
 
