@@ -6,16 +6,22 @@ import numpy as np
 import pytest
 import zarr
 from numpy.testing import assert_allclose
+from scipy.special import log_softmax
+from scipy.stats import binomtest
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.storage.writing import write_dataset
+from rff_dist.workbench.jobs.comparison import (
+    OURS,
+    ComparisonRows,
+    ModelComparison,
+    Predictions,
+)
 from rff_dist.workbench.jobs.fits import JobData
 from rff_dist.workbench.jobs.judging import compare_left_out
-from rff_dist.workbench.page import (
-    accuracy,
-)
+from rff_dist.workbench.page import accuracy, page_sample
 from rff_dist.workbench.results.document import Document
 from tests.command_line import PLAIN, document
 from tests.model_pages import pictures_of, plain_model, report_of
@@ -221,3 +227,58 @@ def test_the_area_under_the_curve_is_what_scikit_learn_says(ties):
     accuracy._draw_roc(page, positive, scores, "spam")
     [picture] = page.parts
     assert f"is {roc_auc_score(positive, scores):.3f};" in picture.alt
+
+
+def judged(logs, truth, origin="test", names=None):
+    """Return the parts of a page that classes of rows have, with two columns of X."""
+    n_rows = len(truth)
+    X = np.column_stack([np.zeros(n_rows), np.arange(n_rows)])
+    rows = ComparisonRows(origin, n_rows, np.arange(n_rows), X, truth, names=names)
+    ours = {OURS: Predictions(logs.argmax(axis=1), logs)}
+    classes = list("abcdef"[: logs.shape[1]])
+    page = Document("")
+    shown = [page_sample.TableColumn("second", (1,))]
+    comparison = ModelComparison(rows, truth, ours, classes)
+    accuracy.confusion_section(page, comparison, classes, shown)
+    return page.parts
+
+
+@pytest.mark.parametrize(
+    ("claimed", "n_right", "judgement"),
+    [
+        (0.9, 120, "they are too high"),
+        (0.6, 180, "they are too low"),
+        (0.8, 163, "that may be chance"),
+    ],
+)
+@pytest.mark.parametrize("origin", ["test", "cross-validation"])
+def test_probabilities_are_judged_on_test_rows_with_counts(
+    claimed, n_right, judgement, origin
+):
+    truth = np.zeros(210, int)
+    truth[n_right:200] = 1
+    logs = np.tile(np.log([claimed, 1 - claimed]), (210, 1))
+    # ten rows of another bin, where all is as it should be
+    logs[200:] = np.log([0.98, 0.02])
+    words = " ".join(getattr(part, "text", "") for part in judged(logs, truth, origin))
+    assert ("Probabilities are most off" in words) == (origin == "test")
+    if origin == "test":
+        said = f"their mean is {claimed:.1%}, and {n_right} of 200 rows"
+        assert f"{said} ({n_right / 200:.1%}) are right; {judgement}." in words
+    least, most = binomtest(n_right, 200).proportion_ci(1 - 0.05 / 6)
+    assert (judgement == "that may be chance") == (least <= claimed <= most)
+
+
+def test_the_worst_rows_of_classes_are_those_whose_class_was_least_expected():
+    rng = np.random.default_rng(1)
+    truth = rng.integers(0, 3, 50)
+    logs = log_softmax(3 * rng.standard_normal((50, 3)), axis=1)
+    names = np.array([f"id{i}" for i in range(50)])
+    table = judged(logs, truth, names=names)[-1]
+    assert table.header[0] == "id"
+    order = sorted(range(50), key=lambda row: logs[row, truth[row]])
+    for row, cells in zip(order[:5], table.rows, strict=True):
+        expected = [f"id{row}"]
+        for k in (truth[row], logs[row].argmax()):
+            expected.append(f"{'abc'[k]} ({np.exp(logs[row, k]):.1%})")
+        assert list(cells) == [*expected, str(row)]

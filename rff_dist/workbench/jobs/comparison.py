@@ -177,16 +177,17 @@ class ModelComparison:
             name: self._scores_of(model) for name, model in self.predictions.items()
         }
 
-    def standard_error(self, model: Predictions) -> float | None:
-        """Return that of a model's score by the `measure`; None if it is unknown.
+    def standard_error(self, model: Predictions, measure: str) -> float | None:
+        """Return that of a model's score by a measure; None if it is unknown.
 
         Rows that folds leave out would need a guess of what their models share.
         """
-        losses = self.losses_of(model)
-        if losses is None or self.rows.origin != "test" or self.measure == "r2":
+        losses = self.losses_of(model, measure)
+        has_r2 = "r2" in (measure, self.measure)
+        if losses is None or self.rows.origin != "test" or has_r2:
             return None
         mean, error = self.mean_with_error(losses)
-        if self.measure == "rmse":
+        if measure == "rmse":
             return error / (2 * mean**0.5) if mean else 0.0  # d√m = dm / (2√m)
         return error
 
@@ -242,11 +243,15 @@ class ModelComparison:
             of_models[name] = (float(values[0]), float(values[1]), float(values[2]))
         return of_models
 
-    def losses_of(self, model: Predictions) -> FloatArray | None:
-        """Return each row's loss by the `measure`; None if it is unknown."""
+    def losses_of(
+        self, model: Predictions, measure: str | None = None
+    ) -> FloatArray | None:
+        """Return each row's loss by a measure, the `measure` by default; None if it is
+        unknown.
+        """
         if self.classes is None:
             return self._squared_errors(model)
-        if self.measure == "log_loss":
+        if (measure or self.measure) == "log_loss":
             return self._log_losses(model)
         return np.asarray(model.values != self.observed, np.float64)
 

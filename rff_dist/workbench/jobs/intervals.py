@@ -115,9 +115,9 @@ def share_with_interval(
     return mean, max(low, 0.0), min(high, 1.0)
 
 
-def share_interval(k: int, n: int) -> tuple[float, float]:
-    """Like `scipy.stats.binomtest(k, n).proportion_ci(LEVEL)`."""
-    tail = (1 - LEVEL) / 2
+def share_interval(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
+    """Like `scipy.stats.binomtest(k, n).proportion_ci(level)`."""
+    tail = (1 - level) / 2
     low = 0.0
     if k > 0:
         low = float(scipy.special.betaincinv(k, n - k + 1, tail))

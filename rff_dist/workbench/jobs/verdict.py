@@ -154,26 +154,40 @@ def _figure(comparison: ModelComparison, name: str) -> str:
         return score_words("r2", sum(known) / len(known) if known else None)
     if measure == "log_loss":
         return score_words("log_loss", value)
-    # for few rows a count says more than a share; weighted rows have no count
-    is_share = comparison.rows.weights is not None or comparison.n_rows > 1_000
-    return share(value) if is_share else f"{value * comparison.n_rows:.0f}"
+    return f"{value * comparison.n_rows:.0f}" if _counts(comparison) else share(value)
+
+
+def _counts(comparison: ModelComparison) -> bool:
+    """Return whether rows are counted: of few rows a count says more than a share;
+    weighted rows have no count.
+    """
+    return comparison.rows.weights is None and comparison.n_rows <= 1_000
 
 
 def _own_figure(comparison: ModelComparison) -> str:
-    figure = _figure(comparison, OURS)
-    if comparison.measure == "accuracy":
-        return f"{figure} are classified correctly"
-    if comparison.measure == "log_loss":
-        right = share(comparison.scores[OURS]["accuracy"])
-        return f"{right} are classified correctly and the log loss is {figure}"
     if comparison.measure == "r2":
-        return f"the mean R² is {figure}"
-    r2 = comparison.scores[OURS]["r2"][0]
-    r2_words = "" if r2 is None else f" (R² {score_words('r2', r2)})"
-    of_target = "" if comparison.target is None else f" of {comparison.target}"
-    rmse = comparison.scores[OURS]["rmse"][0]
-    error = comparison.standard_error(comparison.ours)
-    return f"the RMSE{of_target} is {score_words('rmse', rmse, error)}{r2_words}"
+        return f"the mean R² is {_figure(comparison, OURS)}"
+    if comparison.measure == "rmse":
+        r2 = comparison.scores[OURS]["r2"][0]
+        r2_words = "" if r2 is None else f" (R² {score_words('r2', r2)})"
+        of_target = "" if comparison.target is None else f" of {comparison.target}"
+        return f"the RMSE{of_target} is {_with_error(comparison, 'rmse')}{r2_words}"
+    right = _with_error(comparison, "accuracy")
+    if comparison.measure == "log_loss":
+        loss = _with_error(comparison, "log_loss")
+        return f"{right} are classified correctly and the log loss is {loss}"
+    if _counts(comparison):
+        right = f"{_figure(comparison, OURS)} ({right})"
+    return f"{right} are classified correctly"
+
+
+def _with_error(comparison: ModelComparison, measure: str) -> str:
+    """Return this model's score by a measure, ± its standard error if it is known."""
+    value = comparison.scores[OURS][measure]
+    if isinstance(value, list):
+        (value,) = value
+    error = comparison.standard_error(comparison.ours, measure)
+    return score_words(measure, value, error)
 
 
 def _saved(comparison: ModelComparison, name: str) -> str:
@@ -205,9 +219,8 @@ def _and(words: list[str]) -> str:
 
 def _cells(comparison: ModelComparison, name: str) -> Iterator[str]:
     """Yield a model's scores, with as many decimals as this model's scores."""
-    error = comparison.standard_error(comparison.predictions[name])
     for measure, value in comparison.scores[name].items():
-        deviation = error if measure == comparison.measure else None
+        deviation = comparison.standard_error(comparison.predictions[name], measure)
         if not isinstance(value, list):
             yield score_words(measure, value, deviation)
             continue

@@ -9,7 +9,7 @@ arises.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,10 @@ _CLOUD: Any = {
 }
 _GUIDE: Any = {"color": figures.INK, "lw": 1.2, "ls": "--"}
 _RESIDUAL = "observed − predicted"
+# rows with the largest errors, and their most important columns
+_WORST = 5
+_WORST_COLUMNS = 5
+_N_BINS = 6  # of probabilities
 
 
 def score_section(
@@ -150,7 +154,7 @@ def residual_section(
         _draw_residuals_by_column(
             page, observed - predicted, comparison.rows.X[shown], sample
         )
-        _worst_rows(page, comparison, name, target, ranked[:5])
+        _worst_rows(page, comparison, name, target, ranked[:_WORST_COLUMNS])
 
 
 def _draw_residuals(
@@ -233,28 +237,39 @@ def _worst_rows(
     observed = comparison.observed[:, target]
     predicted = comparison.ours.values[:, target]
     residuals = observed - predicted
+    rmse = comparison.scores[OURS]["rmse"][target]
+    cells = {}
+    for row in np.argsort(-np.abs(residuals), kind="stable")[:_WORST]:
+        values = (observed[row], predicted[row], residuals[row])
+        # in the target's unit, and so with the decimals of the RMSE
+        cells[row] = [score_words("rmse", float(value), like=rmse) for value in values]
+    header = (f"observed {name}", "predicted", "error")
+    if residuals.any():
+        page.say(_half_words(residuals))
+    _rows_table(page, comparison, "Rows with the largest errors", header, cells, shown)
+
+
+def _rows_table(
+    page: document.Document,
+    comparison: ModelComparison,
+    caption: str,
+    header: Sequence[str],
+    cells: Mapping[int, Sequence[str]],
+    shown: Sequence[page_sample.TableColumn],
+) -> None:
+    """Show some compared rows: where they are found, `cells` by row, some columns."""
     names = comparison.rows.names
     title = comparison.rows.named
     if names is None:
         names = comparison.rows.numbers
         data = "test" if comparison.rows.origin == "test" else "training"
         title = f"row of the {data} data, from 0"
-    rmse = comparison.scores[OURS]["rmse"][target]
     rows = []
-    for row in np.argsort(-np.abs(residuals), kind="stable")[:5]:
-        cells = [column.cell(comparison.rows.X[row]) for column in shown]
-        values = (observed[row], predicted[row], residuals[row])
-        # in the target's unit, and so with the decimals of the RMSE
-        in_unit = [score_words("rmse", float(value), like=rmse) for value in values]
-        rows.append((str(names[row]), *in_unit, *cells))
-    header = (title, f"observed {name}", "predicted", "error")
-    if residuals.any():
-        page.say(_half_words(residuals))
-    page.table(
-        "Rows with the largest errors",
-        (*header, *(column.name for column in shown)),
-        rows,
-    )
+    for row, about_row in cells.items():
+        values = [column.cell(comparison.rows.X[row]) for column in shown]
+        rows.append((str(names[row]), *about_row, *values))
+    columns_shown = [column.name for column in shown]
+    page.table(caption, (title, *header, *columns_shown), rows)
     if comparison.rows.names is None:
         advice = "A table that is ingested with `--id COLUMN` has these rows' ids here."
         page.say(advice, is_note=True)
@@ -360,9 +375,14 @@ def _judgement(level: float, low: float, high: float) -> str:
 
 
 def confusion_section(
-    page: document.Document, comparison: ModelComparison, names: Sequence[str]
+    page: document.Document,
+    comparison: ModelComparison,
+    names: Sequence[str],
+    ranked: Sequence[page_sample.TableColumn],
 ) -> None:
-    """Show which classes are taken for which, and whether probabilities are right."""
+    """Show which classes are taken for which, whether probabilities are right, and the
+    rows whose class was least expected. `ranked` are the columns by their importance.
+    """
     page.section("Classes", f"{verdict.rows_words(comparison)}.")
     truth = comparison.observed
     predicted = comparison.ours.values
@@ -380,8 +400,8 @@ def confusion_section(
     header = ("class", *(f"predicted {name}" for name in shown), "recall", "precision")
     page.table("Rows by true class and predicted class", header, rows)
     page.say(
-        "Recall: the share of a class's rows that are predicted as that class."
-        " Precision: the share of rows predicted as a class that belong to it.",
+        "Recall: of the rows of a class, the share predicted as that class. Precision:"
+        " of the rows predicted as a class, the share that belongs to it.",
         is_note=True,
     )
     recalls = np.diag(counts) / np.maximum(counts.sum(axis=1), 1)
@@ -399,22 +419,64 @@ def confusion_section(
         return
     if len(names) == 2 and len(np.unique(truth)) == 2:
         _draw_roc(page, truth == 1, logs[:, 1] - logs[:, 0], names[1])
+    _calibration_table(page, comparison, logs)
+    cells = {}
+    of_truth = logs[np.arange(len(truth)), truth]
+    for row in np.argsort(of_truth, kind="stable")[:_WORST]:
+        chances = np.exp(logs[row])
+        classes = (truth[row], predicted[row])
+        cells[row] = [f"{names[k]} ({text.share(chances[k])})" for k in classes]
+    caption = "Rows whose true class got the smallest probability"
+    header = ("true class (its probability)", "predicted class (its probability)")
+    _rows_table(page, comparison, caption, header, cells, ranked[:_WORST_COLUMNS])
+
+
+def _calibration_table(
+    page: document.Document, comparison: ModelComparison, logs: FloatArray
+) -> None:
+    """Show how often rows are right by their probability, and say where that is most
+    off, if the rows are independent test rows.
+    """
     highest = np.exp(logs).max(axis=1)
-    is_right = predicted == truth
+    is_right = comparison.ours.values == comparison.observed
     rows = []
+    distances = []  # of numbers of right rows from expected ones, in std
+    sentences = []
+    # one of several bins is outside by chance no more often than one interval
+    level = 1 - (1 - intervals.LEVEL) / _N_BINS
     # the likeliest of k classes has at least 1/k
-    edges = np.linspace(1.0 / len(names), 1.0, 7)
+    edges = np.linspace(1.0 / logs.shape[1], 1.0, _N_BINS + 1)
     for low, high in itertools.pairwise(edges):
         inside = (highest >= low) & ((highest < high) | (high == 1.0))
-        if inside.any():
-            means = [f"{of_rows[inside].mean():.0%}" for of_rows in (highest, is_right)]
-            rows.append((f"{low:.0%} to {high:.0%}", int(inside.sum()), *means))
+        n_rows = int(inside.sum())
+        if not n_rows:
+            continue
+        n_right = int(is_right[inside].sum())
+        mean = float(highest[inside].mean())
+        bin_words = f"{low:.0%} to {high:.0%}"
+        rows.append((bin_words, n_rows, f"{mean:.0%}", f"{n_right / n_rows:.0%}"))
+        least, most = intervals.share_interval(n_right, n_rows, level)
+        judgement = "that may be chance"
+        if mean > most:
+            judgement = "they are too high"
+        elif mean < least:
+            judgement = "they are too low"
+        # one row alone does not make a bin the most distant one
+        std = max(n_rows * mean * (1 - mean), 1.0) ** 0.5
+        distances.append(abs(n_right - n_rows * mean) / std)
+        sentences.append(
+            f"Probabilities are most off from {bin_words}: their mean is"
+            f" {text.share(mean)}, and {n_right:,} of {n_rows:,} rows"
+            f" ({text.share(n_right / n_rows)}) are right; {judgement}."
+        )
     caption = (
         "Calibration: the probability of the predicted class, and the share that is"
         " right"
     )
     header = ("probability", "rows", "mean probability", "share right")
     page.table(caption, header, rows)
+    if comparison.rows.origin == "test" and comparison.rows.groups is None:
+        page.say(sentences[int(np.argmax(distances))])
 
 
 def _draw_roc(

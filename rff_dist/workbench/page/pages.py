@@ -291,7 +291,9 @@ def model_page(
     accuracy.score_section(page, model, comparison, metrics, gate)
     ranking = importance.measure_importance(sample, model)
     if comparison is not None and comparison.classes is not None:
-        accuracy.confusion_section(page, comparison, comparison.classes)
+        accuracy.confusion_section(
+            page, comparison, comparison.classes, ranking.columns
+        )
     elif comparison is not None:
         accuracy.residual_section(page, comparison, sample, ranking.columns)
         if comparison.rows.origin == "test":

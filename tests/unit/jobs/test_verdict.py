@@ -130,7 +130,7 @@ def test_the_standard_error_of_the_rmse_is_that_of_repeated_samples():
     y, *models = rng.standard_normal((3, 4_000, 40))
     found = [regression(*of_one) for of_one in zip(y, *models, strict=True)]
     rmses = [one.scores[OURS]["rmse"][0] for one in found]
-    errors = [one.standard_error(one.ours) for one in found]
+    errors = [one.standard_error(one.ours, "rmse") for one in found]
     # over 4,000 samples the spread is known to 1 %; the first order misses 5 % of it
     assert_allclose(np.mean(errors), np.std(rmses), rtol=0.08)
 
@@ -184,7 +184,7 @@ def test_36_35_and_34_of_36_right_are_no_difference():
     )
     assert (
         verdict_of(found)
-        == "On 36 test rows, 36 are classified correctly: no clear difference from a"
+        == "On 36 test rows, 36 (100.0%) are classified correctly: no clear difference from a"
         " linear model (35) and boosted trees (34)."
     )
 
@@ -197,6 +197,14 @@ def test_with_enough_mistakes_models_are_compared_by_log_loss():
     assert found.measure == "log_loss"
     assert found.scores[OURS]["accuracy"] == found.scores[LINEAR]["accuracy"]
     assert "better than a linear model" in verdict_of(found)
+    # standard errors as SciPy has them
+    losses = -np.log(np.where(said == y, 0.9, 0.05))
+    errors = map(scipy.stats.sem, (said == y, losses))
+    right, loss = (f"{share:.3f}" for share in errors)
+    accuracy = f"{np.mean(said == y):.1%} ± {float(right):.1%}"
+    words = f"{accuracy} are classified correctly and the log loss is"
+    assert f"{words} {losses.mean():.3f} ± {loss}:" in verdict_of(found)
+    assert table_of(found)[1][0][1:3] == [accuracy, f"{losses.mean():.3f} ± {loss}"]
 
 
 def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_not():
