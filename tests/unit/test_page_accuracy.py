@@ -18,6 +18,7 @@ from rff_dist.workbench.jobs.comparison import (
     ComparisonRows,
     ModelComparison,
     Predictions,
+    naive_predictions,
 )
 from rff_dist.workbench.jobs.fits import JobData
 from rff_dist.workbench.jobs.judging import compare_left_out
@@ -282,3 +283,34 @@ def test_the_worst_rows_of_classes_are_those_whose_class_was_least_expected():
         for k in (truth[row], logs[row].argmax()):
             expected.append(f"{'abc'[k]} ({np.exp(logs[row, k]):.1%})")
         assert list(cells) == [*expected, str(row)]
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "grows", "is_advised"),
+    [
+        (1, 0, True, True),
+        (1, 0, False, False),  # errors do not grow with predictions
+        (1, -1, True, False),  # values below 0 have no logarithm
+        (0.2, 10, True, False),  # not skewed
+    ],
+)
+def test_the_logarithm_is_advised_if_errors_grow_with_a_skewed_positive_target(
+    scale, shift, grows, is_advised
+):
+    rng = np.random.default_rng(6)
+    predicted = np.exp(scale * rng.standard_normal(400))
+    errors = 0.2 * rng.standard_normal(400)
+    y = (predicted + shift + errors * (predicted if grows else 0.01))[:, np.newaxis]
+    rows = ComparisonRows("test", 400, np.arange(400), np.zeros((400, 1)), y)
+    ours = {OURS: Predictions((predicted + shift)[:, np.newaxis])}
+    models = ours | naive_predictions(y, 0, None)
+    comparison = ModelComparison(rows, y, models, target="price")
+    told = " ".join(accuracy.advice_on(comparison))
+    assert ("logarithm" in told) == is_advised
+    if is_advised:
+        squares = np.square(y[:, 0] - predicted - shift)[np.argsort(-predicted)]
+        share = np.cumsum(squares) / squares.sum()
+        n_half = 1 + np.sum(share < 0.5)
+        words = f"The {n_half} of 400 rows with the largest predictions"
+        assert f"{words} ({n_half / 400:.1%}) make half of the squared error" in told
+        assert "all values of price are above 0 here" in told

@@ -254,3 +254,26 @@ def test_columns_of_the_page_are_those_of_the_table():
         (0,),
         (1,),
     ]
+
+
+@pytest.mark.parametrize("is_product", [True, False])
+def test_a_column_that_matters_only_with_others_is_named_below_its_small_share(
+    is_product,
+):
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-1, 1, (400, 3))
+    y = 2 * X[:, :1] + (4 * X[:, 1:2] * X[:, 2:] if is_product else 0)
+    options = RidgeOptions(
+        kernel=Additive(), length_scale=1.0, features="nystrom", alpha=1e-3
+    )
+    data = ArrayDataset(X, y)
+    page = Document("")
+    show_columns(page, data, ridge.fit(data, options, engine=SerialEngine()).model)
+    (table,) = [
+        part.rows for part in page.parts if "Shares" in getattr(part, "caption", "")
+    ]
+    said = [part.text for part in page.parts if "alone:" in getattr(part, "text", "")]
+    assert len(said) == is_product
+    if is_product:
+        assert {*re.findall(r"x\d", said[0])} == {"x1", "x2"}
+        assert f"“columns together” ({dict(table)['columns together']})" in said[0]

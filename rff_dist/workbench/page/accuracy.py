@@ -275,14 +275,17 @@ def _rows_table(
         page.say(advice, is_note=True)
 
 
-def rows_of_half(residuals: FloatArray) -> int:
-    """Return how many rows with the largest errors make half of the squared error."""
-    squares = np.sort(np.square(residuals))[::-1].cumsum()
+def rows_of_half(residuals: FloatArray, by: FloatArray) -> int:
+    """Return how many rows, those with the largest values of `by`, make half of the
+    squared error.
+    """
+    order = np.argsort(-by, kind="stable")
+    squares = np.square(residuals[order]).cumsum()
     return int(np.searchsorted(squares, squares[-1] / 2)) + 1
 
 
 def _half_words(residuals: FloatArray) -> str:
-    n_half = rows_of_half(residuals)
+    n_half = rows_of_half(residuals, np.abs(residuals))
     make = "makes" if n_half == 1 else "make"
     n_rows = f"{n_half:,} of {len(residuals):,} rows ({n_half / len(residuals):.1%})"
     return (
@@ -510,6 +513,12 @@ def _draw_roc(
 #: The rows with half of the squared error are worth a look if their share of all rows
 #: is at most this; for normal errors it is an eighth.
 _FEW = 0.03
+#: The logarithm is advised if so small a share of the rows, those with the largest
+#: predictions, has half of the squared error: about half if it does not grow with them.
+_TAIL = 0.2
+#: Also, the mean must be so many standard deviations above the median: 0.3 in an
+#: exponential distribution.
+_SKEWED = 0.2
 
 
 def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[str]:
@@ -542,9 +551,22 @@ def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[s
             "Keep rows for a test: ingest with `--holdout 10%`, and fit with `--test`."
         )
     if comparison.classes is None and comparison.observed.shape[1] == 1:
-        residuals = (comparison.observed - comparison.ours.values)[:, 0]
-        n_half = rows_of_half(residuals)
-        if residuals.any() and n_half <= _FEW * len(residuals):
+        observed = comparison.observed[:, 0]
+        predicted = comparison.ours.values[:, 0]
+        residuals = observed - predicted
+        n_largest = rows_of_half(residuals, predicted)
+        n_rows = len(residuals)
+        is_skewed = observed.mean() - np.median(observed) > _SKEWED * observed.std()
+        is_tail = residuals.any() and n_largest <= _TAIL * n_rows
+        if is_skewed and is_tail and observed.min() > 0:
+            target = comparison.target or "the target"
+            advice.append(
+                f"The {n_largest:,} of {n_rows:,} rows with the largest predictions"
+                f" ({n_largest / n_rows:.1%}) make half of the squared error, and all"
+                f" values of {target} are above 0 here: try to predict its logarithm."
+            )
+        n_half = rows_of_half(residuals, np.abs(residuals))
+        if residuals.any() and n_half <= _FEW * n_rows:
             advice.append(
                 "Check the rows with the largest errors first: few of them make half of"
                 " the squared error, and a wrong value there, or a column that explains"

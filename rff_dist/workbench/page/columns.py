@@ -86,7 +86,7 @@ def columns_section(
     ]
     _draw_curves(page, sample, model, curves)
     if has_effects(model):
-        _tabulate_shares(page, model, importance.X, ranked, sample)
+        _tabulate_shares(page, model, sample, importance)
 
 
 def has_effects(model: models.RidgeModel) -> bool:
@@ -97,12 +97,12 @@ def has_effects(model: models.RidgeModel) -> bool:
 def _tabulate_shares(
     page: document.Document,
     model: models.RidgeModel,
-    X: AnyArray,
-    columns: Sequence[page_sample.TableColumn],
     sample: page_sample.PageSample,
+    importance: Importance,
 ) -> None:
     """Show the shares of the variance of predictions that columns have alone."""
-    groups = {column.name: list(column.members) for column in columns}
+    X = importance.X
+    groups = {column.name: list(column.members) for column in importance.columns}
     members = [member for group in groups.values() for member in group]
     others = np.setdiff1d(np.arange(model.n_features), members)
     if len(others):
@@ -122,6 +122,22 @@ def _tabulate_shares(
         " together includes a part of their effects.",
         is_note=True,
     )
+    if contradictory := ", ".join(contradictory_columns(importance, shares)):
+        page.say(
+            f"Important if shuffled, but with little effect alone: {contradictory}."
+            " What they do depends on other columns, and is part of “columns together”"
+            f" ({shares[-2]:.3f})."
+        )
+
+
+def contradictory_columns(importance: Importance, shares: FloatArray) -> list[str]:
+    """Return columns of high importance, and a low share of the variance alone."""
+    rises = importance.rises
+    alone = shares[: len(rises)]
+    is_high = (rises > 2 * importance.errors) & (rises >= rises[0] / 10)
+    # both as shares of the largest
+    is_low = alone * rises[0] <= rises / 10 * alone.max()
+    return [importance.columns[i].name for i in np.flatnonzero(is_high & is_low)]
 
 
 def partial_dependence(
