@@ -1,5 +1,6 @@
 """The page about a model: what it says, and that any reader can read it."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -12,8 +13,12 @@ import pytest
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 
+from rff_dist.engines.clock import Times
 from rff_dist.storage.writing import write_dataset
 from rff_dist.text import number
+from rff_dist.workbench.jobs.comparison import TREES, Predictions
+from rff_dist.workbench.jobs.fits import JobData
+from rff_dist.workbench.jobs.judging import compare_left_out
 from rff_dist.workbench.page import (
     pages,
     provenance,
@@ -23,7 +28,8 @@ from rff_dist.workbench.results.figures import png_of
 from rff_dist.workbench.results.markdown import to_markdown
 from tests.browser import DARK, LIGHT, check_by_axe, needs_axe, needs_browser, show
 from tests.command_line import PLAIN, document
-from tests.model_pages import check_readable, report_of
+from tests.model_pages import check_readable, plain_model, report_of
+from tests.tables import ingest
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +120,28 @@ def test_the_page_names_use_options_commit_and_products(trained, tmp_path, monke
         in found
     )
     assert re.search(r"multiplied by float64, at \d+% of the processor's limit", found)
+
+
+def test_provenance_has_sources_with_digests_and_what_was_compared(tmp_path):
+    X = np.random.default_rng(0).standard_normal((60, 2))
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,y\n" + "".join(f"{a},{b},{a + b}\n" for a, b in X))
+    dataset = ingest(path, tmp_path / "data", target="y")
+    data = JobData(dataset)
+    y = X.sum(axis=1, keepdims=True)
+    model = plain_model(X, y, length_scale=2.0, n_components=16, alpha=1.0)
+    trees = Predictions(y, about="3 trees by scikit-learn 1.2")
+    page = pages.model_page(
+        data,
+        model,
+        place="m",
+        read_times=Times,
+        comparison=compare_left_out(data, model).with_model(TREES, trees),
+    )
+    facts = page.parts[-1]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert facts["sources"] == f"{path} (SHA-256 {digest})"
+    assert facts["compared with"] == "Boosted trees: 3 trees by scikit-learn 1.2."
 
 
 def test_a_page_as_markdown_has_its_headings_tables_and_pictures_and_takes_nothing_for_markup():

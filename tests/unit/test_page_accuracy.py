@@ -270,7 +270,7 @@ def test_probabilities_are_judged_on_test_rows_with_counts(
     assert (judgement == "that may be chance") == (least <= claimed <= most)
 
 
-def test_the_worst_rows_of_classes_are_those_whose_class_was_least_expected():
+def test_the_worst_rows_of_classes_are_those_of_the_smallest_probability():
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 3, 50)
     logs = log_softmax(3 * rng.standard_normal((50, 3)), axis=1)

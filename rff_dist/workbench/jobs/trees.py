@@ -47,6 +47,7 @@ def with_trees(
     # waiting threads then sleep: spinning ones took five times as long on a busy
     # machine
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    import sklearn
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
         HistGradientBoostingRegressor,
@@ -72,7 +73,10 @@ def with_trees(
     start = time.perf_counter()
     boosted.fit(X, y, sample_weight=weights)
     seconds = time.perf_counter() - start
-    training_words = f"{boosted.n_iter_:,} trees on {len(X):,} rows, {seconds:.0f} s"
+    training_words = (
+        f"{boosted.n_iter_:,} trees on {len(X):,} rows, {seconds:.0f} s,"
+        f" by scikit-learn {sklearn.__version__}"
+    )
     handicap: str | None = None
     if n_rows < dataset.n_samples:
         n_without_weight = n_rows - len(X)  # among the rows of the sample

@@ -384,7 +384,9 @@ def confusion_section(
     ranked: Sequence[page_sample.TableColumn],
 ) -> None:
     """Show which classes are taken for which, whether probabilities are right, and the
-    rows whose class was least expected. `ranked` are the columns by their importance.
+    rows whose true class got the smallest probability.
+
+    `ranked` are the columns by their importance.
     """
     page.section("Classes", f"{verdict.rows_words(comparison)}.")
     truth = comparison.observed
@@ -437,8 +439,8 @@ def confusion_section(
 def _calibration_table(
     page: document.Document, comparison: ModelComparison, logs: FloatArray
 ) -> None:
-    """Show how often rows are right by their probability, and say where that is most
-    off, if the rows are independent test rows.
+    """Show which share of rows is right at which probability, and say where the two
+    differ most, if the rows are independent test rows.
     """
     highest = np.exp(logs).max(axis=1)
     is_right = comparison.ours.values == comparison.observed

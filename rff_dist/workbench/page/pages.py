@@ -159,6 +159,7 @@ def clusters_page(
     )
     largest = [number for number, *_ in sizes.rows[:20]]
     _representatives_section(page, clustering, largest, job.space.seed)
+    origin = {**origin, "sources": provenance.sources_words(dataset.attributes)}
     provenance.last_sections(page, clusters, origin, read_times)
     return page
 
@@ -319,7 +320,13 @@ def model_page(
     _choice_section(page, model)
     _approximation_section(page, data.rows, model)
     test_data = None if metrics is None else metrics["test_data"]
-    origin = {**origin, "split": split, "test data": test_data}
+    origin = {
+        **origin,
+        "sources": provenance.sources_words(data.rows.attributes),
+        "split": split,
+        "test data": test_data,
+        "compared with": comparison and " ".join(verdict.trainings_of(comparison)),
+    }
     provenance.last_sections(page, model, origin, read_times)
     return page
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rff_dist import fields
+from rff_dist.data import sources
 from rff_dist.engines import clock
 from rff_dist.models.kinds import AnyModel
-from rff_dist.text import redact
+from rff_dist.text import first_few, redact
 from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import cards
 from rff_dist.workbench.results import document
@@ -49,6 +50,16 @@ def user_words() -> str | None:
     except (OSError, KeyError):  # in some containers; KeyError before Python 3.13
         return None
     return None if name == "root" else f"by {name}"
+
+
+def sources_words(attributes: Facts) -> str:
+    """Return what a dataset's rows were read from, with digests; "" if unknown."""
+    return first_few(
+        [
+            f"{redact(str(source['name']))} (SHA-256 {source['sha256']})"
+            for source in sources.known_sources(attributes)
+        ]
+    )
 
 
 def last_sections(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import sklearn
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import load_wine
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -190,6 +191,7 @@ def test_trees_get_all_rows_or_there_is_no_conclusion():
     assert_allclose(trees.values[:, 0], expected, rtol=1e-9)
     assert trees.handicap is None
     assert "100 trees on 2,000 rows" in trees.about
+    assert trees.about.endswith(f", by scikit-learn {sklearn.__version__}")
     assert TREES in whole.differences
     few = with_trees(training, seed=0, most_bytes=1).comparison
     assert (
