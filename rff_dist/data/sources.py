@@ -18,7 +18,7 @@ SOURCES = "sources"  # the attribute of a dataset that lists its ingested source
 PARTS = "parts"
 # the member of a source that is a followed table: its `format`, `id`, `version`, …
 TABLE = "table"
-# member of a source of which not all rows were taken: the numbers of those, if few
+# member of a source of which not all rows were taken: their numbers, None if many
 ROWS = "rows"
 MOST_ROWS = 5_000  # in 30 kB of the dataset's attributes
 _FORGOTTEN = "forgotten name, SHA-256 "
@@ -104,11 +104,40 @@ def find_rows(
     if len(sources) != 1 or sources[0]["n_samples"] != n_samples:
         return None
     (source,) = sources
+    rows = _rows_of(source, numbers)
+    return None if rows is None else (str(source["name"]), rows)
+
+
+def _rows_of(source: Facts, numbers: IntArray) -> IntArray | None:
+    """Return which rows of a source, from 1, some of the taken ones are; None if that
+    is unknown.
+    """
     if ROWS in source:
-        numbers = np.array(source[ROWS])[numbers]
-    elif PARTS in attributes or attributes.get("dropped_rows"):
-        return None  # not all rows were taken
-    return str(source["name"]), numbers + 1
+        taken = source[ROWS]
+        return None if taken is None else np.array(taken)[numbers] + 1
+    return numbers + 1
+
+
+def find_range(
+    attributes: Facts, n_samples: int, start: int, stop: int
+) -> list[tuple[str, IntArray | None]]:
+    """Return the sources of consecutive rows of a dataset, and which rows of each, from
+    1, the first and the last are; None if that is unknown.
+
+    The list is empty if the sources are unknown.
+    """
+    sources = known_sources(attributes)
+    if sum(source["n_samples"] for source in sources) != n_samples:
+        return []
+    found = []
+    first = 0
+    for source in sources:
+        n_rows = source["n_samples"]
+        ends = np.array([max(start, first), min(stop, first + n_rows) - 1]) - first
+        if ends[0] <= ends[1]:
+            found.append((str(source["name"]), _rows_of(source, ends)))
+        first += n_rows
+    return found
 
 
 def followed_table(attributes: Facts) -> Summary | None:

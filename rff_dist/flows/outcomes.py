@@ -41,6 +41,7 @@ from rff_dist.ridge import describe
 from rff_dist.storage import locations
 from rff_dist.text import first_few, redact, score_words
 from rff_dist.typing import Facts, Summary
+from rff_dist.workbench.results import updates
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
 #: Members of a result that go into an event about its model, and into its asset.
@@ -77,8 +78,7 @@ def end(
         data=result,
     )
     _materialise(result, parameters, last, has_model=verdict == "published")
-    drift = result.get("drift") or {}
-    _show_result(last, parameters, verdict, keys, drift)
+    _show_result(last, result, parameters, verdict, keys)
     return last
 
 
@@ -88,7 +88,9 @@ def _state_name(result: Facts, verdict: str) -> str:
     """
     changes = [result.get(f"n_{change}") for change in ("new", "replaced", "deleted")]
     is_append = "n_new" in result and "decision" not in result
-    if result.get("decision") == "nothing new" or (is_append and not any(changes)):
+    if result.get("decision") == "nothing new":
+        return updates.decision_words(result)
+    if is_append and not any(changes):
         return "Nothing new"
     name = verdict.capitalize() or "Completed"
     errors = result.get("metrics") or result.get("estimate") or {}
@@ -102,20 +104,19 @@ def _state_name(result: Facts, verdict: str) -> str:
 
 def _show_result(
     last: State[Any],
+    result: Facts,
     parameters: Facts,
     verdict: str,
     keys: Sequence[str],
-    drift: Facts,
 ) -> None:
     """Show the run's outcome, what to do next, and links to its other artifacts."""
-    model = redact(str(parameters.get("model")))
-    advice = {
-        "published": f"To go back: `rff-dist models rollback {model}`.",
-        "refused": f"The model is as it was: `rff-dist models show {model}` lists the"
-        " rows that were left out, and the report below says how to accept them"
-        " anyway.",
-    }
-    parts = [f"# {last.name}", last.message or "", advice.get(verdict, "")]
+    parts = [f"# {last.name}", last.message or ""]
+    if verdict == "published":
+        model = redact(str(parameters.get("model")))
+        parts.append(f"To go back: `rff-dist models rollback {model}`.")
+    if "decision" in result and (command := updates.accepting_words(result)):
+        parts.append(f"To accept the rows anyway: `{command}`.")
+    drift = result.get("drift") or {}
     if drift.get("drifted"):
         found = first_few(drift["parts"])
         parts.append(f"The new rows are unlike the rows before, in their {found}.")

@@ -65,6 +65,11 @@ class Refusal:
         """
         return self.n_changed > 0
 
+    @property
+    def backfill(self) -> int | None:
+        """The row from which an update must judge again, None for a correction."""
+        return None if self.is_correction else self.start
+
 
 @frozen
 class NewRows:

@@ -156,7 +156,9 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     state = run(parameters)
     assert state.is_completed()
     assert state.name.startswith("Refused: RMSE ")
-    assert "rff-dist models show" in Artifact.get("rff-result-main").data
+    accepting = "rff-dist update {model} {data} --backfill 1200 --force"
+    accepting = f"To accept the rows anyway: `{accepting.format(**parameters)}`"
+    assert accepting in Artifact.get("rff-result-main").data
     assert state.result()["decision"] == "kept"
     assert (
         state.result()["digest"]
@@ -166,6 +168,10 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     report = Artifact.get("rff-refresh-report-main").data
     assert report.startswith("# kept: ")
     assert state.result()["reason"] in report
+
+    state = run(parameters)
+    assert state.name == "Nothing new; 300 rows were left out"
+    assert accepting in Artifact.get("rff-result-main").data
 
 
 def test_a_failed_night_replaces_the_result_of_the_night_before(parameters):

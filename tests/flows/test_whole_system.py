@@ -161,7 +161,7 @@ def test_killed_run_crashes_and_publishes_nothing(killed):
 
 
 def test_worker_tells_what_a_killed_run_left(killed):
-    assert killed["told"].startswith("# train: Crashed")
+    assert killed["told"].startswith("# Crashed: train of ")
     assert ".killed.run-" in killed["told"]
 
 

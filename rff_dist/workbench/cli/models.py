@@ -69,25 +69,33 @@ def show(model: str = _MODEL) -> Document:
     published.
     """
     from rff_dist.workbench.jobs.refusals import refusals_of
+    from rff_dist.workbench.results import updates
     from rff_dist.workbench.results.versions import versions_table
 
     registered = _open(model)
     pointer = registered.pointer()
     refusals = refusals_of(registered.location)
     published = registered.versions()
+    data = None
     facts: words.Lines = {"current": words.Alert("none: promote a version")}
     following = ["models", "promote", model, "N"]
     if pointer is not None:
         current = registered.version(pointer.number)
+        data = current.lineage.get("data")
         because = f", {pointer.reason}" if pointer.reason else ""
         facts = {
             "current": f"version {pointer.number}, since {pointer.promoted}{because}",
-            "trained on": str(current.lineage.get("data") or "rows in memory"),
+            "trained on": str(data or "rows in memory"),
             "before": ", ".join(map(str, pointer.previous)) or None,
         }
         following = ["evaluate", model, "DATA"]
     if refusals:
         facts["refused"] = "\n".join(map(_refusal_words, refusals))
+    if refusals and data is not None:
+        place = {"model": model, "data": data}
+        facts["to accept the rows anyway"] = "\n".join(
+            updates.accepting_command(place, refusal.backfill) for refusal in refusals
+        )
     title = f"{model}: {words.plural(len(published), 'version')}"
     parts: list[Part] = [versions_table(registered), facts]
     record = {

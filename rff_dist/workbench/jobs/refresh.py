@@ -58,9 +58,9 @@ class UpdateResult:
     `challenger`: the same model with the new rows; None if there is nothing new.
     `record`: JSON values, always with:
       about the rows: their URL `data`, the lakehouse `table` that they follow,
-      `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows, the
-      reason for each `left_out` range in `left_out_because`, the `window` and its
-      `first_row`;
+      `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows, for each
+      `left_out` range its rows in their source (`left_out_rows`, in words) and the
+      reason (`left_out_because`), the `window` and its `first_row`;
       the `decision`: "published", "kept" or "nothing new", in a dry run "would be
       published" or "would be kept"; and its `reason`;
       about the model that is now current: `model` (its URL), version, digests and rows.
@@ -389,6 +389,9 @@ def _describe_rows(
         "n_gone": rows.n_gone,
         "new": [list(ends) for ends in rows.added],
         "left_out": [list(ends) for ends in rows.left_out],
+        "left_out_rows": [
+            refusals.source_words(dataset, *ends) for ends in rows.left_out
+        ],
         "left_out_because": [
             refusals.why_left_out(known_refusals, *ends) for ends in rows.left_out
         ],
@@ -403,16 +406,16 @@ def _why_nothing(rows: NewRows, record: Summary) -> str:
         rows_words = f"rows of the window {rows.window}"
     elif rows.first_row:
         rows_words = "rows that count"
-    reason = f"the model holds all {rows.n_after - rows.first_row:,} {rows_words}"
-    if rows.left_out:
-        left_out = zip(rows.left_out, record["left_out_because"], strict=True)
-        why = "; ".join(
-            f"rows {a:,} to {b - 1:,}: {because}" for (a, b), because in left_out
-        )
-        n_rows = ranges.count_rows(rows.left_out)
-        first = rows.left_out[0][0]
-        reason += f", but {n_rows:,} ({why}). `backfill`={first} has them judged again"
-    return reason
+    n_rows = rows.n_after - rows.first_row
+    if not rows.left_out:
+        return f"the model holds all {n_rows:,} {rows_words}"
+    n_held = n_rows - ranges.count_rows(rows.left_out)
+    left_out = zip(record["left_out_rows"], record["left_out_because"], strict=True)
+    why = "; ".join(f"{place}: {because}" for place, because in left_out)
+    return (
+        f"the model holds {n_held:,} of {n_rows:,} {rows_words}. Left out are {why}."
+        f" `backfill`={rows.left_out[0][0]} has them judged again"
+    )
 
 
 def _describe_update(

@@ -11,10 +11,14 @@ of versions that were rolled back are found in the versions' lineage.
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import numpy as np
+
+from rff_dist.data import blocks, sources
 from rff_dist.living.new_rows import NewRows, Refusal
 from rff_dist.models import versions
-from rff_dist.storage import documents, locations
+from rff_dist.storage import columns, documents, locations
 from rff_dist.storage.records import Pointer
+from rff_dist.text import first_few, redact
 
 _REFUSED = "refused.json"
 _KIND = "refused rows"
@@ -112,3 +116,23 @@ def why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:
     """Return why rows were refused, in words."""
     reasons = [refusal.reason for refusal in refusals if _overlap(refusal, start, stop)]
     return "; ".join(dict.fromkeys(reasons)) or "refused by an update before"
+
+
+def source_words(dataset: blocks.Dataset, start: int, stop: int) -> str:
+    """Return consecutive rows in words: as rows of their files, else by their ids, else
+    by their numbers in the dataset.
+    """
+    places = []
+    for name, ends in sources.find_range(
+        dataset.attributes, dataset.n_samples, start, stop
+    ):
+        file = redact(name).rpartition("/")[2]
+        rows = "rows" if ends is None else f"rows {ends[0]:,} to {ends[1]:,}"
+        places.append(f"{rows} of {file}")
+    if places:
+        return first_few(places)
+    ids = columns.ids_of(dataset)
+    if ids is not None:
+        first, last = ids.take(np.array([start, stop - 1]))
+        return f"rows from id {first} to id {last}"
+    return f"rows {start:,} to {stop - 1:,}"

@@ -35,7 +35,7 @@ def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
             names = update.champion.card.get("feature_names")
             parts.append(columns_table(columns, names))
     return Document(
-        f"{decision}: {words.place_words(record)}",
+        f"{decision}{_waiting_words(record)}: {words.place_words(record)}",
         parts,
         details=details,
         record=record,
@@ -56,14 +56,10 @@ def update_facts(record: Facts) -> words.Lines:
     }
     if is_refused(record):
         facts["decision"] = words.Alert(record["decision"])
-    update_command = ["rff-dist", "update", record["model"], record["data"]]
     if left_out := record["left_out"]:
-        reasons = zip(left_out, record["left_out_because"], strict=True)
-        facts["left out"] = "; ".join(
-            f"{words.ranges_words([rows])}: {reason}" for rows, reason in reasons
-        )
-        command = [*update_command, "--backfill", str(left_out[0][0])]
-        facts["to judge them again"] = shlex.join(command)
+        reasons = zip(record["left_out_rows"], record["left_out_because"], strict=True)
+        facts["left out"] = "; ".join(f"{rows}: {reason}" for rows, reason in reasons)
+        facts["to judge them again"] = _update_command(record, left_out[0][0])
     holds = words.plural(record["n_samples"], "row")
     if record["window"] != "all":
         first = f"from row {record['first_row']:,} on"
@@ -79,11 +75,41 @@ def update_facts(record: Facts) -> words.Lines:
             rows += f", {record['n_replaced']:,} that replaced others"
         facts["new rows"] = rows
         facts["drift"] = _drift_words(record["drift"])
-    if record["decision"] == "kept":
-        if record["new"]:
-            update_command += ["--backfill", str(record["new"][0][0])]
-        facts["to accept the rows anyway"] = shlex.join([*update_command, "--force"])
+    if accepting := accepting_words(record):
+        facts["to accept the rows anyway"] = accepting
     return facts
+
+
+def accepting_words(record: Facts) -> str:
+    """Return the command that accepts rows which an update refused or found left out;
+    "" if there are none.
+    """
+    waiting = {"kept": "new", "nothing new": "left_out"}.get(record["decision"], "")
+    ranges = record.get(waiting, [])
+    if ranges:
+        return accepting_command(record, ranges[0][0])
+    # of refused corrections and deletions
+    return accepting_command(record, None) if waiting == "new" else ""
+
+
+def accepting_command(place: Facts, backfill: int | None) -> str:
+    """Return the command that publishes an update with the rows from `backfill` on."""
+    return _update_command(place, backfill) + " --force"
+
+
+def _update_command(place: Facts, backfill: int | None) -> str:
+    command = ["rff-dist", "update", place["model"], place["data"]]
+    if backfill is not None:
+        command += ["--backfill", str(backfill)]
+    return shlex.join(command)
+
+
+def _waiting_words(record: Facts) -> str:
+    """Return how many rows wait if an update found nothing new."""
+    if record["decision"] != "nothing new" or not record["left_out"]:
+        return ""
+    n_rows = sum(stop - start for start, stop in record["left_out"])
+    return f"; {words.plural(n_rows, 'row was', 'rows were')} left out"
 
 
 def solution_facts(record: Facts) -> words.Lines:
@@ -105,7 +131,7 @@ def decision_words(record: Facts) -> str:
         return "Refused: the model stays as it was"
     if is_refused(record):
         return "The new rows would be refused"
-    words_of_decision = decision.capitalize()
+    words_of_decision = decision.capitalize() + _waiting_words(record)
     if decision == "published" and record["version"] is not None:
         words_of_decision += f" as version {record['version']}"
     return words_of_decision

@@ -143,8 +143,8 @@ def _read_input(
         provenance = Provenance(provenance.name, digest.hexdigest(), facts)
     n_taken = n_read - n_dropped
     entry = provenance.to_dict(n_taken)
-    if len(taken) == n_taken < journal.n_seen - first_row:
-        entry[row_sources.ROWS] = taken
+    if n_taken < journal.n_seen - first_row:
+        entry[row_sources.ROWS] = taken if len(taken) == n_taken else None
     journal.entries.append(entry)
     journal.n_read += n_read
     journal.n_dropped += n_dropped

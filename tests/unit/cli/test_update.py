@@ -90,6 +90,11 @@ def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_w
     assert "rows 800 to 1,099" in about
     assert "version 2 was rolled back" in about
     assert "rows 1,100 to 1,399" in about
+    waiting = shown("update", registered, data, "--serial")
+    assert waiting.startswith("nothing new; 600 rows were left out: ")
+    for told, row in ((about, 1100), (waiting, 800)):
+        accepting = f"rff-dist update {registered} {data} --backfill {row} --force"
+        assert accepting.replace(" ", "") in "".join(told.split())
     listed = document("models", "show", registered)["refused"]
     assert {(one["start"], one["stop"]) for one in listed} == {
         (800, 1100),

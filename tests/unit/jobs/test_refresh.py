@@ -144,8 +144,8 @@ def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(
     assert again["left_out_because"] == [kept["reason"]]
     assert (
         again["reason"]
-        == "the model holds all 1,600 rows of the data, but 400 (rows 1,200 to 1,599:"
-        f" {kept['reason']}). `backfill`=1200 has them judged again"
+        == "the model holds 1,200 of 1,600 rows of the data. Left out are rows 1,200 to"
+        f" 1,599: {kept['reason']}. `backfill`=1200 has them judged again"
     )
     data.append(2)
     good = run(any_place, data.now)

@@ -1,0 +1,30 @@
+"""How rows that a model lacks are named."""
+
+from rff_dist.data.sources import find_range
+from rff_dist.storage.corrections import delete_rows
+from rff_dist.storage.datasets import open_dataset
+from rff_dist.workbench.jobs.refusals import source_words
+from tests.tables import ingest_more
+
+
+def test_rows_left_out_are_named_by_their_files_else_by_ids(tmp_path):
+    def write(name, first):
+        lines = [
+            f"{i},{'' if i == 5 else i},{i % 7}" for i in range(first, first + 100)
+        ]
+        (tmp_path / name).write_text("\n".join(["id,a,y", *lines]))
+        return str(tmp_path / name)
+
+    url = tmp_path / "data"
+    how = {"target": "y", "id": "id", "on_nan": "drop"}
+    ingest_more(write("one.csv", 0), url, **how)
+    ingest_more(write("two.csv", 100), url, **how)
+    data = open_dataset(url)
+    assert source_words(data, 3, 10) == "rows 4 to 11 of one.csv"
+    assert (
+        source_words(data, 90, 110)
+        == "rows 92 to 100 of one.csv, rows 1 to 11 of two.csv"
+    )
+    assert find_range(data.attributes, 198, 0, 10) == []
+    delete_rows(url, [0], keep_order=True)
+    assert source_words(open_dataset(url), 99, 110) == "rows from id 101 to id 111"
