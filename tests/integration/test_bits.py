@@ -52,9 +52,9 @@ def dataset(tmp_path_factory):
 
 
 def fit(dataset, engine):
-    return plain_ridge(
-        n_components=N_COMPONENTS, alpha=0.01, random_state=0, engine=engine
-    ).fit(dataset)
+    return plain_ridge(n_components=N_COMPONENTS, alpha=0.01, engine=engine).fit(
+        dataset
+    )
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_passes_that_judge_a_model_have_the_same_bits_on_dask(embedded):
     Y = np.column_stack([np.sin(X[:, 0]), X[:, 1]]) + 0.1 * rng.normal(size=(20_000, 2))
     data = ArrayDataset(X, Y, rng.random(20_000))
     assert len(row_passes.blocks_of(data)) > 1
-    model = plain_ridge(n_components=64, alpha=0.01, random_state=0).fit(data).model_
+    model = plain_ridge(n_components=64, alpha=0.01).fit(data).model_
     members = [Accumulation(model.feature_map, model.statistics.spec)]
 
     def judged(engine):

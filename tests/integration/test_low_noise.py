@@ -83,7 +83,6 @@ def fit(problem, precision="auto"):
         n_components=N_COMPONENTS,
         precision=precision,
         standardize=False,
-        random_state=0,
     )
     return model.fit(problem.X, problem.y)
 

@@ -34,10 +34,8 @@ def nouns():
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(200, 40))
     y = np.sin(3 * X[:, 0]) + X[:, 1]
-    ridge = plain_ridge(
-        Gaussian(np.linspace(1, 5, 40)), n_components=64, random_state=0
-    ).fit(X, y)
-    classifier = plain_classifier(n_components=64, random_state=0).fit(X, y > 1)
+    ridge = plain_ridge(Gaussian(np.linspace(1, 5, 40)), n_components=64).fit(X, y)
+    classifier = plain_classifier(n_components=64).fit(X, y > 1)
     clusters = RFFKMeans(3, n_components=64, random_state=0).fit(X)
     components = RFFPCA(2, n_random_features=64, random_state=0).fit(X)
     sampler = RFFSampler(n_components=64, random_state=0).fit(X)

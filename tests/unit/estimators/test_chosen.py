@@ -29,8 +29,8 @@ from rff_dist.estimators.panel import kernel_facts
 from tests.plain import plain_classifier, plain_ridge
 
 ALL = [
-    plain_ridge(n_components=32, alpha="cv", random_state=0),
-    plain_classifier(n_components=32, alpha="cv", random_state=0),
+    plain_ridge(alpha="cv"),
+    plain_classifier(alpha="cv"),
     RFFKMeans(3, length_scale="median", n_components=32, random_state=0),
     RFFPCA(2, n_random_features=32, random_state=0),
     KernelKMeans(3, random_state=0),
@@ -118,7 +118,7 @@ def test_each_part_of_a_sum_has_its_length_scales():
 
 def test_rows_that_were_added_are_solved_neither_by_repr_nor_with_an_old_error(frame):
     X, y = frame
-    model = plain_ridge(n_components=16, alpha="cv", random_state=0).fit(X, y)
+    model = plain_ridge(n_components=16, alpha="cv").fit(X, y)
     seconds = model._times.seconds["total"]
     assert model.partial_fit(X, y)._times.seconds["total"] > seconds
     assert model._pending is not None

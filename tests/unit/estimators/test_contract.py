@@ -27,8 +27,8 @@ from tests.plain import plain_classifier, plain_ridge
 from tests.refusals import refuses
 
 ALL = {
-    "ridge": plain_ridge(n_components=32, alpha=0.1),
-    "classifier": plain_classifier(n_components=32, alpha=0.1),
+    "ridge": plain_ridge(alpha=0.1),
+    "classifier": plain_classifier(alpha=0.1),
     "sampler": RFFSampler(n_components=32),
     "k-means": RFFKMeans(3, n_components=32),
     "PCA": RFFPCA(2, n_random_features=32),

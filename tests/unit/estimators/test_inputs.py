@@ -105,9 +105,9 @@ def as_numpy(values):
 @pytest.mark.parametrize("form", FORMS)
 def test_the_same_rows_in_any_form_give_the_same_bits(rows, form):
     X, y = rows
-    expected = plain_ridge(n_components=32, random_state=0).fit(X, y)
+    expected = plain_ridge().fit(X, y)
     given_X, given_y = FORMS[form](X, y)
-    model = plain_ridge(n_components=32, random_state=0).fit(given_X, given_y)
+    model = plain_ridge().fit(given_X, given_y)
     assert model.n_features_in_ == D
     assert model.statistics_ == expected.statistics_
     assert_array_equal(model.feature_coef_, expected.feature_coef_)
@@ -153,7 +153,7 @@ def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
     X, y = rows
     Y = np.column_stack([y, -y, X[:, 0]])
     weights = np.linspace(0.0, 2.0, N)
-    expected = plain_ridge(n_components=32, random_state=0).fit(X, Y, weights)
+    expected = plain_ridge().fit(X, Y, weights)
     lazy = (
         da.from_array(X, chunks=(100, 4)),
         da.from_array(Y, chunks=(90, 2)),
@@ -173,7 +173,7 @@ def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
         ),
         "csr_matrix": (sp.csr_array(X), Y, weights),
     }[form]
-    model = plain_ridge(n_components=32, random_state=0).fit(*arguments)
+    model = plain_ridge().fit(*arguments)
     assert model.statistics_ == expected.statistics_
     assert_array_equal(model.feature_coef_, expected.feature_coef_)
     assert_allclose(
@@ -193,7 +193,7 @@ def test_weights_and_several_targets_in_any_form_give_the_same_bits(rows, form):
 
 def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
     X, y = rows
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    model = plain_ridge(alpha=0.1).fit(X, y)
     predictions = model.predict(da.from_array(X, chunks=(70, D)))
     assert isinstance(predictions, da.Array)
     assert (predictions.shape, predictions.chunks) == ((N,), ((70, 70, 70, 70, 20),))
@@ -203,9 +203,7 @@ def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
         .transform(da.from_array(X, chunks=(70, D)))
     )
     assert (Z.shape, Z.dtype) == ((N, 32), np.float64)
-    several = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(
-        X, np.column_stack([y, y, y])
-    )
+    several = plain_ridge(alpha=0.1).fit(X, np.column_stack([y, y, y]))
     assert several.predict(da.from_array(X, chunks=(70, D))).chunks == (
         (70, 70, 70, 70, 20),
         (3,),
@@ -214,9 +212,9 @@ def test_predictions_of_a_dask_array_are_lazy_and_in_its_chunks(rows):
 
 def test_a_dask_array_split_along_columns_gets_one_warning_and_the_same_bits(rows):
     X, y = rows
-    expected = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X, y)
+    expected = plain_ridge(alpha=0.1).fit(X, y)
     split = da.from_array(X, chunks=(100, 2))
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
+    model = plain_ridge(alpha=0.1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(split, y)
@@ -259,12 +257,12 @@ def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_no
     assert run_by(None, dataset) == "DaskEngine"
     assert run_by(None, ArrayDataset(X, y)) == "SerialEngine"
     assert run_by(SerialEngine(n_threads=1), dataset) == "SerialEngine"
-    expected = plain_ridge(n_components=32, random_state=0).fit(X, y)
+    expected = plain_ridge().fit(X, y)
     for given in ((tmp_path / "data.zarr",), (da.from_array(X, chunks=(100, D)), y)):
         before = client.run_on_scheduler(
             lambda dask_scheduler: dask_scheduler.transition_counter
         )
-        model = plain_ridge(n_components=32, random_state=0).fit(*given)
+        model = plain_ridge().fit(*given)
         after = client.run_on_scheduler(
             lambda dask_scheduler: dask_scheduler.transition_counter
         )
@@ -294,13 +292,11 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
     X, y = rows
     kind = "NaN" if np.isnan(value) else "infinity"
     with refuses(ValueError, "Input X", kind, "row 123", "column 2") as caught:
-        plain_ridge(n_components=32).fit(*FORMS[form](with_value(X, value), y))
+        plain_ridge().fit(*FORMS[form](with_value(X, value), y))
     assert isinstance(caught.value, DataError)
     with refuses(DataError, "Input y", kind, "row 123"):
-        plain_ridge(n_components=32).fit(
-            *FORMS[form](X, np.where(np.arange(N) == 123, value, y))
-        )
-    model = plain_ridge(n_components=32, alpha=0.1).fit(X, y)
+        plain_ridge().fit(*FORMS[form](X, np.where(np.arange(N) == 123, value, y)))
+    model = plain_ridge(alpha=0.1).fit(X, y)
     with refuses(DataError, "Input X", kind, "column 2"):
         as_numpy(model.predict(FORMS[form](with_value(X, value), y)[0]))
 
@@ -355,7 +351,7 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
 )
 def test_bad_rows_are_refused_in_any_form(rows, given, error, said):
     with refuses(error, said):
-        plain_ridge(n_components=32).fit(*given(*rows))
+        plain_ridge().fit(*given(*rows))
 
 
 @pytest.mark.parametrize("form", ["Dask array", "path"])
@@ -363,7 +359,7 @@ def test_another_number_of_columns_is_refused_in_any_form(rows, form):
     X, y = rows
     given = FORMS[form](X[:, :3], y)[0]
     with refuses(ValueError, "3 features", "RFFRidge is expecting 4 features"):
-        plain_ridge(n_components=32, alpha=0.1).fit(X, y).predict(given)
+        plain_ridge(alpha=0.1).fit(X, y).predict(given)
     with refuses(ValueError, "3 features", "RFFSampler is expecting 4 features"):
         RFFSampler(n_components=32).fit(X).transform(given)
 
@@ -376,7 +372,7 @@ def test_a_dataset_with_other_column_names_is_refused(rows):
         )
         for names in ("abcd", "abce")
     )
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(trained)
+    model = plain_ridge(alpha=0.1).fit(trained)
     assert list(model.feature_names_in_) == list("abcd")
     with refuses(DataError, "'e'", "'d'"):
         model.predict(other)

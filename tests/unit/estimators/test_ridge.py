@@ -98,36 +98,26 @@ def test_coefficients_are_those_of_ridge_when_tiles_and_blocks_end_anywhere():
     # 40,001 rows in memory: five chunks of 8,192, two blocks, tiles of 4,096, a last
     # tile of few rows
     X, y = draw_rows(40_001)
-    model = plain_ridge(n_components=96, alpha=0.02, random_state=0).fit(
-        X.astype(np.float32), y
-    )
+    model = plain_ridge(n_components=96, alpha=0.02).fit(X.astype(np.float32), y)
     assert_same_ridge(model, X.astype(np.float32), y)
 
 
 def test_inputs_far_from_zero_are_standardised_before_they_are_float32(rows):
     # seconds since 1970: float32 alone resolves two minutes
     X, y = rows
-    near = plain_ridge(
-        n_components=64, alpha=0.1, length_scale=2.0, random_state=0
-    ).fit(X, y)
-    far = plain_ridge(n_components=64, alpha=0.1, length_scale=2.0, random_state=0).fit(
-        X + 1.7e9, y
-    )
+    near = plain_ridge(n_components=64, alpha=0.1, length_scale=2.0).fit(X, y)
+    far = plain_ridge(n_components=64, alpha=0.1, length_scale=2.0).fit(X + 1.7e9, y)
     assert_allclose(far.predict(X + 1.7e9), near.predict(X), atol=1e-3 * y.std())
 
 
 def test_without_standardisation_the_length_scale_is_in_the_inputs_units(rows):
     X, y = rows
     scale = X.std(axis=0)
-    ours = plain_ridge(
-        n_components=32, alpha=0.1, length_scale=2.0, random_state=0
-    ).fit(X, y)
+    ours = plain_ridge(alpha=0.1, length_scale=2.0).fit(X, y)
     plain = plain_ridge(
-        n_components=32,
         alpha=0.1,
         length_scale=2.0 * scale,
         standardize=False,
-        random_state=0,
     ).fit(X - X.mean(axis=0), y)
     assert_allclose(
         ours.predict(X), plain.predict(X - X.mean(axis=0)), atol=1e-4 * y.std()
@@ -136,9 +126,7 @@ def test_without_standardisation_the_length_scale_is_in_the_inputs_units(rows):
 
 def test_alpha_zero_on_a_singular_system_is_finite_and_warns_with_the_rank(rows):
     X, y = rows
-    ridge = plain_ridge(
-        n_components=512, alpha=0, length_scale=20.0, precision="high", random_state=0
-    )
+    ridge = plain_ridge(n_components=512, alpha=0, length_scale=20.0, precision="high")
     with pytest.warns(LinAlgWarning, match="rank"):
         model = ridge.fit(X[:50], y[:50])
     assert np.isfinite(model.predict(X)).all()
@@ -158,7 +146,7 @@ def test_any_real_dtype_gives_the_coefficients_of_its_values(dtype):
         .astype(dtype)
     )
     y = X.astype(float).sum(axis=1)
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
+    model = plain_ridge(alpha=0.1)
     coefficients = clone(model).fit(X, y).feature_coef_
     assert_array_equal(
         coefficients, clone(model).fit(X.astype(np.float64), y).feature_coef_
@@ -167,11 +155,9 @@ def test_any_real_dtype_gives_the_coefficients_of_its_values(dtype):
 
 def test_one_row_and_constant_columns_fit(rows):
     X, y = rows
-    one = plain_ridge(n_components=32, alpha=0.1, random_state=0).fit(X[:1], y[:1])
+    one = plain_ridge(alpha=0.1).fit(X[:1], y[:1])
     assert_allclose(one.predict(X[:1]), y[:1])
-    constant = plain_ridge(n_components=32, random_state=0).fit(
-        np.ones((20, 2)), np.arange(20.0)
-    )
+    constant = plain_ridge().fit(np.ones((20, 2)), np.arange(20.0))
     assert_allclose(constant.predict(np.ones((1, 2))), [9.5])
 
 
@@ -192,9 +178,7 @@ def test_pieces_in_any_order_have_the_same_bits_and_agree_with_all_rows_at_once(
     X, y = draw_rows(n_targets=2)
 
     def fit_in(pieces):
-        model = plain_ridge(
-            n_components=32, alpha=0.1, length_scale=3.0, random_state=0
-        )
+        model = plain_ridge(alpha=0.1, length_scale=3.0)
         for piece in [slice(0, N_FIRST), *pieces]:
             model.partial_fit(X[piece], y[piece])
         return model
@@ -216,7 +200,7 @@ def test_pieces_in_any_order_have_the_same_bits_and_agree_with_all_rows_at_once(
 
 def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
     X, y = rows
-    model = plain_ridge(n_components=32, random_state=0).partial_fit(X[:100], y[:100])
+    model = plain_ridge().partial_fit(X[:100], y[:100])
     solves = []
     monkeypatch.setattr(
         "rff_dist.ridge.solve.solve", lambda *args: solves.append(1) or solve(*args)
@@ -233,7 +217,7 @@ def test_solving_waits_until_the_coefficients_are_asked_for(rows, monkeypatch):
 def test_a_loaded_model_goes_on_where_it_was_stored(rows, features):
     X, y = rows
     given = {"random_state": 0, "sample_weight_kind": "frequency", "features": features}
-    model = plain_ridge(n_components=32, **given).partial_fit(X[:100], y[:100])
+    model = plain_ridge(**given).partial_fit(X[:100], y[:100])
     save_model(model, scratch(f"goes-on-{features}"))
     loaded = load_model(scratch(f"goes-on-{features}")).partial_fit(X[100:], y[100:])
     assert loaded.sample_weight_kind == "frequency"
@@ -245,7 +229,7 @@ def test_a_loaded_model_goes_on_where_it_was_stored(rows, features):
 def test_weights_beyond_the_first_calls_grid_are_refused_with_the_largest(rows):
     X, y = rows
     weights = np.full(len(y), 3.0)
-    model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y, weights)
+    model = plain_ridge().partial_fit(X, y, weights)
     model.partial_fit(X, y, weights + 1.0)  # 4 = 2², the head-room
     with refuses(DataError, "sample_weight", "4.5", "row 2", "4"):
         model.partial_fit(X, y, np.where(np.arange(len(y)) == 2, 4.5, 1.0))
@@ -255,14 +239,14 @@ def test_weights_beyond_the_first_calls_grid_are_refused_with_the_largest(rows):
 @pytest.mark.parametrize("n_targets", [1, 2], ids=["one column", "two columns"])
 def test_other_targets_than_the_first_calls_are_refused(rows, n_targets):
     X, y = rows
-    model = plain_ridge(n_components=32, random_state=0).partial_fit(X, y)
+    model = plain_ridge().partial_fit(X, y)
     with refuses(DataError, f"matrix of {n_targets} columns", "vector"):
         model.partial_fit(X, np.column_stack([y] * n_targets))
 
 
 def test_fit_forgets_what_partial_fit_has_added(rows):
     X, y = rows
-    model = plain_ridge(n_components=32, alpha=0.1, random_state=0)
+    model = plain_ridge(alpha=0.1)
     model.partial_fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
     assert_array_equal(
         model.fit(X, y).feature_coef_, clone(model).fit(X, y).feature_coef_

@@ -125,13 +125,11 @@ def test_groups_without_weight_fill_no_fold(problem):
 
 def test_the_fit_is_the_one_at_the_chosen_width_and_alpha(problem):
     X, y, weight = problem
-    chosen = plain_ridge(n_components=[16, 64, 128], cv=4, random_state=0).fit(
+    chosen = plain_ridge(n_components=[16, 64, 128], cv=4).fit(
         X, y, sample_weight=weight
     )
     assert chosen.n_components_ in (16, 64, 128)
-    direct = plain_ridge(
-        n_components=chosen.n_components_, alpha=chosen.alpha_, random_state=0
-    )
+    direct = plain_ridge(n_components=chosen.n_components_, alpha=chosen.alpha_)
     direct.fit(X, y, sample_weight=weight)
     assert chosen.feature_map_.digest() == direct.feature_map_.digest()
     assert chosen.statistics_.n_samples == 1500
@@ -151,9 +149,7 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
     for i, (_, test) in enumerate(splits):
         fold_of_row[test] = i
     models = [
-        plain_ridge(n_components=32, alpha=ALPHAS, cv=cv, random_state=0).fit(
-            X, y, weight, groups
-        )
+        plain_ridge(alpha=ALPHAS, cv=cv).fit(X, y, weight, groups)
         for cv in (splitter, splits)
     ]
     Z = models[0].feature_map_.transform(X)
@@ -169,7 +165,7 @@ def test_scikit_learn_s_splitters_hold_out_the_rows_they_say(problem, splitter):
 
 def test_a_fold_without_rows_is_named(problem):
     X, y, _ = problem
-    ridge = plain_ridge(n_components=16, cv=PredefinedFolds(5), random_state=0)
+    ridge = plain_ridge(n_components=16, cv=PredefinedFolds(5))
     with refuses(ValueError, "fold 1 of PredefinedFolds", "no rows"):
         ridge.fit(X, y, groups=np.zeros(1500, int))
 
@@ -221,11 +217,7 @@ def test_each_target_has_the_alpha_and_the_deviation_of_a_fit_of_it_alone(
 def test_targets_of_unlike_noise_get_their_own_alphas_by_default(unlike):
     X, y, clean = unlike
     fits = {
-        kind: (
-            plain_ridge(
-                n_components=128, cv=5, alpha_per_target=kind, random_state=0
-            ).fit(X, y)
-        )
+        kind: (plain_ridge(n_components=128, cv=5, alpha_per_target=kind).fit(X, y))
         for kind in ("auto", True, False)
     }
     errors = {
@@ -250,14 +242,14 @@ def test_targets_that_are_alike_share_one_alpha(unlike, alpha):
     X, _, clean = unlike
     noise = np.random.default_rng(4).standard_normal((1000, 3))
     alike = clean[:, [0, 0, 0]] + 0.3 * noise
-    ridge = plain_ridge(n_components=64, alpha=alpha, precision="high", random_state=0)
+    ridge = plain_ridge(n_components=64, alpha=alpha, precision="high")
     assert isinstance(ridge.fit(X, alike).alpha_, float)
 
 
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by cv, but it is the smallest")
 def test_own_alphas_and_held_out_errors_stay_when_rows_are_added(unlike):
     X, y, _ = unlike
-    model = plain_ridge(n_components=64, cv=4, alpha=ALPHAS, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=64, cv=4, alpha=ALPHAS).fit(X, y)
     Z = model.feature_map_.transform(X)
     before = model.alpha_
     scores = model.model_.held_out

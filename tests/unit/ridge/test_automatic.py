@@ -386,7 +386,7 @@ def test_few_rows_take_other_folds_and_no_fold_is_empty(n_samples):
         == folds.n_folds
         == (5 if n_samples == 200 else min(n_samples, 10))
     )
-    model = plain_ridge(n_components=8, alpha="auto", random_state=0)
+    model = plain_ridge(n_components=8, alpha="auto")
     model.fit(*additive(n_samples, 2, noise=1.0))
     assert model.model_.card["folds"]["n_folds"] == folds.n_folds
 
@@ -549,7 +549,7 @@ def test_more_rows_and_folds_that_are_asked_for_leave_alpha_to_the_folds(
     n_samples, options
 ):
     X, y = additive(n_samples, 2, noise=0.5)
-    model = plain_ridge(n_components=32, random_state=0, **options).fit(X, y).model_
+    model = plain_ridge(**options).fit(X, y).model_
     mean = model.selection["cv_mean"][0, :, 0]
     assert model.card["chosen_by"] == "cv"
     assert model.alpha == model.selection["cv_alphas"][mean.argmin()]
@@ -566,7 +566,7 @@ def test_interpolated_rows_are_warned_of(alpha):
     # between the rows
     X = np.random.default_rng(0).uniform(-1, 1, (40, 1))
     with pytest.warns(UserWarning, match="degrees of freedom as rows"):
-        plain_ridge("matern:nu=0.5", n_components=512, alpha=alpha, random_state=0).fit(
+        plain_ridge("matern:nu=0.5", n_components=512, alpha=alpha).fit(
             X, np.sin(8 * X[:, 0])
         )
 
@@ -574,9 +574,9 @@ def test_interpolated_rows_are_warned_of(alpha):
 def test_coefficients_that_cancel_at_the_rows_are_warned_of_since_predictions_beyond_them_are_wild():
     X, y = additive(300, 2, noise=0.5)
     with pytest.warns(UserWarning, match="cancel one another"):
-        model = plain_ridge(
-            n_components=64, alpha=[1e-10, 1e-9], precision="high", random_state=0
-        ).fit(X, y)
+        model = plain_ridge(n_components=64, alpha=[1e-10, 1e-9], precision="high").fit(
+            X, y
+        )
     assert np.abs(model.predict(3.0 * X)).max() > 100.0 * np.abs(y).max()
 
 
@@ -599,6 +599,4 @@ def test_an_end_of_the_grid_and_a_row_that_makes_most_of_the_error_are_warned_of
     X, y = additive(n_samples, 2)
     y[7] += value
     with pytest.warns(UserWarning, match=said):
-        plain_ridge(n_components=64, length_scale=1.0, alpha=alpha, random_state=0).fit(
-            X, y
-        )
+        plain_ridge(n_components=64, length_scale=1.0, alpha=alpha).fit(X, y)

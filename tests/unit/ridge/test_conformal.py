@@ -243,7 +243,7 @@ def test_intervals_follow_the_noise_and_cover_as_often_as_they_say():
     covered = {}
     width = {}
     for alpha in ("cv", "gcv"):
-        model = plain_ridge(n_components=256, alpha=alpha, random_state=0)
+        model = plain_ridge(n_components=256, alpha=alpha)
         model.fit(X[:3000], y[:3000])
         lower, upper = model.predict_interval(X[3000:], coverage=0.9)
         inside = (y[3000:] >= lower) & (y[3000:] <= upper)
@@ -268,10 +268,8 @@ def test_intervals_are_the_same_stored_written_and_on_more_threads(tmp_path):
     Y = np.column_stack([y, 100 * X[:, 2] ** 2 * y])
     models = [
         plain_ridge(
-            n_components=32,
             alpha=1.0,
             cv=3,
-            random_state=0,
             engine=SerialEngine(n),
         ).fit(X, Y)
         for n in (1, 2)
@@ -301,14 +299,14 @@ def test_intervals_are_the_same_stored_written_and_on_more_threads(tmp_path):
 
 def test_a_constant_target_has_intervals_of_no_width():
     X = np.random.default_rng(0).standard_normal((200, 2))
-    model = plain_ridge(n_components=8, alpha=1.0, cv=5, random_state=0)
+    model = plain_ridge(n_components=8, alpha=1.0, cv=5)
     lower, upper = model.fit(X, np.ones(200)).predict_interval(X)
     assert_allclose(upper - lower, 0.0, atol=1e-12)  # the residual of 1 in float64
 
 
 def test_one_split_has_no_scores_and_its_fit_normal_intervals():
     X, y, _ = varying(200, 2)
-    model = plain_ridge(n_components=8, cv=TimeFolds(2), random_state=0).fit(X, y)
+    model = plain_ridge(n_components=8, cv=TimeFolds(2)).fit(X, y)
     assert model.model_.held_out is None
     lower, upper = model.predict_interval(X, coverage=0.9)
     _, std = model.predict(X, return_std=True)
@@ -317,7 +315,7 @@ def test_one_split_has_no_scores_and_its_fit_normal_intervals():
 
 def test_many_rows_are_scored_by_a_sample_of_them():
     X, y, deviation = varying(2 * MOST_ROWS, 3)
-    model = plain_ridge(n_components=64, cv=3, random_state=0).fit(X, y)
+    model = plain_ridge(n_components=64, cv=3).fit(X, y)
     scores = model.model_.held_out
     assert scores.n_samples == MOST_ROWS
     lower, upper = model.predict_interval(X, coverage=0.9)

@@ -148,9 +148,7 @@ def test_what_has_no_sums_is_not_merged(parts):
 
 def test_estimators_are_merged_after_loading(parts):
     (first, second, _), _ = parts
-    estimator = plain_ridge(
-        n_components=16, alpha=0.1, random_state=0, engine=ENGINE
-    ).fit(first)
+    estimator = plain_ridge(n_components=16, alpha=0.1, engine=ENGINE).fit(first)
     save_model(refit_on(estimator.model_, second, engine=ENGINE), "second")
     merged = merge_models([estimator, load_model("second")])
     assert merged.statistics_.n_samples == first.n_samples + second.n_samples

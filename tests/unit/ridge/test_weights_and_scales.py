@@ -68,9 +68,9 @@ def test_a_factor_on_all_weights_changes_nothing_but_alpha(problem, choice, fact
     X, y = (part[:400] for part in problem)
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(X))
     plain, more = (
-        plain_ridge(
-            n_components=40, length_scale=1.0, random_state=0, **scaled(choice, c)
-        ).fit(X, y, weights * c)
+        plain_ridge(n_components=40, length_scale=1.0, **scaled(choice, c)).fit(
+            X, y, weights * c
+        )
         for c in (1.0, factor)
     )
     # refined by Brent's method to 1e-3 of log alpha, whose path rounding may bend
@@ -114,9 +114,7 @@ def test_weights_beyond_float64s_reach_are_refused(problem, weight):
 
 def test_fractions_repeat_no_row(problem):
     X, y = problem
-    model = plain_ridge(
-        n_components=16, alpha=1.0, random_state=0, sample_weight_kind="frequency"
-    )
+    model = plain_ridge(n_components=16, alpha=1.0, sample_weight_kind="frequency")
     model.fit(X, y, sample_weight=np.full(len(X), 2.0))
     with refuses(DataError, "sample_weight", "0.5", "row 0"):
         model.partial_fit(X, y, sample_weight=np.full(len(X), 0.5))
@@ -150,9 +148,7 @@ def test_a_large_mean_without_standardisation_is_warned_of(problem):
 
 def test_a_failing_solve_keeps_the_rows_that_were_added(problem):
     X, y = problem
-    model = plain_ridge(n_components=16, alpha=1.0, random_state=0).fit(
-        X[:2000], y[:2000]
-    )
+    model = plain_ridge(n_components=16, alpha=1.0).fit(X[:2000], y[:2000])
     model.partial_fit(X[2000:], y[2000:])
     model.alpha = "none"
     with pytest.raises(InvalidParameterError):
@@ -166,7 +162,7 @@ def test_a_failing_solve_keeps_the_rows_that_were_added(problem):
 @pytest.mark.parametrize("met", [True, False])
 def test_score_of_a_constant_target_follows_scikit_learn_for_datasets_too(problem, met):
     X, _ = problem
-    model = plain_ridge(n_components=16, random_state=0).fit(X, np.full(len(X), 3.0))
+    model = plain_ridge(n_components=16).fit(X, np.full(len(X), 3.0))
     target = np.full(len(X), 3.0 if met else 4.0)
     assert model.score(ArrayDataset(X, target)) == model.score(X, target) == float(met)
 

@@ -81,9 +81,7 @@ def pipeline(folder):
     that it drops.
     """
     frame = make_frame(400, 0)
-    fitted = make_pipeline(
-        columns(), plain_ridge(n_components=32, alpha=1.0, random_state=0)
-    )
+    fitted = make_pipeline(columns(), plain_ridge(alpha=1.0))
     fitted.fit(frame, frame["price"])
     save_model(fitted, folder / "model")
     return fitted
@@ -111,9 +109,7 @@ class TestPipelines:
     def test_on_arrays_take_arrays_and_tables_without_a_header(self):
         X = np.random.default_rng(0).lognormal(size=(200, 3))
         steps = (FunctionTransformer(np.log1p), StandardScaler())
-        fitted = make_pipeline(
-            *steps, plain_ridge(n_components=16, random_state=0)
-        ).fit(X, X[:, 0])
+        fitted = make_pipeline(*steps, plain_ridge(n_components=16)).fit(X, X[:, 0])
         save_model(fitted, "model")
         assert_array_equal(load_model("model").predict(X), fitted.predict(X))
         pd.DataFrame(X).to_csv("new.csv", index=False, header=False)
