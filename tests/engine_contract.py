@@ -144,9 +144,7 @@ class EngineContract:
         state = {"scale": 3, "names": ("a", "b")}
         for given in (state, engine.broadcast(state)):
             total = engine.map_reduce(
-                lambda block, s: s["scale"] * block.n_samples,
-                BLOCKS,
-                given,
+                lambda block, s: s["scale"] * block.n_samples, BLOCKS, given
             )
             assert total == 3_000
 

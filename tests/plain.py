@@ -61,11 +61,7 @@ def fit_ridge(
     dataset: Dataset, kernel: Kernel, *, engine: Engine, **options: Any
 ) -> tuple[RidgeModel, SelectedSolution]:
     """Train on Fourier features with one median distance."""
-    plain = {
-        "length_scale": "median",
-        "features": "fourier",
-        "n_components": 2048,
-    }
+    plain = {"length_scale": "median", "features": "fourier", "n_components": 2048}
     if "features" not in options:
         plain["design"] = "orthogonal"
     trained = fit(

@@ -39,9 +39,7 @@ def test_data_that_one_of_several_workers_cannot_open_are_an_error_that_names_it
     address, pid = sorted(engine.client.run(os.getpid).items())[n]
     with pytest.raises(StorageError, match="nothing is there") as caught:
         engine.map_reduce(
-            BlockTask(OpenedIn(pid, others=True), count_slowly),
-            BLOCKS,
-            None,
+            BlockTask(OpenedIn(pid, others=True), count_slowly), BLOCKS, None
         )
     assert f"raised on worker {address}" in "".join(caught.value.__notes__)
 

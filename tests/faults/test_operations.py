@@ -110,11 +110,7 @@ type Driver = Callable[[str, int, Path, str], int]
 def driver(project_root):
     """Return what does a work in another process and gives its exit code."""
     command = [sys.executable, "-m", "tests.faults.works"]
-    pipes = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "text": True,
-    }
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(
         command, cwd=project_root, stderr=subprocess.DEVNULL, **pipes
     ) as process:

@@ -131,9 +131,7 @@ def test_other_rows_are_all_read(folder, expected):
     assert (kept, again) == ([], list(range(8)))
 
 
-def test_one_version_of_the_rows_goes_on_and_the_next_begins_anew(
-    tmp_path,
-):
+def test_one_version_of_the_rows_goes_on_and_the_next_begins_anew(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((N_SAMPLES, 3))
     y = rng.standard_normal(N_SAMPLES)

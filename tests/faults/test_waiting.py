@@ -111,9 +111,7 @@ def in_a_hurry(monkeypatch):
 
 
 @pytest.mark.usefixtures("in_a_hurry")
-def test_a_worker_that_is_frozen_before_it_told_its_versions_is_done_without(
-    tmp_path,
-):
+def test_a_worker_that_is_frozen_before_it_told_its_versions_is_done_without(tmp_path):
     with (
         run_dask(tmp_path, n_workers=2) as (address, [_, silent, _]),
         DaskEngine(address) as engine,
@@ -157,9 +155,7 @@ def test_a_scheduler_that_comes_back_is_joined_anew(tmp_path):
             assert_each_counts_once(engine, 20, state)
 
 
-def test_embedded_workers_that_start_slowly_are_waited_for(
-    embedded,
-):
+def test_embedded_workers_that_start_slowly_are_waited_for(embedded):
     engine = scaled(embedded, 2)
     # Dask's own local cluster gives up workers that are not back in time: after 15 s,
     # here at once.

@@ -57,9 +57,7 @@ def digest(model):
 
 
 @pytest.fixture
-def at(
-    monkeypatch,
-):
+def at(monkeypatch):
     """Return a function that has something done at a moment; its result tells when it
     has been done.
     """
@@ -137,13 +135,7 @@ def stopped(processes):
     ],
 )
 def test_a_command_ends_whoever_freezes(
-    rows,
-    tmp_path,
-    cluster,
-    at,
-    party,
-    moment,
-    monkeypatch,
+    rows, tmp_path, cluster, at, party, moment, monkeypatch
 ):
     defaults = DaskEngine.__init__.__kwdefaults__ | {"patience": 6.0}
     monkeypatch.setattr(DaskEngine.__init__, "__kwdefaults__", defaults)

@@ -20,12 +20,7 @@ from rff_dist.errors import (
     InvalidParameterError,
     StorageError,
 )
-from tests.dask_processes import (
-    once_after,
-    run_dask,
-    scaled,
-    slow_power,
-)
+from tests.dask_processes import once_after, run_dask, scaled, slow_power
 from tests.engine_contract import BLOCKS, OpenedIn, unit_blocks
 from tests.refusals import each, for_each_refusal, once, refuses
 

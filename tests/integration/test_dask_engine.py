@@ -18,11 +18,7 @@ from rff_dist.engines import dask_pass, dask_workers, fetching_totals, runs
 from rff_dist.engines.events import BlockDone
 from rff_dist.engines.fetching_totals import TotalLostError
 from rff_dist.engines.protocol import state_digests
-from rff_dist.errors import (
-    BlockError,
-    BroadcastError,
-    ClusterError,
-)
+from rff_dist.errors import BlockError, BroadcastError, ClusterError
 from tests.dask_processes import (
     assert_each_counts_once,
     once_after,

@@ -25,12 +25,7 @@ import psutil
 import pytest
 
 from benchmarks.measure import PassTimings
-from rff_dist import (
-    DaskEngine,
-    RFFRidge,
-    SerialEngine,
-    write_dataset,
-)
+from rff_dist import DaskEngine, RFFRidge, SerialEngine, write_dataset
 from rff_dist.data.blocks import BlockTask, cut_blocks
 from rff_dist.engines import dask_workers
 from rff_dist.engines.cluster import Cluster
@@ -56,12 +51,7 @@ def digest(*arrays):
 
 
 def ridge(X, y=None, engine=None):
-    options = {
-        "length_scale": 1.0,
-        "n_components": 16,
-        "alpha": 1.0,
-        "random_state": 0,
-    }
+    options = {"length_scale": 1.0, "n_components": 16, "alpha": 1.0, "random_state": 0}
     model = RFFRidge("gaussian", engine=engine, **options).fit(X, y)
     # of a collection, predictions would be one that waits
     rows = X if isinstance(X, str) else X_VALUES

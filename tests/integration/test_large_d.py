@@ -95,11 +95,9 @@ print(json.dumps({
 @pytest.mark.timeout(900)
 def test_two_workers_of_8_gib_sum_16_384_components_within_the_plan(tmp_path):
     result = run_script(WORKERS, tmp_path / "x.zarr")
-    assert (result["rows"], result["blocks"], result["limit"]) == (
-        65_536,
-        4,
-        2**33,
-    ), result
+    assert (result["rows"], result["blocks"], result["limit"]) == (65_536, 4, 2**33), (
+        result
+    )
     # Both held their total and a block's; one added the other's to it.
     assert (
         result["partial"]

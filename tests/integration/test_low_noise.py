@@ -79,10 +79,7 @@ def problem():
 
 def fit(problem, precision="auto"):
     model = plain_ridge(
-        Gaussian(6.0),
-        n_components=N_COMPONENTS,
-        precision=precision,
-        standardize=False,
+        Gaussian(6.0), n_components=N_COMPONENTS, precision=precision, standardize=False
     )
     return model.fit(problem.X, problem.y)
 

@@ -110,10 +110,7 @@ def test_length_scales_by_evidence_are_as_good_as_the_published_ones(
     # Published length scales give 0.375 on elevators and 0.168 on pol.
     train, test, _ = read_split_0(folder, name)
     model = plain_ridge(
-        Matern(nu=1.5),
-        length_scale="evidence",
-        n_components=2048,
-        alpha="cv",
+        Matern(nu=1.5), length_scale="evidence", n_components=2048, alpha="cv"
     )
     predicted = model.fit(train[:, :-1], train[:, -1]).predict(test[:, :-1])
     assert np.sqrt(np.mean((predicted - test[:, -1]) ** 2)) <= worst

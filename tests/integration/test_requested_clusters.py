@@ -124,11 +124,7 @@ c.ClusterConfig.scheduler_cmd, c.ClusterConfig.worker_cmd = ["{dask}", "schedule
 """
     )
     server = Path(sys.executable).with_name("dask-gateway-server")
-    command = (
-        str(server),
-        "--config",
-        str(tmp_path / "gateway.py"),
-    )
+    command = (str(server), "--config", str(tmp_path / "gateway.py"))
     address = f"http://127.0.0.1:{proxy}"
     with Process.start(
         "gateway", *command, folder=tmp_path, environment=os.environ

@@ -69,10 +69,7 @@ def fitted(server, table, tmp_path_factory):
     found = []
     for place in (str(folder), server.url("cli")):
         document(
-            "ingest",
-            table,
-            f"{place}/data.zarr",
-            "--targets price --chunk-rows 64",
+            "ingest", table, f"{place}/data.zarr", "--targets price --chunk-rows 64"
         )
         found.append(
             document("fit", f"{place}/data.zarr", f"{place}/model", *SMALL, "--serial")
@@ -302,11 +299,7 @@ def test_store_that_is_away_is_named_with_exit_code_65_and_73(
     assert "cannot be read" in message
     assert "Check the address, the network and the permissions" in message
     message = refusal(
-        73,
-        "fit",
-        folder / "data.zarr",
-        server.url("m"),
-        "--n-components 8 --serial",
+        73, "fit", folder / "data.zarr", server.url("m"), "--n-components 8 --serial"
     )
     assert "s3://bucket/m" in message
 

@@ -61,10 +61,7 @@ def test_jobs_find_each_other_and_give_the_digest_of_one_process(job, tmp_path):
     with contextlib.ExitStack() as stack:
         for name, task in (("scheduler", "0"), ("workers", "1"), ("workers", "2")):
             command = str(DEPLOY / f"slurm/{name}.sbatch")
-            environment = {
-                **job,
-                "SLURM_ARRAY_TASK_ID": task,
-            }
+            environment = {**job, "SLURM_ARRAY_TASK_ID": task}
             started = Process.start(
                 f"{name}-{task}",
                 "bash",

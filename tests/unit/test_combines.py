@@ -37,13 +37,7 @@ class AnyOrderEngine(SerialEngine):
         self._random = random.Random(0)
 
     def map_reduce(
-        self,
-        function,
-        blocks,
-        state,
-        *,
-        combine=operator.add,
-        label="pass",
+        self, function, blocks, state, *, combine=operator.add, label="pass"
     ):
         shared = state.state if isinstance(state, Broadcast) else state
         # of BLAS too, as an engine does: predictions round by their number

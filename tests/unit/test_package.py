@@ -116,12 +116,7 @@ def loaded(tmp_path_factory):
         if not name.startswith("OTEL_")
     }
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-        cwd=folder,
+        command, capture_output=True, text=True, check=True, env=environment, cwd=folder
     )
     assert (folder / "out.csv").read_text().startswith('"prediction"\n')
     return dict(zip(STEPS, json.loads(done.stdout.splitlines()[-1]), strict=True))

@@ -7,12 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.metrics import adjusted_rand_score
 
-from rff_dist import (
-    RFFKMeans,
-    load_model,
-    open_dataset,
-    save_model,
-)
+from rff_dist import RFFKMeans, load_model, open_dataset, save_model
 from rff_dist.errors import StorageError
 from rff_dist.models.kinds import read_any
 from rff_dist.storage import outputs

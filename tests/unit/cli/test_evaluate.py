@@ -71,16 +71,7 @@ def test_a_table_is_evaluated_by_the_models_recipe(tmp_path):
     assert gaps.exit_code == 0
     assert "1 of 101 rows dropped" in gaps.stderr
     assert "no column 'cost'" in refusal(
-        2,
-        "evaluate",
-        "price",
-        "new.csv",
-        "--serial --y cost",
+        2, "evaluate", "price", "new.csv", "--serial --y cost"
     )
-    words = [
-        "evaluate",
-        "price",
-        "new.csv",
-        "--scheduler tls://far:8786",
-    ]
+    words = ["evaluate", "price", "new.csv", "--scheduler tls://far:8786"]
     assert "Ingest the table first" in refusal(2, *words)

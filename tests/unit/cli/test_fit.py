@@ -16,13 +16,7 @@ from tests.command_line import PLAIN, document, run, shown
 def test_stored_weights_that_a_fit_leaves_out_are_one_line_on_standard_error(tmp_path):
     X = np.random.default_rng(0).standard_normal((40, 2))
     write_dataset("data", X, X[:, 0], sample_weight=np.ones(40))
-    arguments = [
-        "fit",
-        "data",
-        "model",
-        *PLAIN,
-        "--serial --n-components 8",
-    ]
+    arguments = ["fit", "data", "model", *PLAIN, "--serial --n-components 8"]
     result = run(*arguments)
     [warning] = [
         line for line in result.stderr.splitlines() if "holds sample weights" in line

@@ -12,17 +12,8 @@ from tests.command_line import PLAIN, document, shown
 # these rows have hardly any noise
 @pytest.mark.filterwarnings("ignore:alpha=.* was chosen by")
 def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
-    fit = (
-        "fit",
-        folder / "data.zarr",
-        "model",
-        *PLAIN,
-        "--serial --n-folds 3",
-    )
-    fit += (
-        "--alphas 1e-6:1e3:10 --n-components 16,32,64 --plot",
-        "new/cv.png",
-    )
+    fit = ("fit", folder / "data.zarr", "model", *PLAIN, "--serial --n-folds 3")
+    fit += ("--alphas 1e-6:1e3:10 --n-components 16,32,64 --plot", "new/cv.png")
     found = document(*fit)
     table = found["cross_validation"]
     model = read_model("model")
@@ -46,13 +37,7 @@ def test_fit_chooses_alpha_and_d_by_the_error_of_refits(folder, tmp_path):
 @pytest.mark.filterwarnings("default:alpha=10 was chosen")
 @pytest.mark.parametrize("name", ["gcv", "evidence"])
 def test_a_criterion_without_folds_is_told_drawn_and_described(folder, tmp_path, name):
-    fit = (
-        "fit",
-        folder / "data.zarr",
-        "model",
-        *PLAIN,
-        "--serial --n-components 32",
-    )
+    fit = ("fit", folder / "data.zarr", "model", *PLAIN, "--serial --n-components 32")
     options = ("--alpha", name, "--alphas 10:1e3:4 --plot", "path.png")
     shown(*fit, *options)
     stored = document("info", "model")

@@ -22,11 +22,7 @@ def folder(tmp_path_factory):
     # 0, 1, 2 by the size of the rain, missing in some cells
     cube["kind"] = np.abs(cube.rain).round().clip(0, 2).fillna(-1).astype("int16")
     write_cube(folder / "kinds.zarr", cube, kind={"_FillValue": -1})
-    words = [
-        "--inputs rain,elevation,lat,time",
-        *PLAIN,
-        "--n-components 512",
-    ]
+    words = ["--inputs rain,elevation,lat,time", *PLAIN, "--n-components 512"]
     document(
         "fit",
         folder / "cube.zarr",
@@ -206,11 +202,7 @@ SHORT = [
 
 
 def test_blocks_of_space_are_held_out_together_and_random_folds_flatter(patches):
-    words = [
-        "--inputs a,lat,lon --target y",
-        *SHORT,
-        "--n-components 512 --serial",
-    ]
+    words = ["--inputs a,lat,lon --target y", *SHORT, "--n-components 512 --serial"]
     ours = document("fit", patches, "m", *words, "--group-by-block lat=2,lon=2")[
         "estimate"
     ]
@@ -236,14 +228,7 @@ def test_what_does_not_suit_a_grid_is_refused(folder, patches):
         "3",
         "--serial",
     )
-    fit = (
-        "fit",
-        cube,
-        new,
-        "--target temperature --inputs rain",
-        *PLAIN,
-        *FEW,
-    )
+    fit = ("fit", cube, new, "--target temperature --inputs rain", *PLAIN, *FEW)
     for words, *named in (
         (
             ("predict", folder / "model", cube, folder / "map.csv", "--serial"),

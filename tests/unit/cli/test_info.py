@@ -7,13 +7,7 @@ from tests.command_line import PLAIN, document, run
 
 
 def test_info_tells_a_dataset_predictions_and_a_model_apart(folder):
-    run(
-        "predict",
-        folder / "model",
-        folder / "data.zarr",
-        "predictions",
-        "--serial",
-    )
+    run("predict", folder / "model", folder / "data.zarr", "predictions", "--serial")
     assert document("info", folder / "data.zarr")["kind"] == "dataset"
     assert document("info", "predictions")["kind"] == "predictions"
     model = document("info", folder / "model")
@@ -43,13 +37,7 @@ def test_info_tells_columns_recipe_lineage_and_estimates_on_one_screen(
         assert word.replace(" ", "") in "".join(shown.split()), word
     assert "{" not in shown
     assert "dropped" not in shown  # none were
-    fit = [
-        "fit",
-        "d.zarr",
-        "m",
-        *PLAIN,
-        "--n-components 16 --n-folds 3",
-    ]
+    fit = ["fit", "d.zarr", "m", *PLAIN, "--n-components 16 --n-folds 3"]
     assert run(*fit, "--serial --register").exit_code == 0
     found = document("info", "m")
     assert found["version"] == 1

@@ -25,11 +25,7 @@ def test_a_job_from_table_to_predictions(folder):
         "evaluate", folder / "model", folder / "data.zarr", "--serial"
     )
     written = document(
-        "predict",
-        folder / "model",
-        folder / "data.zarr",
-        "predictions",
-        "--serial",
+        "predict", folder / "model", folder / "data.zarr", "predictions", "--serial"
     )
     predictions = zarr.open_group("predictions", mode="r")["predictions"][:].ravel()
     y = open_dataset(folder / "data.zarr").read(Block(0, 0, 300)).y[:, 0]
@@ -50,20 +46,8 @@ def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(fold
     data = folder / "data.zarr"
     small = ["--serial --n-components 16 --n-folds 3"]
     document("fit", data, "model", *PLAIN, *small)
-    held_out = document(
-        "predict",
-        "model",
-        data,
-        "a",
-        "--serial --coverage 0.8",
-    )
-    normal = document(
-        "predict",
-        folder / "model",
-        data,
-        "b",
-        "--serial --coverage 0.8",
-    )
+    held_out = document("predict", "model", data, "a", "--serial --coverage 0.8")
+    normal = document("predict", folder / "model", data, "b", "--serial --coverage 0.8")
     assert held_out["interval"]["coverage"] == 0.8
     assert "rows of the fit" in held_out["interval"]["by"]
     assert held_out["arrays"] == ["predictions", "lower", "upper"]

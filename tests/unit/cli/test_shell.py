@@ -146,12 +146,7 @@ def test_the_next_step_is_quoted_for_the_shell(folder):
     Path("my data").mkdir()
     result = run("generate", "my data/a;b", "--rows 10 --n-components 8")
     command_line = result.stdout.replace("\n", "").partition("next: ")[2]
-    assert shlex.split(command_line) == [
-        "rff-dist",
-        "fit",
-        "my data/a;b",
-        "MODEL",
-    ]
+    assert shlex.split(command_line) == ["rff-dist", "fit", "my data/a;b", "MODEL"]
 
 
 @pytest.mark.parametrize("command", ["fit", "cluster", "predict"])
@@ -162,14 +157,7 @@ def test_an_output_that_another_run_writes_exits_75_before_any_work(
     more = {"cluster": ["--n-clusters", "2"], "predict": []}.get(
         command, ["--n-components", "8"]
     )
-    arguments = [
-        command,
-        *inputs,
-        folder / "data.zarr",
-        "out",
-        *more,
-        "--serial",
-    ]
+    arguments = [command, *inputs, folder / "data.zarr", "out", *more, "--serial"]
     with hold("out", holder="another run"):
         message = contextvars.Context().run(refusal, 75, *arguments)
     assert (
@@ -249,11 +237,7 @@ def test_an_error_with_json_is_one_document_with_its_kind_and_code(
     if way == "environment":
         monkeypatch.setenv("RFF_DIST_FIT_JSON", "true")
     (tmp_path / "job.toml").write_text("json = true\n")
-    given = {
-        "flag": ["--json"],
-        "environment": [],
-        "file": ["--config", "job.toml"],
-    }
+    given = {"flag": ["--json"], "environment": [], "file": ["--config", "job.toml"]}
     result = run("fit", *words, *given[way])
     assert result.exit_code == code
     found = json.loads(result.stdout)
@@ -275,9 +259,7 @@ def test_what_a_library_prints_does_not_reach_the_json(folder, monkeypatch):
 
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_one_line_on_standard_error(folder):
-    words = [
-        "--serial --n-components 512 --precision high --alpha 0 --json",
-    ]
+    words = ["--serial --n-components 512 --precision high --alpha 0 --json"]
     result = run("fit", folder / "data.zarr", "model", *PLAIN, *words)
     assert result.exit_code == 0
     [warning] = [

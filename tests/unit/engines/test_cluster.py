@@ -32,10 +32,7 @@ ADDRESS = "tcp://127.0.0.1:1"
         ({"scheduler": "tls://host:8786"}, "address"),
         ({"scheduler": "/shared/scheduler.json"}, "scheduler file"),
         ({"serial": True, "n_threads": 2}, "serial"),
-        (
-            {"cluster": "gateway:http://host", "n_workers": 40},
-            "requested",
-        ),
+        ({"cluster": "gateway:http://host", "n_workers": 40}, "requested"),
     ],
 )
 def test_what_is_given_decides_the_kind(given, kind):

@@ -38,11 +38,7 @@ from rff_dist import (
     write_dataset,
 )
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.errors import (
-    DataError,
-    InvalidParameterError,
-    StorageError,
-)
+from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.estimators.mlflow import _Predictor
 from rff_dist.export.write import describe, export
 from rff_dist.models.kinds import read_any
@@ -208,8 +204,7 @@ def answer(call, *rows):
 
 
 @pytest.mark.parametrize(
-    ("kind", "transformer"),
-    covering(list(MODELS), [*TRANSFORMERS, *LEARNED], meet=1),
+    ("kind", "transformer"), covering(list(MODELS), [*TRANSFORMERS, *LEARNED], meet=1)
 )
 def test_rows_in_any_container_get_what_the_pipeline_said_or_a_reason(
     stored, kind, transformer

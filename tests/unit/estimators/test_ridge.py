@@ -114,11 +114,9 @@ def test_without_standardisation_the_length_scale_is_in_the_inputs_units(rows):
     X, y = rows
     scale = X.std(axis=0)
     ours = plain_ridge(alpha=0.1, length_scale=2.0).fit(X, y)
-    plain = plain_ridge(
-        alpha=0.1,
-        length_scale=2.0 * scale,
-        standardize=False,
-    ).fit(X - X.mean(axis=0), y)
+    plain = plain_ridge(alpha=0.1, length_scale=2.0 * scale, standardize=False).fit(
+        X - X.mean(axis=0), y
+    )
     assert_allclose(
         ours.predict(X), plain.predict(X - X.mean(axis=0)), atol=1e-4 * y.std()
     )

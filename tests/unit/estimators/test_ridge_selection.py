@@ -46,11 +46,7 @@ def test_ten_groups_make_five_folds_in_memory_and_stored_with_their_held_out_row
         chunk_rows=97,
         overwrite=True,
     )
-    options = {
-        "n_components": 16,
-        "cv": GroupFolds(5, seed),
-        "random_state": 0,
-    }
+    options = {"n_components": 16, "cv": GroupFolds(5, seed), "random_state": 0}
     here = plain_ridge(**options).fit(X, y, sample_weight=weight, groups=groups)
     there = plain_ridge(**options).fit(stored, groups="groups")
     assert_array_equal(here.selection_["cv_errors"], there.selection_["cv_errors"])

@@ -111,10 +111,7 @@ def test_the_signature_of_a_model_of_an_array_takes_arrays_or_named_frames(
         feature_names=names,
     )
     document(
-        "fit",
-        tmp_path / "data",
-        tmp_path / "m",
-        "--kernel linear --alpha 1 --serial",
+        "fit", tmp_path / "data", tmp_path / "m", "--kernel linear --alpha 1 --serial"
     )
     with mlflow.start_run():
         info = log_mlflow(tmp_path / "m")

@@ -33,16 +33,7 @@ def test_a_package_that_is_missing_is_named_with_the_extra(tmp_path, name, small
 def test_a_version_is_published_without_mlflow_which_is_missed_only_if_it_has_an_address(
     name, data, monkeypatch, caplog
 ):
-    words = [
-        "fit",
-        data,
-        "m",
-        "--register",
-        "--serial",
-        "--alpha",
-        "1",
-        *PLAIN,
-    ]
+    words = ["fit", data, "m", "--register", "--serial", "--alpha", "1", *PLAIN]
     with monkeypatch.context() as without_ours:
         # an import of it fails
         without_ours.setitem(sys.modules, "rff_dist.estimators.mlflow", None)

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import PolynomialFeatures
 
-from rff_dist import (
-    Min,
-    Polynomial,
-    draw_feature_map,
-)
+from rff_dist import Min, Polynomial, draw_feature_map
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.explicit import MonomialFeatureMap, ThresholdFeatureMap
 from tests.covering import covering

@@ -60,12 +60,7 @@ def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
         opened.append(n_samples)
         return nullcontext(SerialEngine(1))
 
-    given = {
-        "data": data,
-        "model": "model",
-        **FIT,
-        "n_components": n_components,
-    }
+    given = {"data": data, "model": "model", **FIT, "n_components": n_components}
     cluster = Cluster(n_workers=2, n_threads=1, memory=memory)
     runner = Runner(open_engine, limits=limited, cluster=lambda _: cluster)
     with refuses(PlanError, *named):
@@ -77,12 +72,7 @@ def test_a_fit_that_needs_too_much_is_refused_before_its_cluster_starts(
 
 
 def test_on_a_cluster_whose_size_is_not_known_before_the_first_pass_is_refused(data):
-    given = {
-        "data": data,
-        "model": "model",
-        **FIT,
-        "n_components": 2048,
-    }
+    given = {"data": data, "model": "model", **FIT, "n_components": 2048}
     steps = []
 
     def call(step):

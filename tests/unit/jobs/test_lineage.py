@@ -17,14 +17,7 @@ from rff_dist.fields import build
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.workbench.integrations import observers, runs
 from rff_dist.workbench.integrations import openlineage as lineage
-from rff_dist.workbench.jobs import (
-    ingest,
-    predict,
-    refresh,
-    specs,
-    steps,
-    train,
-)
+from rff_dist.workbench.jobs import ingest, predict, refresh, specs, steps, train
 from tests import openlineage
 
 PLAIN = {
@@ -197,12 +190,7 @@ def test_a_server_that_is_out_of_reach_stops_no_job(monkeypatch, caplog):
     monkeypatch.setattr(lineage, "SENT_S", 0.5)
     X = np.random.default_rng(0).normal(size=(60, 2))
     write_dataset("data", X, X[:, 0])
-    options = {
-        "data": "data",
-        "model": "model",
-        "alpha": 0.1,
-        **PLAIN,
-    }
+    options = {"data": "data", "model": "model", "alpha": 0.1, **PLAIN}
     with (
         openlineage.sent_to("http://127.0.0.1:9"),
         caplog.at_level(logging.WARNING, "rff_dist"),

@@ -25,11 +25,7 @@ from tests.refusals import refuses
 from tests.tables import ingest, predict_table
 
 OPTIONS = RidgeOptions(
-    kernel="gaussian",
-    length_scale=1.0,
-    n_components=32,
-    alpha=1.0,
-    features="fourier",
+    kernel="gaussian", length_scale=1.0, n_components=32, alpha=1.0, features="fourier"
 )
 
 
@@ -139,12 +135,7 @@ def test_levels_that_are_new_and_columns_that_are_absent(folder):
 def test_what_cannot_be_is_refused_before_a_pass(folder, tmp_path):
     (tmp_path / "p.csv").write_text("kept")
     make_frame(400, 3).to_csv("other.csv", index=False)
-    ingest(
-        "other.csv",
-        "other",
-        columns=["town", "day", "area"],
-        impute="median",
-    )
+    ingest("other.csv", "other", columns=["town", "day", "area"], impute="median")
     new = folder / "new.csv"
     old = DataSource(data=str(folder / "new.csv"), version="v1")
     for error, said, data, output, options in (

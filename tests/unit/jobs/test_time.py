@@ -112,10 +112,7 @@ def test_rows_that_are_appended_later_are_in_the_last_fold(table, tmp_path):
         "when,left,t,y\n2031-01-01,-60,500,1\n2019-01-01,1,501,1\n"
     )
     ingest_job.ingest(
-        build(
-            Ingest,
-            {"sources": ["new.csv"], "data": url, "append": True},
-        )
+        build(Ingest, {"sources": ["new.csv"], "data": url, "append": True})
     )
     dataset, _ = fold_by_time(open_dataset(url))
     assert dataset.read_groups(Block(0, 320, 322)).tolist() == [4, 0]

@@ -317,10 +317,7 @@ def test_test_data_of_other_columns_are_refused_before_any_pass(
 def test_what_a_killed_run_left_is_removed_but_for_trained_models(tmp_path, caplog):
     (tmp_path / ".model.run-killed" / "plan").mkdir(parents=True)
     write_record(
-        ".model.run-almost/trained-model",
-        kind="a model",
-        metadata={},
-        arrays={},
+        ".model.run-almost/trained-model", kind="a model", metadata={}, arrays={}
     )
     begun = tmp_path / ".model.run-begun" / "trained-model"
     write_record(begun, kind="a model", metadata={}, arrays={"w": np.zeros(3)})

@@ -22,11 +22,7 @@ from rff_dist.workbench.jobs.comparison import (
     Predictions,
     naive_predictions,
 )
-from rff_dist.workbench.jobs.intervals import (
-    LEVEL,
-    exact_interval,
-    paired_interval,
-)
+from rff_dist.workbench.jobs.intervals import LEVEL, exact_interval, paired_interval
 from rff_dist.workbench.jobs.verdict import rows_words, table_of, verdict_of
 
 NAMES = ["a", "b", "c"]

@@ -19,12 +19,7 @@ from rff_dist.kernels.base import Constant, Kernel, Product, Scaled, ShiftInvari
 from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.names import kernel_from_dict
 from rff_dist.kernels.registry import KERNELS
-from rff_dist.kernels.stationary import (
-    Cauchy,
-    Gaussian,
-    Matern,
-    with_length_scale,
-)
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Matern, with_length_scale
 from tests.strategies import composite_kernels, kernels
 
 N_FEATURES = 3

@@ -14,13 +14,7 @@ from scipy import special, stats
 
 from rff_dist.kernels.names import kernel_from_dict
 from rff_dist.kernels.spectral import SpectralKernel
-from rff_dist.kernels.stationary import (
-    Cauchy,
-    Gaussian,
-    Laplacian,
-    Matern,
-    Sinc,
-)
+from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc
 
 EXACT = 1e-12  # closed forms in float64
 X = np.random.default_rng(0).standard_normal((12, 3))
@@ -48,13 +42,7 @@ class TestKernelsWithNames:
             (stats.laplace(), Cauchy),
             (stats.uniform(-1, 2), Sinc),
         ],
-        ids=[
-            "normal",
-            "wider normal",
-            "cauchy",
-            "laplace",
-            "uniform",
-        ],
+        ids=["normal", "wider normal", "cauchy", "laplace", "uniform"],
     )
     def test_the_laws_of_named_kernels_give_these_kernels(
         self, distribution, kernel, length_scale

@@ -17,14 +17,7 @@ from sklearn.metrics.pairwise import (
     rbf_kernel,
 )
 
-from rff_dist import (
-    Cauchy,
-    Gaussian,
-    Laplacian,
-    Matern,
-    RationalQuadratic,
-    Sinc,
-)
+from rff_dist import Cauchy, Gaussian, Laplacian, Matern, RationalQuadratic, Sinc
 from rff_dist.kernels.explicit import Linear, Polynomial
 from tests.strategies import STATIONARY, kernels
 

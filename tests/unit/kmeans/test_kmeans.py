@@ -245,17 +245,10 @@ def test_an_empty_cluster_moves_to_the_row_farthest_from_its_own_centre(blobs):
 # ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "features",
-    ["fourier", "nystrom"],
-)
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
 def test_clusters_in_principal_components_are_k_means_of_the_scores(blobs, features):
     X, _ = blobs
-    parameters = {
-        "length_scale": 1.0,
-        "features": features,
-        "random_state": 0,
-    }
+    parameters = {"length_scale": 1.0, "features": features, "random_state": 0}
     scores = RFFPCA(5, n_random_features=60, **parameters).fit_transform(X)
     ours = RFFKMeans(
         6, init=scores[:6], n_principal=5, n_components=60, tol=0.0, **parameters

@@ -16,12 +16,7 @@ from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import DataError
 from rff_dist.frequencies.uniforms import row_uniforms
 from rff_dist.kmeans.cluster_sums import ClusterGrid, ClusterState, fraction_bits_for
-from rff_dist.kmeans.lloyd_pass import (
-    Tally,
-    centre_distances,
-    label_rows,
-    sum_clusters,
-)
+from rff_dist.kmeans.lloyd_pass import Tally, centre_distances, label_rows, sum_clusters
 from rff_dist.kmeans.nearest import WholeComparer
 from rff_dist.numerics.machine import using_threads
 from tests.clustered_rows import (

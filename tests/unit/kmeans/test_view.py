@@ -17,11 +17,7 @@ from rff_dist.errors import DataError
 from rff_dist.kmeans import fit as kmeans
 from rff_dist.kmeans import labels as kmeans_labels
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
-from rff_dist.workbench.page.pictures import (
-    ClusterView,
-    draw_clusters,
-    view_clusters,
-)
+from rff_dist.workbench.page.pictures import ClusterView, draw_clusters, view_clusters
 from rff_dist.workbench.results.figures import png_of
 from tests.refusals import refuses
 

@@ -37,14 +37,7 @@ def integers(shape, *, seed=0, kind="random"):
         return rng.integers(-COSINE_ONE, COSINE_ONE, shape, endpoint=True)
     if kind == "extreme":
         return rng.choice(
-            [
-                COSINE_ONE,
-                COSINE_ONE - 64,
-                -COSINE_ONE,
-                -COSINE_ONE + 63,
-                0,
-            ],
-            shape,
+            [COSINE_ONE, COSINE_ONE - 64, -COSINE_ONE, -COSINE_ONE + 63, 0], shape
         )
     return np.full(shape, COSINE_ONE if kind == "all +1" else -COSINE_ONE)
 

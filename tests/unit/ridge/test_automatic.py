@@ -255,8 +255,7 @@ def test_sums_of_functions_of_columns_are_fitted_by_additive_kernels(sums_of_col
 
 
 @pytest.mark.parametrize(
-    ("function", "most", "expected"),
-    [("smooth", 512, 256), ("rough", 512, 512)],
+    ("function", "most", "expected"), [("smooth", 512, 256), ("rough", 512, 512)]
 )
 def test_components_double_while_that_gains_much_up_to_the_most(
     function, most, expected, monkeypatch

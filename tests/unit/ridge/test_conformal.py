@@ -267,12 +267,7 @@ def test_intervals_are_the_same_stored_written_and_on_more_threads(tmp_path):
     X, y, _ = varying(9000, 1)
     Y = np.column_stack([y, 100 * X[:, 2] ** 2 * y])
     models = [
-        plain_ridge(
-            alpha=1.0,
-            cv=3,
-            engine=SerialEngine(n),
-        ).fit(X, Y)
-        for n in (1, 2)
+        plain_ridge(alpha=1.0, cv=3, engine=SerialEngine(n)).fit(X, Y) for n in (1, 2)
     ]
     assert models[0].model_.held_out == models[1].model_.held_out
     save_model(models[0], "model")

@@ -358,12 +358,7 @@ class TestCategories:
 class TestRefusals:
     @pytest.mark.parametrize(
         "kernel",
-        [
-            Additive(order_1=0),
-            ORDER_1 * Linear(),
-            Gaussian(),
-            Gaussian() + 1.0,
-        ],
+        [Additive(order_1=0), ORDER_1 * Linear(), Gaussian(), Gaussian() + 1.0],
         ids=str,
     )
     def test_a_kernel_without_functions_of_single_columns_has_none(self, kernel):

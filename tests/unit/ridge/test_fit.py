@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
 
-from rff_dist import (
-    Gaussian,
-    Laplacian,
-    Linear,
-    Matern,
-    SerialEngine,
-    draw_feature_map,
-)
+from rff_dist import Gaussian, Laplacian, Linear, Matern, SerialEngine, draw_feature_map
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.events import PassFinished

@@ -8,14 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.linalg import LinAlgWarning, svd
 from sklearn.linear_model import Ridge
 
-from rff_dist import (
-    Gaussian,
-    Linear,
-    Matern,
-    Nystrom,
-    RFFRidge,
-    SerialEngine,
-)
+from rff_dist import Gaussian, Linear, Matern, Nystrom, RFFRidge, SerialEngine
 from rff_dist.data.columns import MemoryColumn
 from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset

@@ -210,10 +210,7 @@ CASES = {
         "# made by hand, with care\n# in 2024\n" + text(x=X, z=X),
         Read({"x": X, "z": X}, ("lines above the names .* skipped: 2",)),
     ),
-    "codes with #": (
-        text(a=[f"#{i % 3}" for i in range(N)], x=X),
-        Read(["a", "x"]),
-    ),
+    "codes with #": (text(a=[f"#{i % 3}" for i in range(N)], x=X), Read(["a", "x"])),
     "# lines between": (
         text(x=X, z=X).replace("\n0.0,", "\n# from here on, by a, new machine\n0.0,"),
         Refused("Expected 2 columns, got 3"),

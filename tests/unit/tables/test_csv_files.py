@@ -64,10 +64,7 @@ def test_other_encodings_are_said():
     frame = pd.DataFrame({"город": ["Москва", "Омск"] * 9, "y": range(18)})
     frame.to_csv("t.csv", index=False, encoding="cp1251")
     ingest("t.csv", "d", target="город", encoding="cp1251")
-    assert set(open_column("d", "y").take(range(18)).tolist()) == {
-        "Москва",
-        "Омск",
-    }
+    assert set(open_column("d", "y").take(range(18)).tolist()) == {"Москва", "Омск"}
     with refuses(InvalidParameterError, "encoding", "'klingon'"):
         CsvOptions(encoding="klingon")
 
@@ -124,13 +121,7 @@ class TestIndex:
         assert dataset.attributes["recipe"]["left_out"] == {
             name: "it numbers the rows; `keep_index` keeps it"
         }
-        kept = ingest(
-            "t.csv",
-            "e",
-            target="y",
-            impute="median",
-            keep_index=True,
-        )
+        kept = ingest("t.csv", "e", target="y", impute="median", keep_index=True)
         assert kept.feature_names == (name, *features)
 
     @pytest.mark.parametrize(

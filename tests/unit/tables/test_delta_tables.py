@@ -227,13 +227,7 @@ def test_rows_with_missing_values_are_dropped_and_come_when_they_are_whole():
             }
         )
         deltalake.write_deltalake("t", rows, mode=mode, configuration=FEED)
-        return ingest_more(
-            "t",
-            "data.zarr",
-            target="price",
-            id="key",
-            on_nan="drop",
-        )
+        return ingest_more("t", "data.zarr", target="price", id="key", on_nan="drop")
 
     assert write([1, None, 3], "error").n_after == 2
     done = write([None, 5, 3])

@@ -77,22 +77,14 @@ class TestTables:
             "row 3211",
             f"'{column}'" if column != "w" else "0 of the weights",
         ):
-            ingest(
-                save(frame, tmp_path / name),
-                "out",
-                target="price",
-                weight="w",
-            )
+            ingest(save(frame, tmp_path / name), "out", target="price", weight="w")
         assert [p.name for p in tmp_path.iterdir()] == [name]
 
     def test_dropped_rows_are_counted(self, tmp_path, frame, name, caplog):
         frame.loc[[5, 3210], "area"] = np.nan
         frame.loc[5, "price"] = np.nan
         dataset = ingest(
-            save(frame, tmp_path / name),
-            "out",
-            target="price",
-            on_nan="drop",
+            save(frame, tmp_path / name), "out", target="price", on_nan="drop"
         )
         assert_allclose(all_rows(dataset).y[:, 0], frame.drop([5, 3210])["price"])
         assert dataset.attributes["dropped_rows"] == 2

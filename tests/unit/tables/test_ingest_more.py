@@ -94,11 +94,7 @@ class TestASecondRun:
     def folder(self, tmp_path):
         save(make_frame(30), "1.csv")
         save(make_frame(20, seed=1), "2.parquet")
-        ingest(
-            ["1.csv", "2.parquet"],
-            "data.zarr",
-            target="price",
-        )
+        ingest(["1.csv", "2.parquet"], "data.zarr", target="price")
         return tmp_path
 
     def test_does_nothing_and_says_so(self, folder):
@@ -172,20 +168,11 @@ class TestColumns:
         for i in range(2):
             frame = make_frame(4, seed=i).assign(w=float(i), site=[f"site {i}"] * 4)
             save(frame[sorted(frame.columns, reverse=bool(i))], f"{i}.csv")
-        ingest(
-            "0.csv",
-            "d",
-            target="price",
-            weight="w",
-            groups="site",
-        )
+        ingest("0.csv", "d", target="price", weight="w", groups="site")
         ingest_more("1.csv", "d")
         dataset = open_dataset("d", sample_weight="sample_weight")
         assert all_rows(dataset).sample_weight.tolist() == [0] * 4 + [1] * 4
-        assert open_column("d", "groups").take([0, 7]).tolist() == [
-            "site 0",
-            "site 1",
-        ]
+        assert open_column("d", "groups").take([0, 7]).tolist() == ["site 0", "site 1"]
 
     @pytest.mark.parametrize(
         ("change", "options", "error", "named"),
@@ -232,12 +219,7 @@ class TestColumns:
         assert open_dataset("d").n_samples == 6
 
     def test_are_rounded_to_the_datasets_dtype_on_request_only(self):
-        ingest(
-            save(make_frame(6), "1.csv"),
-            "d",
-            target="price",
-            dtype="float32",
-        )
+        ingest(save(make_frame(6), "1.csv"), "d", target="price", dtype="float32")
         save(make_frame(3, seed=1), "2.csv")
         with refuses(DataError, 'dtype="float32'):
             ingest_more("2.csv", "d")
@@ -335,11 +317,7 @@ class TestQueries:
         database.commit()
 
     def test_rows_are_streamed_and_columns_found_by_name(self, database):
-        ingest(
-            Query("SELECT b, price, a FROM sales ORDER BY id"),
-            "d",
-            target="price",
-        )
+        ingest(Query("SELECT b, price, a FROM sales ORDER BY id"), "d", target="price")
         expected = np.array(
             database.execute("SELECT b, a, price FROM sales ORDER BY id").fetchall()
         )

@@ -94,13 +94,7 @@ def test_what_is_unlike_the_rows_before_is_in_every_result(first, name):
 
 
 def test_a_column_that_never_missed_values_and_the_next_night():
-    ingest(
-        save(night(), "1.csv"),
-        "d",
-        target="y",
-        impute="median",
-        drop=["order"],
-    )
+    ingest(save(night(), "1.csv"), "d", target="y", impute="median", drop=["order"])
     later = night(10, 500, x=[np.nan] * 5 + [0.5] * 5, city="Paris")
     found = ingest_more(save(later, "2.csv"), "d", impute="median")
     assert [(one["column"], one["what"], one["n_rows"]) for one in found.unlike] == [

@@ -120,10 +120,7 @@ class TestLaterLevels:
         }
         assert [
             (one["column"], one["what"], one["n_rows"]) for one in found.unlike
-        ] == [
-            ("colour", "unseen level", 20),
-            ("colour", "missing", 10),
-        ]
+        ] == [("colour", "unseen level", 20), ("colour", "missing", 10)]
         # the version before has the list of before
         assert levels_of(open_dataset("d", version=before.version).attributes) == levels
         # known ever after
@@ -263,12 +260,7 @@ class TestRecipes:
         whole = ["colour", "when", "area"]
         dates = {"dates": ["elapsed-days"]}
         ingest(save(frame, "t.feather"), "w", columns=whole, **dates)
-        ingest(
-            save(frame[:2000], "1.feather"),
-            "d",
-            columns=whole,
-            **dates,
-        )
+        ingest(save(frame[:2000], "1.feather"), "d", columns=whole, **dates)
         frame[2000:].to_csv("2.csv", index=False)
         found = ingest_more("2.csv", "d")
         assert (found.n_before, found.n_after) == (2000, 3000)
