@@ -7,8 +7,9 @@ the model is published by then.
 The tags `model:NAME` and `dataset:NAME` mark all runs about one model or dataset; the
 tags `published` and `refused` mark the runs that changed the model, or did not. The
 name of the last state begins with the same word, such as "Published: RMSE 59.8, 4.1%
-lower". A run that found no rows ends as "Nothing new". A failed run has the tag
-`error:KIND`, such as `error:data.nan`.
+lower"; that of a run which appends rows is such as "Added: 1,200 rows". A run that
+found no rows ends as "Nothing new". A failed run has the tag `error:KIND`, such as
+`error:data.nan`; if its rows cannot be used, its state is called "Refused: " and where.
 
 Events are about the model, so that automations need not know its flow::
 
@@ -33,15 +34,16 @@ from prefect.client.orchestration import get_client
 from prefect.context import AssetContext
 from prefect.events import emit_event
 from prefect.runtime import flow_run as this_run
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
+from rff_dist.errors import DataError
 from rff_dist.flows import names
 from rff_dist.living.gate import change_words
 from rff_dist.ridge import describe
 from rff_dist.storage import locations
-from rff_dist.text import first_few, redact, score_words
+from rff_dist.text import clipped, first_few, redact, score_words, without_secrets
 from rff_dist.typing import Facts, Summary
-from rff_dist.workbench.results import updates
+from rff_dist.workbench.results import rows, updates
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
 #: Members of a result that go into an event about its model, and into its asset.
@@ -82,16 +84,25 @@ def end(
     return last
 
 
+def refuse(error: DataError) -> State[Any]:
+    """Return the last state of a run whose rows cannot be used: failed, but by a name
+    that says which rows.
+    """
+    message = without_secrets(str(error))
+    where, _, _ = message.partition(" (")
+    where, _, _ = where.partition("; ")
+    name = f"Refused: {clipped(where, 80)}"
+    return Failed(name=name, message=message, data=error)
+
+
 def _state_name(result: Facts, verdict: str) -> str:
     """Return the name that lists of runs show: the verdict, and the RMSE if there is
     only one target.
     """
-    changes = [result.get(f"n_{change}") for change in ("new", "replaced", "deleted")]
-    is_append = "n_new" in result and "decision" not in result
     if result.get("decision") == "nothing new":
         return updates.decision_words(result)
-    if is_append and not any(changes):
-        return "Nothing new"
+    if "n_ingested" in result:
+        return rows.appended_words(result)
     name = verdict.capitalize() or "Completed"
     errors = result.get("metrics") or result.get("estimate") or {}
     gate = result.get("gate")

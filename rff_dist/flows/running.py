@@ -212,15 +212,20 @@ def job_flow[R](
                 # Prefect's logger is an adapter, with the methods of a logger.
                 log = cast("logging.Logger", get_run_logger())
                 listeners.append(partial(events.log, target=log))
-            with (
-                contexts.setting(runs.parent, parent),
-                contexts.setting(outcomes.keys_shown, keys),
-                events.listening(*listeners),
-                _timed(flow_run.limits),
-            ):
-                result = function(flow_run.options[spec], flow_run)
             # If a flow returns a state, Prefect takes it for the run's last one, and
-            # gives its data to the caller of the flow.
+            # gives its data to the caller of the flow, or raises them.
+            try:
+                with (
+                    contexts.setting(runs.parent, parent),
+                    contexts.setting(outcomes.keys_shown, keys),
+                    events.listening(*listeners),
+                    _timed(flow_run.limits),
+                ):
+                    result = function(flow_run.options[spec], flow_run)
+            except errors.DataError as error:
+                if not this_run.id:
+                    raise
+                return cast("R", outcomes.refuse(error))
             last = outcomes.end(
                 cast("Any", result), values, publishes=publishes, keys=keys
             )

@@ -117,6 +117,9 @@ def test_automations_are_valid_and_about_our_runs_only(entry):
         assert event in outcomes.__doc__
         return
     assert trigger["match_related"]["prefect.resource.id"] == "prefect.tag.rff_dist"
+    if "prefect.state-type" in trigger["match"]:
+        assert trigger["expect"] == ["prefect.flow-run.*"]
+        return
     states = {
         "Failed",
         "Crashed",
@@ -125,7 +128,9 @@ def test_automations_are_valid_and_about_our_runs_only(entry):
         "Completed",
         "Published*",
         "Refused*",
-        "Nothing new",
+        "Nothing new*",
+        "Added*",
+        "Changed*",
         "Late",
         "Pending",
         "Running",

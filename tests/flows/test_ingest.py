@@ -10,11 +10,34 @@ from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 from pydantic import SecretStr
 
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.flows.ingest import ingest
 from tests.refusals import refuses
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
+
+
+def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
+    def night(name, *rows):
+        (tmp_path / name).write_text("\n".join(["a,y", *rows]) + "\n")
+        return ingest(sources=[str(tmp_path / "*.csv")], **given, return_state=True)
+
+    given = {"data": str(tmp_path / "data"), "targets": ["y"], "on_nan": "drop"}
+    assert night("one.csv", "1,2", "3,4").name == "Added: 2 rows"
+    (tmp_path / "one.csv").unlink()
+    assert night("two.csv", ",2").name == "Nothing new; 1 row was left out"
+    (tmp_path / "two.csv").unlink()
+    given["on_nan"] = "error"
+    refused = night("three.csv", "1,2", ",4")
+    assert refused.is_failed()
+    where = "three.csv: row 2, column 'a' is missing or not finite"
+    assert refused.name == f"Refused: {where}"
+    with refuses(DataError, where):
+        refused.result()
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(refused.state_details.flow_run_id)
+    assert "error:data" in run.tags
+    assert Artifact.get("rff-result-data").data.startswith(f"# {refused.name}: ingest")
 
 
 @pytest.mark.slow

@@ -114,6 +114,10 @@ def test_the_first_model_is_tested_and_nothing_else_is_deployed(system):
     crons = [one["schedules"][0]["schedule"]["cron"] for one in deployed]
     assert sorted(crons) == ["0 1 * * *", "0 2 * * *"]
     assert {one["name"] for one in deployed} == {"nightly"}
+    automations = system.call("POST", "/automations/filter", {})
+    assert {"rff_dist failed", "rff_dist model refused"} <= {
+        one["name"] for one in automations
+    }
 
 
 def test_its_server_asks_for_the_password(system):
@@ -125,7 +129,8 @@ def test_its_server_asks_for_the_password(system):
 def test_a_new_file_becomes_rows_and_a_second_version(system):
     before = open_dataset(made(system, "data.zarr")).n_samples
     write_sales(system.folder / "sales/tuesday.csv", 600, 200)
-    system.finish(system.start("ingest/nightly"))
+    added = system.finish(system.start("ingest/nightly"))
+    assert added["state"]["name"] == "Added: 200 rows"
     assert open_dataset(made(system, "data.zarr")).n_samples == before + 200
     run = system.finish(system.start("refresh/nightly"))
     assert run["state"]["name"].startswith("Published: RMSE ")

@@ -66,6 +66,17 @@ def appended_document(record: Summary) -> Document:
     return Document(title, parts, record=record)
 
 
+def appended_words(record: Facts) -> str:
+    """Return how many rows were added or changed, and left out, in a few words."""
+    n_changed = record["n_replaced"] + record["n_deleted"]
+    n_rows = record["n_new"] + n_changed
+    outcome = "Nothing new"
+    if n_rows:
+        verb = "Changed" if n_changed else "Added"
+        outcome = f"{verb}: {words.plural(n_rows, 'row')}"
+    return outcome + words.left_out_words(record["dropped_rows"])
+
+
 def _unlike_table(findings: Sequence[Facts]) -> words.Table:
     """Return how columns of new rows differ from those of the rows before."""
     rows = []

@@ -106,10 +106,9 @@ def _update_command(place: Facts, backfill: int | None) -> str:
 
 def _waiting_words(record: Facts) -> str:
     """Return how many rows wait if an update found nothing new."""
-    if record["decision"] != "nothing new" or not record["left_out"]:
+    if record["decision"] != "nothing new":
         return ""
-    n_rows = sum(stop - start for start, stop in record["left_out"])
-    return f"; {words.plural(n_rows, 'row was', 'rows were')} left out"
+    return words.left_out_words(sum(b - a for a, b in record["left_out"]))
 
 
 def solution_facts(record: Facts) -> words.Lines:

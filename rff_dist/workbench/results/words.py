@@ -118,6 +118,11 @@ def dropped_words(n_rows: int) -> str | None:
     return Alert(f"{n_rows:,} rows with missing or infinite values") if n_rows else None
 
 
+def left_out_words(n_rows: int) -> str:
+    """Return how many rows were left out, as the end of a sentence; "" if none."""
+    return f"; {plural(n_rows, 'row was', 'rows were')} left out" if n_rows else ""
+
+
 def place_words(published: Facts) -> str:
     """Return where a model is and, if it is registered, which version."""
     version = published["version"]
