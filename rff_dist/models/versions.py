@@ -303,8 +303,7 @@ class RegisteredModel:
             if number in removed:
                 # The metadata go first: without them a half-removed folder is not a
                 # version.
-                store = locations.open_store(place, read_only=False)
-                locations.delete_bytes(store, "zarr.json")
+                locations.delete_file(place, "zarr.json")
                 output_places.discard(place)
             elif self._read_version(number) is None and locations.is_abandoned(place):
                 output_places.discard(place)

@@ -6,6 +6,8 @@ not be read. A *stored object* is a file or an object of the store: a shard, whi
 contains several chunks, or else a chunk.
 """
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import json
@@ -13,23 +15,22 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import zarr
-from zarr.abc.store import Store
-from zarr.codecs import Crc32cCodec
-from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
-from zarr.errors import ChunkNotFoundError
-from zarr.storage import LocalStore
 
 from rff_dist.data.array_checks import native
 from rff_dist.data.columns import TEXT, is_text
 from rff_dist.data.digests import as_bytes
 from rff_dist.errors import IntegrityError, InvalidParameterError, StorageError
 from rff_dist.storage import locations
-from rff_dist.storage.locations import explain, json_digest, load_json, read_bytes
+from rff_dist.storage.locations import explain, json_digest, load_json
+from rff_dist.storage.zarr_access import read_key, zarr, zarr_codecs
 from rff_dist.typing import AnyArray, AnyDType, Facts, Summary, frozen
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
+    from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
 type ZarrArray = zarr.Array[Any]
 
@@ -39,7 +40,7 @@ CHUNK_TARGET_BYTES = 16 * 2**20
 MAX_ROWS = 2**40
 MAX_CHUNK_BYTES = 4 * 2**30
 # An attribute of arrays that this package writes: the group's manifest must have an
-# entry for them, see `commit.complete`.
+# entry for them, see `Publication.complete`.
 MARK: Summary = {"rff_dist": "bound"}
 # By default Zarr does not store chunks that have only the fill value, and so reads a
 # lost chunk as fill values.
@@ -83,7 +84,7 @@ class Header:
     #: The metadata that decide how bytes become numbers, as canonical JSON.
     text: str
     digest: str = ""  # of all metadata
-    #: Whether the group's manifest must name this digest; see `commit.complete`.
+    #: Whether the group's manifest must name this digest; see `Publication.complete`.
     is_marked: bool = False
 
     @property
@@ -120,7 +121,7 @@ def read_header(
     # Format 3 first, which this package writes: each name is a request to an object
     # store.
     for name in ("zarr.json", ".zarray"):
-        content = read_bytes(store, prefix + name, where=label)
+        content = read_key(store, prefix + name, where=label)
         if content is not None:
             break
     else:
@@ -158,10 +159,10 @@ def _parse_header(document: Facts, *, allows_text: bool) -> Header:
         )
     stored: ArrayV2Metadata | ArrayV3Metadata
     if document["zarr_format"] == 2:
-        stored = ArrayV2Metadata.from_dict({**document})
+        stored = zarr.core.metadata.ArrayV2Metadata.from_dict({**document})
         deciding = ["dtype", "compressor", "filters", "order", "fill_value"]
     elif document["zarr_format"] == 3:
-        stored = ArrayV3Metadata.from_dict({**document})
+        stored = zarr.core.metadata.ArrayV3Metadata.from_dict({**document})
         deciding = ["data_type", "codecs", "fill_value"]
     else:
         raise StorageError(f"Zarr format {document['zarr_format']!r}; expected 2 or 3")
@@ -280,7 +281,7 @@ def as_dask(array: Any) -> Any:
         raise StorageError(
             f"X is a {type(array).__name__} of Zarr; expected its path or URL"
         )
-    if isinstance(array.store, LocalStore):
+    if isinstance(array.store, zarr.storage.LocalStore):
         # A relative path would mean other data to processes in another folder.
         place = os.path.abspath(array.store.root / array.path)
         array = zarr.open_array(place, mode="r")
@@ -360,8 +361,8 @@ def create_array(
     """Create an array as this package writes it: cut along the rows only, checksummed,
     every chunk stored, unwritten floats NaN, text of variable width.
 
-    It is marked: its group's manifest will list it, see `commit.complete`. Its axes
-    have names if it has a row for each sample. Chunks are not compressed: random
+    It is marked: its group's manifest will list it, see `Publication.complete`. Its
+    axes have names if it has a row for each sample. Chunks are not compressed: random
     float32 was written at 2.1 GB/s and read at 3.8; with Blosc's lz4 at 0.2 and 1.5
     GB/s, for 6 % fewer bytes.
     """
@@ -375,7 +376,7 @@ def create_array(
         shape=shape,
         dtype=dtype,
         chunks=(chunk_rows, *(max(1, length) for length in shape[1:])),
-        compressors=[Crc32cCodec()],
+        compressors=[zarr_codecs.Crc32cCodec()],
         attributes=MARK,
         dimension_names=axes if is_by_row else None,
         fill_value=fill_values.get(dtype.kind, 0),
@@ -423,7 +424,7 @@ def _naming_chunks(
 
 
 def _reading_error(error: Exception, where: str) -> StorageError:
-    if isinstance(error, ChunkNotFoundError):
+    if isinstance(error, zarr.errors.ChunkNotFoundError):
         return StorageError(
             f"{where}: the chunk is missing from the store, and would be read as the"
             " fill value. Restore it; or, if the writer left out chunks that are all of"

@@ -26,6 +26,8 @@ after it was taken for dead can neither damage what the others write nor publish
 it.
 """
 
+from __future__ import annotations
+
 import base64
 import ctypes
 import json
@@ -36,15 +38,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import zarr
-from zarr.abc.store import Store, SuffixByteRequest
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.common import concurrent_map
-from zarr.core.sync import sync
-from zarr.storage import ObjectStore
 
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.storage import arrays, locations, manifests, output_places
@@ -52,13 +48,12 @@ from rff_dist.storage.documents import (
     TaggedBytes,
     overtaken,
     read_tagged,
-    replace_bytes,
+    replace_file,
 )
 from rff_dist.storage.locations import (
     Location,
     has_file,
     load_json,
-    open_store,
     store_errors,
 )
 from rff_dist.storage.manifests import (
@@ -70,18 +65,21 @@ from rff_dist.storage.manifests import (
     generations_of,
     manifest_of,
 )
+from rff_dist.storage.repositories import Change
+from rff_dist.storage.zarr_access import open_store, read_ends, read_key, zarr
 from rff_dist.typing import Facts, Summary, frozen
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
 
-_AT_ONCE = 64  # requests
+logger = logging.getLogger(__name__)
 
 
 @frozen
 class Publication:
     """An output on its way, made by `plan`: written at `staged`, read at `location`.
 
-    The steps are `create_group`, then `complete` of this module, then `publish`. A
+    The steps are `create_group`, then `complete`, then `publish`. A
     folder, or a later group in an object store, appears by `publish`. The first group
     at a place in an object store appears by `complete`, which replaces its entry file.
     """
@@ -115,7 +113,7 @@ class Publication:
         if not locations.exists(location):
             return cls(location, location, model_kind=model_kind)
         # Read before the work: at its end a run that published meanwhile is noticed.
-        entry = read_tagged(open_store(location), ENTRY_FILE, where=location)
+        entry = read_tagged(location, ENTRY_FILE)
         if (
             entry is not None
             and not overwrite
@@ -156,7 +154,7 @@ class Publication:
                     return zarr.create_group(
                         store, zarr_format=3, attributes=attributes
                     )
-                self._claim(store, attributes)
+                self._claim(attributes)
                 return zarr.open_group(store, mode="r+")
             except StorageError:
                 # Files that are there may belong to another writer.
@@ -170,15 +168,13 @@ class Publication:
         kind = {} if self.model_kind is None else {RECORD: self.model_kind}
         return {"state": state, **kind}
 
-    def _claim(self, store: Store, attributes: Facts) -> None:
+    def _claim(self, attributes: Facts) -> None:
         """Create the group in an object store, on condition that no one else did."""
-        # The token makes these bytes unlike every other writer's, as `replace_bytes`
+        # The token makes these bytes unlike every other writer's, as `replace_file`
         # needs.
         manifest = {**attributes[MANIFEST], "writer": uuid.uuid4().hex}
         claim = _group_document({**attributes, MANIFEST: manifest})
-        if not replace_bytes(
-            store, ENTRY_FILE, claim, expected=None, where=self.location
-        ):
+        if not replace_file(self.staged, ENTRY_FILE, claim, expected=None):
             raise OutputExistsError(
                 f"{self.location} is being written by another run, or one has not"
                 " finished it; wait for it, or give overwrite=True to replace it"
@@ -187,6 +183,26 @@ class Publication:
         # `check_held` would take it for another run's.
         if self.is_first:
             output_places.note_published(self.location, ENTRY_FILE)
+
+    def complete(self, names: Iterable[str], attributes: Facts) -> None:
+        """Write the group's new attributes, with a manifest that binds its arrays; this
+        is the last write of a dataset.
+
+        In an object store this publishes the first group of a place, if no one has
+        replaced its metadata meanwhile; else it raises ConflictError.
+        """
+        before = read_tagged(self.staged, ENTRY_FILE)
+        content = _bind_arrays(
+            open_store(self.staged),
+            None if before is None else before.content,
+            names,
+            attributes,
+            self.location,
+        )
+        if not self.staged.is_remote:  # no one else writes to a hidden folder
+            locations.write_file(self.staged, ENTRY_FILE, content)
+        elif not replace_file(self.staged, ENTRY_FILE, content, expected=before):
+            raise overtaken(self.location)
 
     def publish(self) -> None:
         """Let the completed group appear: readers find the old one or this one.
@@ -212,11 +228,10 @@ class Publication:
         """
         if not locations.exists(self.location):
             return
-        store = open_store(self.staged, read_only=False)
         for name in locations.list_names(self.location):
             if name != ENTRY_FILE and name[0] != "." and has_file(self.location, name):
                 content = locations.read_file(self.location, name)
-                locations.write_bytes(store, name, content or b"")
+                locations.write_file(self.staged, name, content or b"")
 
     def _replace_entry_file(self) -> None:
         """Let the entry file in an object store name the new generation."""
@@ -350,29 +365,44 @@ def _exchange(first: str, second: str) -> bool:
 # -- the manifest, which binds the arrays of a group
 
 
-def complete(
-    store: Store,
+def complete_change(
+    change: Change,
     names: Iterable[str],
     attributes: Facts,
     *,
-    location: Location,
     changed: Mapping[str, Iterable[int]] | None = None,
 ) -> None:
-    """Write a group's new attributes, with a manifest that binds its arrays; this is
-    the last write of a dataset.
+    """Write the new attributes of a versioned dataset, as `Publication.complete`.
 
-    In an object store this publishes the dataset at `location`, if no one has replaced
-    the group's metadata meanwhile; else it raises ConflictError. `changed` has, for
-    each array, the numbers of the chunks that changed since the last manifest; None
-    means all. Checksums are read of these chunks only.
+    `changed` has, for each array, the numbers of the chunks that changed since the last
+    manifest; None means all. Checksums are read of these chunks only.
     """
-    before = read_tagged(store, ENTRY_FILE, where=location)
+    before = read_key(change.store, ENTRY_FILE, where=change.location)
+    content = _bind_arrays(
+        change.store, before, names, attributes, change.location, changed
+    )
+    buffer = zarr.core.buffer.cpu.Buffer.from_bytes(content)
+    zarr.core.sync.sync(change.store.set(ENTRY_FILE, buffer))
+
+
+def _bind_arrays(
+    store: Store,
+    before: bytes | None,
+    names: Iterable[str],
+    attributes: Facts,
+    location: Location,
+    changed: Mapping[str, Iterable[int]] | None = None,
+) -> bytes:
+    """Return a group's metadata with new attributes and a manifest of its arrays.
+
+    `before` are the metadata as they are stored.
+    """
     if before is None:
         raise StorageError(
             f"{ENTRY_FILE} is gone from {location}; another program removed it. Write"
             " the data again"
         )
-    document = load_json(before.content, str(location))
+    document = load_json(before, str(location))
     old_manifest = manifest_of(document["attributes"])
     # Another writer has published a generation since this one began.
     if "generation" in old_manifest:
@@ -387,12 +417,7 @@ def complete(
         for name in names
     }
     manifest = {**attributes[MANIFEST], "state": "complete", PARTS: parts}
-    content = manifests.sign_group(document, {**attributes, MANIFEST: manifest})
-    if not isinstance(store, ObjectStore):
-        # No one else writes to a hidden folder or a session of Icechunk.
-        locations.write_bytes(store, ENTRY_FILE, content)
-    elif not replace_bytes(store, ENTRY_FILE, content, expected=before, where=location):
-        raise overtaken(location)
+    return manifests.sign_group(document, {**attributes, MANIFEST: manifest})
 
 
 def _describe(
@@ -417,19 +442,8 @@ def _describe(
     numbers = np.flatnonzero(is_new)
     # The arrays are chunked along the rows only.
     tail = "/0" * (len(header.shape) - 1)
-    keys = [(store, f"{name}/c/{number}{tail}") for number in numbers]
-    read = sync(concurrent_map(keys, _last_bytes, _AT_ONCE))
+    keys = [f"{name}/c/{number}{tail}" for number in numbers]
+    read = read_ends(store, keys, SUM_BYTES)
     sums[numbers] = np.frombuffer(b"".join(read), "<u4")
     packed = base64.b64encode(sums.tobytes()).decode()
     return {"metadata": header.digest, "crc32c": packed}
-
-
-async def _last_bytes(store: Store, key: str) -> bytes:
-    content = await store.get(
-        key, default_buffer_prototype(), SuffixByteRequest(SUM_BYTES)
-    )
-    if content is None:
-        raise StorageError(
-            f"{key} is gone; another program removed it. Write the data again"
-        )
-    return content.to_bytes()

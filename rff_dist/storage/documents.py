@@ -8,7 +8,6 @@ folder the check is made under a lock of the operating system, which ends with i
 process.
 """
 
-import asyncio
 import fcntl
 import json
 import logging
@@ -20,10 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from zarr.abc.store import Store
-from zarr.core.sync import sync
-from zarr.storage import LocalStore, ObjectStore
-
 from rff_dist.errors import (
     ConflictError,
     IntegrityError,
@@ -32,13 +27,17 @@ from rff_dist.errors import (
     VersionError,
 )
 from rff_dist.storage import locations
-from rff_dist.storage.locations import Location, read_bytes
+from rff_dist.storage.locations import (
+    Location,
+    open_objects,
+    parse_location,
+    read_file,
+)
 from rff_dist.typing import Facts, PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
 
 _RISK = "two writers at the same moment could overwrite one another"
-_DRAINED_S = 60.0  # the longest wait; requests to an object store are given up by then
 
 
 def dump_document(document: Facts, *, kind: str, version: int) -> bytes:
@@ -97,30 +96,30 @@ class TaggedBytes:
 
 
 def read_tagged(
-    store: Store, key: str, *, where: Location | str, has_content: bool = True
+    location: Location, name: str, *, has_content: bool = True
 ) -> TaggedBytes | None:
-    """Return the file under `key`, for a later `replace_bytes`; None if there is none.
+    """Return a file below a location, for a later `replace_file`; None if there is
+    none.
 
     Without `has_content` an object store is asked for the tag only.
     """
-    if not isinstance(store, ObjectStore):
-        stored = read_bytes(store, key, where=where)
+    if location.is_local:
+        stored = read_file(location, name)
         return None if stored is None else TaggedBytes(stored, {})
-    import obstore
-
     content = b""
     meta: Any
-    with locations.reaching(f"{where} cannot be read", key):
+    with locations.reaching(f"{location} cannot be read", name):
+        objects = open_objects(location)
         try:
             if has_content:
-                answer = obstore.get(store.store, key)
+                answer = objects.get(name)
                 meta = answer.meta
                 content = bytes(answer.bytes())
             else:
-                meta = obstore.head(store.store, key)
+                meta = objects.head(name)
         except FileNotFoundError:
             return None
-    tag = {name: meta[name] for name in ("e_tag", "version") if meta[name]}
+    tag = {key: meta[key] for key in ("e_tag", "version") if meta[key]}
     return TaggedBytes(content, tag)
 
 
@@ -132,43 +131,32 @@ def overtaken(location: Location) -> ConflictError:
     )
 
 
-def replace_bytes(
-    store: Store,
-    key: str,
-    content: bytes,
-    *,
-    expected: TaggedBytes | None,
-    where: Location | str,
+def replace_file(
+    location: Location, name: str, content: bytes, *, expected: TaggedBytes | None
 ) -> bool:
-    """Store bytes under `key` if the file there is still `expected` (None: no file);
-    return whether they were stored.
+    """Store bytes as a file below a location if the file there is still `expected`
+    (None: no file); return whether they were stored.
 
     Readers see the old bytes or the new ones, also after a power cut. If several
     callers expect the same file, in any process, exactly one gets True. `content` must
     differ from every other caller's (a token does that), so that a caller whose answer
     was lost recognises its own bytes.
     """
-    if isinstance(store, ObjectStore):
-        return _put(store, key, content, expected, where)
-    assert isinstance(store, LocalStore)
-    path = Path(store.root) / key
+    if not location.is_local:
+        return _put(location, name, content, expected)
+    path = Path(location.path, name)
     with lock_file(path.with_name(f".{path.name}.lock")):
-        present = read_bytes(store, key, where=where)
+        present = read_file(location, name)
         if present != (None if expected is None else expected.content):
             return False
-        locations.write_bytes(store, key, content)
+        locations.write_file(location, name, content)
     return True
 
 
 def _put(
-    store: ObjectStore[Any],
-    key: str,
-    content: bytes,
-    expected: TaggedBytes | None,
-    where: Location | str,
+    location: Location, name: str, content: bytes, expected: TaggedBytes | None
 ) -> bool:
     """Create or replace an object on condition that no one else did meanwhile."""
-    import obstore
     from obstore.exceptions import (
         AlreadyExistsError,
         GenericError,
@@ -177,11 +165,12 @@ def _put(
     )
 
     mode: Any = "create" if expected is None else {**expected.tag}
+    objects = open_objects(location)
 
     def put() -> None:
-        obstore.put(store.store, key, content, mode=mode, use_multipart=False)
+        objects.put(name, content, mode=mode, use_multipart=False)
 
-    with locations.reaching(f"{where} cannot be written", key):
+    with locations.reaching(f"{location} cannot be written", name):
         try:
             try:
                 put()
@@ -197,34 +186,15 @@ def _put(
         except (AlreadyExistsError, PreconditionError):
             # If only the answer to the first request was lost, the second one fails on
             # our own bytes.
-            return read_bytes(store, key, where=where) == content
+            return read_file(location, name) == content
         except (NotSupportedError, NotImplementedError) as error:
             # some kinds of store have none
             raise StorageError(
-                f"the store of {where} has no conditional writes, so {_RISK}; expected"
-                " one that has them, as Amazon S3, Google Cloud Storage, Azure and"
-                " MinIO do"
+                f"the store of {location} has no conditional writes, so {_RISK};"
+                " expected one that has them, as Amazon S3, Google Cloud Storage, Azure"
+                " and MinIO do"
             ) from error
     return True
-
-
-def drain() -> None:
-    """Wait for all writes of this process to end.
-
-    They run at the same time: if one fails, its caller goes on and the others still
-    run.
-    """
-
-    async def wait() -> None:
-        here = asyncio.current_task()
-        assert here is not None
-        here.set_name("drain")
-        # Two drains in two threads would wait for each other.
-        others = [task for task in asyncio.all_tasks() if task.get_name() != "drain"]
-        if others:
-            await asyncio.wait(others, timeout=_DRAINED_S)
-
-    sync(wait())
 
 
 # -- locks of the operating system on files
@@ -339,14 +309,14 @@ _HEAD = 4096
 
 
 def is_ours(location: Location) -> bool:
-    """Return whether a file was written by `write_file`, by `MADE_BY`."""
+    """Return whether a file was written by `write_marked`."""
     if not os.path.isfile(location.path):
         return False
     with open(location.path, "rb") as file:
         return MADE_BY.encode() in file.read(_HEAD)
 
 
-def write_file(path: Path, content: bytes, *, what: str) -> Path:
+def write_marked(path: Path, content: bytes, *, what: str) -> Path:
     """Write or replace a file, whole or not at all.
 
     `content` must have `MADE_BY` in its first `_HEAD` bytes, for `is_ours`. The file
@@ -354,14 +324,13 @@ def write_file(path: Path, content: bytes, *, what: str) -> Path:
     """
     with locations.store_errors(f"the {what} {path} cannot be written", ""):
         place = Path(os.path.realpath(locations.local_path(path)))
-        locations.write_bytes(LocalStore(place.parent), place.name, content)
+        locations.write_file(parse_location(place.parent), place.name, content)
     return path
 
 
 def find_tag(location: Location) -> TaggedBytes | None:
     """Return the tag of the object at a location in an object store, if any."""
-    store = locations.open_store(location.parent, read_only=False)
-    return read_tagged(store, location.name, where=location, has_content=False)
+    return read_tagged(location.parent, location.name, has_content=False)
 
 
 def upload(path: Path, location: Location, *, expected: TaggedBytes | None) -> None:
@@ -371,20 +340,18 @@ def upload(path: Path, location: Location, *, expected: TaggedBytes | None) -> N
     Raises ConflictError if the object is no longer `expected`, which `find_tag` has
     returned.
     """
-    import obstore
-
-    store: Any = locations.open_store(location.parent, read_only=False)
+    folder = location.parent
     # A large file is checked first and then stored, and a writer in between is not
     # noticed. A request with a condition cannot be sent in parts, and would need all of
     # the file in memory.
     if path.stat().st_size > _IN_ONE_REQUEST:
         is_overtaken = find_tag(location) != expected
         if not is_overtaken:
-            obstore.put(store.store, location.name, path)
+            open_objects(folder).put(location.name, path)
     else:
         content = path.read_bytes()
-        is_overtaken = not replace_bytes(
-            store, location.name, content, expected=expected, where=location
+        is_overtaken = not replace_file(
+            folder, location.name, content, expected=expected
         )
     if is_overtaken:
         raise overtaken(location)

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
-import zarr
 
 from rff_dist.data import digests, row_batches
 from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
@@ -24,10 +23,11 @@ from rff_dist.errors import DataError, StorageError
 from rff_dist.storage import arrays, repositories, writing
 from rff_dist.storage.arrays import Header
 from rff_dist.storage.columns import ID
-from rff_dist.storage.commit import complete
+from rff_dist.storage.commit import complete_change
 from rff_dist.storage.groups import StoredGroup, require_versions
 from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import MANIFEST, PREFIXES, ROWS_DIGEST, manifest_of
+from rff_dist.storage.zarr_access import zarr
 from rff_dist.text import first_few
 from rff_dist.typing import (
     AnyArray,
@@ -151,11 +151,10 @@ class DatasetEditor:
         }
         # Only changed chunks' checksums are read for the manifest; the last manifest
         # has all others.
-        complete(
-            self._change.store,
+        complete_change(
+            self._change,
             self.headers,
             {**(attributes or {}), MANIFEST: {**manifest, **state}},
-            location=self.location,
             changed=self._change.changed_row_chunks(),
         )
         about = {

@@ -18,9 +18,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.codecs import ZstdCodec
 
 from rff_dist import lazy
 from rff_dist.data import grid_attributes, grid_inputs, grids, xarrays
@@ -34,9 +32,10 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, locations
 from rff_dist.storage.arrays import ZarrArray, naming_cells
 from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
-from rff_dist.storage.locations import Location, open_store
+from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import MANIFEST
 from rff_dist.storage.outputs import Layout, StagedOutput, begin
+from rff_dist.storage.zarr_access import open_store, zarr, zarr_codecs
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
 
 _log = logging.getLogger(__name__)
@@ -513,7 +512,8 @@ def _create(
         dtype=dtype,
         chunks=chunks,
         shards=shards,
-        compressors=ZstdCodec(level=1, checksum=True),  # GDAL does not know crc32c
+        # GDAL does not know crc32c
+        compressors=zarr_codecs.ZstdCodec(level=1, checksum=True),
         dimension_names=grid.dims,
         attributes=attributes,
         fill_value=fill_value,

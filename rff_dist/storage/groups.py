@@ -13,12 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import Store
 
 from rff_dist.data.array_checks import check_indices
 from rff_dist.errors import (
@@ -29,10 +27,14 @@ from rff_dist.errors import (
 )
 from rff_dist.storage import arrays, locations, manifests, repositories
 from rff_dist.storage.arrays import Header, ZarrArray
-from rff_dist.storage.locations import Location, open_store, parse_location
+from rff_dist.storage.locations import Location, parse_location
 from rff_dist.storage.manifests import MANIFEST, WrongChunkError, manifest_of
+from rff_dist.storage.zarr_access import open_store, read_key, zarr
 from rff_dist.text import first_few
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +141,11 @@ class StoredGroup:
         """A store that compares each chunk with its checksum in the manifest."""
         if not self.parts:
             return self.store
+        # Its class is made of Zarr's, which is not imported before arrays are read.
+        from rff_dist.storage.checked_store import CheckedStore
+
         sums = {f"{name}/c/": sums for name, (_, sums) in self.parts.items()}
-        return manifests.CheckedStore(self.store, sums)
+        return CheckedStore(self.store, sums)
 
     def label(self, name: str) -> str:
         """Return an array's name in errors."""
@@ -386,7 +391,7 @@ def _read_attributes(store: Store, url: str) -> Summary:
     """Read and check a group's attributes; if there is none, say what is there."""
     # Each name is a request to an object store, so the search ends with the first file.
     for name in locations.NODE_FILES:
-        content = locations.read_bytes(store, name, where=url)
+        content = read_key(store, name, where=url)
         if content is not None:
             break
     else:
@@ -396,7 +401,7 @@ def _read_attributes(store: Store, url: str) -> Summary:
         )
     others = None
     if name == ".zgroup":  # format 2
-        others = locations.read_bytes(store, ".zattrs", where=url) or b"{}"
+        others = read_key(store, ".zattrs", where=url) or b"{}"
     document = manifests.parse_group(content, url, others)
     if name == ".zarray" or document.get("node_type") == "array":
         parent, _, name = url.rstrip("/").rpartition("/")

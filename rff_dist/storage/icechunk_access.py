@@ -51,7 +51,7 @@ def bounded_config(caching: Any = None) -> Any:
     """Return a configuration: requests to a silent store fail in bounded time."""
     icechunk = load_icechunk()
     # By default AWS's client waits for ever for an answer. These are the bounds that
-    # `open_store` gives obstore, in milliseconds.
+    # `open_objects` gives obstore, in milliseconds.
     each = 1000 * _REQUEST_S
     all_tries = 1000 * locations.RETRIED_S
     timeouts = icechunk.StorageTimeoutSettings(each, each, all_tries, each)

@@ -132,16 +132,15 @@ class FileLedger:
         try:
             if not self._has_room(n_bytes):
                 return
-            store = locations.open_store(self.location, read_only=False)
             # No wait for the disk: damage by a power cut is noticed, and the rows are
             # summed again.
-            locations.write_bytes(store, key, *buffers, is_durable=False)
+            locations.write_file(self.location, key, *buffers, is_durable=False)
             # Sums of ranges within are removed only now, so that a kill in between
             # loses nothing.
             for other in self.spans(pass_name):
                 is_within = span.start <= other.start and other.stop <= span.stop
                 if is_within and other != span:
-                    locations.delete_bytes(store, _key(pass_name, other))
+                    locations.delete_file(self.location, _key(pass_name, other))
         except (OSError, RFFDistError) as error:
             self._warn_once(
                 f"sums could not be kept in {self.location}: {locations.explain(error)}"
@@ -198,8 +197,7 @@ class FileLedger:
             self.drop()
         else:
             with suppress(OSError, RFFDistError):
-                store = locations.open_store(self.location, read_only=False)
-                locations.delete_bytes(store, _holder(self.token))
+                locations.delete_file(self.location, _holder(self.token))
 
     def _is_in_reach(self) -> bool:
         """Return whether this process sees the folder that the job's process made."""
@@ -247,11 +245,7 @@ def open_ledger(location: Location) -> FileLedger:
     ledger = FileLedger(location, uuid.uuid4().hex, rate)
     if location.is_local:
         with locations.store_errors(f"{location} cannot be written"):
-            locations.write_bytes(
-                locations.open_store(location, read_only=False),
-                _holder(ledger.token),
-                b"",
-            )
+            locations.write_file(location, _holder(ledger.token), b"")
     return ledger
 
 

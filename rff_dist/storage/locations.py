@@ -1,4 +1,4 @@
-"""Open the store of a path or a URL, and read and write single files in it.
+"""Parse a path or a URL, and read and write single files in it.
 
 A location is a folder: a local path, or a prefix of an object store. What `open` and
 fsspec would lack: URLs that two programs read differently are refused, no credentials
@@ -16,6 +16,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,12 +24,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
-
-from zarr.abc.store import Store
-from zarr.buffer.cpu import Buffer
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
-from zarr.storage import LocalStore, ObjectStore
 
 from rff_dist.errors import IntegrityError, RFFDistError, StorageError
 from rff_dist.lazy import require
@@ -68,6 +63,7 @@ _CHOOSE = "Choose another place"
 #: Seconds for which failed requests to an object store are repeated.
 RETRIED_S = 60
 MAX_METADATA_BYTES = 64 * 2**20
+_AT_ONCE = 10  # requests
 _ABANDONED_AFTER = timedelta(days=1)
 # The longest wait of a process at its end for threads of Icechunk and obstore.
 _EXIT_S = 10
@@ -210,19 +206,15 @@ def _local(path: str) -> Location:
     return Location("file", path)
 
 
-# -- stores
+# -- object stores
 
 
-def open_store(location: Location, *, read_only: bool = True) -> Store:
-    """Open the Zarr store at `location`."""
-    if location.is_local:
-        return LocalStore(location.path, read_only=read_only)
+def open_objects(location: Location) -> Any:
+    """Open the objects below `location`, which is not local, as a store of obstore."""
     if location.scheme == ICEBERG:
         raise StorageError(
             f"{location} is a table of a catalog, not a place for Zarr; ingest it first"
         )
-    if not read_only:
-        refuse_read_only(location)
     stores = require(
         "obstore.store", f"{location.scheme}:// needs the package obstore", "s3"
     )
@@ -233,13 +225,12 @@ def open_store(location: Location, *, read_only: bool = True) -> Store:
     # default; an option for that here would replace the environment's options.
     retries = {"max_retries": 4, "retry_timeout": timedelta(seconds=RETRIED_S)}
     try:
-        store = stores.from_url(location.url, retry_config=retries)
+        return stores.from_url(location.url, retry_config=retries)
     except Exception as error:
         raise StorageError(
             f"{location} cannot be opened ({explain(error)}). "
             "Check the address, and the settings of the store in the environment"
         ) from error
-    return ObjectStore(store, read_only=read_only)
 
 
 def refuse_read_only(location: Location) -> None:
@@ -360,10 +351,8 @@ def exists(location: Location) -> bool:
     """Return whether anything is stored at `location`."""
     if location.is_local:
         return os.path.lexists(location.path)
-    store = open_store(location)
     # A prefix is no object, so look for the files that every output has one of.
-    names = (*DATASET_FILES, POINTER_FILE)
-    return any(read_bytes(store, name, where=location) is not None for name in names)
+    return any(has_file(location, name) for name in (*DATASET_FILES, POINTER_FILE))
 
 
 def has_file(location: Location, name: str) -> bool:
@@ -383,15 +372,15 @@ def is_versioned(location: Location) -> bool:
 
 def list_names(location: Location) -> list[str]:
     """Return the sorted names in a folder of any store; empty if nothing is there."""
-    store = open_store(location)
-
-    async def gather() -> set[str]:
-        return {name async for name in store.list_dir("")}
-
-    # Zarr's `sync` waits without bound, here and elsewhere; the store bounds each
-    # request.
     with reaching(f"{location} cannot be listed"):
-        return sorted(sync(gather()))
+        if location.is_local:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return sorted(os.listdir(location.path))
+            return []
+        listing = open_objects(location).list_with_delimiter()
+        paths = [entry["path"] for entry in listing["objects"]]
+        paths += listing["common_prefixes"]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
 
 def hidden_folders(location: Location, kind: str) -> list[Location]:
@@ -469,48 +458,42 @@ def digest_objects(location: Location) -> str | None:
 
 
 def _list_objects(location: Location) -> list[Any]:
-    store: Any = open_store(location)
     with reaching(f"{location} cannot be listed"):
-        return list(itertools.chain.from_iterable(store.store.list()))
-
-
-def stored_bytes(store: Store, path: str, label: str) -> int:
-    """Return how many bytes are stored below a path."""
-    with reaching(f"{label} cannot be measured"):
-        return int(sync(store.getsize_prefix(path)))
+        return list(itertools.chain.from_iterable(open_objects(location).list()))
 
 
 # -- single files
 
 
-def read_bytes(store: Store, key: str, *, where: Location | str) -> bytes | None:
-    """Return the bytes stored under `key`, or None; errors call the store `where`."""
-    with reaching(f"{where} cannot be read", key):
-        try:
-            buffer = sync(store.get(key, prototype=default_buffer_prototype()))
-        except FileNotFoundError:  # the store's own folder is missing
-            return None
-    return None if buffer is None else buffer.to_bytes()
-
-
 def read_file(location: Location, name: str) -> bytes | None:
-    """Return the bytes of a file directly below `location`, or None."""
-    return read_bytes(open_store(location), name, where=location)
+    """Return the bytes of a file below `location`, or None."""
+    with (
+        reaching(f"{location} cannot be read", name),
+        # the file may be missing, or its folder
+        suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError),
+    ):
+        if location.is_local:
+            return Path(location.path, name).read_bytes()
+        return bytes(open_objects(location).get(name).bytes())
+    return None
 
 
-def write_bytes(
-    store: Store, key: str, *parts: bytes | memoryview, is_durable: bool = True
+def write_file(
+    location: Location,
+    name: str,
+    *parts: bytes | memoryview,
+    is_durable: bool = True,
 ) -> None:
-    """Store the bytes of all parts under `key`: readers see the old bytes or the new
-    ones.
+    """Store the bytes of all parts as a file below `location`: readers see the old
+    bytes or the new ones.
 
     If it is not durable, a power cut may damage the bytes: there is no wait for the
     disk.
     """
-    if not isinstance(store, LocalStore):
-        sync(store.set(key, Buffer.from_bytes(b"".join(parts))))
+    if not location.is_local:
+        open_objects(location).put(name, b"".join(parts))
         return
-    path = Path(store.root) / key
+    path = Path(location.path, name)
     new_folders = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -530,9 +513,33 @@ def write_bytes(
         sync_published(path.parent, *(folder.parent for folder in new_folders))
 
 
-def delete_bytes(store: Store, key: str) -> None:
-    """Remove what is stored under `key`, if anything."""
-    sync(store.delete(key))
+def delete_file(location: Location, name: str) -> None:
+    """Remove a file below `location`, if it is there."""
+    with suppress(FileNotFoundError):
+        if location.is_local:
+            os.unlink(os.path.join(location.path, name))
+        else:
+            open_objects(location).delete(name)
+
+
+def delete_objects(location: Location) -> None:
+    """Remove all objects below a location in an object store.
+
+    The files that identify a dataset are not in a folder below, and go last, so that an
+    interrupted removal can be repeated.
+    """
+    objects = open_objects(location)
+
+    def delete(name: str) -> None:
+        with suppress(FileNotFoundError):  # another process removes the same things
+            objects.delete(name)
+
+    names = [entry["path"] for entry in _list_objects(location)]
+    in_folders = [name for name in names if "/" in name]
+    others = [name for name in names if "/" not in name]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for group in (in_folders, others):
+            list(pool.map(delete, group))
 
 
 def sync_published(*paths: PathLike) -> None:

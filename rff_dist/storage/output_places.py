@@ -23,8 +23,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
 
-from zarr.core.sync import sync
-
 from rff_dist.contexts import setting
 from rff_dist.errors import OutputBusyError, OutputExistsError, StorageError
 from rff_dist.storage import documents, locations, manifests, repositories
@@ -32,7 +30,7 @@ from rff_dist.storage.documents import (
     TaggedBytes,
     overtaken,
     read_tagged,
-    replace_bytes,
+    replace_file,
 )
 from rff_dist.storage.locations import (
     DATASET_FILES,
@@ -40,10 +38,10 @@ from rff_dist.storage.locations import (
     POINTER_FILE,
     Location,
     has_file,
-    open_store,
     store_errors,
 )
 from rff_dist.storage.manifests import RECORD
+from rff_dist.storage.zarr_access import drain
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
 
@@ -295,7 +293,7 @@ def _overlap(a: Location, b: Location) -> bool:
 
 def discard(location: Location) -> None:
     """Remove what is stored at `location` and below, if anything."""
-    documents.drain()
+    drain()
     if location.is_local and os.path.isfile(location.path):
         os.unlink(location.path)
     elif location.is_local:
@@ -303,13 +301,7 @@ def discard(location: Location) -> None:
         shutil.rmtree(location.path, ignore_errors=True)
     else:
         try:
-            store = open_store(location, read_only=False)
-            # The files that identify a dataset go last, so that an interrupted discard
-            # can be repeated.
-            for name in locations.list_names(location):
-                if name not in DATASET_FILES:
-                    sync(store.delete_dir(name))
-            sync(store.delete_dir(""))
+            locations.delete_objects(location)
         except Exception as error:
             why = locations.explain(error)
             logger.warning(
@@ -379,7 +371,7 @@ class _Hold:
         place = self._location
         if not file:  # the output itself
             return documents.find_tag(place)
-        return read_tagged(open_store(place), file, where=place, has_content=False)
+        return read_tagged(place, file, has_content=False)
 
 
 # What this run has locked, by URL. A step of the run finds the lock here, since the
@@ -428,10 +420,9 @@ def publish_bytes(
     began, ConflictError if the file is not `expected`, which this run has read.
     """
     # The check comes first: if another run publishes after it, the file is no longer
-    # the expected one, and `replace_bytes` refuses.
+    # the expected one, and `replace_file` refuses.
     check_held(location)
-    store = open_store(location, read_only=False)
-    if not replace_bytes(store, key, content, expected=expected, where=location):
+    if not replace_file(location, key, content, expected=expected):
         raise overtaken(location)
     note_published(location, key)
 

@@ -6,6 +6,8 @@ Zarr itself would show readers half of an output, and two writers of one chunk w
 lose each other's rows.
 """
 
+from __future__ import annotations
+
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,17 +16,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-import zarr
 
 from rff_dist.data.blocks import Block, cut_blocks
 from rff_dist.data.columns import TEXT, Column
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage import commit, locations, output_places
+from rff_dist.storage import locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, ZarrArray, create_array, read_rows
 from rff_dist.storage.commit import Publication
-from rff_dist.storage.documents import drain
-from rff_dist.storage.locations import Location, open_store
+from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import MANIFEST
+from rff_dist.storage.zarr_access import drain, open_store, zarr
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary, frozen
 
 logger = logging.getLogger(__name__)
@@ -128,9 +129,8 @@ class StagedOutput(ABC):
         self, names: Iterable[str], attributes: Facts | None, manifest: Facts
     ) -> None:
         """Write the attributes and a manifest that binds arrays, and publish them."""
-        store = open_store(self.publication.staged, read_only=False)
         facts = {**(attributes or {}), MANIFEST: manifest}
-        commit.complete(store, names, facts, location=self.location)
+        self.publication.complete(names, facts)
         self.publication.publish()
 
     def discard(self) -> None:

@@ -6,6 +6,8 @@ replaced in one step, as any output is. If a reader finds metadata and arrays of
 models, it reads again.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -16,7 +18,6 @@ from datetime import UTC, datetime
 from typing import Self
 
 import numpy as np
-import zarr
 
 from rff_dist import __version__
 from rff_dist.errors import (
@@ -27,7 +28,6 @@ from rff_dist.errors import (
 )
 from rff_dist.storage import (
     arrays,
-    commit,
     documents,
     groups,
     locations,
@@ -37,8 +37,9 @@ from rff_dist.storage import (
 from rff_dist.storage.commit import Publication
 from rff_dist.storage.documents import TaggedBytes
 from rff_dist.storage.groups import StoredGroup
-from rff_dist.storage.locations import POINTER_FILE, Location, open_store
+from rff_dist.storage.locations import POINTER_FILE, Location
 from rff_dist.storage.manifests import LINEAGE, MANIFEST, RECORD
+from rff_dist.storage.zarr_access import zarr
 from rff_dist.typing import AnyArray, Arrays, Facts, PathLike, Summary, frozen
 
 _FILE = "zarr.json"
@@ -103,7 +104,7 @@ def write_record(
             for name, value in values.items():
                 _write_array(group, name, value)
             attributes = {"metadata": metadata, MANIFEST: manifest}
-            commit.complete(group.store, values, attributes, location=location)
+            publication.complete(values, attributes)
 
 
 def plain_json(values: Facts, what: str) -> Summary:
@@ -160,7 +161,7 @@ def add_lineage(location: Location, lineage: Facts) -> None:
     """
     # Only the metadata are replaced, on condition that no one changed them since they
     # were read here.
-    before = documents.read_tagged(open_store(location), _FILE, where=location)
+    before = documents.read_tagged(location, _FILE)
     document = _parse(b"" if before is None else before.content, location)
     content = manifests.sign_group(document, {MANIFEST: {LINEAGE: lineage}})
     output_places.publish_bytes(location, _FILE, content, expected=before)
@@ -289,7 +290,8 @@ def _read_array(group: StoredGroup, name: str) -> AnyArray:
         )
     # a product of floats, since lengths in hostile metadata may overflow integers
     n_bytes = int(np.prod(header.shape, dtype=float)) * header.dtype.itemsize
-    n_stored = locations.stored_bytes(group.store, name, array.label)
+    with locations.reaching(f"{array.label} cannot be measured"):
+        n_stored = zarr.core.sync.sync(group.store.getsize_prefix(name))
     # Arrays are not compressed, so fewer stored bytes than claimed are damage, found
     # before memory is taken.
     if n_bytes > n_stored:
@@ -341,7 +343,7 @@ def version_place(location: Location, number: int) -> Location:
 
 def read_pointer(location: Location) -> tuple[Pointer | None, TaggedBytes | None]:
     """Return the pointer of a registered model, and its bytes for `swap_pointer`."""
-    tagged = documents.read_tagged(open_store(location), POINTER_FILE, where=location)
+    tagged = documents.read_tagged(location, POINTER_FILE)
     if tagged is None:
         return None, None
     return _parse_pointer(tagged.content, location), tagged
@@ -356,7 +358,7 @@ def swap_pointer(
     Raises ConflictError if it was changed meanwhile; OutputBusyError if this run locked
     the model, and another run has published since.
     """
-    # The token makes these bytes unlike every other writer's, as `replace_bytes` needs.
+    # The token makes these bytes unlike every other writer's, as `replace_file` needs.
     document = {**asdict(pointer), "token": uuid.uuid4().hex}
     content = documents.dump_document(document, kind=_POINTER, version=_POINTER_VERSION)
     output_places.publish_bytes(location, POINTER_FILE, content, expected=expected)

@@ -16,7 +16,9 @@ branch.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterator, Set
 from contextlib import (
     AbstractContextManager,
@@ -29,9 +31,6 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from zarr.abc.store import Store
-from zarr.core.sync import sync
 
 from rff_dist.errors import (
     IntegrityError,
@@ -48,11 +47,13 @@ from rff_dist.storage.icechunk_access import (
     storage_of,
 )
 from rff_dist.storage.locations import Location, json_digest
+from rff_dist.storage.zarr_access import drain
 from rff_dist.typing import Facts, Summary, frozen
 
 if TYPE_CHECKING:
     import icechunk
     from icechunk import Repository
+    from zarr.abc.store import Store
 
 MAIN = "main"
 _LOCK = ".lock"
@@ -154,7 +155,7 @@ class Change:
         """
         if not self.location.is_local:
             return
-        documents.drain()
+        drain()
         # Icechunk's own collection of garbage would also remove versions from before a
         # rollback.
         with suppress(load_icechunk().IcechunkError, OSError):
@@ -396,7 +397,11 @@ def expire(
         summary = repository.garbage_collect(older_than)
         # Icechunk never removes its earlier lists of snapshots, which have messages of
         # expired ones. Only its log of operations reads them, which is not used here.
-        sync(locations.open_store(location, read_only=False).delete_dir(_LISTS_BEFORE))
+        lists = location.child(_LISTS_BEFORE)
+        if not location.is_local:
+            locations.delete_objects(lists)
+        elif os.path.isdir(lists.path):
+            shutil.rmtree(lists.path)
     open_pinned.cache_clear()
     return ExpiryResult(tuple(sorted(versions)), int(summary.bytes_deleted))
 

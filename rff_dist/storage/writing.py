@@ -6,6 +6,8 @@ readers half of a dataset, and its digest would depend on how the rows are cut i
 batches.
 """
 
+from __future__ import annotations
+
 import hashlib
 import math
 import uuid
@@ -15,8 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import zarr
-from zarr.core.sync import sync
 
 from rff_dist.data import array_checks, digests, memory, row_batches
 from rff_dist.data.columns import is_text
@@ -33,11 +33,12 @@ from rff_dist.storage.arrays import (
     read_rows,
 )
 from rff_dist.storage.columns import as_column
-from rff_dist.storage.commit import Publication, complete
+from rff_dist.storage.commit import Publication, complete_change
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import MANIFEST, NAME, PREFIXES, ROWS_DIGEST
 from rff_dist.storage.repositories import Change
+from rff_dist.storage.zarr_access import zarr
 from rff_dist.typing import (
     AnyArray,
     Arrays,
@@ -206,7 +207,7 @@ def write_batches(
             f"{location} could not be written", "; the previous content is unchanged"
         ),
         output_places.hold(location, holder="a writer"),
-        _new_group(location, write_options) as (group, change),
+        _new_group(location, write_options) as (group, target),
     ):
         buffer = _fill(group, batches, n_samples, write_options)
         digest = buffer.finish()
@@ -217,20 +218,22 @@ def write_batches(
             ROWS_DIGEST: digest,
             PREFIXES: [[n_after, digest]],
         }
-        if change is not None:
+        if isinstance(target, Change):
             manifest[NAME] = uuid.uuid4().hex
             manifest[LOADS] = describe_loads(with_load([], n_after))
         stored = _with_names(buffer, names, attributes)
         stored[MANIFEST] = manifest
-        complete(group.store, buffer.arrays, stored, location=location)
-        if change is not None:
+        if isinstance(target, Publication):
+            target.complete(buffer.arrays, stored)
+        else:
+            complete_change(target, buffer.arrays, stored)
             facts = {
                 "change": "write",
                 "n_before": 0,
                 "n_after": n_after,
                 ROWS_DIGEST: digest,
             }
-            change.commit(write_options.message or f"write {n_after:,} rows", facts)
+            target.commit(write_options.message or f"write {n_after:,} rows", facts)
     has_labels = "y" in buffer.arrays and is_text(buffer.arrays["y"].dtype)
     weight = "sample_weight" if "sample_weight" in buffer.arrays else None
     y = None if has_labels else "y"
@@ -240,7 +243,7 @@ def write_batches(
 @contextmanager
 def _new_group(
     location: Location, write_options: WriteOptions
-) -> Iterator[tuple[zarr.Group, Change | None]]:
+) -> Iterator[tuple[zarr.Group, Publication | Change]]:
     """Create a group to be filled, and the change to commit if versions are kept.
 
     At the end the group is put in its place, or discarded after an error.
@@ -269,7 +272,7 @@ def _new_group(
     plain = None if write_options.versioned else publication.create_group({})
     with publication.publishing():
         if plain is not None:
-            yield plain, None
+            yield plain, publication
         else:
             change = repositories.create_repository(publication.staged)
             yield _group_in(change), change
@@ -393,7 +396,8 @@ def _resize(array: ZarrArray, n_rows: int) -> None:
     # No chunk was written beyond the last row. Zarr would look for chunks to delete in
     # all of the claimed length, up to 2^40 rows.
     shape = (n_rows, *array.shape[1:])
-    sync(array.async_array.resize(shape, delete_outside_chunks=False))
+    resizing = array.async_array.resize(shape, delete_outside_chunks=False)
+    zarr.core.sync.sync(resizing)
 
 
 def _fill(

@@ -17,7 +17,7 @@ from rff_dist.errors import ConflictError, OutputBusyError, OutputExistsError
 from rff_dist.kmeans.cluster_options import ClusterSpace, LloydOptions
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import write_model
-from rff_dist.storage import documents
+from rff_dist.storage import zarr_access
 from rff_dist.storage.documents import find_tag
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.output_places import hold
@@ -155,7 +155,7 @@ FAST = {"data", "versioned data", "model overwritten", "version"}
 @pytest.fixture(autouse=True)
 def drained_at_once(monkeypatch):
     # One run must not wait for the other's requests.
-    monkeypatch.setattr(documents, "_DRAINED_S", 0.1)
+    monkeypatch.setattr(zarr_access, "_DRAINED_S", 0.1)
 
 
 def attempt(action):

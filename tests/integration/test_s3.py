@@ -24,9 +24,9 @@ from rff_dist.engines.events import BlockDone, PassResumed
 from rff_dist.errors import OutputExistsError, StorageError
 from rff_dist.storage.columns import open_column
 from rff_dist.storage.datasets import list_arrays
-from rff_dist.storage.documents import replace_bytes
+from rff_dist.storage.documents import replace_file
 from rff_dist.storage.ledger import LEDGER, open_ledger
-from rff_dist.storage.locations import open_store, parse_location
+from rff_dist.storage.locations import parse_location
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import write_record
 from tests.command_line import PLAIN, document, refusal, run
@@ -280,13 +280,11 @@ def test_refusals_are_not_retried(server, status):
 
 
 def test_answer_that_was_lost_is_not_taken_for_another_writers_claim(server):
-    store = open_store(parse_location(server.url("claims")), read_only=False)
+    claims = parse_location(server.url("claims"))
     for status in (503, 0, -1):
         server.fail(1, status=status, method="PUT")
-        assert replace_bytes(store, str(status), b"mine", expected=None, where="claims")
-        assert not replace_bytes(
-            store, str(status), b"yours", expected=None, where="claims"
-        )
+        assert replace_file(claims, str(status), b"mine", expected=None)
+        assert not replace_file(claims, str(status), b"yours", expected=None)
         assert server.read(f"claims/{status}") == b"mine"
 
 

@@ -62,6 +62,8 @@ STEPS = {
     "import rff_dist": (*SLOW, "pyarrow", "scipy", "zarr"),
     "from rff_dist.workbench import cli": (*SLOW, "pyarrow", "scipy", "zarr"),
     "cli.run(['fit', '--help'])": (*SLOW, "pyarrow", "pydantic", "scipy", "zarr"),
+    "cli.run(['models', 'list', 'registry'])": (*SLOW, "pyarrow", "pydantic", "zarr"),
+    "cli.run(['models', 'show', 'registry/a'])": (*SLOW, "pyarrow", "pydantic", "zarr"),
     "cli.run(['info', 'model'])": (
         *SLOW,
         *("pyarrow", "pydantic", "scipy.linalg", "scipy.spatial"),
@@ -106,6 +108,7 @@ def loaded(tmp_path_factory):
     (folder / "one.csv").write_text("a\n3\n")
     document("ingest", folder / "t.csv", folder / "data", "--targets y")
     document("fit", folder / "data", folder / "model", *FIT[3:])
+    document("fit", folder / "data", folder / "registry/a", *FIT[3:], "--register")
     note = "found.append(list(sys.modules))"
     lines = ["import json, sys", "import numpy as np", "found = []"]
     lines += [*(f"{step}\n{note}" for step in STEPS), "print(json.dumps(found))"]

@@ -73,7 +73,7 @@ def export_onnx(
     levels = json.dumps(exported.facts["levels"], ensure_ascii=False)
     onnx.helper.set_model_props(model_proto, {"levels": levels})
     onnx.checker.check_model(model_proto)
-    return documents.write_file(
+    return documents.write_marked(
         Path(path), model_proto.SerializeToString(), what="graph"
     )
 

@@ -31,9 +31,7 @@ def read_refusals(location: locations.Location) -> list[Refusal]:
     Raises IntegrityError if the document was damaged; StorageError if it cannot be
     read.
     """
-    content = locations.read_bytes(
-        locations.open_store(location), _REFUSED, where=location
-    )
+    content = locations.read_file(location, _REFUSED)
     if content is None:
         return []
     where = f"{_REFUSED} of {location}"
@@ -48,9 +46,7 @@ def write_refusals(location: locations.Location, refusals: Sequence[Refusal]) ->
     latest = {(refusal.start, refusal.stop): refusal for refusal in refusals}
     rows = [asdict(latest[key]) for key in sorted(latest)]
     content = documents.dump_document({"rows": rows}, kind=_KIND, version=_VERSION)
-    locations.write_bytes(
-        locations.open_store(location, read_only=False), _REFUSED, content
-    )
+    locations.write_file(location, _REFUSED, content)
 
 
 def forget_refusals(location: locations.Location, rows: NewRows) -> None:

@@ -390,7 +390,7 @@ def save(figure: Figure, path: PathLike) -> Path:
 
     Raises StorageError if it cannot be written.
     """
-    return documents.write_file(
+    return documents.write_marked(
         Path(path), figures.png_of(figure, figures.FILE_DPI), what="picture"
     )
 

@@ -18,7 +18,7 @@ def write_page(page: document.Document, path: PathLike) -> Path:
 
     Raises StorageError if it cannot be written.
     """
-    return documents.write_file(Path(path), to_html(page).encode(), what="page")
+    return documents.write_marked(Path(path), to_html(page).encode(), what="page")
 
 
 def to_html(page: document.Document) -> str:

@@ -121,10 +121,8 @@ def _download(location: Location, path: Path) -> None:
         locations.reaching(f"{location} cannot be read"),
         open(path, "wb") as stream,
     ):
-        import obstore
-
-        store: Any = locations.open_store(location.parent)
-        stream.writelines(obstore.get(store.store, location.name).stream())
+        objects = locations.open_objects(location.parent)
+        stream.writelines(objects.get(location.name).stream())
 
 
 def _unpack(path: Path, folder: Path) -> Path:
@@ -271,10 +269,7 @@ def _names_in(folder: Location, name: str) -> Iterator[str]:
     if folder.is_local:
         yield from (str(path) for path in (Path(folder.path) / name).glob("*"))
         return
-    import obstore
-
-    store: Any = locations.open_store(folder)
-    for page in obstore.list(store.store, name):
+    for page in locations.open_objects(folder).list(name):
         yield from (entry["path"] for entry in page)
 
 
@@ -329,8 +324,6 @@ def _partitions(folders: Sequence[str]) -> Partitions:
 
 
 def _find_remote(location: Location) -> list[File]:
-    import obstore
-
     bucket, _, key = location.path.partition("/")
     parts = key.split("/")
     if any("**" in part for part in parts):
@@ -344,14 +337,15 @@ def _find_remote(location: Location) -> list[File]:
     has_pattern = bool(pattern)
     with locations.reaching(f"{location} cannot be read"):
         if not has_pattern:
-            above: Any = locations.open_store(location.parent)
+            above = locations.open_objects(location.parent)
             with suppress(FileNotFoundError):  # it may be a folder
-                entry = obstore.head(above.store, location.name)
+                entry = above.head(location.name)
                 return [_remote_file(location, entry)]
         folder = Location(location.scheme, "/".join([bucket, *plain_parts]))
-        store: Any = locations.open_store(folder)
         entries = {
-            entry["path"]: entry for page in obstore.list(store.store) for entry in page
+            entry["path"]: entry
+            for page in locations.open_objects(folder).list()
+            for entry in page
         }
 
     if not has_pattern:

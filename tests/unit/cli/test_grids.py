@@ -8,7 +8,8 @@ from matplotlib.colors import to_rgb
 from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import RFFPCA
-from rff_dist.storage.locations import open_store, parse_location
+from rff_dist.storage.locations import parse_location
+from rff_dist.storage.zarr_access import open_store
 from tests.command_line import PLAIN, document, refusal, run
 from tests.grids import NOISE, write_cube
 

@@ -210,7 +210,7 @@ def test_a_full_disk_ends_keeping_and_not_the_job(
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rff_dist.storage.locations.write_bytes", full)
+    monkeypatch.setattr("rff_dist.storage.locations.write_file", full)
     with caplog.at_level(logging.WARNING):
         ledger.put(NAME, range(1), WHOLE)
     assert "No space left" in caplog.text

@@ -249,8 +249,7 @@ class TestOverwriting:
     def test_other_files_in_the_folder_stay(self):
         url = "m"
         write(url)
-        store = locations.open_store(locations.parse_location(url), read_only=False)
-        locations.write_bytes(store, "refused.json", b"rows")
+        locations.write_file(locations.parse_location(url), "refused.json", b"rows")
         write(url, metadata={"i": 1}, overwrite=True)
         assert (
             locations.read_file(locations.parse_location(url), "refused.json")

@@ -240,12 +240,10 @@ def test_weights_that_are_named_or_not_needed_are_not_warned_of(caplog):
 
 def test_a_store_that_is_away_is_named(monkeypatch):
     class Away:
-        async def get(self, key, prototype):
+        def get(self, name):
             raise OSError("no route")
 
-    monkeypatch.setattr(
-        "rff_dist.storage.locations.open_store", lambda *_, **__: Away()
-    )
+    monkeypatch.setattr("rff_dist.storage.locations.open_objects", lambda _: Away())
     with pytest.raises(
         StorageError, match=r"s3://b/x cannot be read \(zarr\.json: OSError: no route\)"
     ):
