@@ -1,8 +1,3 @@
 """These tests run in a folder of their own, so that files have short names."""
 
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+from tests.places import in_folder as in_folder

@@ -7,6 +7,7 @@ import pytest
 
 from rff_dist.storage.writing import write_dataset
 from tests.command_line import document, fit_small_table
+from tests.places import in_folder as in_folder
 
 
 @pytest.fixture(scope="session")
@@ -99,9 +100,3 @@ def data(tmp_path_factory):
     X[:, 0] = np.exp(np.clip(X[:, 0], -2, 2))
     write_dataset(path, X, y)
     return path
-
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    """Run in a folder of its own, so that files have short names."""
-    monkeypatch.chdir(tmp_path)

@@ -13,41 +13,47 @@ from tests.unit.export.conftest import FEATURES, fit_classes
 CODE = """
 import sys
 sys.modules["rff_dist"] = None                      # an import of it would fail
-sys.path.insert(0, sys.argv[1])
-import numpy as np, reader
-np.save(sys.argv[3], reader.Model(sys.argv[1]).predict(np.load(sys.argv[2])))
+import numpy as np
+X, *folders = sys.argv[1:]
+for folder in folders:
+    sys.path.insert(0, folder)
+    import reader
+    np.save(f"{folder}.npy", reader.Model(folder).predict(np.load(X)))
+    del sys.modules["reader"]                       # each folder has its own
 assert not {"scipy", "zarr", "dask"} & set(sys.modules)
 """
 
 
-def read_in_another_process(folder, X, path):
-    np.save(path / "X.npy", X)
-    words = [
-        sys.executable,
-        "-I",
-        "-c",
-        CODE,
-        folder,
-        path / "X.npy",
-        path / "found.npy",
-    ]
-    subprocess.run(list(map(str, words)), check=True, cwd=path)
-    return np.load(path / "found.npy")
+def read_in_another_process(X, *folders):
+    """Return what the readers of exported models predict, of one process for all."""
+    place = folders[0].parent
+    np.save(place / "X", X)
+    words = [sys.executable, "-IB", "-c", CODE, place / "X.npy", *folders]
+    subprocess.run(list(map(str, words)), check=True, cwd=place)
+    return [np.load(f"{folder}.npy") for folder in folders]
+
+
+@pytest.fixture(scope="module")
+def exported(data, fitted, tmp_path_factory):
+    """Return, for each kind of features, where it is exported and what is read there."""
+    place = tmp_path_factory.mktemp("exported")
+    folders = [place / kind for kind in FEATURES]
+    for folder in folders:
+        document("export", fitted(*FEATURES[folder.name]), folder)
+    found = read_in_another_process(open_dataset(data).X[:], *folders)
+    return dict(zip(FEATURES, zip(folders, found, strict=True), strict=True))
 
 
 @pytest.mark.parametrize("kind", FEATURES)
 def test_the_reader_predicts_what_the_model_does_and_needs_numpy_only(
-    data, fitted, tmp_path, kind
+    data, fitted, exported, kind
 ):
-    model = fitted(*FEATURES[kind])
-    document("export", model, "slim")
+    folder, found = exported[kind]
     files = {"README.md", "model.json", "inner.npy", "outer.npy", "reader.py"}
-    assert {path.name for path in (tmp_path / "slim").iterdir()} == files
-    X = open_dataset(data).X[:]
-    loaded = load_model(model)
+    assert {path.name for path in folder.iterdir()} == files
+    loaded = load_model(fitted(*FEATURES[kind]))
     assert bool(loaded.mapped_columns_) == (kind in ("ranks", "mapped"))
-    expected = loaded.predict(X)
-    found = read_in_another_process(tmp_path / "slim", X, tmp_path)
+    expected = loaded.predict(open_dataset(data).X[:])
     # a cosine may round to the next of 16,256 steps where float32 angles differ in
     # their last bit
     np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
@@ -59,7 +65,7 @@ def test_the_reader_names_classes(tmp_path, labels):
     X, model = fit_classes(tmp_path, labels, "--alpha", "0.01")
     document("export", model, "slim")
     expected = load_model(model).predict(X)
-    found = read_in_another_process(tmp_path / "slim", X, tmp_path)
+    [found] = read_in_another_process(X, tmp_path / "slim")
     # rows on the border may fall to either side
     assert (found == expected).mean() > 0.99
 

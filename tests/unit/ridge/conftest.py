@@ -9,6 +9,7 @@ import pytest
 from rff_dist import Gaussian, SerialEngine, write_dataset
 from rff_dist.ridge.models import write_model
 from tests.living_data import CHUNK, draw, fit, make_small
+from tests.places import in_folder as in_folder
 from tests.plain import fit_ridge
 from tests.ridge_problems import draw_dataset
 
@@ -61,9 +62,3 @@ def begun(versioned):
     """The model of these rows, of which the folder "model" holds a copy."""
     shutil.copytree(versioned[0] / "model", "model")
     return versioned[1]
-
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    """Run in a folder of its own, so that files have short names."""
-    monkeypatch.chdir(tmp_path)

@@ -45,11 +45,6 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def rows(n, towns, seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(n)
