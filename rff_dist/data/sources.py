@@ -21,6 +21,8 @@ TABLE = "table"
 # member of a source of which not all rows were taken: their numbers, None if many
 ROWS = "rows"
 MOST_ROWS = 5_000  # in 30 kB of the dataset's attributes
+# member of a text file each of whose rows is a line: the line of its first row, from 1
+FIRST_LINE = "first_line"
 _FORGOTTEN = "forgotten name, SHA-256 "
 
 
@@ -93,19 +95,32 @@ def known_digests(attributes: Facts) -> set[str]:
     return {str(source.get("sha256")) for source in known_sources(attributes)}
 
 
-def find_rows(
-    attributes: Facts, n_samples: int, numbers: IntArray
-) -> tuple[str, IntArray] | None:
-    """Return the only source of a dataset, and which of its rows, from 1, some are.
+def find_rows(attributes: Facts, n_samples: int, numbers: IntArray) -> list[str] | None:
+    """Return the places of rows in a dataset's sources, such as "line 3 of sales.csv".
 
-    None if they are unknown, such as after rows were deleted.
+    Where lines are unknown, it is "row 2": rows count from 1, without a header. None if
+    rows are unknown too, such as after some were deleted.
     """
     sources = known_sources(attributes)
-    if len(sources) != 1 or sources[0]["n_samples"] != n_samples:
+    ends = np.cumsum([source["n_samples"] for source in sources])
+    if not sources or ends[-1] != n_samples:
         return None
-    (source,) = sources
-    rows = _rows_of(source, numbers)
-    return None if rows is None else (str(source["name"]), rows)
+    source_of_row = np.searchsorted(ends, numbers, side="right")
+    places = np.empty(len(numbers), object)
+    for i in np.unique(source_of_row).tolist():
+        source = sources[i]
+        is_of_source = source_of_row == i
+        first = ends[i] - source["n_samples"]
+        rows = _rows_of(source, numbers[is_of_source] - first)
+        if rows is None:
+            return None
+        unit = "row"
+        if FIRST_LINE in source:
+            unit = "line"
+            rows = rows + source[FIRST_LINE] - 1
+        name = str(source["name"]).rpartition("/")[2]
+        places[is_of_source] = [f"{unit} {row} of {name}" for row in rows.tolist()]
+    return places.tolist()
 
 
 def _rows_of(source: Facts, numbers: IntArray) -> IntArray | None:

@@ -78,6 +78,9 @@ class RawTable:
     #: the decimal mark of a text file, "." or ",", for numbers such as 1.234 that could
     #: be read with either
     decimal: str | None = None
+    #: of a text file: its lines below the names, from 1; as many as rows, unless lines
+    #: are blank or texts have line breaks
+    row_lines: range | None = None
 
     def first_rows(self, wanted_types: Types) -> pyarrow.RecordBatch | None:
         """Return the first rows of some columns; None if the table is empty.

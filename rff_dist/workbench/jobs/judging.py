@@ -290,10 +290,13 @@ def _names_of(rows: blocks.Dataset, indices: IndexArray) -> tuple[AnyArray | Non
     ids = stored_columns.ids_of(rows)
     if ids is not None:
         return ids.take(indices), "id"
-    place = row_sources.find_rows(rows.attributes, rows.n_samples, indices)
-    if place is None:
+    places = row_sources.find_rows(rows.attributes, rows.n_samples, indices)
+    if places is None:
         return None, ""
-    return place[1], f"row of {place[0].rpartition('/')[2]}, from 1"
+    title = "source"
+    if any(place.startswith("row") for place in places):
+        title = "source (rows from 1, without a header)"
+    return np.array(places), title
 
 
 # -- predictions

@@ -69,6 +69,8 @@ class Dialect:
     encoding: str
     #: quoted text may hold line breaks
     has_quotes: bool
+    #: lines of the file
+    n_lines: int
     #: bytes that Arrow reads at once, enough for several rows
     block_size: int
     #: texts that count as missing
@@ -161,6 +163,7 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
         with expecting_types(path), dialect.open(path, types) as reader:
             yield from _ahead(reader)
 
+    first_line = dialect.n_above + int(dialect.has_header) + 1
     # files use semicolons between cells because their decimal mark is a comma
     decimal = "," if dialect.delimiter == ";" else "."
     return RawTable(
@@ -171,6 +174,7 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
         notes=dialect.notes,
         is_text_file=True,
         decimal=decimal,
+        row_lines=range(first_line, dialect.n_lines + 1),
     )
 
 
@@ -198,7 +202,7 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
     StorageError if it cannot be read.
     """
     with opening(path, "CSV"):
-        encoding, has_quotes = _scan(path, reading.encoding)
+        encoding, has_quotes, n_lines = _scan(path, reading.encoding)
         sample, is_whole = _first_lines(path)
     # the sample may end within a character, and within its last line
     text = sample.decode(encoding, errors="replace").removeprefix("\ufeff")
@@ -226,6 +230,7 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
         delimiter,
         encoding,
         has_quotes,
+        n_lines,
         # Arrow refuses a row that is longer than a block. Many small blocks are slow:
         # each costs a little time per column.
         max(2**20, min(512 * longest, 2**24), 16 * longest),
@@ -310,13 +315,14 @@ class _Quotes:
         return is_odd and begins_cell and self.n_lines > self.last_line
 
 
-def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
-    """Return the encoding of a file, and whether it has quotes.
+def _scan(path: Path, encoding: str | None) -> tuple[str, bool, int]:
+    """Return the encoding of a file, whether it has quotes, and its number of lines.
 
     Reads the whole file: a single late byte that is not UTF-8 would otherwise stop an
     ingest halfway.
     """
     quotes = _Quotes()
+    last_byte = b"\n"
     decoder = codecs.getincrementaldecoder("utf-8")()
     with pyarrow.input_stream(str(path), compression="detect") as stream:
         piece = stream.read(_PIECE_BYTES)
@@ -331,6 +337,7 @@ def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
             )
         while piece:
             quotes.add(piece)
+            last_byte = piece[-1:]
             if encoding is None:
                 try:
                     decoder.decode(piece)
@@ -342,7 +349,8 @@ def _scan(path: Path, encoding: str | None) -> tuple[str, bool]:
             f"{path}: the quote that begins in line {quotes.last_line} never ends;"
             " expected another one"
         )
-    return encoding or "utf-8", quotes.n_quotes > 0
+    n_lines = quotes.n_lines + int(last_byte != b"\n")
+    return encoding or "utf-8", quotes.n_quotes > 0, n_lines
 
 
 def _first_lines(path: Path) -> tuple[bytes, bool]:

@@ -105,6 +105,8 @@ def _read_input(
     n_read = 0
     n_dropped = 0
     taken: list[int] = []  # the first ones
+    n_most = row_sources.MOST_ROWS
+    n_most -= sum(len(entry.get(row_sources.ROWS) or ()) for entry in journal.entries)
     # a digest for each array, so that the size of batches does not matter
     digests = defaultdict[int, Any](hashlib.sha256)
     first_row = journal.n_seen
@@ -116,7 +118,7 @@ def _read_input(
         usable = _usable_rows(arrays, source, plan, rows.numbers - first_row)
         n_read += len(usable)
         n_dropped += len(usable) - int(usable.sum())
-        n_wanted = row_sources.MOST_ROWS - len(taken)
+        n_wanted = n_most - len(taken)
         taken += (rows.numbers[usable] - first_row)[:n_wanted].tolist()
         if not usable.all():
             arrays = arrays.take(usable)
@@ -145,6 +147,9 @@ def _read_input(
     entry = provenance.to_dict(n_taken)
     if n_taken < journal.n_seen - first_row:
         entry[row_sources.ROWS] = taken if len(taken) == n_taken else None
+    lines = source.table.row_lines
+    if lines is not None and len(lines) == journal.n_seen - first_row:
+        entry[row_sources.FIRST_LINE] = lines.start
     journal.entries.append(entry)
     journal.n_read += n_read
     journal.n_dropped += n_dropped

@@ -2,9 +2,12 @@
 nothing.
 """
 
+import csv
 import logging
 import os
+import re
 import sqlite3
+import subprocess
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -495,18 +498,46 @@ class TestQueries:
                 call()
 
 
+def _row_at(place, folder):
+    """Return the cells of a row at a place that a dataset names."""
+    unit, at, name = re.fullmatch(r"(line|row) (\d+) of (.*)", place).groups()
+    assert (unit == "line") == (name in ("plain.csv", "titled.csv"))
+    if unit == "line":
+        command = ["sed", "-n", f"{at}p", folder / name]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        return shown.stdout.split(",")
+    if name.endswith("parquet"):
+        row = parquet.read_table(folder / name).slice(int(at) - 1, 1)
+        return [row["number"][0].as_py()]
+    with (folder / name).open(newline="") as file:
+        return [row for row in csv.reader(file) if row][int(at)]
+
+
 @pytest.mark.parametrize("by", [None, "number"])
-def test_rows_are_found_again_in_the_only_file_that_they_came_from(tmp_path, by):
-    lines = [f"{i},{'' if i % 7 == 3 else i}" for i in range(1, 201)]
-    source = tmp_path / "t.csv"
-    source.write_text("\n".join(["number,y", *lines]))
+@pytest.mark.parametrize("n_files", [1, 5])
+def test_rows_are_found_again_in_the_files_that_they_came_from(tmp_path, by, n_files):
+    rows = [(i, None if i % 7 == 3 else i, "ab"[i % 2]) for i in range(1, 201)]
+    lines = [f"{i},{y or ''},{text}" for i, y, text in rows]
+    names = "number,y,text"
+    texts = {
+        "plain.csv": [names, *lines[:40]],
+        # no line end at the end of the file
+        "titled.csv": ["Sales of May", "", names, *lines[40:80]],
+        "blank.csv": [names, *lines[80:90], "", *lines[90:120]],
+        "broken.csv": [names, *lines[120:130], '131,131,"a\nb"', *lines[131:160]],
+    }
+    for name, of_file in texts.items():
+        end = "" if name == "titled.csv" else "\n"
+        (tmp_path / name).write_text("\n".join(of_file) + end)
+    columns = dict(zip(names.split(","), zip(*rows[160:], strict=True), strict=True))
+    parquet.write_table(pa.table(columns), tmp_path / "last.parquet")
+    sources = [tmp_path / name for name in (*texts, "last.parquet")][:n_files]
     urls = (tmp_path / "train", tmp_path / "test")
     how = {"target": "y", "on_nan": "drop"}
-    parts = ingest_parts(source, urls, 0.3, by=by, **how)
-    assert sum(part.n_samples for part in parts) == 200 - 29
-    for part in (*parts, ingest(source, tmp_path / "all", **how)):
-        chosen = np.array([5, 0, part.n_samples - 1])
-        name, rows = find_rows(part.attributes, part.n_samples, chosen)
-        assert name == str(source)
-        assert_array_equal(rows, all_rows(part).X[chosen, 0])
+    parts = ingest_parts(sources, urls, 0.3, by=by, **how)
+    for part in (*parts, ingest(sources, tmp_path / "all", **how)):
+        chosen = np.random.default_rng(0).permutation(part.n_samples)[:30]
+        places = find_rows(part.attributes, part.n_samples, chosen)
+        found = [int(_row_at(place, tmp_path)[0]) for place in places]
+        assert_array_equal(found, all_rows(part).X[chosen, 0])
         assert find_rows(part.attributes, part.n_samples - 1, chosen) is None
