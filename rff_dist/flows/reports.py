@@ -163,7 +163,8 @@ def show_versions(model: str) -> None:
         if figure is not None:
             caption = (
                 "Each version's error on the rows that it was judged by: those of its"
-                " test, of cross-validation, or the newest rows of an update."
+                " test, of cross-validation, or the newest rows of an update. Where the"
+                " line is dotted, these rows differ, which may be why the error does."
             )
             parts.append(Picture(figure, "Errors of versions, as a line", caption))
     title = f"The newest versions of {redact(model)}"

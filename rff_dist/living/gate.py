@@ -155,8 +155,9 @@ class Gate:
     passed: bool
     #: A sentence that says why.
     reason: str
-    #: The rows that the two were compared on, in words.
+    #: The rows that the two were compared on, in words, and their digest.
     held_out: str
+    fingerprint: str
     #: The challenger's mean squared error over the champion's, for the worst target.
     ratio: float
     #: The lower confidence bound of this ratio: a few rows with large errors can decide
@@ -320,6 +321,7 @@ def judge(
             " higher"
         ),
         held_out=held_out.words,
+        fingerprint=held_out.dataset.fingerprint(),
         ratio=ratio,
         at_least=at_least,
         tolerance=tolerance,

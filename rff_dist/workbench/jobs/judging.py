@@ -113,6 +113,7 @@ def measure_errors(
     errors = evaluate(test.with_targets(model), model, engine=engine)
     metrics = {
         "test_data": redact(test.rows.url or "test data in memory"),
+        "fingerprint": test.rows.fingerprint(),
         **errors.whole.to_dict(),
     }
     if test.labels is None:

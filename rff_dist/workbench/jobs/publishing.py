@@ -127,6 +127,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
       `spec`, the features, the kernel with its length scale, D, design, map, seed,
       precision, and alpha or the number of clusters. What is not known is None.
       `errors`: RMSE or accuracy on test rows, else by cross-validation.
+      `judged_on`: the fingerprint of the rows of these errors.
     """
     feature_map = model.feature_map
     kernel = kinds.kernel_of(feature_map)
@@ -147,6 +148,7 @@ def lineage_of(model: AnyModel, *, data: str | None) -> Summary:
     return {
         "data": data,
         "errors": {name: errors[name] for name in judged_by if name in errors},
+        "judged_on": errors.get("fingerprint", model.card.get("data_fingerprint")),
         **{name: model.card.get(name) for name in _OF_DATA},
         "spec": spec,
     }

@@ -191,7 +191,7 @@ def update_from(
                     dataset,
                     rows,
                     contest.has_drifted,
-                    contest.gate.challenger,
+                    contest.gate,
                     reason,
                 )
             else:
@@ -344,14 +344,14 @@ def publish_update(
     dataset: blocks.Dataset,
     rows: NewRows,
     has_drifted: bool,
-    rmse: Sequence[float],
+    gate: gates.Gate,
     reason: str,
 ) -> versions.Version | None:
     """Publish the challenger in place of the champion, or as the next version after it.
 
-    `champion`: the current version of a registered model, else None. `rmse`: the
-    challenger's, per target. Raises StorageError if it cannot be written; then the
-    champion stays.
+    `champion`: the current version of a registered model, else None. `gate` has the
+    challenger's errors. Raises StorageError if it cannot be written; then the champion
+    stays.
     """
     version = None
     if champion is None:
@@ -361,7 +361,8 @@ def publish_update(
             "added": [list(ends) for ends in rows.added],
             "n_seen": rows.n_after,
             "drifted": has_drifted,
-            "errors": {"rmse": list(rmse)},
+            "errors": {"rmse": list(gate.challenger)},
+            "judged_on": gate.fingerprint,
         }
         if rows.window != windows.ALL_ROWS:
             lineage["window"] = rows.window

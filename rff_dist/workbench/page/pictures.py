@@ -7,6 +7,7 @@ never read as formulas; and the same picture has the same bytes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -234,7 +235,8 @@ def draw_alpha_path(
 def draw_versions(
     oldest_first: Sequence[versions.Version], *, title: str
 ) -> Figure | None:
-    """Draw the error that each version was judged by, a line per target.
+    """Draw the error that each version was judged by, a line per target, which is
+    dotted between versions that were judged on different rows.
 
     The newest version decides which measure of error is drawn. None if fewer than two
     versions have it, or their numbers of targets differ. Only the first nine targets
@@ -242,10 +244,12 @@ def draw_versions(
     """
     measure = next(iter(oldest_first[-1].lineage.get("errors", {})), "rmse")
     points = []
+    judged_on = []
     for version in oldest_first:
         errors = version.lineage.get("errors", {}).get(measure)
         if errors is not None:
             points.append((version.number, np.atleast_1d(errors)[:MAX_LINES]))
+            judged_on.append(version.lineage.get("judged_on") or version.number)
     if len(points) < 2 or len({errors.shape for _, errors in points}) > 1:
         return None
     numbers, heights = zip(*points, strict=True)
@@ -253,7 +257,10 @@ def draw_versions(
     axes = figure.subplots()
     lines = np.transpose(heights)
     for errors, colour in zip(lines, _shades(len(lines)), strict=True):
-        axes.plot(numbers, errors, color=colour, lw=1.8, marker=".", ms=7)
+        axes.plot(numbers, errors, ".:", color=colour, lw=1.2, ms=7)
+        for i, (before, after) in enumerate(itertools.pairwise(judged_on)):
+            if before == after:
+                axes.plot(numbers[i : i + 2], errors[i : i + 2], color=colour, lw=1.8)
     plain_axes(axes, "version", describe.TITLES[measure])
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     return figure

@@ -26,6 +26,8 @@ def version_cells(version: versions.Version) -> list[str]:
     errors = []
     for name, values in version.lineage.get("errors", {}).items():
         errors.append(f"{describe.TITLES[name]} {words.value_words(values)}")
+    if errors and (digest := version.lineage.get("judged_on")):
+        errors.append(f"rows {digest[:8]}")
     return [
         str(version.number),
         words.time_words(version.created),

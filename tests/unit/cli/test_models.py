@@ -166,6 +166,14 @@ def test_show_tells_of_versions_that_wait():
     assert "next: rff-dist models promote" in told
 
 
+def test_a_tested_version_has_the_digest_of_its_test_rows(folder):
+    rows = np.random.default_rng(1).standard_normal((50, 3))
+    test = write_dataset(folder / "test.zarr", rows, rows[:, 0])
+    fit(folder, "models/tested", "--alpha", 1, "--register", f"--test={test.url}")
+    lineage = RegisteredModel(folder / "models/tested").current().lineage
+    assert lineage["judged_on"] == test.fingerprint() != lineage["data_fingerprint"]
+
+
 def test_a_version_shows_the_error_that_it_was_judged_by(prices):
     version = RegisteredModel(prices).current()
     judged = replace(version, lineage={"errors": {"rmse": [2.5]}})

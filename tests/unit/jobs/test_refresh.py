@@ -127,6 +127,16 @@ def test_new_rows_are_published_and_a_second_run_has_nothing_to_do(any_place, da
     json.dumps([result, again], allow_nan=False)
 
 
+def test_a_version_has_the_digest_of_the_rows_that_it_was_judged_on(registered, data):
+    test = ArrayDataset(*batch(9, 300))
+    for seed, judged_by in ((1, test), (2, test), (3, None)):
+        data.append(seed)
+        run(registered, data.now, test=judged_by)
+    _, *updated = RegisteredModel(registered).versions()
+    first, second, third = [version.lineage["judged_on"] for version in updated]
+    assert first == second == test.fingerprint() != third
+
+
 def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(
     any_place, data
 ):
