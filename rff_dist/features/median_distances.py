@@ -94,7 +94,7 @@ def median_distance(points: FloatArray, kernel: stationary.Stationary) -> float 
     if not len(distances):
         return None
     median = float(np.median(distances))
-    if not 0 < median < np.inf:
+    if not 0 < median < stationary.FAR:
         raise DataError(
             f"the median distance between rows is {median:g}; scale X to the order of 1"
         )

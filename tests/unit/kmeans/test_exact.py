@@ -177,6 +177,12 @@ def test_a_kernel_that_waits_for_the_range_of_inputs_gets_it():
 # -------------------------------------------------------------------------------------
 
 
+def test_distances_beyond_a_kernels_reach_are_refused():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    with refuses(DataError, "median distance", "1e+100", "scale X"):
+        KernelKMeans(2).fit(X * 1e140)
+
+
 def test_bad_rows_of_a_dataset_are_refused():
     X = draw(20)
     damaged = X.copy()
