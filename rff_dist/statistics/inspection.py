@@ -174,14 +174,17 @@ def warn_of_few_rows(dataset: Dataset, *, checks_copies: bool) -> None:
     """
     rows = dataset.read(Block(0, 0, dataset.n_samples))
     assert rows.y is not None  # folds are of rows with targets
-    weights = rows.weights
-    exponents = np.frexp(np.abs(rows.X).max(axis=0))[1]
+    is_counted = rows.weights > 0
+    weights = rows.weights[is_counted]
+    y = rows.y[is_counted]
+    inputs = rows.X[is_counted].astype(np.float64)
+    inputs -= inputs.min(axis=0)
+    exponents = np.frexp(inputs.max(axis=0))[1]
     # Features see float32, so rows that only differ in further digits are not distinct.
-    inputs = np.ldexp(rows.X.astype(np.float64), -exponents).astype(np.float32)
-    weighted_rows = np.column_stack([inputs, rows.y])[weights > 0]
-    n_rows = len(weighted_rows)
-    n_distinct = len(np.unique(weighted_rows, axis=0))
-    n_targets = len(np.unique(rows.y[weights > 0], axis=0))
+    inputs = np.ldexp(inputs, -exponents).astype(np.float32)
+    n_rows = len(y)
+    n_distinct = len(np.unique(np.column_stack([inputs, y]), axis=0))
+    n_targets = len(np.unique(y, axis=0))
     n_repeated = n_rows - n_distinct
     has_repeated = n_repeated > MOST_REPEATED * n_rows
     has_distinct_targets = n_targets > _DISTINCT_TARGETS * n_distinct

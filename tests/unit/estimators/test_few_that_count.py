@@ -89,3 +89,10 @@ def test_more_folds_than_rows_are_refused_in_a_message_that_does_not_grow_with_t
     with refuses(StatisticsError, 1000) as caught:
         RFFRidge(cv=1000, effort=1, random_state=0).fit(X, X[:, 0])
     assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("offset", [1e9, 1e12])
+def test_rows_far_from_zero_are_not_taken_for_copies(offset, recwarn):
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    plain_classifier(alpha="cv", cv=5).fit(X + offset, X[:, 0] > 0)
+    assert not recwarn.list
