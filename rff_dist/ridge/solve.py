@@ -177,8 +177,11 @@ def _choose_by_rows(
 ) -> tuple[IndexArray, row_folds.Doubts] | None:
     """Choose among the table's alphas by leaving out each row in turn."""
     assert rows.y is not None
+    # rows without weight may hold numbers of which no features can be made
+    is_counted = rows.weights > 0
+    X = np.where(is_counted[:, np.newaxis], rows.X, rows.X[is_counted.argmax()])
     squares = row_folds.leave_out_each(
-        feature_map.transform(rows.X),
+        feature_map.transform(X),
         rows.y,
         rows.sample_weight,
         table.alphas,

@@ -84,6 +84,15 @@ def test_a_row_of_weight_zero_is_as_good_as_left_out(kernel, features, outlier, 
         assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:alpha=.* was chosen by press")
+def test_a_row_of_weight_zero_has_no_say_where_rows_are_left_out_one_by_one():
+    model = RFFRidge("gaussian", **SMALL | {"alpha": "auto"})
+    expected = model.fit(X, Y).predict(NEW)
+    rows, y, weights = with_row(len(X), 1e300)
+    found = model.fit(rows, y, sample_weight=weights).predict(NEW)
+    assert_allclose(found, expected, rtol=1e-9)
+
+
 def ridge(**options):
     options = (
         {"n_components": 32, "alpha": 0.1, "features": "fourier"} | SPACE | options
