@@ -151,11 +151,10 @@ class ConcatenatedFeatureMap(maps.FeatureMap):
 def unit_vectors(vectors: FloatArray, axis: int) -> FloatArray:
     """Return vectors along an axis divided by their norms; those of zeros stay.
 
-    Rows far from all centres have scores like 1e-200, whose squares are 0. A power of
-    two, which does not round, brings them near 1 first.
+    Rows far from all centres have scores like 1e-200, whose squares are 0.
     """
     largest = np.abs(vectors).max(axis=axis, keepdims=True)
-    near_one = np.ldexp(vectors, -np.frexp(largest)[1])
+    near_one = vectors / exact_sums.scales_near(largest)
     norms = np.linalg.norm(near_one, axis=axis, keepdims=True)
     return np.asarray(near_one / np.where(norms > 0, norms, 1.0))
 

@@ -44,7 +44,9 @@ _DOUBT = 0.01
 # The floor is the rounding error of Z'Z's eigenvalues. If alpha is more than this
 # multiple of it, directions below the floor change a solution by 1/10,000 at most.
 _FAR = 1e4
-_LARGEST_SQUARE = 1e70  # squared errors are cut here, so that d² does not overflow
+# Squared errors are cut here, so that d² does not overflow. They are in units of the
+# champion's: for targets of 1e40 all would be cut.
+_LARGEST_SQUARE = 1e70
 _NEGLIGIBLE = 1e-6  # errors below this share of a target's variance count as equal
 
 
@@ -174,8 +176,9 @@ class Gate:
 class PairedErrors:
     """Sums of both models' squared errors on the same rows; `+` joins sets of rows.
 
-    w is a row's weight, e² a squared error, at most 1e70, and d is the challenger's e²
-    less the champion's. Sums over targets have shape (n_targets,).
+    w is a row's weight, e² a squared error over the square of `Pair.scales`, at most
+    1e70, and d is the challenger's e² less the champion's. Sums over targets have shape
+    (n_targets,).
     """
 
     #: Σw and Σw².
@@ -214,23 +217,28 @@ class Pair:
     models: tuple[predicting.LinearModel, ...]
     #: How the rows' codes become each model's, see `model_rows.codes_between`.
     codes: tuple[Mapping[int, FloatArray], ...]
+    #: Powers of two near the champion's errors, shape (n_targets,).
+    scales: FloatArray
 
     @classmethod
     def of(
-        cls, champion: predicting.LinearModel, challenger: predicting.LinearModel
+        cls,
+        champion: predicting.LinearModel,
+        challenger: predicting.LinearModel,
+        scales: FloatArray,
     ) -> Self:
         levels = challenger.feature_map.levels
         if champion.feature_map.levels != levels:
             # levels that the champion has never seen have other features in its map
             codes = model_rows.codes_between(levels, champion.feature_map.levels)
-            return cls((champion, challenger), (codes, {}))
+            return cls((champion, challenger), (codes, {}), scales)
         # side by side, so that features of each row are made once for both models
         both = predicting.LinearModel(
             challenger.feature_map,
             np.hstack([champion.coefficients, challenger.coefficients]),
             np.concatenate([champion.intercept, challenger.intercept]),
         )
-        return cls((both,), ({},))
+        return cls((both,), ({},), scales)
 
     def predict(self, rows: Rows) -> FloatArray:
         """Return predictions of shape (n_samples, 2 · n_targets), the champion's
@@ -250,7 +258,8 @@ def measure_pair(rows: Rows, models: Pair) -> PairedErrors:
     """
     y, weights = evaluation.evaluated_targets(rows)
     with np.errstate(over="ignore"):
-        errors = (np.tile(y, 2) - models.predict(rows)) ** 2
+        residuals = np.tile(y, 2) - models.predict(rows)
+        errors = (residuals / np.tile(models.scales, 2)) ** 2
     champion, challenger = np.split(np.minimum(errors, _LARGEST_SQUARE), 2, axis=1)
     difference = challenger - champion
     squared = weights**2
@@ -281,10 +290,11 @@ def judge(
     champion = held_out.champion
     without = _solve_without(challenger, held_out.sums)
     levels = challenger.feature_map.levels
+    scales = exact_sums.scales_near(np.sqrt(held_out.errors.mean_squared_error))
     pair = row_passes.sum_rows(
         model_rows.with_codes_of(levels, held_out.dataset),
         measure_pair,
-        Pair.of(champion, without),
+        Pair.of(champion, without, scales),
         blocks=held_out.blocks,
         engine=engine,
         label="compare",
@@ -295,7 +305,8 @@ def judge(
     chance = float(scipy.special.ndtri(1 - _DOUBT / n_targets)) * pair.standard_error
     # Rises are shares of the champion's error. The second term is for errors that are
     # both rounding, whose ratio would look like a rise.
-    unit = before + _NEGLIGIBLE * held_out.errors.target_variance
+    variance = held_out.errors.target_variance / scales / scales
+    unit = before + _NEGLIGIBLE * variance
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = np.where(rise == 0, 0.0, rise / unit)
         certain_rises = np.where(rise == 0, 0.0, (rise - chance) / unit)
@@ -304,8 +315,8 @@ def judge(
     at_least = max(0.0, 1 + float(certain_rises[worst]))
     passed = at_least <= 1 + tolerance
 
-    old_rmse = np.sqrt(before)
-    new_rmse = np.sqrt(now)
+    old_rmse = scales * np.sqrt(before)
+    new_rmse = scales * np.sqrt(now)
     target = ""
     if n_targets > 1:
         numbers = [f"target {i}" for i in range(n_targets)]

@@ -201,6 +201,15 @@ def add_whole_numbers(numbers: FloatArray, total: IntArray) -> None:
     np.add(total, numbers, out=total, casting="unsafe", dtype=np.int64)
 
 
+def scales_near(largest: FloatArray) -> AnyArray:
+    """Return powers of two near the largest of some values.
+
+    Values divided by them are not rounded, and their squares neither overflow nor all
+    vanish.
+    """
+    return np.ldexp(0.5, np.frexp(largest)[1])
+
+
 def add_fields[S](left: S, right: S, **values: Any) -> S:
     """Add two dataclasses of sums field by field; `values` replace some sums."""
     record: Any = left  # a dataclass, which `S` does not say

@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 
+from rff_dist.numerics import exact_sums
 from rff_dist.selection import grids
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 
@@ -49,8 +50,11 @@ class Units:
 
     def standard_error(self, errors: FloatArray) -> AnyArray:
         """Return the standard errors of means; NaN for a single split."""
-        squares = np.square(errors - self.mean(errors))
-        return np.sqrt(np.tensordot(self.spreads, squares, axes=1) / self.divisor)
+        # errors are squares, whose own squares may leave float64
+        scale = exact_sums.scales_near(np.abs(errors).max())
+        squares = np.square((errors - self.mean(errors)) / scale)
+        variances = np.tensordot(self.spreads, squares, axes=1) / self.divisor
+        return scale * np.sqrt(variances)
 
     def largest_as_good(self, errors: FloatArray, slack: Slack) -> int:
         """Return the index of the largest alpha whose mean error is good enough.

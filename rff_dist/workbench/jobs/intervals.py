@@ -17,6 +17,7 @@ Resources 50.
 import numpy as np
 import scipy
 
+from rff_dist.numerics import exact_sums
 from rff_dist.typing import AnyArray, FloatArray
 
 LEVEL = 0.95
@@ -68,8 +69,9 @@ def mean_with_error(
         return mean, np.inf, n
     # For single rows of equal weight this is s/√n; for groups, it is the cluster-robust
     # error of Cameron & Miller.
-    squares = np.square(parts).sum()
-    error = np.sqrt(inflation * n / (n - 1) * squares) / weights.sum()
+    scale = exact_sums.scales_near(np.abs(parts).max())
+    squares = np.square(parts / scale).sum()
+    error = scale * np.sqrt(inflation * n / (n - 1) * squares) / weights.sum()
     return mean, float(error), n
 
 

@@ -8,7 +8,7 @@ import pytest
 import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import r2_score, root_mean_squared_error
 
 from rff_dist.text import score_words
@@ -81,6 +81,13 @@ def test_the_interval_is_students():
     expected = scipy.stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     mean, lower, upper = paired_interval(differences)
     assert_allclose([mean, lower, upper], [differences.mean(), *expected], rtol=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [-900, 900])
+def test_the_interval_of_squared_errors_has_their_scale(exponent):
+    errors = np.random.default_rng(0).chisquare(1, 17)
+    scaled = paired_interval(np.ldexp(errors, exponent))
+    assert_array_equal(scaled, np.ldexp(paired_interval(errors), exponent))
 
 
 def test_the_interval_of_groups_is_students_of_their_means():

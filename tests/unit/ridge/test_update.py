@@ -536,6 +536,23 @@ def test_errors_below_a_thousandth_of_the_targets_spread_are_not_told_apart():
     assert gate.passed
 
 
+@pytest.mark.parametrize("exponent", [-400, 200, 400])
+def test_the_gate_sees_a_rise_at_any_scale_of_the_targets(exponent):
+    gates = []
+    for power in (0, exponent):
+        dataset = first_rows(1000, y=np.ldexp(arrays()[1], power))
+        model = fit(dataset)
+        worse = refit(model, model.statistics, alpha=1e4)
+        gates.append(judged(model, worse, dataset, test=dataset))
+    plain, scaled = gates
+    assert not plain.passed
+    assert not scaled.passed
+    assert_allclose(
+        [scaled.ratio, scaled.at_least], [plain.ratio, plain.at_least], rtol=1e-9
+    )
+    assert_allclose(scaled.challenger, np.ldexp(plain.challenger, exponent), rtol=1e-9)
+
+
 def test_rows_between_one_row_updates_are_held_out():
     n_samples = 30
     # in fixed point nothing is rounded
