@@ -18,6 +18,7 @@ from rff_dist.typing import AnyArray, FloatArray, Summary, frozen
 
 #: The most groups whose errors are kept: a column with more values has ids, no groups.
 MOST_GROUPS = 50
+_SMALLEST_FOURTH = 1e-290  # float64 has few digits of smaller numbers
 
 
 @frozen
@@ -70,7 +71,7 @@ class Errors:
     target: exact_sums.ExactSum
     target_squared: exact_sums.ExactSum
     #: Sums of w²(y − f)⁴, w²(y − f)² and w², shape (3, n_targets), for standard errors;
-    #: None if a fourth power overflows.
+    #: None if fourth powers overflow or vanish.
     spread: exact_sums.ExactSum | None
     #: Largest |y − f| per target.
     largest: FloatArray
@@ -210,14 +211,17 @@ def errors_of(
     exact = exact_sums.ExactSum.of
     with np.errstate(over="ignore"):  # `ExactSum.of` refuses what is not finite
         spread = np.stack([weights**2 @ residual**power for power in (4, 2, 0)])
+        absolute = weights @ np.abs(residual)
+        vanishes = (spread[0] < _SMALLEST_FOURTH) & (absolute > 0)
+        is_known = np.isfinite(spread).all() and not vanishes.any()
         return Errors(
             n_samples=len(residual),
             weight=exact(np.asarray(weights.sum())),
             squared=exact(weights @ residual**2),
-            absolute=exact(weights @ np.abs(residual)),
+            absolute=exact(absolute),
             residual=exact(weights @ residual),
             target=exact(weights @ target),
             target_squared=exact(weights @ target**2),
-            spread=exact(spread) if np.isfinite(spread).all() else None,
+            spread=exact(spread) if is_known else None,
             largest=np.abs(residual).max(axis=0, initial=0.0),
         )

@@ -239,6 +239,16 @@ def test_larger_errors_raise_the_alarm_and_smaller_ones_do_not():
     assert better["p_values"]["errors"] == 1.0
 
 
+@pytest.mark.parametrize("scale", [1e-90, 1e90])
+def test_errors_whose_fourth_powers_are_beyond_float64_are_not_tested(scale, caplog):
+    rng = np.random.default_rng(0)
+    X, y = draw(rng, 2000)
+    X_new, y_new = draw(rng, 500)
+    found = judge((X, y * scale), (X_new, y_new * scale))
+    assert set(found["p_values"]) == {"embedding", "columns"}
+    assert "errors are not tested" in caplog.text
+
+
 # -- all of it
 # --------------------------------------------------------------------------------------
 
