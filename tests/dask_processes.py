@@ -17,9 +17,9 @@ from typing import Any
 import dask
 from dask.cli import run_cli
 
+from rff_dist import DaskEngine
 from rff_dist.data.blocks import Block
 from rff_dist.engines.connecting import read_scheduler_file
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.events import BlockDone, Event
 from tests.engine_contract import unit_blocks
 from tests.processes import wait_for

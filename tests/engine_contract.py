@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rff_dist import SerialEngine
 from rff_dist.data.blocks import Block, BlockTask, Rows, cut_blocks
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.events import (
@@ -24,7 +25,6 @@ from rff_dist.engines.events import (
     PassStarted,
 )
 from rff_dist.engines.protocol import Engine
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BlockError, DataError, PlanError, StorageError
 from tests.bits import sums_of_every_kind
 from tests.refusals import refuses
@@ -196,7 +196,7 @@ class EngineContract:
 
     def test_sums_of_every_kind_have_the_bits_of_one_thread(self, engine):
         found = sums_of_every_kind(engine)
-        for kind, bits in sums_of_every_kind(SerialEngine(n_threads=1)).items():
+        for kind, bits in sums_of_every_kind(SerialEngine(1)).items():
             assert found[kind] == bits, kind
 
     def test_writing_twice_gives_the_same_rows(self, engine, tmp_path):

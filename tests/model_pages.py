@@ -3,8 +3,8 @@
 import re
 from html.parser import HTMLParser
 
+from rff_dist import SerialEngine
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge import fit as ridge
 from tests.command_line import run

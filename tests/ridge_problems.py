@@ -5,9 +5,8 @@ sums.
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist import Gaussian, SerialEngine, draw_feature_map
+from rff_dist import FeatureMap, Gaussian, SerialEngine, draw_feature_map
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.features.maps import FeatureMap
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
 from rff_dist.numerics.solution import NormalEquations
 from rff_dist.statistics import inspection, passes
@@ -114,7 +113,7 @@ def spec_of(
     """Return the spec that a fit takes, with the targets' means and a grid for so few
     rows.
     """
-    moments = inspection.inspect(dataset, engine=SerialEngine(n_threads=1))
+    moments = inspection.inspect(dataset, engine=SerialEngine(1))
     return passes.statistics_spec(
         dataset,
         feature_map,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rff_dist import RidgeStatistics, draw_feature_map
+from rff_dist import FeatureMap, RidgeStatistics, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.features.fourier import FourierFeatureMap
-from rff_dist.features.maps import FeatureMap
 from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.statistics.specs import StatisticsSpec

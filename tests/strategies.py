@@ -8,10 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rff_dist import Additive, Linear, Min, Polynomial
 from rff_dist.data.blocks import Block, Rows
-from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Kernel
-from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.names import KERNELS
 from rff_dist.kernels.stationary import Stationary
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
+from rff_dist import Gaussian, Linear, Min
 from rff_dist.errors import DataError
-from rff_dist.kernels.explicit import Linear, Min
-from rff_dist.kernels.stationary import Gaussian
 from tests.plain import plain_ridge
 from tests.refusals import refuses
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import distributed
 import pytest
 
+from rff_dist import DaskEngine
 from rff_dist.engines import dask_cluster
 from rff_dist.engines.cluster import TLS_VARIABLES, Cluster, TLSFiles
 from rff_dist.engines.connecting import open_engine
-from rff_dist.engines.dask import DaskEngine
 from tests.dask_processes import scaled
 from tests.engine_contract import unit_blocks
 

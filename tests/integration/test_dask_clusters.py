@@ -9,9 +9,9 @@ import distributed
 import psutil
 import pytest
 
+from rff_dist import DaskEngine
 from rff_dist.data.blocks import BlockTask
 from rff_dist.engines import dask_cluster
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.errors import (
     BlockError,
     ClusterError,

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_sample_image
 
+from rff_dist import load_model, open_dataset
 from rff_dist.engines.cluster import Cluster
-from rff_dist.estimators.persistence import load_model
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.cli.demo import LENGTH_SCALES, learn_photograph
 
 pytestmark = [

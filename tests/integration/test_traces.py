@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rff_dist import DaskEngine
+
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
 
 from rff_dist import append_dataset, write_dataset
 from rff_dist.data import blocks
-from rff_dist.engines.dask import DaskEngine
 from rff_dist.engines.events import BlockDone
 from rff_dist.fields import build
 from rff_dist.ridge.models import read_model

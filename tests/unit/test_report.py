@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
+from numpy.testing import assert_allclose
 
-from rff_dist.data.folding import HashFolds, TimeFolds
+from rff_dist import HashFolds, TimeFolds
 from rff_dist.errors import DataError, StorageError
 from rff_dist.models.versions import Version
 from rff_dist.selection.error_table import CrossValidation
@@ -29,12 +30,12 @@ def test_panels_are_side_by_side_in_the_order_given():
     image = seen(pictures.draw_comparison(panels, "title"))
     middle = image[image.shape[0] // 2, :, :3]
     for colour, third in enumerate(np.array_split(middle, 3)):
-        np.testing.assert_allclose(third[len(third) // 2], np.eye(3)[colour], atol=0.01)
+        assert_allclose(third[len(third) // 2], np.eye(3)[colour], atol=0.01)
 
 
 def test_colours_beyond_the_range_are_clipped():
     image = seen(pictures.draw_comparison([panel(1.7, -0.4, 0)], "t"))
-    np.testing.assert_allclose(
+    assert_allclose(
         image[image.shape[0] // 2, image.shape[1] // 2, :3], [1, 0, 0], atol=0.01
     )
 

@@ -10,6 +10,7 @@ import pytest
 import rff_dist
 from rff_dist import (
     RFFPCA,
+    FeatureMap,
     Gaussian,
     KernelKMeans,
     RFFKMeans,
@@ -18,7 +19,6 @@ from rff_dist import (
     draw_feature_map,
 )
 from rff_dist.features.kinds import _CLASSES
-from rff_dist.features.maps import FeatureMap
 from tests.plain import plain_classifier, plain_ridge
 
 KERNELS = [

@@ -5,9 +5,9 @@ import importlib.util
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 from rff_dist import load_model
 from tests.command_line import fit_small_table
@@ -46,7 +46,7 @@ def test_rows_of_a_table_are_predicted_over_http(model, monkeypatch):
     expected = load_model(model).predict(frame.assign(day=pd.to_datetime(frame["day"])))
     answer = post(app, rows)
     assert answer.status_code == 200
-    np.testing.assert_allclose(answer.json()["predictions"], expected)
+    assert_allclose(answer.json()["predictions"], expected)
     wrong = post(app, [{"kind": "a"}])
     assert wrong.status_code == 422
     assert "no column 'size'" in wrong.json()["detail"]
@@ -63,5 +63,5 @@ def test_batches_keep_their_ids_and_read_the_model_once(model, monkeypatch):
     parts = module.predict_batches(iter([frame[:50], frame[50:]]), str(model))
     found = pd.concat(parts)
     assert found["id"].tolist() == frame["id"].tolist()
-    np.testing.assert_allclose(found["prediction"], load_model(model).predict(frame))
+    assert_allclose(found["prediction"], load_model(model).predict(frame))
     assert made == [str(model)]

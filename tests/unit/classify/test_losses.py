@@ -25,7 +25,7 @@ from tests.plain import fit_ridge
 from tests.refusals import refuses
 from tests.ridge_problems import normal_equations
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 
 
 def codes_of(labels, n_classes):

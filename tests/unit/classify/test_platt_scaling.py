@@ -22,7 +22,7 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.ridge.uncertainty import leave_one_out, predictive_model
 from tests.plain import fit_ridge
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 
 
 def codes_of(labels, n_classes):

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from rff_dist import Matern, RationalQuadratic, write_dataset
+from rff_dist import Gaussian, Matern, RationalQuadratic, write_dataset
 from rff_dist.fields import options_of
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.workbench.jobs.training import ComparisonOptions
 from tests.command_line import document

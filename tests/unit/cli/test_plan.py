@@ -2,11 +2,11 @@
 
 import pytest
 
+from rff_dist import open_dataset
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.fitting.solver_plan import plan_chosen_solver
-from rff_dist.storage.datasets import open_dataset
 from tests.command_line import PLAIN, document, run, shown
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from rff_dist import append_dataset, open_dataset, write_dataset
 from rff_dist.storage import writing
@@ -33,8 +34,8 @@ def split(data, *options):
 def rows_of(url):
     dataset = open_dataset(url, sample_weight="sample_weight")
     X, y, weights = dataset.take(np.arange(dataset.n_samples))
-    np.testing.assert_array_equal(y[:, 0], 2 * X[:, 0])  # rows stay together
-    np.testing.assert_array_equal(weights, X[:, 1] + 1)
+    assert_array_equal(y[:, 0], 2 * X[:, 0])  # rows stay together
+    assert_array_equal(weights, X[:, 1] + 1)
     assert dataset.feature_names == ("row", "when")
     assert dataset.target_names == ("y",)
     assert dataset.version is not None

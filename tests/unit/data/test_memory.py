@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from rff_dist import write_dataset
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset, SparseDataset
 from rff_dist.errors import InvalidParameterError
-from rff_dist.storage.writing import write_dataset
 from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)

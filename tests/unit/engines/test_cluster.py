@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rff_dist import SerialEngine
 from rff_dist.data.blocks import MIN_BLOCK_ROWS
 from rff_dist.engines import connecting
 from rff_dist.engines.cluster import (
@@ -16,7 +17,6 @@ from rff_dist.engines.cluster import (
 )
 from rff_dist.engines.connecting import open_engine, read_scheduler_file
 from rff_dist.engines.events import log
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
 from tests.refusals import refuses
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import threadpoolctl
 
+from rff_dist import SerialEngine
 from rff_dist.data.blocks import BlockFunction, BlockTask
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import BlockError, InvalidParameterError
 from rff_dist.numerics import machine as threads_module
 from tests.engine_contract import Counting, EngineContract, unit_blocks

@@ -30,7 +30,7 @@ from tests.plain import plain_classifier
 from tests.refusals import refuses
 
 LOSSES = ["squared", "logistic", "squared_hinge"]
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 ODD_LABELS = ["", " ", "a\nb", 'quote " \\ slash', "ünï – 😀", "null\x00inside", "-1"]
 
 

@@ -256,7 +256,7 @@ def test_with_a_current_client_stored_and_lazy_data_run_on_it_and_memory_does_no
     dataset = write_dataset("data.zarr", X, y)
     assert run_by(None, dataset) == "DaskEngine"
     assert run_by(None, ArrayDataset(X, y)) == "SerialEngine"
-    assert run_by(SerialEngine(n_threads=1), dataset) == "SerialEngine"
+    assert run_by(SerialEngine(1), dataset) == "SerialEngine"
     expected = plain_ridge().fit(X, y)
     for given in ((tmp_path / "data.zarr",), (da.from_array(X, chunks=(100, D)), y)):
         before = client.run_on_scheduler(

@@ -9,10 +9,8 @@ from scipy.linalg import LinAlgWarning
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 
-from rff_dist import load_model, save_model
+from rff_dist import Gaussian, Laplacian, Linear, Min, load_model, save_model
 from rff_dist.errors import DataError
-from rff_dist.kernels.explicit import Linear, Min
-from rff_dist.kernels.stationary import Gaussian, Laplacian
 from rff_dist.ridge.solve import solve
 from tests.places import scratch
 from tests.plain import plain_ridge

@@ -8,8 +8,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold
 
-from rff_dist import RFFRidge, load_model, save_model, write_dataset
-from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds
+from rff_dist import (
+    GroupFolds,
+    HashFolds,
+    PredefinedFolds,
+    RFFRidge,
+    load_model,
+    save_model,
+    write_dataset,
+)
 from rff_dist.errors import DataError
 from tests.places import scratch
 from tests.plain import plain_ridge

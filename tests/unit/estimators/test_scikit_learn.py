@@ -19,7 +19,7 @@ pytestmark = [
         "ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning"
     ),
 ]
-SMALL = {"n_components": 16, "alpha": 0.1, "engine": SerialEngine(n_threads=1)}
+SMALL = {"n_components": 16, "alpha": 0.1, "engine": SerialEngine(1)}
 ESTIMATORS = [
     RFFSampler(n_components=33),
     plain_ridge(features="nystrom", **{**SMALL, "n_components": 9}),

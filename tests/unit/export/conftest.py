@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from rff_dist.storage.writing import write_dataset
+from rff_dist import write_dataset
 from tests.command_line import document, fit_small_table
 from tests.places import in_folder as in_folder
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 from rff_dist import load_model, write_dataset
 from rff_dist.data.blocks import Block, Rows
@@ -114,7 +115,7 @@ def test_the_reader_takes_codes_and_names(model_of, tmp_path, kind):
     for given in (X, rows, np.array(rows, object), np.where(X == 4, -1, X)):
         found = reader.predict(given)
         assert found.shape == (len(rows),)
-        np.testing.assert_allclose(found, expected[:, 0], 0, tolerance)
+        assert_allclose(found, expected[:, 0], 0, tolerance)
     readme = (tmp_path / "slim" / "README.md").read_text("utf-8")
     assert "town, colour" in readme
 
@@ -131,7 +132,7 @@ def test_the_reader_fills_gaps_as_the_model_does(tmp_path):
     document("export", "model", "slim")
     found = reader_of("slim").predict(frame.to_numpy(object))
     expected = load_model("model").predict(frame)
-    np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
+    assert_allclose(found, expected, atol=2e-3 * expected.std())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,5 +153,5 @@ def test_the_graph_takes_codes(model_of, tmp_path, kind):
     # cosines of float32 that differ in their last bit may round to the next of 16,256
     # steps
     tolerance = 1e-9 if {"nystrom", "linear"} & set(KINDS[kind]) else 2e-3
-    np.testing.assert_allclose(found, expected, 0, tolerance * np.abs(expected).max())
+    assert_allclose(found, expected, 0, tolerance * np.abs(expected).max())
     assert np.median(np.abs(found - expected)) < 1e-6 * expected.std()

@@ -3,6 +3,7 @@
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.testing import assert_allclose
 
 from rff_dist import load_model
 from tests.command_line import document, refusal
@@ -35,7 +36,7 @@ def test_the_graph_predicts_what_the_model_does(fitted, tmp_path, kind):
     found = compute(tmp_path / "m.onnx", X)["predictions"]
     # a cosine may round to the next of 16,256 steps where float32 angles differ in
     # their last bit
-    np.testing.assert_allclose(found, expected, atol=2e-3 * expected.std())
+    assert_allclose(found, expected, atol=2e-3 * expected.std())
     # most rows have none of these; rounding down instead would be 5e-5 off
     assert np.median(np.abs(found - expected)) < 1e-6 * expected.std()
 
@@ -48,9 +49,7 @@ def test_the_graph_names_classes_with_their_probabilities(tmp_path, labels):
     document("export", place, tmp_path / "m.onnx")
     model = load_model(place)
     found = compute(tmp_path / "m.onnx", X)
-    np.testing.assert_allclose(
-        found["probabilities"], model.predict_proba(X), atol=2e-3
-    )
+    assert_allclose(found["probabilities"], model.predict_proba(X), atol=2e-3)
     # rows on the border may fall to either side
     assert (found["labels"] == model.predict(X)).mean() > 0.99
 

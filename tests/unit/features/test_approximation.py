@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rff_dist import draw_feature_map
-from rff_dist.frequencies.designs import DESIGNS
-from rff_dist.kernels.additive import Additive
-from rff_dist.kernels.base import Kernel, Product
-from rff_dist.kernels.spectral import SpectralKernel
-from rff_dist.kernels.stationary import (
+from rff_dist import (
+    Additive,
     Cauchy,
     Gaussian,
     Laplacian,
     Matern,
     RationalQuadratic,
     Sinc,
+    SpectralKernel,
+    draw_feature_map,
 )
+from rff_dist.frequencies.designs import DESIGNS
+from rff_dist.kernels.base import Kernel, Product
 
 SHIFT_INVARIANT = {
     "gaussian": Gaussian(1.3),

@@ -4,12 +4,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from rff_dist import approximation_error, draw_feature_map
+from rff_dist import (
+    Cauchy,
+    Gaussian,
+    Linear,
+    Min,
+    Polynomial,
+    approximation_error,
+    draw_feature_map,
+)
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.features.maps import Standardizer
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
-from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.stationary import Cauchy, Gaussian
 
 MEASURES = ["mean", "max", "operator_norm", "relative_operator_norm"]
 

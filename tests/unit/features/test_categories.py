@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from rff_dist import (
@@ -67,17 +68,15 @@ class TestKernels:
         Y = rows(7, 1)
         wide = kernel.with_length_scale((1.0, *[0.7] * 4, 2.0, *[1.1] * 3))
         found = with_categories(kernel)
-        np.testing.assert_allclose(found(X), wide(one_hot(X)), atol=1e-14)
-        np.testing.assert_allclose(
-            found(X, Y), wide(one_hot(X), one_hot(Y)), atol=1e-14
-        )
+        assert_allclose(found(X), wide(one_hot(X)), atol=1e-14)
+        assert_allclose(found(X, Y), wide(one_hot(X), one_hot(Y)), atol=1e-14)
 
     def test_a_linear_one_is_that_of_one_hot_vectors(self):
         X = rows(30)
         expected = one_hot(X) @ one_hot(X).T
         found = with_categories(Linear())
-        np.testing.assert_allclose(found(X), expected, atol=1e-14)
-        np.testing.assert_allclose(found.diagonal(X), np.diag(expected), atol=1e-14)
+        assert_allclose(found(X), expected, atol=1e-14)
+        assert_allclose(found.diagonal(X), np.diag(expected), atol=1e-14)
 
     @pytest.mark.parametrize(
         "kernel", [k for k in KERNELS if k.differentiable], ids=repr
@@ -135,9 +134,9 @@ class TestFourier:
             draw_feature_map(kernel, n_features=4, n_components=64, levels=levels)
             for levels in (LEVELS, others)
         )
-        np.testing.assert_array_equal(mine.transform(X), theirs.transform(Y))
+        assert_array_equal(mine.transform(X), theirs.transform(Y))
         again = mine.with_levels({j: (*LEVELS[j], "new") for j in LEVELS})
-        np.testing.assert_array_equal(again.transform(X), mine.transform(X))
+        assert_array_equal(again.transform(X), mine.transform(X))
         assert again.digest() == mine.digest()
 
     @pytest.mark.parametrize("precision", ["standard", "high"])
@@ -158,7 +157,7 @@ class TestFourier:
         for code in (4000, 5000, -1):
             X[0, 1] = code
             found = feature_map.transform(X[:1])[0]
-            np.testing.assert_allclose(found, expected, atol=5 / np.sqrt(4000 * 16))
+            assert_allclose(found, expected, atol=5 / np.sqrt(4000 * 16))
             assert (found**2).sum() < 0.9 * Matern(SCALES).diagonal(X[:1])
 
     def test_they_survive_pickle_and_storage(self):
@@ -169,7 +168,7 @@ class TestFourier:
         facts, arrays = feature_map.record()
         stored = kinds.read_map({"kind": feature_map.kind, **facts}, arrays)
         for copy in (pickle.loads(pickle.dumps(feature_map)), stored):
-            np.testing.assert_array_equal(copy.transform(X), feature_map.transform(X))
+            assert_array_equal(copy.transform(X), feature_map.transform(X))
             assert copy.digest() == feature_map.digest()
             assert copy.levels == LEVELS
 
@@ -215,7 +214,7 @@ class TestNystrom:
             expected = feature_map.transform(Y).mean(axis=0)
             Y[0, columns] = -1
             found = feature_map.transform(Y[:1])[0]
-            np.testing.assert_allclose(found, expected, atol=1e-6)  # float32
+            assert_allclose(found, expected, atol=1e-6)  # float32
 
     def test_centres_and_features_follow_texts(self):
         X = rows(100)
@@ -226,13 +225,13 @@ class TestNystrom:
             Y[:, column] = place[X[:, column].astype(int)]
         mine = self.draw(X, LEVELS)
         theirs = self.draw(Y, shuffled)
-        np.testing.assert_array_equal(mine.transform(X), theirs.transform(Y))
+        assert_array_equal(mine.transform(X), theirs.transform(Y))
         assert mine.digest() == theirs.digest()
         moved = mine.with_levels(shuffled)
-        np.testing.assert_array_equal(moved.transform(Y), mine.transform(X))
+        assert_array_equal(moved.transform(Y), mine.transform(X))
         assert moved.digest() == mine.digest()
         copy = pickle.loads(pickle.dumps(moved))
-        np.testing.assert_array_equal(copy.transform(Y), mine.transform(X))
+        assert_array_equal(copy.transform(Y), mine.transform(X))
 
 
 class TestEvidence:

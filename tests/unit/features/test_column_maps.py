@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import Gaussian, Matern, RFFClassifier, RFFRidge, load_model, save_model
 from rff_dist.features.column_maps import N_BASES, Bases, SumsOfColumnsKernel
@@ -46,12 +47,12 @@ class TestOfSums:
         X = bases_of(rows()).values()
         scales = np.linspace(0.5, 3.0, 9)
         sums = sum((X / scales)[:, 3 * i : 3 * i + 3] for i in range(N_BASES))
-        np.testing.assert_allclose(
+        assert_allclose(
             SumsOfColumnsKernel(scales, kernel=kernel)(X),
             kernel.with_length_scale(1.0)(sums),
             atol=1e-12,
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             SumsOfColumnsKernel(scales, kernel=kernel)(X[:5], X),
             kernel(sums[:5], sums),
             atol=1e-12,
@@ -72,14 +73,14 @@ class TestOfSums:
             (value(at + e) - value(at - e)) / (2 * step) for e in step * np.eye(9)
         ]
         found = SumsOfColumnsKernel(np.exp(at), kernel=kernel).differentiate(X)[1](G)
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+        assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 
     def test_frequencies_have_its_gram_matrix(self):
         X = bases_of(rows(10)).values()
         kernel = SumsOfColumnsKernel(np.linspace(1.0, 3.0, 9), kernel=Matern(nu=1.5))
         angles = X @ kernel.draw(Draw(find_design("orthogonal"), 9, 20_000, seed=0))
         features = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(20_000)
-        np.testing.assert_allclose(features @ features.T, kernel(X), atol=0.03)
+        assert_allclose(features @ features.T, kernel(X), atol=0.03)
 
 
 class TestBases:
@@ -91,13 +92,13 @@ class TestBases:
         scales = np.exp(rng.uniform(-2, 3, 9))
         standardizer, length_scales = bases.summed(scales)
         found = Matern(length_scales, nu=1.5)(standardizer(X))
-        np.testing.assert_allclose(
+        assert_allclose(
             found,
             SumsOfColumnsKernel(scales, kernel=Matern(nu=1.5))(bases.values()),
             atol=1e-9,
         )
         deviations = standardizer(X).std(axis=0)
-        np.testing.assert_allclose(deviations[X.std(axis=0) > 0], 1.0, rtol=1e-9)
+        assert_allclose(deviations[X.std(axis=0) > 0], 1.0, rtol=1e-9)
 
     def test_maps_increase_and_go_on_beyond_the_rows(self):
         X = rows(200)
@@ -163,7 +164,7 @@ class TestFits:
         save_model(model, scratch("column-maps"))
         loaded = load_model(scratch("column-maps"))
         before = model.predict(X)
-        np.testing.assert_array_equal(loaded.predict(X), before)
+        assert_array_equal(loaded.predict(X), before)
         assert loaded.partial_fit(X[400:], y[400:]).mapped_columns_ == (0, 1, 2)
         assert np.mean((loaded.predict(X) - y) ** 2) < np.mean((before - y) ** 2)
         logs = np.log(X[:200])

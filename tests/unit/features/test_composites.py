@@ -11,23 +11,25 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from rff_dist import draw_feature_map
+from rff_dist import (
+    Additive,
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    Min,
+    Polynomial,
+    RationalQuadratic,
+    Sinc,
+    SpectralKernel,
+    draw_feature_map,
+)
 from rff_dist.errors import InvalidParameterError
 from rff_dist.features.composed import ConcatenatedFeatureMap, unit_vectors
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.frequencies.uniforms import derived_seed
-from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Constant
-from rff_dist.kernels.explicit import Linear, Min, Polynomial
-from rff_dist.kernels.spectral import SpectralKernel
-from rff_dist.kernels.stationary import (
-    Cauchy,
-    Gaussian,
-    Laplacian,
-    Matern,
-    RationalQuadratic,
-    Sinc,
-)
 from tests.refusals import refuses
 from tests.strategies import composite_kernels
 
@@ -92,7 +94,7 @@ def test_features_are_unbiased(kernel):
 def test_linear_terms_and_constants_are_exact(kernel):
     Z = draw(kernel, 64).transform(X)
     assert Z.shape[1] <= 4
-    np.testing.assert_allclose(Z @ Z.T, kernel(X), rtol=1e-14)
+    assert_allclose(Z @ Z.T, kernel(X), rtol=1e-14)
 
 
 class TestShares:
@@ -158,7 +160,7 @@ class TestShares:
         scales = np.repeat(
             [scale for _, scale in drawn.scales], [count for count, _ in drawn.scales]
         )
-        np.testing.assert_allclose(scales[:13], np.sqrt(2 / 13), rtol=1e-15)
+        assert_allclose(scales[:13], np.sqrt(2 / 13), rtol=1e-15)
 
     def test_terms_have_independent_frequencies(self):
         parts = draw(Gaussian() + Gaussian(), 400).parts

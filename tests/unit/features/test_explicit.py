@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from sklearn.preprocessing import PolynomialFeatures
 
 from rff_dist import Min, Polynomial, draw_feature_map
@@ -31,13 +32,13 @@ class TestThresholds:
         places = (features.thresholds.astype(np.float64) + 1) / 4
         part = np.sort(((places - places[0]) % 1.0) * n_components)
         # float32 thresholds
-        np.testing.assert_allclose(part, np.arange(n_components), atol=1e-3)
+        assert_allclose(part, np.arange(n_components), atol=1e-3)
 
     def test_inputs_beyond_the_interval_count_as_its_ends(self):
         features = draw(Min(0, 1), 32)
         Z = features.transform([[-5.0], [7.0]])
         assert (Z[0] == 0).all()
-        np.testing.assert_allclose(Z[1] @ Z[1], 1.0, rtol=1e-12)
+        assert_allclose(Z[1] @ Z[1], 1.0, rtol=1e-12)
 
 
 class TestMonomials:
@@ -68,7 +69,7 @@ class TestMonomials:
             Z = whole.transform(self.X)
             # products of float32 inputs in float64, in another order: a few units of
             # rounding
-            np.testing.assert_allclose(
+            assert_allclose(
                 Z @ Z.T, kernel(self.X), rtol=1e-12, atol=1e-12 * abs(Z @ Z.T).max()
             )
         if n_exact > 2:

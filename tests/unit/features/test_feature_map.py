@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import draw_feature_map
 from rff_dist.features.fourier import FourierFeatureMap
@@ -42,7 +43,7 @@ class TestFeatures:
                 for map_name in MAPS
             )
             unnormalised = pairs.transform(inputs(9)) / pairs.scales[0][1]
-            np.testing.assert_allclose(
+            assert_allclose(
                 (unnormalised**2).sum(axis=1),
                 pairs.squared_norm,
                 rtol=pairs.squared_norm_error,
@@ -81,13 +82,13 @@ class TestFeatures:
         X = features.prepare(10 * inputs(320, n_features))
         whole = np.empty((320, 600), np.int16)
         features.fill_whole(X, whole)
-        np.testing.assert_array_equal(
+        assert_array_equal(
             whole, np.rint(features.transform(X) / features.scale * 16_256)
         )
         some = np.empty((64, 600), np.int16)
         for first in (0, 100, 256):
             features.fill_whole(X[first : first + 64], some)
-            np.testing.assert_array_equal(some, whole[first : first + 64])
+            assert_array_equal(some, whole[first : first + 64])
 
 
 class TestDigest:

@@ -10,12 +10,14 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from rff_dist import (
+    Additive,
     Gaussian,
     Laplacian,
     Linear,
     Matern,
     Min,
     Nystrom,
+    Polynomial,
     SerialEngine,
     draw_feature_map,
 )
@@ -26,8 +28,6 @@ from rff_dist.features.feature_options import FeatureOptions
 from rff_dist.features.kinds import kernel_of
 from rff_dist.features.maps import Standardizer
 from rff_dist.features.nystrom import draw_nystrom
-from rff_dist.kernels.additive import Additive
-from rff_dist.kernels.explicit import Polynomial
 from rff_dist.pca import fit as pca
 from rff_dist.ridge.models import read_features, record_features
 from tests.refusals import refuses

@@ -7,7 +7,17 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import solve
 
-from rff_dist import Gaussian, Laplacian, Matern, SerialEngine, accumulate
+from rff_dist import (
+    Additive,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    Min,
+    Polynomial,
+    SerialEngine,
+    accumulate,
+)
 from rff_dist.data import samples
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
@@ -18,9 +28,7 @@ from rff_dist.features.nystrom import (
     draw_nystrom,
     largest_value,
 )
-from rff_dist.kernels.additive import Additive
 from rff_dist.kernels.base import Kernel
-from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.statistics import passes
 from tests.refusals import refuses
 
@@ -160,7 +168,7 @@ class TestStatistics:
             seed=0,
         )
         dataset = ArrayDataset(X)
-        engine = SerialEngine(n_threads=1)
+        engine = SerialEngine(1)
         spec = passes.statistics_spec(
             dataset, feature_map, fraction_bits=40, with_targets=False, engine=engine
         )

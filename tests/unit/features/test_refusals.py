@@ -5,15 +5,22 @@ message names.
 import numpy as np
 import pytest
 
-from rff_dist import Nystrom, approximation_error, draw_feature_map
+from rff_dist import (
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    Min,
+    Nystrom,
+    approximation_error,
+    draw_feature_map,
+)
 from rff_dist.errors import DataError
 from rff_dist.features import bounds
 from rff_dist.features.evidence import likelihood_weights
 from rff_dist.features.length_scales import EvidenceSearch, maximize_evidence
 from rff_dist.frequencies.uniforms import scrambled_sobol, seed_of
 from rff_dist.kernels.base import check_design
-from rff_dist.kernels.explicit import Linear, Min
-from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
 from rff_dist.pca import fit as pca
 from tests.refusals import each, for_each_refusal, once, refuses
 

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from scipy import stats
 
-from rff_dist.features.draw import draw_feature_map
+from rff_dist import Gaussian, Laplacian, Matern, draw_feature_map
 from rff_dist.frequencies.designs import Draw, QuasiMonteCarlo
 from rff_dist.frequencies.uniforms import scrambled_sobol
-from rff_dist.kernels.stationary import Gaussian, Laplacian, Matern
 
 SMALLEST_P_VALUE = 1e-4  # seeds are fixed; a wrong law gives 1e-20 and less
 ALL_ONES = 2**64 - 1

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
+from rff_dist import Cauchy, Gaussian, Laplacian, Matern, Sinc
 from rff_dist.frequencies.designs import DESIGNS, IID, Orthogonal
 from rff_dist.frequencies.uniforms import counter_uniforms, draw_phases
-from rff_dist.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern, Sinc
 
 DIMENSIONS = (1, 2, 3, 8)
 N_FREQUENCIES = 6_000

@@ -1,8 +1,7 @@
 """How rows that a model lacks are named."""
 
+from rff_dist import delete_rows, open_dataset
 from rff_dist.data.sources import find_range
-from rff_dist.storage.corrections import delete_rows
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.jobs.refusals import source_words
 from tests.tables import ingest_more
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from rff_dist import Linear, Matern, RFFRidge, open_dataset
+from rff_dist import Linear, Matern, RFFRidge, SerialEngine, open_dataset
 from rff_dist.data.blocks import Block
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import build
 from rff_dist.ridge.predict import predict_in_memory

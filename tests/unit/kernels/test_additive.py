@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import Additive, Cauchy, Gaussian, Matern, RationalQuadratic
 from rff_dist.kernels.base import design_for
@@ -58,13 +59,13 @@ class TestValues:
     @given(scale=scales, w=weights)
     def test_it_is_the_weighted_sum_over_columns_pairs_and_all(self, base, scale, w):
         kernel = Additive(scale, kernel=base, order_1=w[0], order_2=w[1], dense=w[2])
-        np.testing.assert_allclose(kernel(X, Y), by_pairs(kernel, X, Y), **ROUNDED)
+        assert_allclose(kernel(X, Y), by_pairs(kernel, X, Y), **ROUNDED)
 
     @given(scale=scales, of_columns=of_columns, w=weights)
     def test_each_column_may_have_a_weight(self, scale, of_columns, w):
         kernel = Additive(scale, order_1=of_columns, order_2=w[1], dense=w[2] + 0.1)
-        np.testing.assert_allclose(kernel(X, Y), by_pairs(kernel, X, Y), **ROUNDED)
-        np.testing.assert_array_equal(np.diag(kernel(X)), 1.0)
+        assert_allclose(kernel(X, Y), by_pairs(kernel, X, Y), **ROUNDED)
+        assert_array_equal(np.diag(kernel(X)), 1.0)
 
     def test_a_weight_of_a_category_is_that_of_its_column(self):
         codes = X.copy()
@@ -76,17 +77,17 @@ class TestValues:
         one_hot = 5 * Matern(0.4).on([3, 4, 5])
         parts = Matern(0.4).on([0]) + 2 * Matern(0.4).on([1]) + one_hot + Matern(0.8)
         expected = parts(marked) / 9
-        np.testing.assert_allclose(kernel(codes), expected, **ROUNDED)
+        assert_allclose(kernel(codes), expected, **ROUNDED)
 
     @given(scale=scales)
     def test_only_dense_is_the_kernel_of_all_columns_to_the_last_bit(self, scale):
         dense = Additive(scale, kernel=Gaussian(), order_1=0, order_2=0, dense=2)
-        np.testing.assert_array_equal(dense(X, Y), Gaussian(scale)(X, Y))
+        assert_array_equal(dense(X, Y), Gaussian(scale)(X, Y))
 
     @given(w=weights)
     def test_of_one_column_it_is_the_base_kernel(self, w):
         kernel = Additive(0.7, order_1=w[0], order_2=w[1], dense=w[2])
-        np.testing.assert_array_equal(kernel(X[:, :1]), Matern(0.7)(X[:, :1]))
+        assert_array_equal(kernel(X[:, :1]), Matern(0.7)(X[:, :1]))
 
     def test_many_columns_with_huge_differences_give_zero_or_the_other_columns_share(
         self,
@@ -161,7 +162,7 @@ class TestGradient:
             np.vdot(G, kernel(at + e)(points) - kernel(at - e)(points)) / (2 * step)
             for e in step * np.eye(len(at))
         ]
-        np.testing.assert_allclose(
+        assert_allclose(
             kernel(at).differentiate(points)[1](G), expected, rtol=1e-7, atol=1e-7
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rff_dist.kernels.explicit import Min
+from rff_dist import Min
 
 EXACT = 1e-12
 X = np.random.default_rng(0).standard_normal((30, 4))

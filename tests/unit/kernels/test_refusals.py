@@ -4,12 +4,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rff_dist import Additive, check_positive_definite
+from rff_dist import (
+    Additive,
+    Linear,
+    Min,
+    Polynomial,
+    SpectralKernel,
+    check_positive_definite,
+)
 from rff_dist.errors import DataError
 from rff_dist.kernels.base import OnColumns, Product, Scaled, Sum
-from rff_dist.kernels.explicit import Linear, Min, Polynomial
 from rff_dist.kernels.names import find_kernel, kernel_from_dict
-from rff_dist.kernels.spectral import SpectralKernel
 from rff_dist.kernels.stationary import (
     Cauchy,
     Gaussian,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_array_equal
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from rff_dist.errors import DataError
@@ -42,8 +43,8 @@ def test_counts_add_up_over_blocks(labelings, cut):
     parts = count_agreement(known[:cut], found[:cut], 5) + count_agreement(
         known[cut:], found[cut:], 5
     )
-    np.testing.assert_array_equal(parts.labels, whole.labels)
-    np.testing.assert_array_equal(parts.counts, whole.counts)
+    assert_array_equal(parts.labels, whole.labels)
+    assert_array_equal(parts.counts, whole.counts)
     assert whole.n_samples == len(known)
 
 

@@ -25,7 +25,7 @@ from rff_dist.workbench.jobs.steps import in_this_process
 from tests.places import scratch
 from tests.refusals import refuses
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 X, _ = make_blobs(
     600, 3, centers=[[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], random_state=0
 )

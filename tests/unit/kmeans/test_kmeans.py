@@ -32,7 +32,7 @@ from rff_dist.statistics.row_passes import blocks_of
 from tests.places import scratch
 from tests.refusals import refuses
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 
 
 def draw_blobs(n_samples=2_000, n_clusters=6, *, seed=0):

@@ -137,7 +137,7 @@ def test_the_lecture_s_algorithm_moves_no_row_from_the_default_s_clusters(circle
 def test_shapes_have_the_same_bits_in_any_chunks_and_on_workers(embedded, tmp_path):
     X = MOONS[0][:400]
     found = []
-    for chunk_rows, engine in ((100, SerialEngine(n_threads=1)), (400, embedded)):
+    for chunk_rows, engine in ((100, SerialEngine(1)), (400, embedded)):
         url = tmp_path / f"{chunk_rows}.zarr"
         write_dataset(url, X, chunk_rows=chunk_rows)
         found.append(fit_two(url, engine=engine).predict(X))

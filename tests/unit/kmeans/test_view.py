@@ -21,7 +21,7 @@ from rff_dist.workbench.page.pictures import ClusterView, draw_clusters, view_cl
 from rff_dist.workbench.results.figures import png_of
 from tests.refusals import refuses
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 
 
 def cluster(X, n_clusters):

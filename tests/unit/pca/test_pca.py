@@ -16,7 +16,7 @@ from rff_dist.errors import DataError, OutputExistsError, StatisticsError
 from rff_dist.pca import fit as pca
 from tests.refusals import refuses
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 FEATURES = ("fourier", "nystrom")
 
 

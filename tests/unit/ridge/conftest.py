@@ -24,7 +24,7 @@ def model(dataset):
     return fit_ridge(
         dataset,
         Gaussian(),
-        engine=SerialEngine(n_threads=1),
+        engine=SerialEngine(1),
         n_components=32,
         alpha=0.1,
     )[0]

@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from sklearn.linear_model import Ridge, RidgeCV
 
-from rff_dist import HashFolds, RFFRidge, SerialEngine, TimeFolds
+from rff_dist import (
+    Additive,
+    Gaussian,
+    HashFolds,
+    Linear,
+    RFFRidge,
+    SerialEngine,
+    TimeFolds,
+)
 from rff_dist.data import samples
 from rff_dist.data.folding import GroupFolds, TuningFolds, with_tuning_rows
 from rff_dist.data.labelled import GroupedDataset
@@ -24,9 +33,6 @@ from rff_dist.features.length_scales import EvidenceSearch
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.plan import plan_on_engine
 from rff_dist.fitting.sizes import SumOptions
-from rff_dist.kernels.additive import Additive
-from rff_dist.kernels.explicit import Linear
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.ridge import first_round
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.budget import EFFORTS, EffortLevel
@@ -104,7 +110,7 @@ def test_rows_are_sampled_with_their_own_folds(n_samples, n_rows, n_held_in):
     sample = samples.sample_folds(dataset, folds, n_rows=n_rows)
     rows = sample.X[:, 0].astype(int)
     whole = folds.assign(0, n_samples, n_samples=n_samples, groups=None)
-    np.testing.assert_array_equal(sample.fold_of_row, whole[rows])
+    assert_array_equal(sample.fold_of_row, whole[rows])
     assert len(set(rows)) == len(rows)
     held_in = set(sample.tuning_rows(n_rows)[0][:, 0].astype(int))
     assert held_in <= set(np.flatnonzero(folds.is_tuning(whole)))
@@ -273,9 +279,7 @@ def test_components_double_while_that_gains_much_up_to_the_most(
     assert trained.model.feature_map.n_components == expected
     given = replace(options, n_components=expected)
     at_once = fit(ArrayDataset(X, y), given, engine=ENGINE)
-    np.testing.assert_array_equal(
-        trained.model.coefficients, at_once.model.coefficients
-    )
+    assert_array_equal(trained.model.coefficients, at_once.model.coefficients)
 
 
 def test_few_rows_are_compared_as_they_are_trained(sums_of_columns):

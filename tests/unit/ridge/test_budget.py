@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from rff_dist import RFFClassifier, RFFRidge, SerialEngine
 from rff_dist.data.memory import ArrayDataset
@@ -54,7 +55,7 @@ def test_the_least_effort_is_the_median_heuristic_given_by_hand(n_samples, featu
         n_components=quick.n_components_,
         random_state=0,
     ).fit(X, y)
-    np.testing.assert_array_equal(quick.predict(X[:50]), by_hand.predict(X[:50]))
+    assert_array_equal(quick.predict(X[:50]), by_hand.predict(X[:50]))
     assert "untried" not in quick.selection_
 
 
@@ -112,4 +113,4 @@ def test_enough_time_leaves_nothing_out_and_is_the_fit_without_a_limit_but_for_i
     plenty = RFFRidge(time_limit=1e6, random_state=0).fit(X, y)
     plain = RFFRidge(random_state=0).fit(X, y)
     assert plenty.selection_["untried"] == []
-    np.testing.assert_array_equal(plenty.predict(X), plain.predict(X))
+    assert_array_equal(plenty.predict(X), plain.predict(X))

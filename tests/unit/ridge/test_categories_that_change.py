@@ -6,10 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import binom
 from sklearn.linear_model import Ridge
 
-from rff_dist import RFFPCA, Gaussian, Linear, RFFKMeans, draw_feature_map, open_dataset
+from rff_dist import (
+    RFFPCA,
+    Gaussian,
+    Linear,
+    RFFKMeans,
+    delete_rows,
+    draw_feature_map,
+    open_dataset,
+)
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
 from rff_dist.features.nystrom import NystromFeatureMap
@@ -23,7 +32,6 @@ from rff_dist.recipes.recipes import levels_of
 from rff_dist.ridge.models import read_model, write_model
 from rff_dist.ridge.predict import evaluate, predict, predict_in_memory
 from rff_dist.statistics import passes
-from rff_dist.storage.corrections import delete_rows
 from rff_dist.workbench.jobs.forget import forget
 from rff_dist.workbench.jobs.specs import Forget
 from rff_dist.workbench.jobs.steps import in_this_process
@@ -100,7 +108,7 @@ def assert_like_one_pass(model, begun, frame):
     Z = features_of(begun, texts).transform(held.X, dtype=np.float64)
     plain = Ridge(model.alpha).fit(Z, held.y)
     # rounding of a solve
-    np.testing.assert_allclose(model.coefficients[:, 0], plain.coef_, atol=1e-6)
+    assert_allclose(model.coefficients[:, 0], plain.coef_, atol=1e-6)
     # rows by their texts, in the list of the model's card
     listed = levels_of(model.card)[1]
     assert model.feature_map.levels[1] == listed
@@ -109,7 +117,7 @@ def assert_like_one_pass(model, begun, frame):
     found = predict_in_memory(ArrayDataset(coded(frame, listed)), model, engine=ENGINE)[
         "predictions"
     ]
-    np.testing.assert_allclose(found, plain.predict(Z), atol=1e-6)
+    assert_allclose(found, plain.predict(Z), atol=1e-6)
 
 
 # -- updates
@@ -255,14 +263,14 @@ def test_rows_with_another_list_are_predicted_by_their_texts(features):
     )
     found = predict_in_memory(dataset, model, std=True, engine=ENGINE)
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values)
+        assert_array_equal(found[name], values)
     is_new = (others["town"] == "Ulm").to_numpy()
     deviations = found["standard_deviations"]
     assert deviations[is_new].min() > deviations[~is_new].max()
     assert np.median(deviations[is_new]) > 2 * deviations[~is_new].max()
     predict(dataset, model, "out", engine=ENGINE)
     written = zarr.open_group("out", mode="r")["predictions"][:]
-    np.testing.assert_array_equal(written, expected["predictions"])
+    assert_array_equal(written, expected["predictions"])
 
 
 def test_clusters_and_components_know_rows_of_another_list_by_their_texts():
@@ -274,14 +282,14 @@ def test_clusters_and_components_know_rows_of_another_list_by_their_texts():
     how = {"length_scale": 1.0, "engine": ENGINE}
     clusters = RFFKMeans(4, n_components=64, **how).fit(dataset).clusters_
     labels = [label_in_memory(one, clusters, engine=ENGINE) for one in (stored, same)]
-    np.testing.assert_array_equal(*labels)
+    assert_array_equal(*labels)
     projection = RFFPCA(2, n_random_features=64, **how).fit(dataset).projection_
     for name, one in (("by text", stored), ("by code", same)):
         project(one, projection, name, engine=ENGINE)
     scores = [
         zarr.open_group(name, mode="r")["X"][:] for name in ("by text", "by code")
     ]
-    np.testing.assert_array_equal(*scores)
+    assert_array_equal(*scores)
 
 
 # -- sites
@@ -306,7 +314,7 @@ def test_merged_sites_have_the_bits_of_one_pass_over_the_union(features):
     write_model(merged, "merged")
     assert read_model("merged").digest() == merged.digest()
     whole = refit_on(begun, store(frame, "whole"), engine=ENGINE)
-    np.testing.assert_array_equal(whole.coefficients, merged.coefficients)
+    assert_array_equal(whole.coefficients, merged.coefficients)
 
 
 def test_components_of_other_levels_do_not_add_up():

@@ -14,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from rff_dist import Gaussian, SerialEngine, load_model, save_model
-from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
+from rff_dist import (
+    Gaussian,
+    GroupFolds,
+    HashFolds,
+    SerialEngine,
+    TimeFolds,
+    load_model,
+    save_model,
+)
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError, StatisticsError
 from rff_dist.fitting.options import RidgeOptions
@@ -45,7 +52,7 @@ from tests.refits import held_out_residuals, scores_of_refits
 from tests.refusals import refuses
 from tests.ridge_problems import features_of, spec_of
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 ALPHA = 0.3
 WIDTH = 2 ** (1 / 64)  # of a bin
 

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import pdist
 
-from rff_dist import Gaussian, Laplacian, Linear, Matern, SerialEngine, draw_feature_map
+from rff_dist import (
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    RidgeStatistics,
+    SerialEngine,
+    draw_feature_map,
+)
 from rff_dist.data.blocks import Block
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.events import PassFinished
@@ -31,12 +39,11 @@ from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.ridge.refit import refit
 from rff_dist.ridge.solve import solve
 from rff_dist.statistics import inspection, passes
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from tests.plain import fit_ridge, plain_ridge
 from tests.refusals import refuses
 from tests.ridge_problems import draw_dataset
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 
 
 # -- inspect

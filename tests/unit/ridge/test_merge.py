@@ -7,18 +7,22 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
-from rff_dist import load_model, merge_models, save_model
+from rff_dist import (
+    SerialEngine,
+    append_dataset,
+    load_model,
+    merge_models,
+    open_dataset,
+    save_model,
+    write_dataset,
+)
 from rff_dist.data import blocks
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.living.merge import merge, refit_on
 from rff_dist.ridge.models import read_model
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.statistics import passes
-from rff_dist.storage.appending import append_dataset
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.command_line import PLAIN, document, refusal
 from tests.living_data import fit
 from tests.plain import plain_ridge

@@ -8,9 +8,19 @@ from numpy.testing import assert_allclose
 from scipy.linalg import LinAlgWarning, svd
 from sklearn.linear_model import Ridge
 
-from rff_dist import Gaussian, Linear, Matern, Nystrom, RFFRidge, SerialEngine
+from rff_dist import (
+    Gaussian,
+    GroupFolds,
+    HashFolds,
+    Linear,
+    Matern,
+    Nystrom,
+    PredefinedFolds,
+    RFFRidge,
+    SerialEngine,
+    TimeFolds,
+)
 from rff_dist.data.columns import MemoryColumn
-from rff_dist.data.folding import GroupFolds, HashFolds, PredefinedFolds, TimeFolds
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import PlanError, SolveError, StatisticsError
@@ -28,7 +38,7 @@ from rff_dist.ridge.pcg import random_signs, solve_pcg, validate_alphas
 from tests.covering import covering
 from tests.refusals import refuses
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 ALPHAS = (1e-3, 1e-1, 1.0, 100.0)
 
 

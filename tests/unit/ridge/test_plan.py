@@ -330,11 +330,9 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 2))
     y = rng.standard_normal(50)
-    model = plain_ridge(
-        n_components=8, alpha=1.0, engine=SerialEngine(n_threads=1)
-    ).fit(X, y)
+    model = plain_ridge(n_components=8, alpha=1.0, engine=SerialEngine(1)).fit(X, y)
     data = ArrayDataset(X, y)
-    engine = SerialEngine(n_threads=1)
+    engine = SerialEngine(1)
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 2**20)
     prediction.evaluate(data, model.model_, engine=engine)
     for run in (

@@ -18,7 +18,7 @@ from tests.plain import fit_ridge
 from tests.refusals import refuses
 from tests.ridge_problems import draw_dataset
 
-ENGINE = SerialEngine(n_threads=1)
+ENGINE = SerialEngine(1)
 
 
 # -- evaluate

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from rff_dist import (
     RFFPCA,
+    Additive,
     Gaussian,
     KernelKMeans,
     Min,
@@ -29,7 +30,6 @@ from rff_dist import (
 )
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, InvalidParameterError
-from rff_dist.kernels.additive import Additive
 from rff_dist.statistics import inspection
 from tests import strategies
 from tests.covering import covering

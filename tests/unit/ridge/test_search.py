@@ -7,20 +7,28 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.model_selection import KFold
 
-from rff_dist import Cauchy, GroupFolds, HashFolds, RFFRidge, tune_kernels
+from rff_dist import (
+    Cauchy,
+    Gaussian,
+    GroupFolds,
+    HashFolds,
+    Linear,
+    Nystrom,
+    RFFRidge,
+    SerialEngine,
+    Sinc,
+    tune_kernels,
+    write_dataset,
+)
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.engines.events import PassStarted
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features.kinds import kernel_of
 from rff_dist.features.median_distances import MedianDistances
-from rff_dist.features.nystrom import Nystrom
 from rff_dist.fitting import plan as plan_module
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.prepare import prepare
-from rff_dist.kernels.explicit import Linear
 from rff_dist.kernels.names import find_kernel
-from rff_dist.kernels.stationary import Gaussian, Sinc
 from rff_dist.ridge.candidates import (
     Candidate,
     Draws,
@@ -30,7 +38,6 @@ from rff_dist.ridge.candidates import (
     read_length_scale,
 )
 from rff_dist.ridge.describe import compare_results
-from rff_dist.storage.writing import write_dataset
 from tests.plain import fit_ridge, plain_ridge, search_plain
 from tests.refusals import each, for_each_refusal, refuses
 

@@ -43,7 +43,7 @@ def ridge(**parameters):
         "n_components": 60,
         "alpha": ALPHA,
         "random_state": 0,
-        "engine": SerialEngine(n_threads=1),
+        "engine": SerialEngine(1),
     }
     return plain_ridge(Gaussian(1.0), **(given | parameters))
 

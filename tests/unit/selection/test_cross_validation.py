@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from rff_dist import Gaussian, GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.blocks import Block, Rows
-from rff_dist.data.folding import GroupFolds, HashFolds, TimeFolds
 from rff_dist.data.samples import FoldSample
 from rff_dist.errors import InvalidParameterError, StatisticsError
 from rff_dist.features.draw import draw_feature_map, shortened
 from rff_dist.features.nystrom import Nystrom, draw_nystrom
-from rff_dist.kernels.stationary import Gaussian
 from rff_dist.numerics.eigen import decompose
 from rff_dist.selection.cross_validation import cross_validate
 from rff_dist.selection.error_table import CrossValidation

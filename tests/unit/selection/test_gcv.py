@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.numerics.eigen import decompose
@@ -39,9 +40,7 @@ def test_log_evidences_are_dense_densities_up_to_a_constant():
     oracle = np.array(
         [[dense_log_evidence(Z, y, alpha) for y in Y.T] for alpha in alphas]
     )
-    np.testing.assert_allclose(
-        found - found[0], oracle - oracle[0], rtol=1e-8, atol=1e-8
-    )
+    assert_allclose(found - found[0], oracle - oracle[0], rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("criterion", ["gcv", "evidence"])
@@ -54,9 +53,7 @@ def test_chosen_alpha_is_the_best_of_the_dense_criterion_on_a_fine_grid(criterio
     fine = np.geomspace(selection.alphas[0], selection.alphas[-1], 2_000)
     if by_gcv:
         dense = [(dense_gcv(Z, Y, alpha) / Y.var(axis=0)).mean() for alpha in fine]
-        np.testing.assert_allclose(
-            selection.score, dense_gcv(Z, Y, selection.alpha), rtol=1e-8
-        )
+        assert_allclose(selection.score, dense_gcv(Z, Y, selection.alpha), rtol=1e-8)
     else:
         dense = [-sum(dense_log_evidence(Z, y, alpha) for y in Y.T) for alpha in fine]
     assert (selection.criterion, selection.at_end) == (criterion, None)

@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import Ridge
 
+from rff_dist import SerialEngine
 from rff_dist.data.folding import HashFolds, TimeFolds, with_tuning_rows
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.engines.serial import SerialEngine
 from rff_dist.features.draw import shortened
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge import fit as ridge

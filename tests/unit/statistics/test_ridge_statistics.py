@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from rff_dist import RidgeStatistics
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.errors import StatisticsError
 from rff_dist.features.fourier import FourierFeatureMap
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.reading import trace_of
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.statistics.specs import FINE_FRACTION_BITS, FRACTION_BITS, StatisticsSpec
 from tests.covering import covering
 from tests.refusals import refuses

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
+from rff_dist import RidgeStatistics
 from rff_dist.errors import StatisticsError
 from rff_dist.statistics.accumulate import accumulate_rows
 from rff_dist.statistics.layouts import TileLayout
-from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from tests.refusals import refuses
 from tests.small_statistics import (
     LIMB_ROWS,
@@ -34,7 +35,7 @@ class TestStoring:
         again = RidgeStatistics.from_arrays(metadata, arrays)
         assert again == statistics
         assert again.digest() == statistics.digest()
-        np.testing.assert_array_equal(again.ZtZ(), statistics.ZtZ())
+        assert_array_equal(again.ZtZ(), statistics.ZtZ())
 
     def test_two_limbs_come_back_equal(self):
         total = by_hand([2**62, 7, 7, 2**61], LIMB_ROWS)
@@ -103,7 +104,7 @@ class TestTileLayout:
             rows = slice(place.row, place.row + tile.shape[0])
             columns = slice(place.column, place.column + tile.shape[1])
             counts[rows, columns] += 1
-        np.testing.assert_array_equal(buffer, 1)
+        assert_array_equal(buffer, 1)
         assert (counts[np.triu_indices(n_components)] == 1).all()
         assert counts.max() == 1
 

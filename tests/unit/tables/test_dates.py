@@ -5,6 +5,7 @@ and row.
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose
 
 from rff_dist.errors import DataError
 from rff_dist.recipes.frames import encode_table
@@ -42,9 +43,9 @@ def test_every_usual_form_is_read_to_the_moment(tmp_path, form, moments):
         frame, tmp_path, suffix, columns=["when"], dates=["elapsed-days"]
     )
     days = (moments - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
-    np.testing.assert_allclose(all_rows(dataset).X[:, 0], days, rtol=1e-14)
+    assert_allclose(all_rows(dataset).X[:, 0], days, rtol=1e-14)
     found = encode_table(recipe_of(dataset.attributes), frame[5:7])
-    np.testing.assert_allclose(found[:, 0], days[5:7], rtol=1e-14)
+    assert_allclose(found[:, 0], days[5:7], rtol=1e-14)
 
 
 @pytest.mark.parametrize(

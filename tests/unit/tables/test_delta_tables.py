@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rff_dist import open_dataset
+from rff_dist import delete_rows, open_dataset
 from rff_dist.errors import (
     DataError,
     InvalidParameterError,
     MissingDependencyError,
     StorageError,
 )
-from rff_dist.storage.corrections import delete_rows
 from tests.lake_tables import (
     FEED,
     FIRST,

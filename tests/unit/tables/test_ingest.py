@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 from pyarrow import feather, parquet
 
+from rff_dist import open_dataset, write_dataset
 from rff_dist.errors import (
     DataError,
     InvalidParameterError,
@@ -18,8 +19,6 @@ from rff_dist.errors import (
     StorageError,
 )
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
-from rff_dist.storage.writing import write_dataset
 from tests.refusals import refuses
 from tests.tables import all_rows, ingest, ingest_more, save
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from pyarrow import parquet
 
+from rff_dist import open_dataset, write_dataset
 from rff_dist.data.sources import find_rows
 from rff_dist.errors import (
     DataError,
@@ -30,11 +31,9 @@ from rff_dist.errors import (
     StorageError,
 )
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.editing import editing
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import read_history
-from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.tables import is_table
 from rff_dist.workbench.tables import queries
 from rff_dist.workbench.tables.corrections import correct, read_rows_to_change

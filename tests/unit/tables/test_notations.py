@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from rff_dist import open_dataset
 from rff_dist.errors import DataError
 from rff_dist.recipes.frames import encode_table
 from rff_dist.recipes.recipes import Recipe, levels_of, recipe_of
-from rff_dist.storage.datasets import open_dataset
 from tests.refusals import refuses
 from tests.tables import all_rows, ingest, ingest_frame, ingest_more, save
 

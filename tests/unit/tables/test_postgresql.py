@@ -6,13 +6,13 @@ import time
 import traceback
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.testing import assert_array_equal
 
+from rff_dist import open_dataset
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.tables.queries import Query, run_query
 from tests import postgres_server
 from tests.refusals import refuses
@@ -80,9 +80,7 @@ def test_values_and_types_are_those_of_the_table(server):
         "SELECT * FROM sale WHERE i <> 7 ORDER BY i", f"postgresql://{server}"
     )
     dataset = ingest(query, "d", target="exact", impute="median")
-    np.testing.assert_array_equal(
-        dataset.read(Block(0, 0, 3)).y[:, 0], [0.125, 0.25, 0.375]
-    )
+    assert_array_equal(dataset.read(Block(0, 0, 3)).y[:, 0], [0.125, 0.25, 0.375])
 
 
 def test_new_rows_alone_are_asked_for(server):
@@ -94,9 +92,7 @@ def test_new_rows_alone_are_asked_for(server):
     sizes = [ingest_more(query, "d", columns=["x"]).n_after for _ in range(3)]
     assert sizes == [900, 1200, 1200]
     expected = [i for i in range(1, N + 1) if i % 5]
-    np.testing.assert_array_equal(
-        open_dataset("d").read(Block(0, 0, 1200)).X[:, 0], expected
-    )
+    assert_array_equal(open_dataset("d").read(Block(0, 0, 1200)).X[:, 0], expected)
 
 
 def test_rows_stream_and_a_reader_that_stops_ends_the_query(server):

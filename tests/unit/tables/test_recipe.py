@@ -12,13 +12,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.impute import SimpleImputer
 
+from rff_dist import open_dataset
 from rff_dist.data.columns import MISSING
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes.encoders import Category
 from rff_dist.recipes.frames import encode_table
 from rff_dist.recipes.recipes import Recipe, levels_of, recipe_of
 from rff_dist.storage.columns import open_column
-from rff_dist.storage.datasets import open_dataset
 from rff_dist.workbench.tables.corrections import correct
 from tests.refusals import refuses
 from tests.tables import all_rows, ingest, ingest_frame, ingest_more, ingest_parts, save
