@@ -100,7 +100,6 @@ def read_onto(
         has_labels=y is not None and is_text(y.dtype),
         types=types,
         time=time,
-        advice='Fill in the value in the file, or drop such rows with `on_nan="drop"`',
     )
     return rows.read_tables(opened, plan, journal, None, monitor)
 

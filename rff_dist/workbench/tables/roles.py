@@ -29,8 +29,8 @@ from rff_dist.text import clipped, nearest
 from rff_dist.typing import AnyDType, frozen
 
 ADVICE = (
-    'Fill it in, for example with `impute="median"`, or drop such rows with'
-    ' `on_nan="drop"`'
+    'Fill it in, or drop such rows with `on_nan="drop"`. A dataset that is made with'
+    ' `impute="median"` has gaps of X filled in'
 )
 
 

@@ -213,19 +213,20 @@ def _missing_value(
 ) -> DataError:
     """Return the error that names the first missing value of an array."""
     row, column = np.argwhere(~has_value)[0].tolist()
-    advice = 'Fill it in, or drop such rows with `on_nan="drop"`'
+    advice = plan.advice
     column_names: Sequence[str] | None = None
     if name == "X":
-        advice = plan.advice
         column_names = plan.recipe.sources
     elif name == "y":
         column_names = plan.targets
     place = f"{column} of {_REQUIRED[name]}"
     if column_names:
         place = repr(column_names[column])
-    if advice == ADVICE and len(has_value) > 1 and not has_value[:, column].any():
+    is_of_table = name == "X" and advice == ADVICE
+    if is_of_table and len(has_value) > 1 and not has_value[:, column].any():
         advice = (
-            f"None of {len(has_value):,} rows has one: leave the column out with `drop`"
+            f"None of {len(has_value):,} rows has one: fill it in, or make the dataset"
+            " without the column, by `drop`"
         )
     return DataError(
         f"{source.table.name}: row {numbers[row] + 1}, column {place}"

@@ -540,3 +540,18 @@ def test_rows_are_found_again_in_the_files_that_they_came_from(tmp_path, by, n_f
         found = [int(_row_at(place, tmp_path)[0]) for place in places]
         assert_array_equal(found, all_rows(part).X[chosen, 0])
         assert find_rows(part.attributes, part.n_samples - 1, chosen) is None
+
+
+def test_a_gap_has_one_message_in_a_first_file_and_in_later_ones(tmp_path):
+    def message_of(gap):
+        (tmp_path / "t.csv").write_text(f"a,y\n{gap}\n5,6\n")
+        with pytest.raises(DataError) as error:
+            ingest_more(tmp_path / "t.csv", tmp_path / "data", target="y")
+        return str(error.value)
+
+    gaps = (",2", "1,")
+    first = [*map(message_of, gaps)]
+    (tmp_path / "whole.csv").write_text("a,y\n1,2\n3,4\n")
+    ingest_more(tmp_path / "whole.csv", tmp_path / "data", target="y")
+    assert [*map(message_of, gaps)] == first
+    assert len({message.partition("expected")[2] for message in first}) == 1
