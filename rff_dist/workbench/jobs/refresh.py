@@ -362,6 +362,7 @@ def publish_update(
             "n_seen": rows.n_after,
             "drifted": has_drifted,
             "errors": {"rmse": list(gate.challenger)},
+            "errors_before": {"rmse": list(gate.champion)},
             "judged_on": gate.fingerprint,
         }
         if rows.window != windows.ALL_ROWS:

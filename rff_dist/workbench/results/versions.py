@@ -6,6 +6,7 @@ why.
 """
 
 import textwrap
+from itertools import pairwise
 
 from rff_dist.models import versions
 from rff_dist.ridge import describe
@@ -24,10 +25,12 @@ def version_cells(version: versions.Version) -> list[str]:
     # frequencies that the caller gave have no kernel
     kernel = (spec.get("kernel") or {}).get("name") or "features"
     errors = []
+    errors_before = version.lineage.get("errors_before", {})
     for name, values in version.lineage.get("errors", {}).items():
-        errors.append(f"{describe.TITLES[name]} {words.value_words(values)}")
-    if errors and (digest := version.lineage.get("judged_on")):
-        errors.append(f"rows {digest[:8]}")
+        error = f"{describe.TITLES[name]} {words.value_words(values)}"
+        if name in errors_before:
+            error += f" (before {words.value_words(errors_before[name])})"
+        errors.append(error)
     return [
         str(version.number),
         words.time_words(version.created),
@@ -41,7 +44,11 @@ def version_cells(version: versions.Version) -> list[str]:
 def versions_table(
     model: versions.RegisteredModel, *, last: int | None = None
 ) -> words.Table:
-    """Return the versions of a model, or the `last` ones, the newest first."""
+    """Return the versions of a model, or the `last` ones, the newest first.
+
+    An update's error is next to that of the version before, on the same rows. Other
+    errors are marked if those of the version before are on other rows.
+    """
     newest_first = model.versions(last=last)[::-1]
     numbers = [version.number for version in newest_first]
     current = model.pointer()
@@ -49,4 +56,9 @@ def versions_table(
     if current is not None and current.number in numbers:
         current_row = numbers.index(current.number)
     rows = [version_cells(version) for version in newest_first]
+    for cells, (version, older) in zip(rows, pairwise(newest_first), strict=False):
+        on, on_before = (v.lineage.get("judged_on") for v in (version, older))
+        has_errors = version.lineage.get("errors") and older.lineage.get("errors")
+        if has_errors and on != on_before and "errors_before" not in version.lineage:
+            cells[COLUMNS.index("error")] += " (other rows)"
     return words.Table("", COLUMNS, rows, current_row, is_text=True)

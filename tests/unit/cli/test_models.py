@@ -3,6 +3,7 @@ prune.
 """
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from rff_dist import open_dataset, write_dataset
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
-from rff_dist.workbench.results.versions import version_cells
+from rff_dist.workbench.results.versions import version_cells, versions_table
 from tests.command_line import PLAIN, document, refusal, run, shown
 from tests.versions import publish
 
@@ -179,3 +180,27 @@ def test_a_version_shows_the_error_that_it_was_judged_by(prices):
     judged = replace(version, lineage={"errors": {"rmse": [2.5]}})
     assert "RMSE 2.5" in version_cells(judged)
     assert "–" in version_cells(version)
+
+
+def test_versions_show_which_errors_are_on_other_rows_than_those_of_the_version_before(
+    prices,
+):
+    version = RegisteredModel(prices).current()
+
+    def judged(error, rows, **more):
+        lineage = {"errors": {"rmse": [error]}, "judged_on": rows, **more}
+        return replace(version, lineage=lineage)
+
+    listed = [
+        judged(3.0, "a"),
+        judged(2.0, "a"),
+        judged(4.0, "b", errors_before={"rmse": [5.0]}),
+        judged(1.0, "c"),
+    ]
+    model = SimpleNamespace(versions=lambda last: listed, pointer=lambda: None)
+    assert [row[3] for row in versions_table(model).rows] == [
+        "RMSE 1 (other rows)",
+        "RMSE 4 (before 5)",
+        "RMSE 2",
+        "RMSE 3",
+    ]
