@@ -133,28 +133,6 @@ def _rows_of(source: Facts, numbers: IntArray) -> IntArray | None:
     return numbers + 1
 
 
-def find_range(
-    attributes: Facts, n_samples: int, start: int, stop: int
-) -> list[tuple[str, IntArray | None]]:
-    """Return the sources of consecutive rows of a dataset, and which rows of each, from
-    1, the first and the last are; None if that is unknown.
-
-    The list is empty if the sources are unknown.
-    """
-    sources = known_sources(attributes)
-    if sum(source["n_samples"] for source in sources) != n_samples:
-        return []
-    found = []
-    first = 0
-    for source in sources:
-        n_rows = source["n_samples"]
-        ends = np.array([max(start, first), min(stop, first + n_rows) - 1]) - first
-        if ends[0] <= ends[1]:
-            found.append((str(source["name"]), _rows_of(source, ends)))
-        first += n_rows
-    return found
-
-
 def followed_table(attributes: Facts) -> Summary | None:
     """Return `format`, `id` and `version` of the table that a dataset follows; None
     without one.

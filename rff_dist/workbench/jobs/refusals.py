@@ -18,7 +18,6 @@ from rff_dist.living.new_rows import NewRows, Refusal
 from rff_dist.models import versions
 from rff_dist.storage import columns, documents, locations
 from rff_dist.storage.records import Pointer
-from rff_dist.text import first_few, redact
 
 _REFUSED = "refused.json"
 _KIND = "refused rows"
@@ -115,20 +114,17 @@ def why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:
 
 
 def source_words(dataset: blocks.Dataset, start: int, stop: int) -> str:
-    """Return consecutive rows in words: as rows of their files, else by their ids, else
-    by their numbers in the dataset.
+    """Return the first and the last of consecutive rows in words: by their files, else
+    by their ids, else by their numbers in the dataset.
     """
-    places = []
-    for name, ends in sources.find_range(
-        dataset.attributes, dataset.n_samples, start, stop
-    ):
-        file = redact(name).rpartition("/")[2]
-        rows = "rows" if ends is None else f"rows {ends[0]:,} to {ends[1]:,}"
-        places.append(f"{rows} of {file}")
-    if places:
-        return first_few(places)
+    ends = np.array([start, stop - 1])
+    places = sources.find_rows(dataset.attributes, dataset.n_samples, ends)
+    if places is not None:
+        first, last = places
+        row, _, file = first.partition(" of ")
+        return f"{row if last.endswith(f' of {file}') else first} to {last}"
     ids = columns.ids_of(dataset)
     if ids is not None:
-        first, last = ids.take(np.array([start, stop - 1]))
+        first, last = ids.take(ends)
         return f"rows from id {first} to id {last}"
     return f"rows {start:,} to {stop - 1:,}"
