@@ -69,7 +69,11 @@ class Model:
             j = part["column"]
             curve = np.interp(rows[:, j], part["inputs"], part["outputs"])
             x[:, j] = curve + part["slope"] * x[:, j]
-        return x.astype(np.float32).astype(np.float64)
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32)
+        if not np.isfinite(x).all():
+            raise ValueError("rows with numbers beyond float32, which models refuse")
+        return x.astype(np.float64)
 
     def _features(self, part: dict[str, Any], x: Any) -> Any:
         if "kernel" in part:

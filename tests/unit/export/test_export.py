@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from rff_dist import load_model, open_dataset
+from rff_dist.errors import NotFiniteError
+from rff_dist.export import reader
+from rff_dist.export import write as exporting
 from tests.command_line import document, refusal
+from tests.plain import plain_classifier
 from tests.unit.export.conftest import FEATURES, fit_classes
 
 CODE = """
@@ -68,6 +72,19 @@ def test_the_reader_names_classes(tmp_path, labels):
     [found] = read_in_another_process(X, tmp_path / "slim")
     # rows on the border may fall to either side
     assert (found == expected).mean() > 0.99
+
+
+@pytest.mark.parametrize("features", ["fourier", "nystrom"])
+def test_the_reader_refuses_numbers_that_the_model_refuses(tmp_path, features):
+    """Their scores would be NaN, and the first class would be predicted."""
+    X = np.random.default_rng(0).standard_normal((60, 2))
+    model = plain_classifier(features=features, n_components=16).fit(X, X[:, 0] > 0)
+    exporting.export(model.model_, tmp_path / "slim")
+    rows = [[1e45, 0.0]]
+    with pytest.raises(NotFiniteError):
+        model.predict(rows)
+    with pytest.raises(ValueError, match="beyond float32"):
+        reader.Model(str(tmp_path / "slim")).predict(rows)
 
 
 def test_a_kernel_that_the_reader_does_not_know_is_refused(fitted, tmp_path):
