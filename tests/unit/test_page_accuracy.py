@@ -270,6 +270,15 @@ def test_probabilities_are_judged_on_test_rows_with_counts(
     assert (judgement == "that may be chance") == (least <= claimed <= most)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+def test_rows_without_any_preferred_class_are_in_the_first_bin(n_classes):
+    # below 1 / n_classes by a rounding
+    chances = np.full((50, n_classes), np.nextafter(1 / n_classes, 0))
+    parts = judged(np.log(chances), np.zeros(50, int))
+    (rows,) = [p.rows for p in parts if "Calibration" in getattr(p, "caption", "")]
+    assert [row[1] for row in rows] == [50]
+
+
 def test_the_worst_rows_of_classes_are_those_of_the_smallest_probability():
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 3, 50)

@@ -442,15 +442,16 @@ def _calibration_table(
     """Show which share of rows is right at which probability, and say where the two
     differ most, if the rows are independent test rows.
     """
-    highest = np.exp(logs).max(axis=1)
+    # the likeliest of k classes has at least 1/k, but for rounding
+    smallest = 1.0 / logs.shape[1]
+    highest = np.maximum(np.exp(logs).max(axis=1), smallest)
     is_right = comparison.ours.values == comparison.observed
     rows = []
     distances = []  # of numbers of right rows from expected ones, in std
     sentences = []
     # one of several bins is outside by chance no more often than one interval
     level = 1 - (1 - intervals.LEVEL) / _N_BINS
-    # the likeliest of k classes has at least 1/k
-    edges = np.linspace(1.0 / logs.shape[1], 1.0, _N_BINS + 1)
+    edges = np.linspace(smallest, 1.0, _N_BINS + 1)
     for low, high in itertools.pairwise(edges):
         inside = (highest >= low) & ((highest < high) | (high == 1.0))
         n_rows = int(inside.sum())
