@@ -135,8 +135,8 @@ class _FirstRound:
         # one kind of features after the other, since kinds share tuned length scales
         for kind in dict.fromkeys(candidate.features for candidate in candidates):
             of_kind = [c for c in candidates if c.features == kind]
-            # however late it is, one candidate is tried
-            trials += self._try_all(of_kind, sample, at_least=0 if trials else 1)
+            # however late it is, two candidates are tried: the first is linear
+            trials += self._try_all(of_kind, sample, at_least=0 if trials else 2)
         ranked = self._best_first(trials)
         best = ranked[0]
 
