@@ -61,11 +61,10 @@ CLIMBED_ROWS = 400
 # four took 3 times as long, for 0.96 times the loss on letter.
 ROWS_OF_BATCH = 500
 # The weights of an additive kernel take climbs on so many rows, from the median
-# distance and from SHORT_START times it. The evidence of ROWS_OF_JUDGE rows chooses
+# distance and from SHORT_START times it. The evidence of twice as many rows chooses
 # between their ends.
 ROWS_OF_WEIGHTS = 600
 SHORT_START = 0.3
-ROWS_OF_JUDGE = 1200
 # There are FEW_STARTS short climbs, or MANY_STARTS from MANY_COLUMNS on.
 FEW_STARTS = 2
 MANY_STARTS = 12
@@ -153,6 +152,8 @@ class EvidenceSearch:
     #: 0: Fourier features of all rows polish the length scales. Above 0: the kernel
     #: itself does, on at most so many rows; for Nyström features, which follow it.
     exact_rows: int = 0
+    #: On how many rows the weights of an additive kernel are climbed.
+    weight_rows: int = ROWS_OF_WEIGHTS
     #: Whether targets stand for classes. From 500 rows on, the log loss of rows that
     #: are left out in turn then chooses length scales, in place of the evidence
     of_classes: bool = False
@@ -397,11 +398,12 @@ class _Climbs:
             _point(log_scales, self._unit.logits, np.log(FIRST_ALPHA))
             for log_scales in (median, median + np.log(SHORT_START))
         ]
-        for n_rows in (CLIMBED_ROWS, ROWS_OF_WEIGHTS):
+        n_last = self._search.weight_rows
+        for n_rows in sorted({CLIMBED_ROWS, ROWS_OF_WEIGHTS, n_last}):
             objective = self._of_kernel(n_rows)
             ends = list(pool.map(partial(self._climb, objective), points))
             points = [end.x for end in ends]
-        judge = self._of_kernel(ROWS_OF_JUDGE)
+        judge = self._of_kernel(2 * n_last)
         return min(ends, key=lambda end: judge(end.x)[0])
 
     def _best_start(
@@ -504,7 +506,9 @@ class _Climbs:
     def final_rows(self) -> EvidenceRows:
         """The rows that give the best point its evidence."""
         # the kernel itself takes O(n³), and features do not follow the weights of parts
-        return self._rows.some(ROWS_OF_WEIGHTS) if self._has_weights else self._rows
+        if self._has_weights:
+            return self._rows.some(self._search.weight_rows)
+        return self._rows
 
     def best_alpha(self, end: Any) -> BestAlpha:
         """Return the evidence of the best point, with more features than its climb."""

@@ -195,6 +195,15 @@ class TestMaximum:
         )
         assert most > less
 
+    def test_weights_are_climbed_on_as_many_rows_as_asked_for(self):
+        X, y = sample(800, 3, noise=1.0)
+        tuned = [
+            maximize(Additive(order_2=0), X, y, weight_rows=n_rows)
+            for n_rows in (600, 700)
+        ]
+        assert [each.n_samples for each in tuned] == [600, 700]
+        assert tuned[0].length_scale != tuned[1].length_scale
+
     def test_weights_of_columns_say_which_act_alone(self):
         X, y = sample(300, 3)
         y += X[:, 1:2] ** 2

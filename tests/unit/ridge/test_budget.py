@@ -31,6 +31,11 @@ def begin(n_samples, **options):
     )
 
 
+def test_many_rows_tune_weights_on_more_of_them():
+    assert begin(7_999).tuning.weight_rows == 600
+    assert begin(8_000).tuning.weight_rows == 1_200
+
+
 def test_each_effort_plans_at_least_as_much_as_the_one_below():
     planned = [begin(6000, effort=effort) for effort in range(1, 4)]
     n_candidates = [len(choices.candidates) for choices in planned]
