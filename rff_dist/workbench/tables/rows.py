@@ -225,8 +225,8 @@ def _missing_value(
     is_of_table = name == "X" and advice == ADVICE
     if is_of_table and len(has_value) > 1 and not has_value[:, column].any():
         advice = (
-            f"None of {len(has_value):,} rows has one: fill it in, or make the dataset"
-            " without the column, by `drop`"
+            f"None of {len(has_value):,} rows has one: fill it in, or leave the column"
+            " out with `drop` when the dataset is made"
         )
     return DataError(
         f"{source.table.name}: row {numbers[row] + 1}, column {place}"
