@@ -81,13 +81,13 @@ def describe_stop(
     if error is not None:
         page.parts.append({"Kind of error": errors.kind_of(error)})
 
-    advice = "Run it again with the same parameters"
+    advice = "Run it again with the same parameters, by Retry on its page."
     if _comes_again(error):
         advice = (
             "Change what the message names, the data or a parameter: as it is, the run"
-            " fails again. Then run it again"
+            " fails again. Then choose Retry on its page."
         )
-    page.section("To go on", f"{advice}: Retry on its page. {resume}")
+    page.section("To go on", f"{advice} {resume}")
 
     rows = []
     for name in ("model", "output"):

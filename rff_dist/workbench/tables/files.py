@@ -302,6 +302,14 @@ def _find_local(location: Location, *, may_be_none: bool) -> list[File]:
         raise StorageError(
             f"there is no file at {path}; expected one with rows, a folder or a pattern"
         )
+    folder = path
+    while glob.has_magic(str(folder)):
+        folder = folder.parent
+    if not folder.is_dir():  # an unmounted disk would pass for a night without files
+        raise StorageError(
+            f"there is no folder {folder}, in which to look for {path}; expected one,"
+            " which may be empty"
+        )
     paths = [Path(name) for name in sorted(glob.glob(location.path, recursive=True))]
     return [_local_file(path) for path in paths if path.is_file()]
 

@@ -555,3 +555,16 @@ def test_a_gap_has_one_message_in_a_first_file_and_in_later_ones(tmp_path):
     ingest_more(tmp_path / "whole.csv", tmp_path / "data", target="y")
     assert [*map(message_of, gaps)] == first
     assert len({message.partition("expected")[2] for message in first}) == 1
+
+
+def test_a_folder_that_is_gone_is_no_night_without_files(tmp_path):
+    sales = tmp_path / "sales"
+    sales.mkdir()
+    (sales / "one.csv").write_text("a,y\n1,2\n3,4\n")
+    url = tmp_path / "data"
+    ingest_more(sales / "*.csv", url, target="y")
+    (sales / "one.csv").unlink()
+    assert rows_of(ingest_more(sales / "*.csv", url)) == (2, 2)
+    sales.rmdir()
+    with refuses(StorageError, f"no folder {sales}"):
+        ingest_more(sales / "*.csv", url)
