@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from rff_dist.errors import OutputExistsError, StorageError
-from rff_dist.storage import arrays, locations, manifests, output_places
+from rff_dist.storage import locations, manifests, output_places
 from rff_dist.storage.documents import (
     TaggedBytes,
     overtaken,
@@ -428,7 +428,10 @@ def _describe(
     `known` is its entry in the last manifest; None if it has none. The checksums of the
     chunks `changed` and of new ones are read, all others are known.
     """
-    header = arrays.read_header(store, name, label=f"array {name!r}", allows_text=True)
+    label = f"array {name!r}"
+    content = read_key(store, f"{name}/{ENTRY_FILE}", where=label)
+    assert content is not None
+    header = manifests.parse_header(content, label=label, allows_text=True)
     assert header is not None
     n_chunks = -(-header.shape[0] // header.chunks[0]) if all(header.shape) else 0
     # 4 bytes for each chunk of up to 16 MiB, 5.4 as base64 in the manifest.

@@ -20,10 +20,9 @@ from rff_dist.data.grids import GridDataset
 from rff_dist.errors import NoSuchVersionError, StorageError
 from rff_dist.storage import grids as stored_grids
 from rff_dist.storage import manifests, repositories
-from rff_dist.storage.arrays import Header
 from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
 from rff_dist.storage.locations import json_digest, parse_location
-from rff_dist.storage.manifests import manifest_of
+from rff_dist.storage.manifests import Header, manifest_of
 from rff_dist.typing import AnyArray, Facts, PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
@@ -318,7 +317,7 @@ def compare_versions(
     # `sha256` of `group` is the digest of one version only
     other, same = (
         _open(
-            replace(group, version=snapshot, store=store, sha256=None),
+            replace(group, version=snapshot, snapshot=store, sha256=None),
             names,
             dataset.missing_chunks,
         )

@@ -21,12 +21,17 @@ from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_lo
 from rff_dist.data.row_batches import RowBatch
 from rff_dist.errors import DataError, StorageError
 from rff_dist.storage import arrays, repositories, writing
-from rff_dist.storage.arrays import Header
 from rff_dist.storage.columns import ID
 from rff_dist.storage.commit import complete_change
 from rff_dist.storage.groups import StoredGroup, require_versions
 from rff_dist.storage.locations import Location
-from rff_dist.storage.manifests import MANIFEST, PREFIXES, ROWS_DIGEST, manifest_of
+from rff_dist.storage.manifests import (
+    MANIFEST,
+    PREFIXES,
+    ROWS_DIGEST,
+    Header,
+    manifest_of,
+)
 from rff_dist.storage.zarr_access import zarr
 from rff_dist.text import first_few
 from rff_dist.typing import (
@@ -176,7 +181,7 @@ def editing(location: Location) -> Iterator[DatasetEditor]:
     require_versions(location)
     with repositories.changing(location) as change:
         # Headers are read and checked as for readers; the group to write to is Zarr's.
-        stored = StoredGroup(change.store, location.url)
+        stored = StoredGroup(location.url, snapshot=change.store)
         headers = read_headers(stored)
         group = zarr.open_group(change.store, mode="r+")
         n_before = _check(stored, headers)

@@ -8,9 +8,9 @@ two states if someone writes meanwhile, and would not notice chunks that were sw
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,14 @@ from rff_dist.data.array_checks import check_indices
 from rff_dist.errors import (
     ConflictError,
     IntegrityError,
+    InvalidParameterError,
     NoSuchVersionError,
     StorageError,
 )
 from rff_dist.storage import arrays, locations, manifests, repositories
-from rff_dist.storage.arrays import Header, ZarrArray
+from rff_dist.storage.arrays import ZarrArray
 from rff_dist.storage.locations import Location, parse_location
-from rff_dist.storage.manifests import MANIFEST, WrongChunkError, manifest_of
+from rff_dist.storage.manifests import MANIFEST, Header, WrongChunkError, manifest_of
 from rff_dist.storage.zarr_access import open_store, read_key, zarr
 from rff_dist.text import first_few
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
@@ -45,7 +46,6 @@ class StoredGroup:
     It pickles as the facts that another process needs to open the same state.
     """
 
-    store: Store
     url: str
     #: In an object store: the URL of the folder with the group's arrays. It is either
     #: `url`, or the folder below it of a generation, which replaced the first group.
@@ -56,6 +56,22 @@ class StoredGroup:
     files_state: str | None = None
     sha256: str | None = None  # the digest that its manifest must have, if known
     may_be_unfinished: bool = False  # whether to accept an unfinished group
+    #: The store of a versioned dataset; any other is opened when an array is.
+    snapshot: Store | None = None
+
+    @cached_property
+    def store(self) -> Store:
+        """The Zarr store of the group."""
+        return open_store(self._folder) if self.snapshot is None else self.snapshot
+
+    @property
+    def _folder(self) -> Location:
+        return parse_location(self.generation or self.url)
+
+    def _read_file(self, name: str) -> bytes | None:
+        if self.snapshot is not None:
+            return read_key(self.snapshot, name, where=self.url)
+        return locations.read_file(self._folder, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.url, self.generation, self.version, self.files_state)
@@ -95,7 +111,7 @@ class StoredGroup:
         """The group's attributes; StorageError if there is no group, or an unfinished
         one, IntegrityError if it is damaged.
         """
-        attributes = _read_attributes(self.store, self.url)
+        attributes = _read_attributes(self._read_file, self.url)
         manifest = manifest_of(attributes)
         if self.may_be_unfinished:
             return attributes
@@ -137,7 +153,7 @@ class StoredGroup:
             ) from error
 
     @cached_property
-    def _bound_store(self) -> Store:
+    def bound_store(self) -> Store:
         """A store that compares each chunk with its checksum in the manifest."""
         if not self.parts:
             return self.store
@@ -156,16 +172,24 @@ class StoredGroup:
         is no array.
         """
         label = self.label(name)
-        header = arrays.read_header(
-            self._bound_store, name, label=label, allows_text=allows_text
-        )
+        manifest = self.manifest  # first, since an unfinished group raises here
+        header = None
+        # Format 3 first, which this package writes: each name is a request to an object
+        # store.
+        for file in (manifests.ENTRY_FILE, ".zarray"):
+            content = self._read_file(f"{name}/{file}")
+            if content is not None:
+                header = manifests.parse_header(
+                    content, label=label, allows_text=allows_text
+                )
+                break
         # A newer generation replaced this group's manifest after the group was found.
         # The arrays stay where they are for now, but nothing is left to compare with.
-        if "generation" in self.manifest:
+        if "generation" in manifest:
             return header
         expected, _ = self.parts.get(name, (None, None))
-        # This package marks its arrays (`arrays.MARK`) and enters them in the manifest.
-        # An array with neither is another program's, and is not checked.
+        # This package marks its arrays (`manifests.MARK`) and enters them in the
+        # manifest. An array with neither is another program's, and is not checked.
         is_ours = expected is not None or (header is not None and header.is_marked)
         if is_ours and (header is None or header.digest != expected):
             raise IntegrityError(
@@ -181,15 +205,12 @@ class StoredGroup:
         header = self.read_header(name, allows_text=allows_text)
         if header is None:
             return None
-        label = self.label(name)
-        array = arrays.open_array(
-            self._bound_store,
-            name,
-            header,
-            label=label,
-            missing_chunks=missing_chunks,
-        )
-        return StoredArray(array, header, label, self, (name, missing_chunks))
+        array = StoredArray(header, self, name, missing_chunks)
+        # Other programs' arrays may have codecs that Zarr lacks, which must be known
+        # before the work begins.
+        if name not in self.parts:
+            array.array  # noqa: B018
+        return array
 
     def open_array(
         self, name: str, missing_chunks: str = "error", *, allows_text: bool = True
@@ -220,11 +241,32 @@ class StoredGroup:
 class StoredArray:
     """An array that is open for reading; it pickles as its group and name."""
 
-    array: ZarrArray
     header: Header
-    label: str  # its name in errors
     group: StoredGroup
-    options: tuple[str, ...]  # its name in the group, and `missing_chunks`
+    name: str
+    missing_chunks: str  # as in `open_dataset`
+
+    def __post_init__(self) -> None:
+        if self.missing_chunks not in ("error", "fill"):
+            raise InvalidParameterError(
+                f"`missing_chunks`={self.missing_chunks!r}; expected 'error' or 'fill'"
+            )
+
+    @cached_property
+    def array(self) -> ZarrArray:
+        """The Zarr array itself."""
+        return arrays.open_array(
+            self.group.bound_store,
+            self.name,
+            self.header,
+            label=self.label,
+            missing_chunks=self.missing_chunks,
+        )
+
+    @property
+    def label(self) -> str:
+        """Its name in errors."""
+        return self.group.label(self.name)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -287,10 +329,10 @@ class StoredArray:
 
     def content_key(self) -> str | None:
         """Return a key of the values; None if they may change."""
-        return self.group.content_key(*self.options)
+        return self.group.content_key(self.name, self.missing_chunks)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoredGroup.open_array, (self.group, *self.options)
+        return StoredGroup.open_array, (self.group, self.name, self.missing_chunks)
 
 
 # -- find groups
@@ -304,11 +346,9 @@ def _reopen(
 ) -> StoredGroup:
     """Return the group in the state in which it was pickled."""
     location = parse_location(url)
+    group = StoredGroup(url, generation, version, files_state)
     if version is not None:
-        store = repositories.open_pinned(location, version)
-    else:
-        store = open_store(parse_location(generation or location.url))
-    group = StoredGroup(store, url, generation, version, files_state)
+        group = replace(group, snapshot=repositories.open_pinned(location, version))
     group.check_unchanged()
     return group
 
@@ -330,20 +370,19 @@ def find_group(
     )
     if locations.is_versioned(location):
         store, snapshot, digest = repositories.open_snapshot(location, version)
-        return group_in(store, version=snapshot, sha256=digest)
+        return group_in(snapshot=store, version=snapshot, sha256=digest)
     if version is not None:
         raise NoSuchVersionError(
             f"{location} keeps no versions, and version {version!r} was asked for;"
             " `rff-dist data convert` makes a versioned dataset of it"
         )
     if location.is_local:
-        state = locations.describe_files(location.path)
-        return group_in(open_store(location), files_state=state)
+        return group_in(files_state=locations.describe_files(location.path))
     # The metadata of an overwritten group only name its generation.
     content = locations.read_file(location, manifests.ENTRY_FILE) or b""
     current, _ = manifests.generations_of(content)
     folder = location.child(current) if current else location
-    return group_in(open_store(folder), generation=folder.url)
+    return group_in(generation=folder.url)
 
 
 def _require_data(url: PathLike) -> Location:
@@ -387,11 +426,11 @@ def require_versions(location: Location) -> None:
         )
 
 
-def _read_attributes(store: Store, url: str) -> Summary:
+def _read_attributes(read_file: Callable[[str], bytes | None], url: str) -> Summary:
     """Read and check a group's attributes; if there is none, say what is there."""
     # Each name is a request to an object store, so the search ends with the first file.
     for name in locations.NODE_FILES:
-        content = read_key(store, name, where=url)
+        content = read_file(name)
         if content is not None:
             break
     else:
@@ -401,7 +440,7 @@ def _read_attributes(store: Store, url: str) -> Summary:
         )
     others = None
     if name == ".zgroup":  # format 2
-        others = read_key(store, ".zattrs", where=url) or b"{}"
+        others = read_file(".zattrs") or b"{}"
     document = manifests.parse_group(content, url, others)
     if name == ".zarray" or document.get("node_type") == "array":
         parent, _, name = url.rstrip("/").rpartition("/")

@@ -26,7 +26,6 @@ from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, locations, output_places, repositories
 from rff_dist.storage.arrays import (
     CHUNK_TARGET_BYTES,
-    MAX_ROWS,
     ZarrArray,
     as_dask,
     create_array,
@@ -36,7 +35,13 @@ from rff_dist.storage.columns import as_column
 from rff_dist.storage.commit import Publication, complete_change
 from rff_dist.storage.datasets import ZarrDataset, open_dataset
 from rff_dist.storage.locations import Location
-from rff_dist.storage.manifests import MANIFEST, NAME, PREFIXES, ROWS_DIGEST
+from rff_dist.storage.manifests import (
+    MANIFEST,
+    MAX_ROWS,
+    NAME,
+    PREFIXES,
+    ROWS_DIGEST,
+)
 from rff_dist.storage.repositories import Change
 from rff_dist.storage.zarr_access import zarr
 from rff_dist.typing import (

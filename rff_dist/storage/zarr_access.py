@@ -6,7 +6,6 @@ So the files of this room take `zarr` from here.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from rff_dist.storage.locations import Location
 if TYPE_CHECKING:
     import zarr as zarr
     import zarr.abc.store
-    from zarr import codecs as zarr_codecs
+    import zarr.codecs as zarr_codecs
     from zarr.abc.store import Store
 else:
     zarr, zarr_codecs = map(LazyModule, ("zarr", "zarr.codecs"))
@@ -78,6 +77,7 @@ def drain() -> None:
     """
     if "zarr" not in sys.modules:  # then nothing was written
         return
+    import asyncio  # 15 ms, and Zarr has imported it
 
     async def wait() -> None:
         here = asyncio.current_task()

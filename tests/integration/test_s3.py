@@ -268,6 +268,7 @@ def test_transient_errors_are_retried_and_change_nothing(server, status):
 def test_refusals_are_not_retried(server, status):
     write_dataset(server.url(f"refused-{status}"), X, chunk_rows=8)
     dataset = open_dataset(server.url(f"refused-{status}"))
+    dataset.take([0])  # opens the array
     server.requests()
     server.fail(10**6, status=status, path="X/c/")
     with pytest.raises(

@@ -13,7 +13,7 @@ from rff_dist.errors import IntegrityError, StorageError, UnsafeModelError, Vers
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.storage import datasets, locations, output_places, records
-from rff_dist.storage.arrays import Header
+from rff_dist.storage.manifests import Header
 from rff_dist.text import first_few
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import rows, words

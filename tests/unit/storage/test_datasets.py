@@ -3,6 +3,7 @@ import json
 import pickle
 import sys
 import uuid
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -383,10 +384,10 @@ def test_a_store_that_refuses_is_not_called_damaged(monkeypatch):
     foreign("a")
     dataset = open_dataset("a")
 
-    async def refuse(self, key, prototype, byte_range=None):
-        raise PermissionError(13, "Permission denied", key)
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(LocalStore, "get", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(
         StorageError, match=r"rows 10:20 .*cannot be read: PermissionError"
     ) as caught:
