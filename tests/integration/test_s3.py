@@ -39,7 +39,7 @@ pytestmark = pytest.mark.s3
 
 X = np.arange(60.0).reshape(30, 2)
 
-SMALL = (*PLAIN, "--n-components", "64", "--alpha", "0.01")
+SMALL = (*PLAIN, "--n-components 64 --alpha 0.01")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_fit_in_an_object_store_has_the_digest_of_one_on_disk(fitted):
 @pytest.mark.distributed
 def test_workers_of_a_cluster_read_and_write_the_object_store(fitted, server):
     _, here, _ = fitted
-    arguments = (*SMALL, "--n-workers", "1", "--n-threads", "1")
+    arguments = (*SMALL, "--n-workers 1 --n-threads 1")
     with forked_workers(**server.environment()):
         there = document(
             "fit", server.url("cli/data.zarr"), server.url("cli/dask"), *arguments
@@ -331,14 +331,7 @@ def test_nothing_that_is_shown_logged_or_stored_holds_the_secret_key(
                 "--n-components=8",
                 "--serial",
             ),
-            (
-                "generate",
-                server.url("secret.zarr"),
-                "--rows",
-                "10",
-                "--n-features",
-                "2",
-            ),
+            ("generate", server.url("secret.zarr"), "--rows 10 --n-features 2"),
         ):
             result = run(*arguments, "--debug --json")
             assert result.exit_code in (65, 73), result.output

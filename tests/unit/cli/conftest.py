@@ -9,17 +9,7 @@ from tests.command_line import PLAIN, document
 from tests.tables import ingest
 
 # Of four clusters.
-SMALL = [
-    "--n-clusters",
-    "4",
-    "--n-components",
-    "64",
-    "--n-init",
-    "3",
-    "--seed",
-    "2",
-    "--serial",
-]
+SMALL = "--n-clusters 4 --n-components 64 --n-init 3 --seed 2 --serial"
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +71,7 @@ def clustered(tmp_path_factory):
     )
     options = ["--distances --model", path.parent / "model", "--labels y"]
     options += ["--plot", path.parent / "clusters.png"]
-    return document("cluster", path, path.parent / "labels.zarr", *SMALL, *options)
+    return document("cluster", path, path.parent / "labels.zarr", SMALL, *options)
 
 
 @pytest.fixture(autouse=True)

@@ -80,7 +80,7 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
     monkeypatch.setattr(
         publishing if breaks == "store" else outputs.Output, breaks, fail
     )
-    told = run("cluster", data, "labels", *SMALL, "--model model")
+    told = run("cluster", data, "labels", SMALL, "--model model")
     assert "the disk is full" in told.stderr
     # On a busy machine passes take long, and sums of those that did are kept for the
     # same command.

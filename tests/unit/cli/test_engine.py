@@ -11,10 +11,10 @@ from rff_dist.engines.cluster import Cluster
 from rff_dist.engines.dask_cluster import spare_children_ctrl_c
 from tests.command_line import PLAIN, refusal
 
-SMALL = [*PLAIN, "--n-components", "64", "--alpha", "1"]
+SMALL = [*PLAIN, "--n-components 64 --alpha 1"]
 
 
-@pytest.mark.parametrize("words", [["fit", "--model", "model"], ["plan", *SMALL]])
+@pytest.mark.parametrize("words", [["fit", "--model model"], ["plan", *SMALL]])
 def test_a_scheduler_of_the_environment_that_does_not_answer_exits_69(
     folder, words, monkeypatch
 ):

@@ -9,7 +9,7 @@ from rff_dist.ridge.candidates import TimesMedian, make_candidates
 from rff_dist.workbench.jobs.training import ComparisonOptions
 from tests.command_line import document
 
-SMALL = ["--kernels", "gaussian,matern:nu=1.5", "--length-scales", "0.5x,2", "--serial"]
+SMALL = ["--kernels gaussian,matern:nu=1.5 --length-scales 0.5x,2 --serial"]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def data(tmp_path_factory):
 
 
 def test_each_pair_of_a_list_is_a_candidate_and_the_plan_counts_them(data):
-    lists = [*SMALL, "--n-folds", "3", "--features", "fourier"]
+    lists = [*SMALL, "--n-folds 3 --features fourier"]
     fitted = document("fit", data, "fitted", *lists, "--n-components 16,32")
     errors = [row["score"] for row in fitted["candidates"]]
     assert len(errors) == 4
@@ -38,12 +38,7 @@ def test_candidates_of_classes_are_compared_too():
     X = rng.uniform(-2, 2, (400, 2))
     write_dataset("data", X, np.where(X[:, 0] * X[:, 1] > 0, "same", "other"))
     lists = [
-        "--kernels",
-        "linear,gaussian",
-        "--length-scales",
-        "1",
-        "--n-components",
-        "64",
+        "--kernels linear,gaussian --length-scales 1 --n-components 64",
         "--serial",
     ]
     found = document("fit", "data", "model", "--classify", *lists)

@@ -13,7 +13,7 @@ from rff_dist.storage.zarr_access import open_store
 from tests.command_line import PLAIN, document, refusal, run
 from tests.grids import NOISE, write_cube
 
-FEW = ["--n-components", "64", "--serial"]
+FEW = "--n-components 64 --serial"
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +75,12 @@ def test_a_model_of_a_grid_predicts_a_grid_and_its_errors_are_those_of_the_map(f
 def test_clusters_and_principal_components_of_a_grid_are_a_grid(folder):
     words = [
         "--inputs rain,elevation --n-clusters 3 --length-scale 1",
-        *FEW,
+        FEW,
         "--seed 0",
     ]
     place = folder / "components.zarr"
     model = folder / "spaces"
-    wanted = ["--n-principal", "2", "--principal"]
+    wanted = ["--n-principal 2 --principal"]
     found = document(
         "cluster", folder / "cube.zarr", place, "--model", model, *wanted, *words
     )
@@ -149,7 +149,7 @@ def test_a_grid_in_an_object_store_or_with_versions_gives_the_same_map(
     words = [
         "--target temperature --inputs rain,elevation,time",
         *PLAIN,
-        *FEW,
+        FEW,
         "--alpha 0.01",
     ]
     maps = []
@@ -190,20 +190,11 @@ def patches(tmp_path_factory):
     return place
 
 
-SHORT = [
-    "--kernel",
-    "gaussian",
-    "--length-scale",
-    "0.1",
-    "--features",
-    "fourier",
-    "--alpha",
-    "cv",
-]
+SHORT = "--kernel gaussian --length-scale 0.1 --features fourier --alpha cv"
 
 
 def test_blocks_of_space_are_held_out_together_and_random_folds_flatter(patches):
-    words = ["--inputs a,lat,lon --target y", *SHORT, "--n-components 512 --serial"]
+    words = ["--inputs a,lat,lon --target y", SHORT, "--n-components 512 --serial"]
     ours = document("fit", patches, "m", *words, "--group-by-block lat=2,lon=2")[
         "estimate"
     ]
@@ -223,27 +214,20 @@ def test_what_does_not_suit_a_grid_is_refused(folder, patches):
         "cluster",
         folder / "kinds.zarr",
         new,
-        "--inputs",
-        "rain",
-        "--n-clusters",
-        "3",
-        "--serial",
+        "--inputs rain --n-clusters 3 --serial",
     )
-    fit = ("fit", cube, new, "--target temperature --inputs rain", *PLAIN, *FEW)
+    fit = ("fit", cube, new, "--target temperature --inputs rain", *PLAIN, FEW)
     for words, *named in (
         (
             ("predict", folder / "model", cube, folder / "map.csv", "--serial"),
             "--output",
         ),
-        ((*clusters, "--labels", "kind"), "kind"),
+        ((*clusters, "--labels kind"), "kind"),
         ((*clusters, "--principal"), "--n-principal"),
-        ((*fit, "--y", "rain"), "--target", "--y"),
-        ((*fit, "--group-by-block", "lat=0"), "lat=0"),
-        ((*fit, "--time", "--group-by-block", "lat=2"), "--group-by-block"),
-        (
-            ("fit", patches, new, "--target", "y", "--inputs", "a", *FEW, "--time"),
-            "--time",
-        ),
+        ((*fit, "--y rain"), "--target", "--y"),
+        ((*fit, "--group-by-block lat=0"), "lat=0"),
+        ((*fit, "--time --group-by-block lat=2"), "--group-by-block"),
+        (("fit", patches, new, "--target y --inputs a", FEW, "--time"), "--time"),
     ):
         said = refusal(2, *words)
         assert all(one in said for one in named), said

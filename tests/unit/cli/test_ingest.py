@@ -9,7 +9,7 @@ def test_what_was_done_to_each_column_is_told(tmp_path):
         *(f"k{i};{'Köln' if i % 2 else 'Ulm'};{i},5" for i in range(30)),
     ]
     (tmp_path / "t.csv").write_text("\n".join(lines), encoding="latin-1")
-    given = ("ingest", "t.csv", "d", "--targets", "preis", "--overwrite")
+    given = ("ingest", "t.csv", "d", "--targets preis --overwrite")
     found = document(*given)
     assert found["feature_names"] == ["ort"]
     notes = [

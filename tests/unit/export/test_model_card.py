@@ -36,8 +36,8 @@ def folder(tmp_path):
 
 
 def fit(*flags):
-    plain = ["--kernel", "linear", "--alpha", "1", "--serial", "--card", "card.toml"]
-    return document("fit", "data", "models/sums", *plain, *flags)
+    plain = "--kernel linear --alpha 1 --serial --card card.toml"
+    return document("fit", "data", "models/sums", plain, *flags)
 
 
 def card_of(model):
@@ -74,18 +74,8 @@ def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
         ]
         (folder / name).write_text("\n".join(["a,b,region,y", *rows]))
         document("ingest", name, name[:-4], "--targets y --groups region")
-    words = [
-        "--groups",
-        "groups",
-        "--n-folds",
-        2,
-        "--test",
-        "exam",
-        "--serial",
-        "--alpha",
-        1,
-    ]
-    document("fit", "train", "m", *words, *PLAIN)
+    words = "--groups groups --n-folds 2 --test exam --serial --alpha 1"
+    document("fit", "train", "m", words, *PLAIN)
     metrics = document("info", "m")["card"]["metrics"]
     test = pd.read_csv("exam.csv")
     errors = test["y"] - load_model("m").predict(test[["a", "b"]])
@@ -106,8 +96,8 @@ def test_the_card_has_standard_errors_and_the_errors_of_each_group(folder):
 def test_classifiers_have_a_task_and_models_without_texts_say_so(folder):
     X = np.random.default_rng(2).standard_normal((300, 2))
     write_dataset(folder / "classes", X, (X[:, 0] > 0).astype(int))
-    flags = ["--kernel", "linear", "--n-folds", "3", "--classify", "--serial"]
-    document("fit", "classes", "m", *flags)
+    flags = "--kernel linear --n-folds 3 --classify --serial"
+    document("fit", "classes", "m", flags)
     header, text = card_of("m")
     assert header["pipeline_tag"] == "tabular-classification"
     assert text.count("Nothing was written about it.") == 3
