@@ -13,6 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+#: Titles of errors, by their names in records and documents.
+ERROR_TITLES = {
+    "rmse": "RMSE",
+    "r2": "R²",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "log_loss": "log loss",
+}
+
 
 def human_bytes(n_bytes: float) -> str:
     """Return a size in the unit that a person would use.

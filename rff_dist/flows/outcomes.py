@@ -39,9 +39,15 @@ from prefect.states import Completed, Failed
 from rff_dist.errors import DataError
 from rff_dist.flows import names
 from rff_dist.living.gate import change_words
-from rff_dist.ridge import describe
 from rff_dist.storage import locations
-from rff_dist.text import clipped, first_few, redact, score_words, without_secrets
+from rff_dist.text import (
+    ERROR_TITLES,
+    clipped,
+    first_few,
+    redact,
+    score_words,
+    without_secrets,
+)
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import rows, updates
 
@@ -203,7 +209,7 @@ def _describe(result: Facts) -> Summary:
         errors = {"rmse": gate["challenger"], "held_out": gate["held_out"]}
     facts = {"rows": result.get("n_after", result.get("n_samples"))}
     facts |= {name: result.get(name) for name in _IN_ASSETS}
-    facts |= {name: errors.get(name) for name in (*describe.TITLES, "held_out")}
+    facts |= {name: errors.get(name) for name in (*ERROR_TITLES, "held_out")}
     return {name: value for name, value in facts.items() if value is not None}
 
 

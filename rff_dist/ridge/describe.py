@@ -19,7 +19,13 @@ from rff_dist.kernels import names, stationary
 from rff_dist.ridge import solve
 from rff_dist.selection.grids import RESOLUTION
 from rff_dist.statistics import ridge_statistics, row_passes, specs
-from rff_dist.text import first_few, number, score_words, words_by_target
+from rff_dist.text import (
+    ERROR_TITLES,
+    first_few,
+    number,
+    score_words,
+    words_by_target,
+)
 from rff_dist.typing import Facts, Summary
 
 #: Facts about a candidate, its errors and its round: a row of the table of candidates.
@@ -264,14 +270,6 @@ def ranked_candidates(candidates: Sequence[Facts]) -> list[Facts]:
 
 
 _SHOWN_TARGETS = 8
-#: Titles of errors, by their names in records and documents.
-TITLES = {
-    "rmse": "RMSE",
-    "r2": "R²",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "log_loss": "log loss",
-}
 
 
 def estimate_of(card: Facts) -> Summary | None:
@@ -347,7 +345,7 @@ def errors_text(errors: Facts, targets: Sequence[str] | None = None) -> str:
         more = f" … ({n_targets} targets)" if n_targets > len(named) else ""
         return "; ".join(each) + more
     words = []
-    for name, title in TITLES.items():
+    for name, title in ERROR_TITLES.items():
         if errors.get(name) is not None:
             standard_error = errors.get(f"{name}_standard_error")
             error_words = words_by_target(name, errors[name], standard_error)

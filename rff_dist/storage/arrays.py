@@ -25,7 +25,7 @@ from rff_dist.errors import IntegrityError, StorageError
 from rff_dist.storage import locations
 from rff_dist.storage.locations import explain
 from rff_dist.storage.manifests import MARK, Header
-from rff_dist.storage.zarr_access import zarr, zarr_codecs
+from rff_dist.storage.zarr_access import codecs, zarr
 from rff_dist.typing import AnyArray, AnyDType
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def create_array(
         shape=shape,
         dtype=dtype,
         chunks=(chunk_rows, *(max(1, length) for length in shape[1:])),
-        compressors=[zarr_codecs.Crc32cCodec()],
+        compressors=[codecs.Crc32cCodec()],
         attributes={**MARK},
         dimension_names=axes if is_by_row else None,
         fill_value=fill_values.get(dtype.kind, 0),

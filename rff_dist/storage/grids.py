@@ -35,7 +35,7 @@ from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
 from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import MANIFEST
 from rff_dist.storage.outputs import Layout, StagedOutput, begin
-from rff_dist.storage.zarr_access import open_store, zarr, zarr_codecs
+from rff_dist.storage.zarr_access import codecs, open_store, zarr
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary
 
 _log = logging.getLogger(__name__)
@@ -513,7 +513,7 @@ def _create(
         chunks=chunks,
         shards=shards,
         # GDAL does not know crc32c
-        compressors=zarr_codecs.ZstdCodec(level=1, checksum=True),
+        compressors=codecs.ZstdCodec(level=1, checksum=True),
         dimension_names=grid.dims,
         attributes=attributes,
         fill_value=fill_value,

@@ -18,10 +18,10 @@ from rff_dist.storage.locations import Location
 if TYPE_CHECKING:
     import zarr as zarr
     import zarr.abc.store
-    import zarr.codecs as zarr_codecs
+    from zarr import codecs as codecs
     from zarr.abc.store import Store
 else:
-    zarr, zarr_codecs = map(LazyModule, ("zarr", "zarr.codecs"))
+    zarr, codecs = map(LazyModule, ("zarr", "zarr.codecs"))
 
 _AT_ONCE = 64  # requests
 _DRAINED_S = 60.0  # the longest wait; requests to an object store are given up by then

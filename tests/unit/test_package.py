@@ -62,7 +62,10 @@ STEPS = {
     "import rff_dist": (*SLOW, "pyarrow", "scipy", "zarr"),
     "from rff_dist.workbench import cli": (*SLOW, "pyarrow", "scipy", "zarr"),
     "cli.run(['fit', '--help'])": (*SLOW, "pyarrow", "pydantic", "scipy", "zarr"),
-    "cli.run(['models', 'list', 'registry'])": (*SLOW, "pyarrow", "pydantic", "zarr"),
+    "cli.run(['models', 'list', 'registry'])": (
+        *SLOW,
+        *("pyarrow", "pydantic", "rff_dist.ridge.describe", "scipy", "zarr"),
+    ),
     "cli.run(['models', 'show', 'registry/a'])": (*SLOW, "pyarrow", "pydantic", "zarr"),
     "cli.run(['info', 'model'])": (
         *SLOW,

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from rff_dist.fields import values_of
-from rff_dist.ridge.describe import TITLES
-from rff_dist.text import first_few, score_words, share
+from rff_dist.text import ERROR_TITLES, first_few, score_words, share
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import intervals
 from rff_dist.workbench.jobs.comparison import LINEAR, MEAN, OURS, ModelComparison
@@ -104,7 +103,7 @@ def rows_words(comparison: ModelComparison) -> str:
 
 def table_of(comparison: ModelComparison) -> tuple[list[str], list[list[Any]]]:
     """Return header and rows of a table of all models, with the intervals."""
-    header = ["model", *(TITLES[name] for name in comparison.scores[OURS])]
+    header = ["model", *(ERROR_TITLES[name] for name in comparison.scores[OURS])]
     what = _SAVED.get(comparison.measure, "squared error saved")
     header.append(f"{what} ({intervals.LEVEL:.0%} interval)")
     rows = [

@@ -20,7 +20,7 @@ from rff_dist.engines import serial
 from rff_dist.errors import RFFDistError
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
-from rff_dist.text import score_words, words_by_target
+from rff_dist.text import ERROR_TITLES, score_words, words_by_target
 from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray
 from rff_dist.workbench.jobs import intervals, judging, predict, verdict
 from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
@@ -83,7 +83,7 @@ def score_section(
             ("the model before", words_by_target("rmse", list(gate["champion"]))),
         ]
         caption = f"Test: on {gate['held_out']}"
-        page.table(caption, ("model", describe.TITLES["rmse"]), errors)
+        page.table(caption, ("model", ERROR_TITLES["rmse"]), errors)
     if comparison is not None:
         _draw_scores(page, comparison)
         page.table(
@@ -107,7 +107,7 @@ def score_section(
 def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
     """Draw the error of each model with its interval."""
     bars = comparison.intervals()
-    title = describe.TITLES[comparison.measure]
+    title = ERROR_TITLES[comparison.measure]
     figure = pictures.bars_of(bars, f"{title}, with its {intervals.LEVEL:.0%} interval")
     like = bars[OURS][0]
     errors = "; ".join(
@@ -127,7 +127,7 @@ def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
 def _errors_table(page: document.Document, caption: str, errors: Facts) -> None:
     header = ["model"]
     cells = ["this model"]
-    for name, title in describe.TITLES.items():
+    for name, title in ERROR_TITLES.items():
         if name in errors:
             deviation = errors.get(f"{name}_standard_error")
             header.append(title)

@@ -26,10 +26,10 @@ from rff_dist.kmeans import lloyd_pass, starts
 from rff_dist.models import versions
 from rff_dist.numerics import machine
 from rff_dist.recipes import model_rows
-from rff_dist.ridge import describe, models
+from rff_dist.ridge import models
 from rff_dist.selection import error_table
 from rff_dist.storage import documents
-from rff_dist.text import number
+from rff_dist.text import ERROR_TITLES, number
 from rff_dist.typing import AnyArray, AnyIntArray, FloatArray, PathLike, frozen
 from rff_dist.workbench.results import figures
 from rff_dist.workbench.results.models import target_names
@@ -261,7 +261,7 @@ def draw_versions(
         for i, (before, after) in enumerate(itertools.pairwise(judged_on)):
             if before == after:
                 axes.plot(numbers[i : i + 2], errors[i : i + 2], color=colour, lw=1.8)
-    plain_axes(axes, "version", describe.TITLES[measure])
+    plain_axes(axes, "version", ERROR_TITLES[measure])
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     return figure
 

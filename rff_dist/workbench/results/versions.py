@@ -9,7 +9,7 @@ import textwrap
 from itertools import pairwise
 
 from rff_dist.models import versions
-from rff_dist.ridge import describe
+from rff_dist.text import ERROR_TITLES
 from rff_dist.workbench.results import words
 
 COLUMNS = ("version", "created", "rows", "error", "made of", "reason")
@@ -27,7 +27,7 @@ def version_cells(version: versions.Version) -> list[str]:
     errors = []
     errors_before = version.lineage.get("errors_before", {})
     for name, values in version.lineage.get("errors", {}).items():
-        error = f"{describe.TITLES[name]} {words.value_words(values)}"
+        error = f"{ERROR_TITLES[name]} {words.value_words(values)}"
         if name in errors_before:
             error += f" (before {words.value_words(errors_before[name])})"
         errors.append(error)
