@@ -333,7 +333,9 @@ def warn_of_clusters(n_filled: int, n_clusters: int, not_converged: str) -> None
     """
     few = (
         f"Number of distinct clusters ({n_filled}) found smaller than n_clusters"
-        f" ({n_clusters}). Possibly due to duplicate points in X."
+        f" ({n_clusters}). Possibly due to duplicate points in X; or, with kernels that"
+        " grow without bound such as linear and polynomial, to a row so far out that"
+        " differences between the others round to nothing. Leave such a row out"
     )
     if n_filled < n_clusters:
         warn(few, ConvergenceWarning)

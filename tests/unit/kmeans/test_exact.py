@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 
-from rff_dist import Gaussian, KernelKMeans, Linear, Min
+from rff_dist import Gaussian, KernelKMeans, Linear, Min, RFFKMeans
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import DataError, PlanError
 from rff_dist.kmeans.exact import choose_rows, cluster, labels_from_rows
@@ -199,3 +199,11 @@ def test_more_rows_than_memory_holds_a_gram_of_are_refused(monkeypatch):
     monkeypatch.setattr("rff_dist.numerics.machine.available_memory", lambda: 1000)
     with refuses(PlanError, "20 rows", "3.1 KiB", "1000", "RFFKMeans"):
         KernelKMeans(3).fit(draw(20))
+
+
+@pytest.mark.parametrize("estimator", [KernelKMeans, RFFKMeans])
+def test_clusters_that_a_far_row_hides_are_explained(estimator):
+    X, _ = make_blobs(90, centers=3, random_state=0)
+    far = np.append(X, [[1e10, 1e10]], axis=0)
+    with pytest.warns(ConvergenceWarning, match="a row so far out that differences"):
+        estimator(n_clusters=4, kernel="linear", random_state=0).fit(far)
