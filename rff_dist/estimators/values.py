@@ -14,7 +14,7 @@ import scipy
 from sklearn.utils.validation import _check_sample_weight, _check_y, validate_data
 
 from rff_dist.checks import check_unmasked
-from rff_dist.errors import DataError, NotFiniteError
+from rff_dist.errors import DataError, NotFiniteError, warn
 from rff_dist.typing import FloatArray
 
 # float32 stays as it is, and all other dtypes become float64. "order" makes rows
@@ -54,6 +54,8 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -
         numbers["y"] = y
     for name, values in numbers.items():
         _refuse_dates(name, values)
+        if checks.get("reset", True):
+            warn_of_equal_integers(name, values)
     try:
         checked = validate_data(estimator, X, y, **checks)
         if "y" in numbers:
@@ -75,6 +77,7 @@ def validated_targets(estimator: Any, y: Any) -> Any:
             " None"
         )
     _refuse_dates("y", y)
+    warn_of_equal_integers("y", y)
     try:
         return np.asarray(
             _check_y(y, multi_output=True, y_numeric=True, estimator=estimator),
@@ -112,6 +115,29 @@ def check_masks(**arrays: Any) -> None:
     """Check that nothing is masked in arrays; scikit-learn's checks ignore masks."""
     for name, values in arrays.items():
         check_unmasked(values, name)
+
+
+def warn_of_equal_integers(name: str, values: Any) -> None:
+    """Warn of columns with integers that differ, but become equal in float64."""
+    if scipy.sparse.issparse(values):
+        return
+    labels = []
+    for label, column in _columns(values):
+        integers = np.asarray(column)
+        if integers.dtype.kind not in "iu" or not integers.size:
+            continue
+        # float64 holds all integers up to this
+        if max(-int(integers.min()), int(integers.max())) > 2**53:
+            in_order = np.unique(integers).astype(np.float64)
+            if (in_order[1:] == in_order[:-1]).any():
+                labels.append(label)
+    if labels:
+        columns = "" if labels == [None] else f" in the columns {labels[:10]}"
+        warn(
+            f"{name} has integers beyond 2⁵³{columns} that differ, but become equal in"
+            " float64. Subtract the smallest first; if they are names of things, turn"
+            " them into text"
+        )
 
 
 def _columns(values: Any) -> Iterator[tuple[object, Any]]:

@@ -485,3 +485,28 @@ def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
         with_groups(dataset, [1, 2])
     with refuses(DataError, "groups is missing"):
         with_groups(dataset, [1.0, np.nan])
+
+
+@pytest.mark.parametrize("form", ["array", "frame", "frame with text", "target"])
+def test_integers_that_become_equal_are_warned_of_once(form):
+    steps = np.arange(20)
+    huge = 2**60 + steps  # float64 holds multiples of 256 there
+    exact = 2**60 + 256 * steps
+    X = pd.DataFrame({"a": huge, "b": exact})
+    where = " in the columns \\['a'\\]"
+    y = steps
+    if form == "array":
+        X = X.to_numpy()
+        where = " in the columns \\[0\\]"
+    elif form == "frame with text":
+        X["c"] = huge.astype(str)
+    elif form == "target":
+        X = X[["b"]]
+        where = ""
+        y = huge
+    name = "y" if form == "target" else "X"
+    with pytest.warns(
+        UserWarning, match=f"^{name} has integers beyond 2⁵³{where} that"
+    ) as met:
+        plain_ridge().fit(X, y)
+    assert len(met) == 1
