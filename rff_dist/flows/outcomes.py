@@ -95,8 +95,7 @@ def refuse(error: DataError) -> State[Any]:
     that says which rows.
     """
     message = without_secrets(str(error))
-    where, _, _ = message.partition(" (")
-    where, _, _ = where.partition("; ")
+    where = re.split(r" \(|; ", message)[0]
     name = f"Refused: {clipped(where, 80)}"
     return Failed(name=name, message=message, data=error)
 

@@ -94,7 +94,8 @@ def show(model: str = _MODEL) -> Document:
     if refusals and data is not None:
         place = {"model": model, "data": data}
         facts["to accept the rows anyway"] = "\n".join(
-            updates.accepting_command(place, refusal.backfill) for refusal in refusals
+            updates.update_command(place, refusal.backfill, "--force")
+            for refusal in refusals
         )
     title = f"{model}: {words.plural(len(published), 'version')}"
     parts: list[Part] = [versions_table(registered), facts]

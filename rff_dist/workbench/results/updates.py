@@ -59,7 +59,7 @@ def update_facts(record: Facts) -> words.Lines:
     if left_out := record["left_out"]:
         reasons = zip(record["left_out_rows"], record["left_out_because"], strict=True)
         facts["left out"] = "; ".join(f"{rows}: {reason}" for rows, reason in reasons)
-        facts["to judge them again"] = _update_command(record, left_out[0][0])
+        facts["to judge them again"] = update_command(record, left_out[0][0])
     holds = words.plural(record["n_samples"], "row")
     if record["window"] != "all":
         first = f"from row {record['first_row']:,} on"
@@ -84,24 +84,22 @@ def accepting_words(record: Facts) -> str:
     """Return the command that accepts rows which an update refused or found left out;
     "" if there are none.
     """
-    waiting = {"kept": "new", "nothing new": "left_out"}.get(record["decision"], "")
-    ranges = record.get(waiting, [])
-    if ranges:
-        return accepting_command(record, ranges[0][0])
-    # of refused corrections and deletions
-    return accepting_command(record, None) if waiting == "new" else ""
+    if record["decision"] == "nothing new" and record["left_out"]:
+        ranges = record["left_out"]
+    elif record["decision"] == "kept":
+        ranges = record["new"]
+    else:
+        return ""
+    # refused corrections and deletions have no row to begin at
+    return update_command(record, ranges[0][0] if ranges else None, "--force")
 
 
-def accepting_command(place: Facts, backfill: int | None) -> str:
-    """Return the command that publishes an update with the rows from `backfill` on."""
-    return _update_command(place, backfill) + " --force"
-
-
-def _update_command(place: Facts, backfill: int | None) -> str:
+def update_command(place: Facts, backfill: int | None, *more: str) -> str:
+    """Return the command that updates a model with the rows from `backfill` on."""
     command = ["rff-dist", "update", place["model"], place["data"]]
     if backfill is not None:
         command += ["--backfill", str(backfill)]
-    return shlex.join(command)
+    return shlex.join([*command, *more])
 
 
 def _waiting_words(record: Facts) -> str:
