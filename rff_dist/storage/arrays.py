@@ -29,7 +29,7 @@ from rff_dist.storage.zarr_access import codecs, zarr
 from rff_dist.typing import AnyArray, AnyDType
 
 if TYPE_CHECKING:
-    from zarr.abc.store import Store
+    pass
 
 type ZarrArray = zarr.Array[Any]
 
@@ -48,29 +48,6 @@ _SECOND_AXIS = {
     "probabilities": "class",
     "distances": "cluster",
 }
-
-
-def open_array(
-    store: Store,
-    path: str,
-    header: Header,
-    *,
-    label: str,
-    missing_chunks: str = "error",
-) -> ZarrArray:
-    """Open an array for reading; the header saves requests for other metadata."""
-    try:
-        array = zarr.open_array(
-            store,
-            path=path,
-            mode="r",
-            zarr_format=header.zarr_format,
-        )
-    except IntegrityError:
-        raise
-    except Exception as error:
-        raise StorageError(f"{label} cannot be opened: {explain(error)}") from error
-    return require_chunks(array, missing_chunks)
 
 
 def require_chunks(array: ZarrArray, missing_chunks: str = "error") -> ZarrArray:

@@ -237,7 +237,7 @@ class Publication:
         """Let the entry file in an object store name the new generation."""
         content = b"{}" if self.entry_before is None else self.entry_before.content
         current, previous = generations_of(content)
-        generations = {"generation": self._generation, "previous": current}
+        generations = {"generation": self.staged.name, "previous": current}
         manifest = {**self._manifest("complete"), **generations}
         output_places.publish_bytes(
             self.location,
@@ -273,11 +273,7 @@ class Publication:
             content = locations.read_file(self.location, ENTRY_FILE)
         except StorageError:
             return True
-        return generations_of(content or b"")[0] == self._generation
-
-    @property
-    def _generation(self) -> str:
-        return self.staged.name
+        return generations_of(content or b"")[0] == self.staged.name
 
 
 def _remove(location: Location, name: str) -> None:

@@ -255,13 +255,19 @@ class StoredArray:
     @cached_property
     def array(self) -> ZarrArray:
         """The Zarr array itself."""
-        return arrays.open_array(
-            self.group.bound_store,
-            self.name,
-            self.header,
-            label=self.label,
-            missing_chunks=self.missing_chunks,
-        )
+        try:
+            array = zarr.open_array(
+                self.group.bound_store,
+                path=self.name,
+                mode="r",
+                zarr_format=self.header.zarr_format,
+            )
+        except IntegrityError:
+            raise
+        except Exception as error:
+            why = locations.explain(error)
+            raise StorageError(f"{self.label} cannot be opened: {why}") from error
+        return arrays.require_chunks(array, self.missing_chunks)
 
     @property
     def label(self) -> str:

@@ -40,14 +40,13 @@ from rff_dist.storage.locations import (
     has_file,
     store_errors,
 )
-from rff_dist.storage.manifests import RECORD
+from rff_dist.storage.manifests import ENTRY_FILE, RECORD
 from rff_dist.storage.zarr_access import drain
 from rff_dist.text import redact
 from rff_dist.typing import PathLike
 
 logger = logging.getLogger(__name__)
 
-_FILE = "zarr.json"
 # What a killed writer of a generation, or of a repository, has written to an object
 # store before an entry file names it.
 _ABANDONED = re.compile("|".join([manifests.GENERATION.pattern, *repositories.FOLDERS]))
@@ -60,7 +59,7 @@ _FILE_SUFFIXES = (
     *(".gz", ".bz2", ".zst", ".zip", ".tar"),
 )
 # The entry files of outputs of any kind; "" is an output that is a single object.
-_ENTRY_FILES = ("", POINTER_FILE, _FILE)
+_ENTRY_FILES = ("", POINTER_FILE, ENTRY_FILE)
 
 
 # -- checks before the work
@@ -112,7 +111,7 @@ def _check_replacing(
             f"{location} is a registered model, which keeps all of its versions;"
             " publish the next one with register=True, or choose another name"
         )
-    content = locations.read_file(location, _FILE) or b""
+    content = locations.read_file(location, ENTRY_FILE) or b""
     manifest = manifests.manifest_in(content)
     if overwrite and manifests.LINEAGE in manifest:
         raise OutputExistsError(
@@ -219,7 +218,7 @@ def holds_model(location: Location) -> bool:
     """Return whether a model is at `location`, complete or not; StorageError if its
     metadata cannot be read.
     """
-    content = locations.read_file(location, _FILE)
+    content = locations.read_file(location, ENTRY_FILE)
     if content is None:
         return is_registered_model(location)
     attributes = manifests.parse_group(content, str(location))["attributes"]
@@ -230,7 +229,7 @@ def is_unfinished(location: Location) -> bool:
     """Return whether an object store has a dataset that no one finished."""
     if not location.is_remote:
         return False
-    content = locations.read_file(location, _FILE)
+    content = locations.read_file(location, ENTRY_FILE)
     if content is None:
         return locations.is_versioned(location) and repositories.is_empty(location)
     return manifests.manifest_in(content).get("state") == "writing"

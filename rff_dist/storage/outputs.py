@@ -24,7 +24,7 @@ from rff_dist.storage import locations, output_places
 from rff_dist.storage.arrays import EVERY_CHUNK, ZarrArray, create_array, read_rows
 from rff_dist.storage.commit import Publication
 from rff_dist.storage.locations import Location
-from rff_dist.storage.manifests import MANIFEST
+from rff_dist.storage.manifests import ENTRY_FILE, MANIFEST
 from rff_dist.storage.zarr_access import drain, open_store, zarr
 from rff_dist.typing import AnyArray, AnyDType, Facts, PathLike, Summary, frozen
 
@@ -199,7 +199,7 @@ class Output(StagedOutput):
                 with suppress(StorageError):
                     # Another process discarded the output meanwhile, and this write put
                     # a part of it back.
-                    if not locations.has_file(self.publication.staged, "zarr.json"):
+                    if not locations.has_file(self.publication.staged, ENTRY_FILE):
                         self.discard()
                 raise
 

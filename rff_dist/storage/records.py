@@ -38,11 +38,10 @@ from rff_dist.storage.commit import Publication
 from rff_dist.storage.documents import TaggedBytes
 from rff_dist.storage.groups import StoredGroup
 from rff_dist.storage.locations import POINTER_FILE, Location
-from rff_dist.storage.manifests import LINEAGE, MANIFEST, RECORD
+from rff_dist.storage.manifests import ENTRY_FILE, LINEAGE, MANIFEST, RECORD
 from rff_dist.storage.zarr_access import zarr
 from rff_dist.typing import AnyArray, Arrays, Facts, PathLike, Summary, frozen
 
-_FILE = "zarr.json"
 _SCALARS = "scalars"  # names of arrays without an axis, which are stored with one
 _WRITER = "rff_dist_version"
 _SAFE_CODECS = {"bytes", "crc32c"}
@@ -161,10 +160,10 @@ def add_lineage(location: Location, lineage: Facts) -> None:
     """
     # Only the metadata are replaced, on condition that no one changed them since they
     # were read here.
-    before = documents.read_tagged(location, _FILE)
+    before = documents.read_tagged(location, ENTRY_FILE)
     document = _parse(b"" if before is None else before.content, location)
     content = manifests.sign_group(document, {MANIFEST: {LINEAGE: lineage}})
-    output_places.publish_bytes(location, _FILE, content, expected=before)
+    output_places.publish_bytes(location, ENTRY_FILE, content, expected=before)
 
 
 # -- read
@@ -201,7 +200,7 @@ def read_record(url: PathLike, *, kind: str | None = None) -> Record:
 
 def find_record(location: Location) -> Location:
     """Return the place of a record; for a registered model, of its current version."""
-    if locations.has_file(location, _FILE):
+    if locations.has_file(location, ENTRY_FILE):
         return location
     is_file = location.is_local and os.path.isfile(location.path)
     if not is_file:
@@ -212,7 +211,7 @@ def find_record(location: Location) -> Location:
     if is_file:
         what = "it is a file"
     elif locations.exists(location):
-        what = f"it has no {_FILE}"
+        what = f"it has no {ENTRY_FILE}"
     raise StorageError(
         f"no model at {location}: {what}; expected a folder that save_model wrote,"
         " not an export, or a registered model of which a version is current"
@@ -233,7 +232,7 @@ def is_complete(location: Location) -> bool:
 
 def read_lineage(location: Location) -> Facts | None:
     """Return the lineage that `add_lineage` added to a record, if any."""
-    content = locations.read_file(location, _FILE)
+    content = locations.read_file(location, ENTRY_FILE)
     if content is None:
         return None
     document = _parse(content, location)
@@ -242,7 +241,7 @@ def read_lineage(location: Location) -> Facts | None:
 
 def _parse(content: bytes, location: Location) -> Summary:
     """Parse the metadata of a record."""
-    where = f"{_FILE} of {location}"
+    where = f"{ENTRY_FILE} of {location}"
     document = manifests.parse_group(content, where)
     if not manifests.manifest_of(document["attributes"]):
         raise IntegrityError(
