@@ -135,8 +135,9 @@ class _FirstRound:
         # one kind of features after the other, since kinds share tuned length scales
         for kind in dict.fromkeys(candidate.features for candidate in candidates):
             of_kind = [c for c in candidates if c.features == kind]
-            # however late it is, two candidates are tried: the first is linear
-            trials += self._try_all(of_kind, sample, at_least=0 if trials else 2)
+            # However late it is, two candidates are tried: the first may be linear, and
+            # the only one of its kind.
+            trials += self._try_all(of_kind, sample, at_least=2 - len(trials))
         ranked = self._best_first(trials)
         best = ranked[0]
 

@@ -113,6 +113,14 @@ def test_where_no_time_is_left_there_is_a_model_and_the_card_says_what_is_missin
     assert model.model_.card["time_limit"] == 0.5
 
 
+def test_with_few_rows_and_no_time_left_a_kernel_is_tried_next_to_the_linear_model():
+    X, y = problem(300)
+    model = RFFRidge(time_limit=1e-9, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.8
+    compared = model.model_.card["candidates"]
+    assert {candidate["kernel"] for candidate in compared} > {"linear"}
+
+
 def test_enough_time_leaves_nothing_out_and_is_the_fit_without_a_limit_but_for_its_order():
     X, y = problem(300)
     plenty = RFFRidge(time_limit=1e6, random_state=0).fit(X, y)
