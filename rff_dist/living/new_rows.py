@@ -220,6 +220,10 @@ def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differen
     )
     # None: the data keep no versions, or the model's version has expired.
     if differences is not None:
+        before = differences.before
+        # other arrays of X, y or weights may have been opened than the model's
+        if before and not _begins_with(before, n_before, fingerprint):
+            raise FingerprintMismatchError(_rows_are_others(model, before))
         return differences
     if _begins_with(dataset, n_before, fingerprint):
         return Differences()

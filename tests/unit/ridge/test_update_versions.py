@@ -21,6 +21,7 @@ from rff_dist import (
     write_dataset,
 )
 from rff_dist.data.blocks import Block
+from rff_dist.errors import FingerprintMismatchError
 from rff_dist.living.differences import find_differences
 from rff_dist.living.new_rows import find_new_rows
 from rff_dist.ridge.models import read_model
@@ -41,6 +42,7 @@ from tests.living_data import (
     watch_sums,
 )
 from tests.plain import update_model
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -252,6 +254,26 @@ def test_a_version_that_has_expired_leaves_the_comparison_by_fingerprints(url, b
     assert find_differences(open_dataset(url), begun.card["data_version"], []) is None
     found = update_model(begun, open_dataset(url), engine=ENGINE)
     assert_follows(found, begun, open_dataset(url))
+
+
+@pytest.fixture
+def weighted(tmp_path):
+    """Return the place of rows with weights, one of them 0, and a model of them."""
+    X, y = draw(600, 0)
+    weights = np.full(600, 0.25)
+    weights[5] = 0
+    weights[500] = 1
+    dataset = write_dataset(
+        tmp_path / "d", X, y, sample_weight=weights, chunk_rows=CHUNK, versioned=True
+    )
+    return dataset.url, fit(dataset)
+
+
+def test_versions_with_other_arrays_than_the_models_are_refused(weighted):
+    url, model = weighted
+    append_dataset(url, *draw(10, 1), sample_weight=np.ones(10))
+    with refuses(FingerprintMismatchError, "weights"):
+        find_new_rows(model, open_dataset(url))  # without weights
 
 
 class TestARun:
