@@ -301,7 +301,7 @@ def solve_update(
     columns = columns.with_levels(model.feature_map.levels, feature_map.levels)
     if new is not None:
         columns = columns + new.columns
-    if gone is not None:
+    if gone is not None and gone.weight.value() > 0:
         repeats = model.summed.spec.frequency_weights
         leaving = moments.ColumnMoments.of(gone, frequency_weights=repeats)
         before = rows.differences.before or dataset

@@ -284,6 +284,7 @@ class ColumnMoments:
 
     def __add__(self, other: Self) -> Self:
         weight = self.weight + other.weight
+        largest = max(self.weight / self.n_samples, other.weight / other.n_samples)
         mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
         # The variance is the weighted mean of each part's mean squares about the common
         # mean (Chan, Golub & LeVeque 1983).
@@ -297,7 +298,7 @@ class ColumnMoments:
             lost_squares = _ROUNDING_AFTER_REMOVAL * np.abs(parts).sum(axis=0)
             rounding = np.maximum(rounding, np.sqrt(lost_squares))
         return type(self)(
-            self.n_samples + other.n_samples,
+            weight / largest,
             weight,
             mean,
             parts[0] + parts[1],

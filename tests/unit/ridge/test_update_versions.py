@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from numpy.testing import assert_allclose
 
 from rff_dist import (
     HashFolds,
@@ -267,6 +268,19 @@ def weighted(tmp_path):
         tmp_path / "d", X, y, sample_weight=weights, chunk_rows=CHUNK, versioned=True
     )
     return dataset.url, fit(dataset)
+
+
+@pytest.mark.parametrize("gone", [[5], range(400)])
+def test_rows_that_leave_take_their_weight_from_the_moments(weighted, gone):
+    url, model = weighted
+    delete_rows(url, gone, keep_order=True)
+    dataset = open_dataset(url, sample_weight="sample_weight")
+    found = update_model(model, dataset, engine=ENGINE)
+    rows = dataset.read(Block(0, 0, dataset.n_samples))
+    total = rows.sample_weight.sum()  # the largest weight is 1
+    assert found.columns.n_samples == pytest.approx(total)
+    expected = rows.sample_weight @ rows.X / total
+    assert_allclose(found.columns.mean, expected, atol=1e-12)  # sums of 600 terms
 
 
 def test_versions_with_other_arrays_than_the_models_are_refused(weighted):
