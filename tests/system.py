@@ -240,7 +240,7 @@ class System:
                     (
                         told
                         for key, told in self.artifacts(run).items()
-                        if "rff-result-" in key
+                        if "-result-" in key
                     ),
                     None,
                 ),

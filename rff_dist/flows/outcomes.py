@@ -140,7 +140,9 @@ def _show_result(
     run = names.link_to_run(str(this_run.name), this_run.id)
     parts += [", ".join(links), f"{run} of {this_run.flow_name}"]
     create_markdown_artifact(
-        "\n\n".join(filter(None, parts)), key=names.key("result"), description=last.name
+        "\n\n".join(filter(None, parts)),
+        key=names.key(f"{this_run.flow_name}-result"),
+        description=last.name,
     )
 
 

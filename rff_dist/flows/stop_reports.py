@@ -42,7 +42,7 @@ def hook(resume: str) -> Callable[[Flow[..., Any], FlowRun, State[Any]], None]:
     # If the flow's process is killed or cancelled, the worker calls this, with
     # arguments of these names.
     def report_stop(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-        key = names.key("result", flow_run.parameters)
+        key = names.key(f"{flow.name}-result", flow_run.parameters)
         log = flow_run_logger(flow_run, cast("Any", flow))
         log.warning("why it stopped, and how to continue: artifact %s", key)
         what = f"{flow.name} of {flow_run.name}"

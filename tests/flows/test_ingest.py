@@ -37,7 +37,9 @@ def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(refused.state_details.flow_run_id)
     assert "error:data" in run.tags
-    assert Artifact.get("rff-result-data").data.startswith(f"# {refused.name}: ingest")
+    assert Artifact.get("rff-ingest-result-data").data.startswith(
+        f"# {refused.name}: ingest"
+    )
 
 
 @pytest.mark.slow

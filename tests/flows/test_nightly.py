@@ -136,7 +136,7 @@ def test_a_new_file_becomes_rows_and_a_second_version(system):
     assert run["state"]["name"].startswith("Published: RMSE ")
     assert (
         f"# {run['state']['name']}"
-        in system.artifacts(run["id"])["rff-result-price-eur"]
+        in system.artifacts(run["id"])["rff-refresh-result-price-eur"]
     )
     assert RegisteredModel(made(system, MODEL)).current().number == 2
 

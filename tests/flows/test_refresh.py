@@ -79,7 +79,7 @@ def assert_says_what_it_came_to(state, parameters):
     gate = state.result()["gate"]
     rmse = score_words("rmse", gate["challenger"][0])
     assert state.name.startswith(f"Published: RMSE {rmse}, ")
-    shown = Artifact.get("rff-result-main").data
+    shown = Artifact.get("rff-refresh-result-main").data
     assert shown.startswith(f"# {state.name}\n\n{state.message}\n\nTo go back: ")
     assert "The new rows are unlike the rows before, in their " in shown
     for part in ("refresh-report", "refresh-page", "model-versions"):
@@ -158,7 +158,7 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     assert state.name.startswith("Refused: RMSE ")
     accepting = "rff-dist update {model} {data} --backfill 1200 --force"
     accepting = f"To accept the rows anyway: `{accepting.format(**parameters)}`"
-    assert accepting in Artifact.get("rff-result-main").data
+    assert accepting in Artifact.get("rff-refresh-result-main").data
     assert state.result()["decision"] == "kept"
     assert (
         state.result()["digest"]
@@ -171,7 +171,7 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
 
     state = run(parameters)
     assert state.name == "Nothing new; 300 rows were left out"
-    assert accepting in Artifact.get("rff-result-main").data
+    assert accepting in Artifact.get("rff-refresh-result-main").data
 
 
 def test_a_failed_night_replaces_the_result_of_the_night_before(parameters):
@@ -181,7 +181,7 @@ def test_a_failed_night_replaces_the_result_of_the_night_before(parameters):
     path.rename(path.with_name("away"))
     failed = run(parameters)
     assert failed.is_failed()
-    artifact = Artifact.get("rff-result-main")
+    artifact = Artifact.get("rff-refresh-result-main")
     assert artifact.flow_run_id == failed.state_details.flow_run_id
     assert artifact.description.startswith("Failed: refresh of main, ")
     shown = artifact.data.replace("\\", "")

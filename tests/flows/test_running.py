@@ -208,7 +208,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
     with openlineage.receive() as sent:
         state = train(**parameters, return_state=True)
     assert state.is_failed()
-    told = Artifact.get("rff-result-model")
+    told = Artifact.get("rff-train-result-model")
     assert told.type == "markdown"
     assert told.flow_run_id == flow_run(state).id
     assert re.fullmatch(r"model, \d{4}-\d\d-\d\d \d\d:\d\d", flow_run(state).name)
@@ -238,7 +238,7 @@ def test_a_run_that_takes_too_long_fails_and_leaves_nothing(tmp_path):
     with refuses(JobTimeoutError, "timeout_minutes", "0.00833333"):
         state.result()
     assert [path.name for path in tmp_path.iterdir()] == ["data.zarr"]
-    assert "took longer" in Artifact.get("rff-result-model").data
+    assert "took longer" in Artifact.get("rff-train-result-model").data
 
 
 def test_errors_of_the_work_stay_what_they_are_under_a_time_limit():
