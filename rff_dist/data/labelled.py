@@ -119,6 +119,7 @@ class GroupedDataset(TargetsOfSource):
     #: The group of each row; whole floats count as integers.
     groups: columns.Column
 
+    recorded_prefix = of_source("recorded_prefix")
     take = of_source("take")
 
     def __post_init__(self) -> None:

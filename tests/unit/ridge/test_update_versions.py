@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from numpy.testing import assert_allclose
 
 from rff_dist import (
+    GroupFolds,
     HashFolds,
     append_dataset,
     delete_rows,
@@ -23,6 +24,7 @@ from rff_dist import (
 )
 from rff_dist.data.blocks import Block
 from rff_dist.errors import FingerprintMismatchError
+from rff_dist.estimators.splits import with_groups
 from rff_dist.living.differences import find_differences
 from rff_dist.living.new_rows import find_new_rows
 from rff_dist.ridge.models import read_model
@@ -288,6 +290,16 @@ def test_versions_with_other_arrays_than_the_models_are_refused(weighted):
     append_dataset(url, *draw(10, 1), sample_weight=np.ones(10))
     with refuses(FingerprintMismatchError, "weights"):
         find_new_rows(model, open_dataset(url))  # without weights
+
+
+def test_a_model_with_folds_of_groups_follows_its_versions(tmp_path):
+    X, y = draw(600, 0)
+    groups = np.arange(600) // 10
+    url = str(tmp_path / "d")
+    dataset = write_dataset(url, X, y, groups=groups, chunk_rows=CHUNK, versioned=True)
+    model = fit(with_groups(dataset, groups), cv=GroupFolds(3))
+    replace_rows(url, [3], *draw(1, 1), groups=[0])
+    assert find_new_rows(model, open_dataset(url)).n_new == 1
 
 
 class TestARun:
