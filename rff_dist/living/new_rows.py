@@ -222,10 +222,10 @@ def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differen
     if differences is not None:
         before = differences.before
         # other arrays of X, y or weights may have been opened than the model's
-        if before and not _begins_with(before, n_before, fingerprint):
+        if before and not is_trained_on(model, before):
             raise FingerprintMismatchError(_rows_are_others(model, before))
         return differences
-    if _begins_with(dataset, n_before, fingerprint):
+    if is_trained_on(model, dataset):
         return Differences()
     are_versions = version is not None and dataset.version is not None
     data_id = manifests.name_of(dataset.attributes)
@@ -385,6 +385,11 @@ def _window_of(model: RidgeModel) -> tuple[str, int]:
 
 
 # -- fingerprints of a dataset's first rows
+
+
+def is_trained_on(model: RidgeModel, dataset: blocks.Dataset) -> bool:
+    """Return whether a dataset begins with a model's rows, in the model's arrays."""
+    return _begins_with(dataset, n_seen(model), model.card["prefix_fingerprint"])
 
 
 def _begins_with(dataset: blocks.Dataset, n_samples: int, fingerprint: str) -> bool:

@@ -24,12 +24,13 @@ from rff_dist.errors import (
     InvalidParameterError,
     NoSuchVersionError,
     StatisticsError,
+    StorageError,
 )
 from rff_dist.features.levels import Levels
 from rff_dist.living import new_rows
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
-from rff_dist.ridge.models import read_model, write_model
+from rff_dist.ridge.models import RidgeModel, read_model, write_model
 from rff_dist.statistics import row_passes
 from rff_dist.storage import (
     corrections,
@@ -110,6 +111,27 @@ def check_models(urls: Sequence[str], location: locations.Location) -> None:
                 " deleted"
             )
             raise
+        open_for(model, location)
+
+
+def open_for(model: RidgeModel, location: locations.Location) -> blocks.Dataset:
+    """Open data, with weights if a model of an earlier version was trained with them.
+
+    Raises StatisticsError if it was trained on other arrays.
+    """
+    for weight in ("sample_weight", None):
+        names = {"url": location.url, "sample_weight": weight}
+        try:
+            before = datasets.open_dataset(**names, version=model.card["data_version"])
+        except StorageError:
+            continue  # there are no weights
+        if new_rows.is_trained_on(model, before):
+            return datasets.open_dataset(**names)
+    raise StatisticsError(
+        f"a model was trained on other arrays of {location} than X, y and"
+        " sample_weight, so rows cannot be taken out of it; fit it again on the rows"
+        " that are left"
+    )
 
 
 def delete(
@@ -195,9 +217,8 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
     """
     job = fields.build(specs.Update, {"model": url, "data": data.url})
     with output_places.hold(url, holder=do.holder):
-        record = refresh.update_from(
-            job, datasets.open_dataset(data.url), do, forces_removal=True
-        ).record
+        dataset = open_for(read_model(url), data)
+        record = refresh.update_from(job, dataset, do, forces_removal=True).record
         if record["decision"] != "kept":
             if output_places.is_registered_model(locations.parse_location(url)):
                 # earlier versions have the rows in their sums

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from numcodecs import Zstd
+from numpy.testing import assert_allclose
 
 from rff_dist import (
     Gaussian,
@@ -20,6 +21,7 @@ from rff_dist import (
     replace_rows,
     write_dataset,
 )
+from rff_dist.data.blocks import Block
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.recipes.encoders import level_texts
 from rff_dist.recipes.recipes import levels_of
@@ -27,7 +29,7 @@ from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import tag_snapshot
-from tests.command_line import PLAIN, document, refusal
+from tests.command_line import PLAIN, document, refusal, run
 from tests.plain import fit_ridge
 from tests.stopped_jobs import sum_up
 
@@ -92,6 +94,24 @@ def test_no_byte_of_the_rows_is_left_and_the_model_is_as_if_they_had_never_been_
     # its standardisation, which is said
     assert [one["what"] for one in found["holders"]] == ["model"]
     assert "standardisation" in found["holders"][0]["why"]
+
+
+def test_a_model_with_weights_forgets_rows_by_their_weights(data):
+    weights = np.random.default_rng(1).random(N)
+    others = np.arange(N)
+    rows = data.read(Block(0, 0, N))
+    parts = {"sample_weight": weights, "groups": others}
+    write_dataset("w", rows.X, rows.y[:, 0], **parts, chunk_rows=128, versioned=True)
+    for name in parts:
+        write_model(fit(open_dataset("w", sample_weight=name)), name)
+    words = "--rows rows.csv --serial --models"
+    result = run("forget", "w", words, "groups")
+    assert "other arrays" in result.stderr
+    assert open_dataset("w").n_samples == N
+    document("forget", "w", words, "sample_weight")
+    found = read_model("sample_weight").statistics.sum_of_weights
+    # sums of a thousand numbers, in another order
+    assert_allclose(found, np.delete(weights, ROWS).sum(), rtol=1e-12)
 
 
 def models_of_towns(dataset):
