@@ -6,7 +6,7 @@ scores into probabilities.
 Ridge on targets of −1 and +1 ranks rows well, but its scores are not probabilities. So
 p = σ(a·f + b) for two classes, or softmax(a·f_k + b_k) for more, is fitted to
 leave-one-out scores by maximum likelihood. For ridge these scores follow without
-refitting:
+refitting (`ridge.uncertainty.leave_one_out`):
 
     f₋ᵢ(xᵢ) = yᵢ − (yᵢ − f(xᵢ)) / (1 − hᵢ),
     hᵢ = wᵢ·(1/Σw + (zᵢ − z̄)'(A + alpha·I)⁻¹(zᵢ − z̄)).
@@ -41,9 +41,9 @@ from rff_dist.typing import FloatArray, frozen
 logger = logging.getLogger(__name__)
 
 
-# Leave-one-out scores without information have a slope of 0 or less, since leaving a
-# row out moves the mean of the others away from it. With this slope the classes'
-# weights decide, and rows keep their order.
+# With this slope the intercepts decide: all rows get about the classes' shares as
+# probabilities, and keep their order. Leave-one-out scores without information have a
+# slope of 0 or less, since leaving a row out moves the mean of the others away from it.
 SMALLEST_SLOPE = 1e-3
 
 
@@ -77,25 +77,25 @@ class ScoreCalibration:
 class _Posterior:
     """Negative log posterior of slope and intercepts, over n; and its gradient.
 
-    Parameters are the slope, then all intercepts but the first, which is 0. `shares` of
-    the classes in each row, shape (n_samples, n_classes), are the targets.
+    Parameters are the slope, then all intercepts but the first, which is 0. Targets
+    are smoothed, of shape (n_samples, n_classes).
     """
 
     def __init__(
         self,
         scores: FloatArray,
-        shares: FloatArray,
+        targets: FloatArray,
         weights: FloatArray,
         n_observations: float,
     ) -> None:
         self._scores = scores
-        self._shares = shares
+        self._targets = targets
         self._weights = weights / weights.sum()
         self._n_observations = n_observations
 
     def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
         logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
-        losses, by_logit = softmax.log_loss(logits, self._shares)
+        losses, by_logit = softmax.log_loss(logits, self._targets)
         by_logit *= self._weights[:, np.newaxis]
         by_slope = (by_logit * self._scores).sum()
         gradient = np.append(by_slope, by_logit[:, 1:].sum(axis=0))
@@ -129,7 +129,7 @@ def fit_calibration(
     n = float(np.count_nonzero(weights)) if n_observations is None else n_observations
     posterior = _Posterior(
         softmax.one_column_per_class(scores),
-        _smoothed_shares(targets, weights, n),
+        _smoothed_targets(targets, weights, n),
         weights,
         n,
     )
@@ -138,7 +138,7 @@ def fit_calibration(
     # Any slope may start, since the problem is convex; 2 turns f = 2p − 1 near 0 into
     # the log odds of p if there are two classes.
     start = np.append(2.0, np.zeros(max(1, n_columns - 1)))
-    slope, *intercepts = _minimize(posterior, start, fixed=0)
+    slope, *intercepts = _minimize(posterior, start, n_fixed=0)
     if slope < SMALLEST_SLOPE:
         logger.warning(
             "the scores do not separate the classes of %d left-out rows: each row gets"
@@ -148,7 +148,7 @@ def fit_calibration(
         )
         logger.debug("slope of the scores: %.3g, taken as %g", slope, SMALLEST_SLOPE)
         slope, *intercepts = _minimize(
-            posterior, np.append(SMALLEST_SLOPE, intercepts), fixed=1
+            posterior, np.append(SMALLEST_SLOPE, intercepts), n_fixed=1
         )
     logger.debug("calibrated on %d rows: slope %.3g", len(scores), slope)
     if n_columns == 1:
@@ -157,28 +157,28 @@ def fit_calibration(
     return ScoreCalibration(slope, tuple((centred - centred.mean()).tolist()))
 
 
-def _minimize(posterior: _Posterior, start: FloatArray, *, fixed: int) -> list[float]:
-    """Return the parameters of the smallest negative log posterior; the first `fixed`
-    of them stay at their start.
+def _minimize(posterior: _Posterior, start: FloatArray, *, n_fixed: int) -> list[float]:
+    """Return the parameters of the smallest negative log posterior; the first
+    `n_fixed` of them stay at their start.
     """
 
     def objective(rest: FloatArray) -> tuple[float, FloatArray]:
-        value, gradient = posterior(np.append(start[:fixed], rest))
-        return value, gradient[fixed:]
+        value, gradient = posterior(np.append(start[:n_fixed], rest))
+        return value, gradient[n_fixed:]
 
     options = {"gtol": 1e-9, "ftol": 1e-15, "maxcor": 20, "maxiter": 1000}
     # `success` is not read, since the problem is convex and smooth: with 60 to 20,000
     # rows of 2 to 100 classes gradients fell below 1e-7 in at most 36 iterations.
     optimum = scipy.optimize.minimize(
-        objective, start[fixed:], jac=True, method="L-BFGS-B", options=options
+        objective, start[n_fixed:], jac=True, method="L-BFGS-B", options=options
     )
-    return [*start[:fixed].tolist(), *optimum.x.tolist()]
+    return [*start[:n_fixed].tolist(), *optimum.x.tolist()]
 
 
-def _smoothed_shares(
+def _smoothed_targets(
     targets: FloatArray, weights: FloatArray, n_observations: float
 ) -> FloatArray:
-    """Return the share of each row in each class, shape (n_samples, n_classes)."""
+    """Return each row's target for each class, shape (n_samples, n_classes)."""
     one_hot = softmax.shares_of_classes(targets)
     shares = np.average(one_hot, axis=0, weights=weights)
     return np.asarray((n_observations * one_hot + shares) / (n_observations + 1.0))

@@ -18,7 +18,8 @@ from rff_dist.errors import DataError
 from rff_dist.typing import AnyDType
 
 TEXT = np.dtypes.StringDType()
-MISSING = "(missing)"  # the category of rows whose text is missing
+# the category that recipes and grids give rows whose text is missing
+MISSING = "(missing)"
 
 
 class Column(Protocol):
@@ -54,7 +55,7 @@ class Column(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MemoryColumn:
-    """Values in memory; `as_column` makes it."""
+    """Values in memory; `storage.columns.as_column` makes it."""
 
     #: Int, bool, str or float array of shape (n_samples,); floats are whole numbers.
     values: np.ndarray
@@ -86,8 +87,10 @@ class MemoryColumn:
         return self._digest
 
     def content_key(self) -> str:
-        """Return what `engines.resuming` finds a stopped pass by: here the fingerprint,
-        which covers all values. A stored column's fingerprint reads a few chunks only.
+        """Return the key by which `engines.resuming` finds the sums of a stopped pass.
+
+        It must depend on all values, as this fingerprint does; that of a stored column
+        reads a few chunks only.
         """
         return self._digest
 
@@ -114,6 +117,7 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
     # a StringDType with an `na_object` may hold missing values
     if kind == "O" or (kind == "T" and hasattr(values.dtype, "na_object")):
         return _from_objects(values.astype(object), name, rows)
+    # long doubles are refused below, as other dtypes are
     if kind == "f" and values.dtype.itemsize <= 8:
         good = values == np.rint(values)
         # above 2^53 some whole numbers are the same float64

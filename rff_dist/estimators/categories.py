@@ -39,14 +39,14 @@ def learn_rows(estimator: Any, X: Any) -> memory.ArrayDataset | None:
     """
     listed_columns = _listed_columns(estimator.categorical_features)
     names = frames.columns_of(X)
-    has_numbers_only = names is None or frames.is_plain(X)
-    if has_numbers_only and not listed_columns:
+    is_plain = names is None or frames.is_plain(X)
+    if is_plain and not listed_columns:
         return None
     if names is None:
         table = table_of_array(estimator, X, reset=True)
     else:
         table = frames.as_arrow(X)
-    categories = None
+    categories = None  # the columns' types decide
     if not _is_from_dtype(estimator.categorical_features):
         categories = _named(
             listed_columns, table.column_names, has_names=names is not None
@@ -69,8 +69,8 @@ def learn_rows(estimator: Any, X: Any) -> memory.ArrayDataset | None:
 def as_rows(X: FloatArray, recipe: Recipe, recipe_json: Facts) -> memory.ArrayDataset:
     """Return encoded inputs as a dataset with their recipe.
 
-    `recipe_json` is `recipe` as JSON values. Raises DataError, which names the table's
-    column, if a value is missing.
+    `recipe_json` is `recipe` as JSON values, which an estimator keeps. Raises
+    DataError, which names the table's column, if a value is missing.
     """
     values.check_encoded(X, recipe.sources)
     names = tuple(recipe.names)
@@ -135,6 +135,7 @@ def _named(
             )
         mask = zip(names, categorical, strict=True)
         return [name for name, is_category in mask if is_category]
+    # an empty list too
     if _are_all(categorical, int | np.integer):
         unknown = [place for place in categorical if not 0 <= place < len(names)]
         category_names = [names[place] for place in categorical if place not in unknown]

@@ -89,10 +89,11 @@ def save_model(
     >>> bool((loaded.predict(X) == model.predict(X)).all())
     True
     """
+    estimator: Any = model
     recipe = None
     if isinstance(model, Pipeline):
-        model, recipe = _parts_of(model)
-    fitted_model = _fitted_model_of(model)
+        estimator, recipe = _parts_of(model)
+    fitted_model = _fitted_model_of(estimator)
     if recipe is not None:
         recipe_of_model = recipes.recipe_of(fitted_model.card)
         if recipe_of_model is not None:
@@ -109,7 +110,7 @@ def save_model(
 
 
 def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
-    """Load a stored model as a fitted estimator, also one that a command stored.
+    """Load a model that `save_model` or a command stored, as a fitted estimator.
 
     Raises
     ------
@@ -127,7 +128,8 @@ def load_model(url: PathLike) -> ridge.RFFRidge | RFFClassifier | RFFKMeans:
 
 
 def _fitted_model_of(model: Any) -> models.RidgeModel | starts.Clusters:
-    """Return an estimator's fitted model, with the estimator's parameters on its card.
+    """Return an estimator's fitted model, with the estimator's parameters on its card,
+    the facts that are stored with a model.
 
     A fitted model is returned as it is; anything else raises InvalidParameterError.
     """
@@ -154,7 +156,7 @@ def _parts_of(pipeline: Pipeline) -> tuple[Any, recipes.Recipe | None]:
     do nothing.
     """
     *before, (_, last) = pipeline.steps
-    if not any(step not in (None, "passthrough") for _, step in before):
+    if all(step in (None, "passthrough") for _, step in before):
         return last, None
     check_is_fitted(last)
     return last, recipes.Recipe(

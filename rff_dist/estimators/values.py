@@ -107,7 +107,9 @@ def check_encoded(X: FloatArray, sources: Sequence[str]) -> None:
     `sources`: for each column of X, the table's column that it is made from.
     NotFiniteError names the column and row of a value that is no finite number.
     """
-    for row, column in np.argwhere(~np.isfinite(X))[:1]:
+    wrong_cells = np.argwhere(~np.isfinite(X))
+    if len(wrong_cells):
+        row, column = wrong_cells[0]
         _refuse_value("X", X[row, column], int(row), sources[column])
 
 
@@ -159,6 +161,7 @@ def _refuse_dates(name: str, values: Any) -> None:
     if scipy.sparse.issparse(values):
         return
     for label, column in _columns(values):
+        # the first value tells: dates after other values cannot be made numbers
         head = np.asarray(column[:1])
         first = next(iter(head), None)
         if head.dtype.kind in "Mm" or isinstance(first, date | timedelta):

@@ -11,8 +11,9 @@ import math
 
 from rff_dist.checks import check_count, check_name, check_positive, check_share
 
-# c of Hoeffding's inequality, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c): the map
-# "pairs" averages D/2 terms in [-1, 1], the map "phases" D terms in [-2, 2]
+# c of Hoeffding's inequality, P(|z(x)'z(y) - k(x, y)| ≥ t) ≤ 2·exp(-D·t²/c). The map
+# "pairs", the cosine and sine of each frequency, averages D/2 terms in [-1, 1]; the map
+# "phases", a cosine of each frequency with a random phase, D terms in [-2, 2].
 _HOEFFDING = {"pairs": 4, "phases": 8}
 
 
@@ -32,8 +33,8 @@ def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> f
 def pairwise_error(
     n_components: int, *, n_points: int, delta: float, map: str = "pairs"
 ) -> float:
-    """Return an error that any of n points' kernel values exceeds with probability
-    `delta` at most.
+    """Return an error that no kernel value of n points exceeds, with probability
+    1 - `delta` at least.
 
     It is √(c·log(n(n-1)/δ)/D), by a union bound over all n(n-1)/2 values of two
     different points.
@@ -54,8 +55,9 @@ def pairwise_error(
 def _hoeffding(n_components: int, n_values: int, delta: float, map: str) -> float:
     check_name(map, _HOEFFDING, "map")
     D = check_count(n_components, "n_components")
-    log_tails = math.log(2 * n_values) - math.log(check_share(delta, "delta"))
-    return math.sqrt(_HOEFFDING[map] * log_tails / D)
+    # a union bound: each of the values may have delta / n_values of the probability
+    log_ratio = math.log(2 * n_values) - math.log(check_share(delta, "delta"))
+    return math.sqrt(_HOEFFDING[map] * log_ratio / D)
 
 
 def operator_norm_error(n_components: int, *, n_points: int, gram_norm: float) -> float:

@@ -21,9 +21,12 @@ from rff_dist.typing import EqualByFields, FloatArray, IntArray, frozen
 
 @frozen
 class ClusterGrid:
-    """The unit of the integers in exact sums over clusters."""
+    """The units of the integers in exact sums over clusters.
 
-    #: The unit is 2**-fraction_bits times the largest weight times the largest feature.
+    Weights are in units of u = 2**(weight_exponent − fraction_bits), tile features in
+    units of u times 2**exponent.
+    """
+
     fraction_bits: int
     #: No weight is above 2**weight_exponent.
     weight_exponent: int = 0
@@ -49,7 +52,8 @@ def fraction_bits_for(n_samples: int) -> int:
     These are 39 bits up to 2**23 rows. Beyond that, each doubling of the rows takes one
     bit; a mean over so many rows is precise all the same.
     """
-    # no more than FRACTION_BITS, so that a float64 sum of a tile's rows stays exact
+    # No more than FRACTION_BITS, so that a float64 sum of a tile's rows stays exact. An
+    # int64 has LIMB_BITS and a sign.
     return min(
         specs.FRACTION_BITS,
         specs.LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))),
@@ -61,8 +65,8 @@ class ClusterState:
     """The state of a pass, which all its blocks share: centres to compare rows with."""
 
     feature_map: maps.FeatureMap
-    #: Each start's centres in Z; shape (n_init, n_clusters, n_components).
-    values: FloatArray
+    #: Of each start, in Z; shape (n_init, n_clusters, n_components).
+    centres: FloatArray
     grid: ClusterGrid
 
 
@@ -72,13 +76,12 @@ class ClusterSums(EqualByFields):
 
     #: Number of rows summed.
     n_samples: int
-    #: Weighted sums of tile features, in the grid's units; shape (n_init, n_clusters,
-    #: n_components).
+    #: Weighted sums of tile features, in units of u · 2**exponent, see `ClusterGrid`;
+    #: shape (n_init, n_clusters, n_components).
     features: IntArray
-    #: Sums of weights, in the grid's units; shape (n_init, n_clusters).
+    #: Sums of weights, in units of u; shape (n_init, n_clusters).
     weights: IntArray
-    #: Weighted sum of ‖z‖², in units of the grid times `largest_squared_norm`; 0 if not
-    #: wanted.
+    #: Weighted sum of ‖z‖², in units of u · `largest_squared_norm`; 0 if not wanted.
     squared_norms: int
 
     def __add__(self, other: ClusterSums) -> ClusterSums:
@@ -93,13 +96,12 @@ class ClusterSums(EqualByFields):
         """Return the mean row of each cluster in Z; an empty cluster keeps its
         centre.
         """
-        # `features / weights` is in units of `bounds`: both sums have 2**-fraction_bits
-        # and the largest weight in their units, which cancel
+        # `features / weights` is in units of `bounds`: u is in both sums, and cancels
         to_z = factors_of(state.feature_map) * state.grid.bounds(
             state.feature_map.n_components
         )
         filled = self.weights > 0
-        means = state.values.copy()
+        means = state.centres.copy()
         means[filled] = (
             self.features[filled] / self.weights[filled][:, np.newaxis] * to_z
         )
@@ -121,11 +123,12 @@ class ClusterSums(EqualByFields):
         """Return Σ w·‖z − c‖² of each start; 0 if rounding makes it negative.
 
         Computed from sums only: Σ w·‖z‖² − Σ_c w_c·c·(2·mean_c − c), with an error of
-        about 1e-16 of the first term.
+        about 1e-16 of the first term. That term is the same for all passes, so only one
+        pass sums it.
         """
         weights = self.cluster_weights(state.grid)
         products = np.einsum(
-            "ijk,ijk->ij", state.values, 2.0 * self.means(state) - state.values
+            "ijk,ijk->ij", state.centres, 2.0 * self.means(state) - state.centres
         )
         inertias = sum_of_squared_norms - (weights * products).sum(axis=1)
         return np.asarray(np.maximum(inertias, 0.0))

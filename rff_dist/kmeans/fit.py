@@ -275,10 +275,10 @@ class _MovingStarts:
         is_empty = sums.weights == 0
         for i in np.flatnonzero(is_empty.any(axis=1)):
             empty = np.flatnonzero(is_empty[i])
-            centres[i, empty] = _find_places(self._job, state.values[i], empty)
+            centres[i, empty] = _find_places(self._job, state.centres[i], empty)
 
         self._note(active, state, sums)
-        shifts = np.square(centres - state.values).sum(axis=(1, 2))
+        shifts = np.square(centres - state.centres).sum(axis=(1, 2))
         self.is_settled[active] = shifts == 0.0
         self.has_stopped[active] = shifts <= self._smallest_shift
         self._n_moves[active] += 1

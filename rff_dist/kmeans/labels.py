@@ -80,7 +80,7 @@ def evaluate(
 
 def _count_rows(rows: Rows, state: cluster_sums.ClusterState) -> Contingency:
     assert rows.groups is not None  # a `GroupedDataset` gave them
-    _, n_clusters, _ = state.values.shape  # (n_starts, n_clusters, n_components)
+    _, n_clusters, _ = state.centres.shape  # (n_starts, n_clusters, n_components)
     return count_agreement(rows.groups, lloyd_pass.label_rows(rows, state), n_clusters)
 
 

@@ -35,18 +35,18 @@ from rff_dist.products import protocol
 from rff_dist.typing import AnyArray, FloatArray, IndexArray
 
 
-def pass_bytes(n_components: int, n_columns: int, *, n_threads: int) -> int:
+def pass_bytes(n_components: int, n_centres: int, *, n_threads: int) -> int:
     """Return the peak bytes of a Lloyd pass in one process, without a block's inputs.
 
-    `n_columns` is the number of centres in all starts together.
+    `n_centres` is the number of centres in all starts together.
     """
-    sums = 8 * n_columns * (n_components + 1)
+    sums = 8 * n_centres * (n_components + 1)
     # sums of the worker, of a run of blocks and of a block, and a result of adding two
     copies_of_sums = 4
     # centres as they are given, as the comparer's matrix, and pickled
     copies_of_centres = 3
-    row = 8 * (3 * n_components + 2 * n_columns)
-    tile = nearest.tile_rows(n_components, n_columns) * row + sums
+    row = 8 * (3 * n_components + 2 * n_centres)
+    tile = nearest.tile_rows(n_components, n_centres) * row + sums
     return sums * (copies_of_sums + copies_of_centres) + n_threads * tile
 
 
@@ -84,7 +84,7 @@ class Tally:
         with_norms: bool = False,
     ) -> None:
         self._bits = state.grid.fraction_bits
-        self._shape = state.values.shape
+        self._shape = state.centres.shape
         n_init, n_clusters, D = self._shape
         self._is_whole = has_whole_features(state.feature_map)
         # Sums of unweighted int16 features stay in their unit, 2⁻¹⁴, until the end.
@@ -180,7 +180,7 @@ def centre_distances(rows: blocks.Rows, state: ClusterState) -> FloatArray:
     Raises as `label_rows`.
     """
     comparer = nearest.FloatComparer(state)
-    distances = np.empty((rows.block.n_samples, state.values.shape[1]))
+    distances = np.empty((rows.block.n_samples, state.centres.shape[1]))
 
     def measure(first: int, features: FloatArray) -> None:
         np.sqrt(

@@ -34,7 +34,7 @@ from rff_dist.numerics import exact_sums, machine, triangular
 from rff_dist.products import protocol
 from rff_dist.typing import EPS, AnyArray, Float32Array, FloatArray, IndexArray
 
-# All float64 products have this height: their rounding depends on their shape.
+# All float64 products that round have this height: rounding depends on their shape.
 _PANEL_ROWS = 64
 _COMPARED_ROWS = 512  # rows at a time, so that their affinities stay in the cache
 _TILE_BYTES = 2**22  # limit for a tile's float64 features, and for its affinities
@@ -48,9 +48,9 @@ _LEAST_ROWS = 256  # of the smaller tiles, if `tile_rows` is not below that
 # -- tiles
 
 
-def tile_rows(n_components: int, n_columns: int) -> int:
+def tile_rows(n_components: int, n_centres: int) -> int:
     """Return the largest number of rows of a tile, a power of two."""
-    rows = _TILE_BYTES // (8 * max(n_components, n_columns))
+    rows = _TILE_BYTES // (8 * max(n_components, n_centres))
     power_of_two: int = 2 ** int(math.log2(max(1, rows)))
     return min(_MAX_TILE_ROWS, max(_MIN_TILE_ROWS, power_of_two))
 
@@ -60,24 +60,23 @@ def visit_tiles(
     feature_map: maps.FeatureMap,
     receive: Callable[[int, AnyArray], None],
     *,
-    n_columns: int = 1,
+    n_centres: int = 1,
     is_whole: bool = False,
 ) -> None:
     """Call `receive(first row, features)` with each tile of a block; threads share the
     tiles.
 
-    Features have shape (n_rows, n_components), and are not multiplied by the map's
-    `scales` yet; only a whitened map's are Z itself. They are float64, or with
-    `is_whole` the int16 numbers of a map that `has_whole_features`. Their memory is
-    reused after `receive` has returned. Tiles are padded to multiples of 64 rows.
-    Otherwise BLAS would round the last rows differently, and a row's features would
-    depend on the tile.
+    Features have shape (n_rows, n_components). Times the map's `scales` they are Z;
+    those of a whitened map are Z as they are. They are float64, or with `is_whole` the
+    int16 numbers of a map that `has_whole_features`. Their memory is reused after
+    `receive` has returned. Tiles are padded to multiples of 64 rows, else BLAS would
+    round the last rows differently, and a row's features would depend on the tile.
 
     Raises DataError if X has the wrong number of columns, or holds NaN or infinity.
     """
     inputs = feature_map.inputs_of(replace(rows, y=None))
     D = feature_map.n_components
-    most = tile_rows(D, n_columns)
+    most = tile_rows(D, n_centres)
     tiles = machine.falling_tiles(
         len(inputs), most, multiple=_PANEL_ROWS, least=min(most, _LEAST_ROWS)
     )
@@ -130,16 +129,18 @@ class Comparer(ABC):
     is_whole: ClassVar[bool]
 
     def __init__(self, state: ClusterState, centres: FloatArray, unit: float) -> None:
-        """Take centres, of shape (n_init, n_clusters, n_components), in this unit."""
+        """Take centres, of shape (n_init, n_clusters, n_components), as multiples of
+        `unit`.
+        """
         self._feature_map = state.feature_map
         self.n_init, self.n_clusters, n_components = centres.shape
         self._centres = centres.reshape(-1, n_components)
         self._halves = np.square(self._centres).sum(axis=1) / 2.0
         half = float(self._halves.max())
-        norm = largest_squared_norm(state.feature_map, state.grid)
-        # ‖z‖·‖c‖ + ‖c‖²/2 bounds all affinities. Centres are in this unit already, ‖z‖²
-        # (`norm`) is not.
-        self._affinity_bound = math.sqrt(2.0 * half * norm) / unit + half
+        # ‖z‖² of Z; only centres are multiples of `unit` already
+        squared_norm = largest_squared_norm(state.feature_map, state.grid)
+        # ‖z‖·‖c‖ + ‖c‖²/2 bounds all affinities
+        self._affinity_bound = math.sqrt(2.0 * half * squared_norm) / unit + half
 
     def visit_rows(
         self, rows: blocks.Rows, receive: Callable[[int, AnyArray], None]
@@ -149,7 +150,7 @@ class Comparer(ABC):
             rows,
             self._feature_map,
             receive,
-            n_columns=self.n_init * self.n_clusters,
+            n_centres=self.n_init * self.n_clusters,
             is_whole=self.is_whole,
         )
 
@@ -180,7 +181,10 @@ class Comparer(ABC):
     def _largest(
         self, affinities: AnyArray, features: AnyArray, centres: slice
     ) -> IndexArray:
-        """Return for each row which of a start's centres has the largest affinity."""
+        """Return for each row which of a start's centres has the largest affinity.
+
+        The affinities may be overwritten.
+        """
 
     @abstractmethod
     def squared_distances(self, features: AnyArray, labels: IndexArray) -> FloatArray:
@@ -204,11 +208,11 @@ class WholeComparer(Comparer):
     is_whole = True
 
     def __init__(self, state: ClusterState) -> None:
-        n_components = state.values.shape[2]
+        n_components = state.centres.shape[2]
         # all components have the same factor
         unit = 2.0**-protocol.FIXED_POINT_BITS * factors_of(state.feature_map)[0]
         self._squared_unit = unit**2
-        whole = np.rint(state.values / unit).clip(
+        whole = np.rint(state.centres / unit).clip(
             -protocol.COSINE_ONE, protocol.COSINE_ONE
         )
         super().__init__(state, whole, unit)
@@ -217,14 +221,12 @@ class WholeComparer(Comparer):
         self._tolerance = (
             2.0 * (1.01 * n_components + 4) * 2.0**-24 * self._affinity_bound
         )
-        self._narrow = (
-            self._centres.T.astype(np.float32),
-            self._halves.astype(np.float32),
-        )
+        self._float32_centres = self._centres.T.astype(np.float32)
+        self._float32_halves = self._halves.astype(np.float32)
 
     def _affinities(self, features: NDArray[np.int16]) -> Float32Array:
-        affinities: Float32Array = features.astype(np.float32) @ self._narrow[0]
-        affinities -= self._narrow[1]
+        affinities: Float32Array = features.astype(np.float32) @ self._float32_centres
+        affinities -= self._float32_halves
         return affinities
 
     def _largest(
@@ -254,8 +256,8 @@ class FloatComparer(Comparer):
     is_whole = False
 
     def __init__(self, state: ClusterState) -> None:
-        super().__init__(state, state.values, 1.0)
-        n_components = state.values.shape[2]
+        super().__init__(state, state.centres, 1.0)
+        n_components = state.centres.shape[2]
         self._factors = factors_of(state.feature_map)
         self._scaled_centres = np.ascontiguousarray((self._factors * self._centres).T)
         # A sum of D rounded products errs by about √D roundings of its largest possible
@@ -305,7 +307,7 @@ class FloatComparer(Comparer):
         return affinities
 
 
-def squared_distances(rows: blocks.Rows, state: ClusterState) -> FloatArray:
+def distances_to_nearest(rows: blocks.Rows, state: ClusterState) -> FloatArray:
     """Return ‖z − c‖² between each row and the nearest of the first start's centres."""
     comparer = comparer_of(state)
     distances = np.empty(rows.block.n_samples)

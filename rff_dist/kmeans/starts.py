@@ -208,7 +208,7 @@ class ClusteringJob:
         self, state: cluster_sums.ClusterState, *, label: str = "lloyd"
     ) -> cluster_sums.ClusterSums:
         """Run a Lloyd pass; raises PlanError if a worker's memory is too small."""
-        n_starts, n_clusters, n_components = state.values.shape
+        n_starts, n_clusters, n_components = state.centres.shape
         check_memory(
             self.dataset, n_components, n_starts, n_clusters, engine=self.engine
         )
@@ -248,7 +248,7 @@ def clustering_job(
     sum_all = partial(lloyd_pass.sum_clusters, with_norms=True)
     sums = job.checked(job.run(sum_all, origin, label="norms"))
     squared_norms = sums.sum_of_squared_norms(origin)
-    mean = replace(origin, values=sums.means(origin))
+    mean = replace(origin, centres=sums.means(origin))
     weight = float(sums.cluster_weights(grid).sum())
     spread = float(sums.inertias(mean, squared_norms)[0])
     variance = spread / weight / feature_map.n_components

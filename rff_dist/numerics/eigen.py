@@ -22,12 +22,15 @@ logger = logging.getLogger(__name__)
 
 # LAPACK's eigenvalues, and centred sums, are in practice wrong by at most this many
 # times n·eps·(largest).
-_LAPACK = 8.0
+_ROUNDING_FACTOR = 8.0
 
 
 @frozen(kw_only=True)
 class RidgeSpectrum(solution.EquationFacts):
-    """Normal equations in the eigenbasis of their Gram, A = QΛQ'."""
+    """Normal equations in the eigenbasis of their Gram, A = QΛQ'.
+
+    B are the moments, and c the total sum of squares of each target.
+    """
 
     #: Ascending, of shape (n_components,); those at or below `floor` are set to 0.
     eigenvalues: FloatArray
@@ -71,7 +74,7 @@ class RidgeSpectrum(solution.EquationFacts):
                 " floor",
                 scipy.linalg.LinAlgWarning,
             )
-        weights = self._filter(alphas) * self.projected_moments
+        weights = self._inverse(alphas) * self.projected_moments
         with machine.single_threaded_blas():
             # there may be eigenvectors of the last eigenvalues only; the weights of the
             # others are 0
@@ -93,11 +96,11 @@ class RidgeSpectrum(solution.EquationFacts):
         In the targets' units squared, of shape (n_alphas, n_targets), to within
         `rss_error_bound`; O(n_alphas · n_components · n_targets).
         """
-        return np.maximum(self._signed_rss(self._column(alphas)), 0.0)
+        return np.maximum(self._signed_rss(self._alpha_rows(alphas)), 0.0)
 
     def rss_error_bound(self, alphas: ArrayLike) -> FloatArray:
         """Bound the rounding error of `residual_sum_of_squares`, of its shape."""
-        norms = self._squared_norms(self._column(alphas))
+        norms = self._squared_norms(self._alpha_rows(alphas))
         total = self.total_sum_of_squares
         return solution.rss_error_bound(
             norms, total, n_components=len(self.eigenvalues), floor=self.floor
@@ -105,10 +108,12 @@ class RidgeSpectrum(solution.EquationFacts):
 
     def degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
         """Return Σ λ/(λ + alpha) of every alpha, plus one for an intercept."""
-        column = self.eigenvalues[:, np.newaxis]
+        eigenvalues = self.eigenvalues[:, np.newaxis]
         # Hastie, Tibshirani & Friedman (2009), eq. 3.50, with eigenvalues in place of
         # squared singular values
-        traces = [(column * self._filter(row)).sum() for row in self._column(alphas)]
+        traces = [
+            (eigenvalues * self._inverse(row)).sum() for row in self._alpha_rows(alphas)
+        ]
         return float(self.fit_intercept) + np.array(traces)
 
     def residual_degrees_of_freedom(self, alphas: ArrayLike) -> FloatArray:
@@ -116,7 +121,7 @@ class RidgeSpectrum(solution.EquationFacts):
         kept = self.eigenvalues[self.n_clipped :]
         # 1 − λ/(λ + alpha) = alpha/(λ + alpha): near n degrees of freedom the
         # difference of the sums has no digits
-        shrunk = [(row[0] / (kept + row[0])).sum() for row in self._column(alphas)]
+        shrunk = [(row[0] / (kept + row[0])).sum() for row in self._alpha_rows(alphas)]
         n_beyond = self.n_samples - int(self.fit_intercept) - self.effective_rank
         return float(n_beyond) + np.array(shrunk)
 
@@ -125,21 +130,23 @@ class RidgeSpectrum(solution.EquationFacts):
 
         y ~ N(0, σ²·(ZZ'/alpha + I)) with the σ² of the largest density, an intercept
         taken out first. That is −½·(n·log q + Σ log(1 + λ/alpha)) with q = c − B'(A +
-        alpha)⁻¹B, of shape (n_alphas, n_targets), for alphas above 0; a q below its
-        rounding error counts as that error.
+        alpha)⁻¹B, of shape (n_alphas, n_targets), for alphas above 0. A residual sum of
+        squares below its rounding error counts as that error.
 
         Source: Rasmussen & Williams (2006), eq. 2.30, with the matrix determinant
         lemma.
         """
-        column = self._column(alphas)
+        alpha_rows = self._alpha_rows(alphas)
         # q = rss + alpha·‖w‖², two terms of one sign, where c − B'(A + alpha)⁻¹B would
         # cancel
-        quadratic = np.maximum(self._signed_rss(column), self.rss_error_bound(alphas))
-        quadratic += column * self._squared_norms(column)
+        quadratic = np.maximum(
+            self._signed_rss(alpha_rows), self.rss_error_bound(alphas)
+        )
+        quadratic += alpha_rows * self._squared_norms(alpha_rows)
         # log det(I + ZZ'/alpha) of n rows from D eigenvalues; clipped ones are 0 and
         # add log 1
         log_determinant = np.array(
-            [np.log1p(self.eigenvalues / row[0]).sum() for row in column]
+            [np.log1p(self.eigenvalues / row[0]).sum() for row in alpha_rows]
         )
         n_samples = self.n_samples - int(self.fit_intercept)
         # a constant target: infinite for every alpha
@@ -148,12 +155,12 @@ class RidgeSpectrum(solution.EquationFacts):
                 -0.5 * (n_samples * np.log(quadratic) + log_determinant[:, np.newaxis])
             )
 
-    def _column(self, alphas: ArrayLike) -> FloatArray:
+    def _alpha_rows(self, alphas: ArrayLike) -> FloatArray:
         """Return alphas as (n_alphas, 1): each row is one alpha for all targets."""
         values = np.atleast_1d(np.asarray(alphas))
         return solution.check_alpha(values, len(values))[:, np.newaxis]
 
-    def _filter(self, alphas: FloatArray) -> FloatArray:
+    def _inverse(self, alphas: FloatArray) -> FloatArray:
         """Return 1/(λ + alpha), shape (n_components, n_alphas); 0 for a clipped λ."""
         inverse = np.zeros((len(self.eigenvalues), len(alphas)))
         kept = self.eigenvalues[self.n_clipped :, np.newaxis]
@@ -167,7 +174,7 @@ class RidgeSpectrum(solution.EquationFacts):
         """
         norms = []
         for alphas in alpha_rows:
-            weights = self._filter(alphas) * self.projected_moments
+            weights = self._inverse(alphas) * self.projected_moments
             norms.append(np.square(weights).sum(axis=0))
         return np.stack(norms)
 
@@ -183,7 +190,7 @@ class RidgeSpectrum(solution.EquationFacts):
         for alphas in alpha_rows:
             # weights are Q'w, so this is 2w'B − w'Aw, eigenvalue by eigenvalue: shape
             # (n_components, n_targets)
-            weights = self._filter(alphas) * self.projected_moments
+            weights = self._inverse(alphas) * self.projected_moments
             explained = (np.square(weights) * (eigenvalues + 2.0 * alphas)).sum(axis=0)
             rows.append(self.total_sum_of_squares - explained)
         return np.stack(rows)
@@ -245,14 +252,14 @@ def not_converged(matrix: FloatArray, error: Exception) -> SolveError:
     """Return the error to raise when LAPACK finds no eigenvalues."""
     return SolveError(
         f"the eigenvalues of a Gram of {len(matrix)} components do not converge"
-        f" ({error}); give one alpha, which needs none, and report this"
+        f" ({error}); give one alpha, which needs no eigenvalues, and report this"
     )
 
 
 def _eigh_of_low_rank(
     gram: FloatArray, equations: solution.NormalEquations
 ) -> _Eigen | None:
-    """Decompose a Gram of few rows by pivoted Cholesky, A = LL', then L = (QU)ΣV'.
+    """Decompose a Gram of few rows: pivoted Cholesky, A = LL', and the SVD of L.
 
     5 to 15 times as fast as `eigh` for 30 to 500 rows and 2,048 components, with the
     same eigenvalues to 5e-13. Returns all eigenvalues, 0 beyond the rank, and the
@@ -307,7 +314,7 @@ def negligible(
     uncentred = largest + equations.sum_of_weights * float(
         np.square(equations.feature_means).sum()
     )
-    error_bound = _LAPACK * rounding * uncentred + equations.gram_error
+    error_bound = _ROUNDING_FACTOR * rounding * uncentred + equations.gram_error
     if smallest < -error_bound:
         warn(
             f"the Gram has a negative eigenvalue {smallest:.3g} (largest"

@@ -35,7 +35,8 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
     components. For 16,384 it takes 15 s, and LAPACK's kills the process.
 
     The part below the diagonal tiles is neither read nor written. Returns None when it
-    succeeded, else the component at which the matrix proved not positive definite.
+    succeeded, else the component at which the matrix proved not positive definite. Then
+    the upper triangle holds the factor in part.
 
     Source: Golub & Van Loan, Matrix Computations, 4th ed., section 4.2.6 (block
     Cholesky, here left-looking).
@@ -43,7 +44,7 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
     tiles = tiles_of(len(matrix))
     done: dict[tuple[int, int], Future[None]] = {}
 
-    def factor(j: int, i: int) -> None:
+    def factor_tile(j: int, i: int) -> None:
         rows = tiles[j]
         columns = tiles[i]
         tile = np.ascontiguousarray(matrix[rows, columns])
@@ -72,7 +73,7 @@ def cholesky_in_place(matrix: FloatArray, pool: Executor) -> int | None:
 
     for j in range(len(tiles)):
         for i in range(j, len(tiles)):
-            done[j, i] = pool.submit(factor, j, i)
+            done[j, i] = pool.submit(factor_tile, j, i)
     try:
         for future in done.values():
             future.result()
@@ -194,7 +195,7 @@ def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> N
 
 
 def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
-    """Overwrite V by V·U⁻¹, in n_components² operations per row.
+    """Overwrite `rows` by rows·U⁻¹, in n_components² operations per row.
 
     It is `scipy.linalg.solve_triangular(factor, rows.T, trans="T").T`. Panels of 64
     rows, the last one padded, run side by side in the pool. So a row's bits do not
@@ -213,8 +214,9 @@ def whiten_rows(rows: FloatArray, factor: FloatArray, pool: Executor) -> None:
 
 def _solve_tile(upper: FloatArray, x: FloatArray, *, transposed: bool) -> FloatArray:
     """Return U⁻ᵀx or U⁻¹x for one tile; `x` may be overwritten."""
-    # in Fortran's order these arrays are transposes: BLAS solves y'·op(U) = x' from the
-    # right (side=1) without a copy
+    # BLAS takes Fortran's order, which `lower`, U', and x.T have without a copy. So it
+    # solves the transposed equations: y'·U' = x', or y'·U = x' if transposed, where the
+    # matrix is on the right (side=1).
     lower = np.ascontiguousarray(upper).T
     trsm = scipy.linalg.blas.dtrsm
     solved: FloatArray = trsm(

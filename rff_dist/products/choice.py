@@ -34,7 +34,8 @@ WAYS: Mapping[str, Callable[[], protocol.Products]] = {
 }
 # Operations worth a measurement: half a second of float64; a measurement takes 0.2 s.
 WORTH_MEASURING = 2e10
-# Below this number of components float64 is as fast: a feature enters few products.
+# Below this number of components float64 is as fast: to lay a feature out as bytes
+# costs as much as its few products save.
 NARROW = 128
 # What a measurement multiplies. A region is a block of Z'Z, with this many components
 # on each side. A tile holds the features of some rows; a panel is the part of a tile
@@ -97,7 +98,9 @@ def products_for(n_rows: int, n_components: int) -> protocol.Products:
     """
     operations = float(n_rows) * n_components**2
     products = _unmeasured(n_components, operations)
-    return measure().best(n_components).products if products is None else products
+    if products is None:
+        return measure().best(n_components).products
+    return products
 
 
 def rate_for(n_components: int, operations: float = math.inf) -> Rate:
@@ -158,6 +161,7 @@ def _measure() -> ProductRates:
     with machine.single_threaded_blas():
         rates = [_measure_rate(protocol.Float64Products())]
         refused = {}
+        # the only other way; float64 needs no self-test, as sums are compared with it
         products = byte_products.ByteProducts()
         reason = _reason_against(products)
         if reason is None:
@@ -227,9 +231,9 @@ def _seconds(function: Callable[[], object]) -> float:
 
 def find_wrong_sums(products: protocol.Products) -> str | None:
     """Name features that a way sums wrongly; None if all sums equal float64's."""
-    specification = protocol.Float64Products()
+    float64 = protocol.Float64Products()
     for label, numbers in _cases():
-        if not np.array_equal(_gram(products, numbers), _gram(specification, numbers)):
+        if not np.array_equal(_gram(products, numbers), _gram(float64, numbers)):
             return label
     return None
 

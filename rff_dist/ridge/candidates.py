@@ -72,9 +72,9 @@ class Candidate:
     """A kernel, its length scale and its kind of features."""
 
     kernel: base.Kernel
-    #: Replaces a kernel's own. In a sum or product, `TimesMedian` and numbers go to the
-    #: parts that have none; the median is that of each part's own columns. None keeps
-    #: the kernel's own; parts without one get the median when features are drawn.
+    #: Replaces the length scale of a single kernel, and in a sum or product that of the
+    #: parts that have none; a median is that of each part's own columns. None keeps the
+    #: kernel as it is; parts without one get the median when features are drawn.
     length_scale: ScaleChoice = TimesMedian(1.0)
     #: None takes the kind of the options.
     features: str | nystrom.Nystrom | None = None
@@ -84,7 +84,7 @@ class Candidate:
     mapped: bool = False
 
     def __post_init__(self) -> None:
-        if self.mapped and self.length_scale != "evidence":
+        if self.mapped and not self.is_tuned:
             raise InvalidParameterError(
                 f"`length_scale` is {self.length_scale!r} with `mapped`; expected"
                 " 'evidence', which tunes the column maps too"
@@ -93,7 +93,7 @@ class Candidate:
             # raises if the kernel takes no length scale
             stationary.with_length_scale(self.kernel, 1.0)
         elif isinstance(self.length_scale, str):
-            if self.length_scale != "evidence":
+            if not self.is_tuned:
                 raise InvalidParameterError(
                     f"`length_scale` is {self.length_scale!r}; expected 'evidence', a"
                     " multiple of the median, numbers or None"
@@ -104,6 +104,11 @@ class Candidate:
             object.__setattr__(
                 self, "length_scale", stationary.as_length_scale(self.length_scale)
             )
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the evidence tunes the length scales."""
+        return self.length_scale == "evidence"
 
 
 def read_length_scale(value: Any) -> ScaleChoice:
@@ -121,7 +126,9 @@ def read_length_scale(value: Any) -> ScaleChoice:
         text = "1x" if value == "median" else value
         match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*x\s*", text)
         try:
-            return TimesMedian(float(match[1] if match else ""))
+            if match is None:
+                raise ValueError
+            return TimesMedian(float(match[1]))
         except ValueError:
             raise InvalidParameterError(
                 f"`length_scales` has {value!r}; expected numbers above 0, multiples of"
@@ -158,15 +165,20 @@ def make_candidates(
         )
     candidates: list[Candidate] = []
     for kernel in map(names.find_kernel, kernels):
-        kernel_scales = scales
-        if not isinstance(kernel, stationary.Stationary):
-            kernel_scales = [None]
-            if stationary.parts_without_length_scale(kernel):
-                # the evidence tunes single kernels only, no sums or products
-                untuned = [scale for scale in scales if scale != "evidence"]
-                kernel_scales = untuned or [None]
-        candidates += [Candidate(kernel, scale) for scale in kernel_scales]
+        candidates += [Candidate(kernel, item) for item in _scales_for(kernel, scales)]
     return list(dict.fromkeys(candidates))
+
+
+def _scales_for(
+    kernel: base.Kernel, scales: Sequence[ScaleChoice]
+) -> Sequence[ScaleChoice]:
+    """Return the length scales that a kernel can be tried with."""
+    if isinstance(kernel, stationary.Stationary):
+        return scales
+    if not stationary.parts_without_length_scale(kernel):
+        return [None]
+    # the evidence tunes single kernels only, no sums or products
+    return [scale for scale in scales if scale != "evidence"] or [None]
 
 
 def check_candidates(
@@ -197,8 +209,9 @@ def check_candidates(
 class Draws:
     """Draws candidates' feature maps for one dataset.
 
-    The options decide the design, `map` (whether frequencies give pairs or phases) and
-    the seed, and the kind of features for candidates without a kind. If the folds set
+    The options decide the design (how frequencies are sampled jointly), `map` (whether
+    they give pairs or phases), the seed, and the kind of features for candidates
+    without a kind. If the folds set
     rows apart for tuning (`TuningFolds`), length scales are tuned on these rows, which
     no fold validates on; else on any rows.
     """
@@ -244,7 +257,7 @@ class Draws:
         """Return a candidate's kernel with numbers as length scales, and the dataset,
         whose columns are mapped if the candidate is `mapped`.
         """
-        if candidate.length_scale == "evidence":
+        if candidate.is_tuned:
             key = candidate.kernel, candidate.mapped
             if key not in self._tuned:
                 self._tuned[key] = self._tune(candidate)
@@ -298,7 +311,8 @@ class Draws:
             ).kernel
         if isinstance(tuned, Additive):
             # Parts that matter little cost time. And if only parts of one column each
-            # stay, the model can show the exact effect of each column.
+            # stay, the model can show the exact effect of each column. Rows are mapped
+            # as the tuning found.
             source = prepared.row_source(seed)
             X, _, _ = samples.sample_rows(source.dataset, seed, n_rows=ROWS_OF_PARTS)
             rows = np.asarray(source.prepare(X), np.float64)
@@ -314,14 +328,14 @@ def draw_candidates(
 
     All have the same seed.
 
-    Raises InvalidParameterError if a parameter is out of range, or a map has no smaller
-    draws for the other numbers.
+    Raises InvalidParameterError if a parameter is out of range, or a map cannot be
+    shortened to the other numbers.
     """
     largest = component_counts[-1]
     maps = [draws.feature_map(candidate, largest) for candidate in candidates]
     for feature_map in maps:
         for count in component_counts:
             if count < feature_map.n_components:
-                # raises here, before the data are read, if it has no smaller draws
+                # raises here, before the data are read, if it cannot be
                 draw.shortened(feature_map, count)
     return maps

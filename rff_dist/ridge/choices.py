@@ -184,7 +184,7 @@ def choices_of(
         first_candidates = with_kinds(candidates, kinds)
 
     n_tuning_rows = 0
-    if any(candidate.length_scale == "evidence" for candidate in first_candidates):
+    if any(candidate.is_tuned for candidate in first_candidates):
         # candidates that a user named take more rows than those of a first round
         is_compared = candidates is None and len(first_candidates) > 1
         n_tuning_rows = TUNING_ROWS if is_compared else length_scales.TUNING_ROWS

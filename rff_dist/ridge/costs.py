@@ -28,9 +28,7 @@ def cost_of_choosing(choices: Choices, *, gflops: float) -> Summary | None:
     n_rows = min(ROUND_ROWS, plan.n_samples)
     n_components = choices.n_round_components
     tuned_kernels = {
-        candidate.kernel
-        for candidate in choices.candidates
-        if candidate.length_scale == "evidence"
+        candidate.kernel for candidate in choices.candidates if candidate.is_tuned
     }
     flops_of_tuning = choices.tuning.flops(choices.n_tuning_rows, plan.n_features)
     flops = len(tuned_kernels) * flops_of_tuning

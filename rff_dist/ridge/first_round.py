@@ -4,11 +4,13 @@ A prepared dataset and candidates (kernel, length scale, kind of features) go in
 one to train on all rows comes out, with the errors of all candidates. Cross-validating
 each on all rows would take many times as long.
 
-1. **Candidates**, see `ridge.candidate_choices`: a smooth and a rougher kernel, which
-   add functions of single columns to a function of all columns, and whose weights,
-   length scales and maps of columns the evidence tunes together; a linear model, so
-   that the choice is not worse than a line; and the median distance, which needs no
-   tuning.
+1. **Candidates**, see `ridge.candidate_choices`:
+
+   - a smooth and a rougher kernel, which add functions of single columns to a function
+     of all columns; the evidence tunes weights, length scales and maps of columns
+     together;
+   - a kernel with the median distance as its length scale, which needs no tuning;
+   - a linear model, so that the choice is not worse than a line.
 2. **The first round**, on up to 10,000 rows with half of the components. As many
    candidates are tried at once as there are cores. If rows are few, it takes all
    components, and errors come from the rows themselves (`selection.row_folds`).
@@ -17,8 +19,9 @@ each on all rows would take many times as long.
 
 D is a feature map's number of components. Z'Z and Z'y, the *sums*, are products of the
 features Z and the targets y, summed over rows; a pass over all rows yields only these.
-"evidence" as a length scale asks for tuned ones, by the evidence: how probable the
-targets are under a Gaussian process with the kernel.
+A candidate with the length scale "evidence" is tuned: its length scales are those of
+the largest evidence, the probability of the targets under a Gaussian process with the
+kernel.
 
 All errors are cross-validated, with the same folds. Length scales are tuned on rows
 that no fold validates on (`data.folding.with_tuning_rows`). Given options stay; if all
@@ -202,7 +205,7 @@ class _FirstRound:
     def _candidates_in_time(self) -> list[Candidate]:
         """Return the candidates to try; if time is short, only those without tuning."""
         candidates = self.choices.candidates
-        quick = [c for c in candidates if c.length_scale != "evidence"]
+        quick = [c for c in candidates if not c.is_tuned]
         if quick and self.budget.remaining(FIRST_SHARE) < TUNING_SECONDS:
             self.budget.skip_candidates(len(candidates) - len(quick))
             return quick
@@ -216,7 +219,8 @@ class _FirstRound:
         come length scales tuned on many rows: these rows, which no fold validates on,
         are further evidence for them.
         """
-        # there is a best: one candidate needs no tuning, or failed tuning has raised
+        # There is a trial: one candidate needs no tuning, or the user asked for tuned
+        # length scales, and a failure has raised.
         best, *others = sorted(trials, key=lambda trial: trial.result["score"])
         as_good = [other for other in others if _within_one_standard_error(other, best)]
         favourite = min([best, *as_good], key=self._preference)
@@ -229,7 +233,7 @@ class _FirstRound:
         if isinstance(trial.candidate.kernel, explicit.Linear):
             return 0
         is_trusted = dataset.n_samples >= trusted_samples(dataset)
-        if is_trusted and trial.candidate.length_scale == "evidence":
+        if is_trusted and trial.candidate.is_tuned:
             return 1
         return 2
 
@@ -239,8 +243,7 @@ class _FirstRound:
         try:
             return self._validate(candidate, sample)
         except (DataError, SolveError) as error:
-            was_tuned = candidate.length_scale == "evidence"
-            if not was_tuned or options.length_scale == "evidence":
+            if not candidate.is_tuned or options.length_scale == "evidence":
                 raise
             # constant targets, or few rows that are all alike, cannot tune length
             # scales
@@ -250,7 +253,8 @@ class _FirstRound:
     def _validate(self, candidate: Candidate, sample: samples.FoldSample) -> _Trial:
         """Cross-validate a candidate."""
         n_components = self.choices.n_round_components
-        # a sum with linear terms needs their components, one per column, and others
+        # Kernels that are not stationary may have linear terms, which take a component
+        # per column; the others need some too.
         if not isinstance(candidate.kernel, Stationary):
             n_linear = kernel_sums.linear_components(
                 self.prepared.dataset.n_features, self.prepared.levels
@@ -292,6 +296,7 @@ class _FirstRound:
         grid = self.choices.options.penalty.grid
         if grid is not None and not np.all(grid > 0):
             grid = None  # an alpha of 0 was given, and tables need alphas above 0
+        # the sample's rows, of which some of the dataset's may be left out
         if len(sample.X) <= EXACT_ROWS:
             table_of_rows = row_folds.cross_validate_rows(
                 feature_map.transform(sample.X),
@@ -301,7 +306,9 @@ class _FirstRound:
                 fit_intercept=fit_intercept,
                 frequency_weights=self.prepared.frequency_weights,
             )
+            # None if a split has no rows to train on
             if table_of_rows is not None:
+                # nothing was summed
                 pace = Pace(sums=0.0, tables=(time.monotonic() - begun) / D**3)
                 return table_of_rows, pace
         begun = time.monotonic()
@@ -324,11 +331,10 @@ class _FirstRound:
         rows = labelled.GroupedDataset(
             memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned
         )
-        member = replace(self.prepared, dataset=rows, engine=serial).accumulation(
-            feature_map
-        )
+        sampled = replace(self.prepared, dataset=rows, engine=serial)
+        accumulation = sampled.accumulation(feature_map)
         (parts,) = passes.accumulate_folds(
-            rows, [member], folds=self._sampled_folds, engine=serial
+            rows, [accumulation], folds=self._sampled_folds, engine=serial
         )
         return parts
 

@@ -1,4 +1,4 @@
-"""The models without each fold, and prediction intervals by their errors.
+"""Models that were trained without one fold each, and prediction intervals.
 
 The result of a fit goes in, with the sums of each fold. The same result comes out with
 a model for each fold that was not trained on the fold, and with intervals by the errors
@@ -25,8 +25,10 @@ def with_fold_models(result: FitResult, prepared: PreparedDataset) -> FitResult:
     """Solve the model without each fold, at the alpha of all rows.
 
     For a regression, measure the errors of held-out rows, for intervals. If the model
-    without some fold has no solution, intervals stay those of a normal distribution,
-    with a warning.
+    without some fold has no solution, the result stays as it is, with a warning: it has
+    no `fold_models`, and intervals of a normal distribution.
+
+    Raises SolveError if such a model of classes has no solution.
     """
     if isinstance(prepared.dataset, labelled.LabelledDataset):
         # classes have no intervals
@@ -44,7 +46,7 @@ def with_fold_models(result: FitResult, prepared: PreparedDataset) -> FitResult:
 
 def _fold_models(result: FitResult) -> FoldModels:
     parts = result.parts
-    assert parts is not None
+    assert parts is not None  # only fits that sum folds separately get here
     feature_map, solved = result.compared[result.best_index]
     return solve_fold_models(
         parts,
@@ -68,8 +70,8 @@ def _with_intervals(result: FitResult, prepared: PreparedDataset) -> FitResult:
     scores = held_out.score_sample(
         dataset, parts, scoring_models, engine=prepared.engine
     )
-    rows = f"of {dataset.n_samples:,} rows of the fit"
-    model = result.model.with_intervals(scores, rows)
+    rows_in_words = f"of {dataset.n_samples:,} rows of the fit"
+    model = result.model.with_intervals(scores, rows_in_words)
     return replace(result, fold_models=fold_models, model=model)
 
 

@@ -48,9 +48,9 @@ def refit(
     chosen, `alphas` are the candidates. `fit_intercept` is the caller's, and may differ
     from the model's.
 
-    The model's held-out scores are kept, and the card's text about the held-out rows.
-    If rows came, the scores are those of models of fewer rows, so intervals err on the
-    wide side.
+    The model's held-out scores are kept, and the card's `interval_rows`, a text about
+    these rows. If rows came, the scores are those of models of fewer rows, so intervals
+    err on the wide side; if many rows went, on the narrow side.
 
     Raises InvalidParameterError if alpha is out of range, or is to be chosen by folds.
     """
@@ -60,7 +60,7 @@ def refit(
     if alpha is None:
         # nothing is chosen, so it costs one factorisation per distinct alpha
         solved = solve.solve_with(statistics, model.alpha, fit_intercept=fit_intercept)
-        # the old rows' errors show how the alpha that is kept was chosen
+        # kept too, since alpha was chosen by these errors of the old rows
         selection = model.selection
         card["fit_intercept"] = bool(fit_intercept)
     else:
@@ -69,7 +69,7 @@ def refit(
         solved = solve.solve(statistics, penalty)
         selection = solved.path()
         card |= describe.describe_penalty(penalty)
-    again = models.RidgeModel.from_solution(
+    refitted = models.RidgeModel.from_solution(
         model.feature_map, statistics, solved.solution, selection, card
     )
-    return replace(again, held_out=model.held_out)
+    return replace(refitted, held_out=model.held_out)

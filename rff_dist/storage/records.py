@@ -1,9 +1,9 @@
-"""Records, which are stored models: Zarr groups of checksummed arrays, whose attributes
-have the rest.
+"""Records: stored models, as Zarr groups.
 
-A kind, JSON values and arrays go in and come out; no pickle is ever loaded. A record is
-replaced in one step, as any output is. If a reader finds metadata and arrays of two
-models, it reads again.
+A kind, JSON values and arrays go in and come out; no pickle is ever loaded. The group
+has the arrays, with checksums, and its attributes the rest. A record is replaced
+in one step, as any output is. If a reader finds metadata and arrays of two models, it
+reads again.
 """
 
 from __future__ import annotations
@@ -161,6 +161,7 @@ def add_lineage(location: Location, lineage: Facts) -> None:
     # Only the metadata are replaced, on condition that no one changed them since they
     # were read here.
     before = documents.read_tagged(location, ENTRY_FILE)
+    # a missing file is refused as a damaged one is
     document = _parse(b"" if before is None else before.content, location)
     content = manifests.sign_group(document, {MANIFEST: {LINEAGE: lineage}})
     output_places.publish_bytes(location, ENTRY_FILE, content, expected=before)
@@ -192,9 +193,8 @@ def read_record(url: PathLike, *, kind: str | None = None) -> Record:
         except StorageError:
             # Another run may have overwritten the arrays meanwhile, or made another
             # version current: then read again.
-            if find_record(location) != place:
-                continue
-            if _open(place).manifest == group.manifest:
+            is_place = find_record(location) == place
+            if is_place and _open(place).manifest == group.manifest:
                 raise
 
 
@@ -226,7 +226,8 @@ def peek_record(url: PathLike) -> Record:
 def is_complete(location: Location) -> bool:
     """Return whether a whole record is in a folder that a run may have left."""
     with suppress(StorageError):
-        return bool(_open(location).attributes)
+        _open(location)  # refuses unfinished groups
+        return True
     return False
 
 
@@ -354,8 +355,8 @@ def swap_pointer(
     """Replace the pointer that was read, in one step: readers see the old pointer or
     the new one.
 
-    Raises ConflictError if it was changed meanwhile; OutputBusyError if this run locked
-    the model, and another run has published since.
+    Raises ConflictError if it was changed meanwhile; OutputBusyError if another run
+    published after this run took the model's lock.
     """
     # The token makes these bytes unlike every other writer's, as `replace_file` needs.
     document = {**asdict(pointer), "token": uuid.uuid4().hex}
@@ -373,7 +374,7 @@ def _parse_pointer(content: bytes, location: Location) -> Pointer:
     lists = {name: tuple(document[name]) for name in names}
     numbers = [number, *sum(lists.values(), ())]
     # The digest guards against accidents, not against malicious authors, so the types
-    # are checked too.
+    # of numbers, which name folders, are checked too.
     if not all(type(version) is int and version >= 1 for version in numbers):
         raise IntegrityError(
             f"{where} names the versions {numbers}; expected whole numbers"

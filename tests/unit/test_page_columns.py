@@ -244,11 +244,11 @@ def test_columns_of_the_page_are_those_of_the_table():
     X = np.stack([row, row + 1, row + 1, row + 2])
     assert [found[1].cell(one) for one in X] == ["Köln", "Ulm", "Ulm", "(new)"]
     # the most frequent ones
-    places, levels = found[1].places(X[:3], 5)
+    places, levels = found[1].shown_values(X[:3], 5)
     assert (places.tolist(), list(levels)) == ([2.0, 1.0], ["Ulm 67%", "Köln 33%"])
-    assert list(found[1].places(X[:3], 1)[1]) == ["Ulm 67%"]
+    assert list(found[1].shown_values(X[:3], 1)[1]) == ["Ulm 67%"]
     assert found[1].title(X[:3], 1) == "town, … 1 more"
-    assert found[0].places(X[:2], 5)[0].tolist() == [61.0, 62.0]
+    assert found[0].shown_values(X[:2], 5)[0].tolist() == [61.0, 62.0]
     # columns that a recipe did not make stand for themselves
     assert [one.members for one in page_sample.table_columns(["a", "b"], recipe)] == [
         (0,),

@@ -62,7 +62,9 @@ def demo(
 def learn_photograph(
     folder: Path, n_components: int, seed: int, cluster: Cluster, stride: int = 1
 ) -> Document:
-    """Train on every `stride`-th pixel of each row and column, and draw the result."""
+    """Take every `stride`-th pixel of each row and column, train on half of these, and
+    draw the result.
+    """
     import numpy as np
     from sklearn.datasets import load_sample_image
 
@@ -115,15 +117,23 @@ def learn_photograph(
     psnr = psnr_of(predicted)
     psnr_linear = psnr_of(linear)
     half = f"half of the {width} × {height} pixels; the others are grey"
+    shape = image.shape
     panels = [
-        (given, "What the models learn from", half),
-        (linear, "Linear model", f"{psnr_linear:.1f} dB on the other half"),
-        (predicted, f"{n_components:,} random features", f"{psnr:.1f} dB"),
+        (given.reshape(shape), "What the models learn from", half),
+        (
+            linear.reshape(shape),
+            "Linear model",
+            f"{psnr_linear:.1f} dB on the other half",
+        ),
+        (
+            predicted.reshape(shape),
+            f"{n_components:,} random features",
+            f"{psnr:.1f} dB",
+        ),
     ]
     picture = str(folder / "comparison.png")
     figure = pictures.draw_comparison(
-        [(pixels.reshape(image.shape), *texts) for pixels, *texts in panels],
-        "The colour of a pixel, learnt from its place",
+        panels, "The colour of a pixel, learnt from its place"
     )
     pictures.save(figure, picture)
     record = {

@@ -25,7 +25,7 @@ class Remnant:
 
     what: str
     why: str
-    #: what removes it
+    #: what removes it: a command, or something to do or to wait for
     until: str
 
 
@@ -79,6 +79,7 @@ def _learns_from_values(encoder: Encoder) -> bool:
     """Return whether an encoder was learned from the values of rows. That of a category
     was too, but the texts of forgotten levels are erased.
     """
+    # a column of numbers with defaults is read as it is
     return not isinstance(encoder, Category) and encoder != Number(encoder.column)
 
 
@@ -86,6 +87,7 @@ def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
     """Yield what still holds the rows in a model that they were taken out of."""
     model = read_model(url)
     name = redact(url)
+    # the job has updated its models to that version, unless a gate refused one
     if model.card.get("data_version") != traces.version:
         until = "its update was refused: `rff-dist update --force`"
         yield Remnant(name, "sums of the rows", until)
@@ -97,13 +99,13 @@ def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
     if any(array.endswith("centres") for array in arrays):
         why += "; these rows, and names of their levels, may be centres of its features"
     yield Remnant(name, why, "fit again")
-    places = run_folders.leftover_runs(url)
+    leftovers = run_folders.leftover_runs(url)
     ledger = locations.parse_location(url).hidden(LEDGER)
     if locations.exists(ledger):
-        places.append(ledger)
-    for place in places:
+        leftovers.append(ledger)
+    for leftover in leftovers:
         why = "a stopped job keeps sums here"
-        yield Remnant(redact(place.url), why, "the job is repeated, and ends")
+        yield Remnant(redact(leftover.url), why, "the job is repeated, and ends")
 
     registered = versions.RegisteredModel(url)
     pointer = registered.pointer()

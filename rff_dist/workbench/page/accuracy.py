@@ -208,7 +208,7 @@ def _draw_residuals_by_column(
         values = X[:, column.members[0]]
         title = column.name
         if column.levels:
-            places, levels = column.places(X, page_sample.MAX_LEVELS)
+            places, levels = column.shown_values(X, page_sample.MAX_LEVELS)
             row, place = np.nonzero(values[:, np.newaxis] == places)
             axes.scatter(place, residuals[row], **_CLOUD)
             page_sample.label_levels(axes, levels)

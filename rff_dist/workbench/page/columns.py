@@ -204,7 +204,7 @@ def curves_of(
     They are of the first target, of which `mean` is the mean prediction, or of the
     probabilities of classes.
     """
-    places, levels = column.places(sample.X, CURVE_POINTS)
+    places, levels = column.shown_values(sample.X, CURVE_POINTS)
     member = column.members[0]
     values = np.array(column.levels)[places.astype(int)] if column.levels else places
     knows_deviations = has_deviations(model)

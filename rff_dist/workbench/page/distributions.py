@@ -46,7 +46,7 @@ def data_tables(
     if categories:
         cells = []
         for column in categories:
-            places, names = column.places(sample.X, _NAMED)
+            places, names = column.shown_values(sample.X, _NAMED)
             found = len(np.unique(sample.X[:, column.members[0]]))
             more = f", … {found - len(places):,} more" if found > len(places) else ""
             cells.append((column.name, found, ", ".join(names) + more))
@@ -131,7 +131,7 @@ def _draw_distributions(
         values = sample.X[:, column.members[0]]
         title = column.name
         if column.levels:
-            places, levels = column.places(sample.X, _NAMED)
+            places, levels = column.shown_values(sample.X, _NAMED)
             counts = (values == places[:, np.newaxis]).sum(axis=1)
             axes.bar(np.arange(len(levels)), counts, color=figures.BLUE)
             page_sample.label_levels(axes, levels)

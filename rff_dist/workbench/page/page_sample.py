@@ -23,8 +23,8 @@ from rff_dist.workbench.results.words import value_words
 
 MAX_LEVELS = 12
 
-# letters beneath a panel that stand side by side
-_LETTERS = 28
+# letters of names that stand side by side beneath a panel
+_LETTERS_IN_A_LINE = 28
 
 SEED = 0  # of the sampled rows and of shuffles: a page that is made again is the same
 
@@ -53,29 +53,29 @@ class TableColumn:
             return self.levels[int(value)] if is_known else "(new)"
         return date_words(value) if self.is_date else value_words(value)
 
-    def places(self, X: AnyArray, most: int) -> tuple[AnyArray, Sequence[str]]:
-        """Return values to set the first member to, and names of levels.
+    def shown_values(self, X: AnyArray, most: int) -> tuple[AnyArray, Sequence[str]]:
+        """Return values to set the first member to, and their names.
 
-        Numbers of more than two values have no levels. Of text the most frequent levels
-        are returned, with their shares of the rows.
+        Numbers of more than two values have no names. Of text the most frequent levels
+        are returned; names have their shares of the rows.
         """
         values = X[:, self.members[0]]
-        places, counts = np.unique(values, return_counts=True)
-        if not self.levels and len(places) > 2:
-            # By quantiles, so that places lie where rows are; outliers at the ends
-            # would stretch the axis.
+        shown, counts = np.unique(values, return_counts=True)
+        if not self.levels and len(shown) > 2:
+            # By quantiles, which lie where rows are; outliers at the ends would stretch
+            # the axis.
             return np.unique(np.quantile(values, np.linspace(0.02, 0.98, most))), []
         if self.levels:
             order = np.argsort(-counts, kind="stable")[: min(most, MAX_LEVELS)]
-            places = places[order]
+            shown = shown[order]
             counts = counts[order]
-        cells = np.zeros((len(places), X.shape[1]))
-        cells[:, self.members[0]] = places
+        cells = np.zeros((len(shown), X.shape[1]))
+        cells[:, self.members[0]] = shown
         names = [self.cell(row) for row in cells]
         if self.levels:
             shares = [share_words(count / len(X)) for count in counts]
             names = [f"{name} {of}" for name, of in zip(names, shares, strict=True)]
-        return places, names
+        return shown, names
 
     def title(self, X: AnyArray, n_shown: int) -> str:
         """Return the name, and how many levels are not shown."""
@@ -113,7 +113,11 @@ def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:
 def table_columns(
     names: Sequence[str], recipe: recipes.Recipe | None
 ) -> list[TableColumn]:
-    """Return the columns that a recipe read; those of X if it did not make these."""
+    """Return the columns that a recipe read.
+
+    These are X's own columns if no recipe made them, or a transformer of scikit-learn,
+    which does not tell the columns that it read.
+    """
     if recipe is None or recipe.transformer is not None or recipe.names != list(names):
         return [TableColumn(name, (i,)) for i, name in enumerate(names)]
     columns = []
@@ -142,7 +146,7 @@ def evenly(n_rows: int, most: int) -> IndexArray:
 
 
 def share_words(share: float) -> str:
-    """Return a share of rows that are not none."""
+    """Return a share above 0 as a percentage; one below 0.5% as <1%."""
     return f"{share:.0%}" if share >= 0.005 else "<1%"
 
 
@@ -150,7 +154,7 @@ def label_levels(axes: Any, levels: Sequence[str]) -> None:
     """Put the names of levels at 0, 1, …; they are slanted if they are long or many."""
     names = [clipped(level, 24) for level in levels]
     rotation = 0
-    if max(map(len, names)) * len(names) > _LETTERS:
+    if max(map(len, names)) * len(names) > _LETTERS_IN_A_LINE:
         rotation = 30 if len(names) <= 6 else 90
     axes.set_xticks(
         range(len(names)),

@@ -32,10 +32,12 @@ def to_rich(
     ]
     for part in shown.all_parts() if details else shown.main_parts():
         # captions stand out by an empty line
-        apart = isinstance(part, words.Table) and part.caption
-        views += ["", *_views(part)] if apart else _views(part)
+        if isinstance(part, words.Table) and part.caption:
+            views.append("")
+        views += _views(part)
     following = []
     for command in shown.next:
+        # with `details`, commands that show details have nothing to add
         if next and not (details and "--details" in command):
             following.append(command)
     # not trimmed: a wrapped command keeps the space at its break, so it can be copied

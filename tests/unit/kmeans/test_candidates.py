@@ -47,7 +47,7 @@ def test_the_farthest_rows_are_found_and_the_lower_goes_first_of_equals(feature_
     twice = Rows(Block(0, 100, 100 + 2 * N_ROWS), np.concatenate([X, X]))
     found = choose_rows(twice, SeedChoice(state, 6))
     Z = feature_map.transform(X)
-    farthest = np.argsort(-squared_distances(Z, state.values[0]).min(axis=1))[:3]
+    farthest = np.argsort(-squared_distances(Z, state.centres[0]).min(axis=1))[:3]
     expected = [
         row for first in farthest for row in (100 + first, 100 + first + N_ROWS)
     ]
@@ -103,7 +103,7 @@ def test_rows_are_drawn_with_probabilities_in_proportion_to_weight_and_squared_d
 def test_points_weigh_what_the_rows_nearest_to_them_weigh(feature_map, weighted):
     state = centres_of(feature_map, n_clusters=60, weighted=weighted)
     rows = rows_of(weighted=weighted)
-    distances = squared_distances(feature_map.transform(X), state.values[0])
+    distances = squared_distances(feature_map.transform(X), state.centres[0])
     expected = np.bincount(nearest(distances), rows.sample_weight, minlength=60)
     lowest, second = np.sort(distances, axis=1)[:, :2].T
     tied = second <= lowest * (1 + 1e-12)  # features of 0 and 1 have many

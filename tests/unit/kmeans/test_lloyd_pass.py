@@ -54,7 +54,7 @@ def test_a_pass_finds_the_means_weights_and_inertia_of_k_means_on_an_explicit_Z(
     w = WEIGHTS if weighted else np.ones(N_ROWS)
     squared_norms = sums.sum_of_squared_norms(state)
     assert squared_norms == pytest.approx(w @ np.square(Z).sum(axis=1), rel=1e-10)
-    for start, centres in enumerate(state.values):
+    for start, centres in enumerate(state.centres):
         distances = squared_distances(Z, centres)
         labels = nearest(squared_distances(Z, rounded(feature_map, centres)))
         one_hot = (labels[:, np.newaxis] == np.arange(N_CLUSTERS)) * w[:, np.newaxis]
@@ -154,9 +154,9 @@ def test_the_sum_of_all_rows_fits_in_an_integer(n_samples):
 def test_labels_and_distances_are_those_of_an_explicit_Z(feature_map):
     state = centres_of(feature_map)
     Z = feature_map.transform(X)
-    compared = squared_distances(Z, rounded(feature_map, state.values[0]))
+    compared = squared_distances(Z, rounded(feature_map, state.centres[0]))
     assert_array_equal(label_rows(rows_of(), state), nearest(compared))
-    expected = squared_distances(Z, state.values[0])
+    expected = squared_distances(Z, state.centres[0])
     # a distance is the root of a difference: it loses half its digits near 0, none far
     # away
     scale = np.sqrt(expected.max())
@@ -172,13 +172,13 @@ def test_ties_go_to_the_lowest_index(feature_map):
     state = centres_of(feature_map)
     twice = ClusterState(
         feature_map,
-        np.concatenate([state.values, state.values], axis=1)[:, ::-1],
+        np.concatenate([state.centres, state.centres], axis=1)[:, ::-1],
         state.grid,
     )
     assert_array_equal(
         label_rows(rows_of(), twice),
         label_rows(
-            rows_of(), ClusterState(feature_map, twice.values[:, :7], state.grid)
+            rows_of(), ClusterState(feature_map, twice.centres[:, :7], state.grid)
         ),
     )
 
