@@ -284,7 +284,7 @@ class DaskEngine(Engine):
         ):
             trace = tracing.parent(len(blocks))
             if trace is not None:
-                definition = replace(definition, trace=trace)
+                definition = replace(definition, pass_span=trace)
                 pickled = worker.pickle_value(definition, "function")
             placed_state = self._place(state)
             placed_definition = self._send(

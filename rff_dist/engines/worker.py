@@ -1,9 +1,10 @@
 """Code that the Dask engine runs on workers: tasks that sum up runs of blocks.
 
 The state, the function and a run of blocks go into the task `run_blocks`; a total comes
-out. State and function come as `Parcel`s, which check that a worker has the same
-digests as the client. A plain Dask task would lack these checks, would hang on data of
-frozen workers, and would go on when no one wants its result.
+out. State and definition, which has the function, come as `Parcel`s; that of the state
+checks that a worker has the same digests as the client. A plain Dask task would lack
+these checks, would hang on data of frozen workers, and would go on when no one wants
+its result.
 """
 
 # mypy: allow-untyped-calls, disable-error-code="no-any-return"
@@ -134,7 +135,7 @@ def place_beside(_: Parcel, pickled: bytes) -> Parcel:
     worker, and no worker must fetch the second one from another, which it may not
     reach.
     """
-    return Parcel(pickled, {})
+    return Parcel(pickled, {})  # no digests: only a state is checked
 
 
 def check_state(state_parcel: Parcel) -> None:
@@ -158,8 +159,8 @@ class PassDefinition:
     label: str
     #: Where the sums of runs are kept.
     pass_ledger: resuming.PassLedger | None = None
-    #: The span of the pass in a trace.
-    trace: tracing.ParentSpan | None = None
+    #: In a trace; None if the pass is not traced.
+    pass_span: tracing.ParentSpan | None = None
 
 
 class SumsLostError(Exception):
@@ -194,11 +195,12 @@ def run_blocks(
     Parameters
     ----------
     total_numbers : sequence of int
-        Totals to add, by the numbers of their tasks. They are no arguments, because
-        Dask would try without end to fetch those from a worker that does not answer.
+        Totals to add, by the numbers of their tasks, on any workers. They are fetched
+        here: Dask would try without end to fetch arguments from a worker that does not
+        answer.
     total_before : sequence
         The total of this worker's last task, if that task was not done when this one
-        was submitted; else empty.
+        was submitted; else empty. An argument, since nothing is fetched.
     edges, arrays
         The run's `Partitions`, if other tasks made the rows.
 
@@ -244,9 +246,9 @@ def _in_trace(
     definition: PassDefinition, report: _Report, run: BlockRun
 ) -> contextlib.AbstractContextManager[None]:
     """Return the span of a task, if its pass is traced."""
-    if definition.trace is None:
+    if definition.pass_span is None:
         return contextlib.nullcontext()
-    return definition.trace.task(
+    return definition.pass_span.task(
         report.key[1],
         f"{'run' if run.blocks else 'merge'} {definition.label}",
         worker=_worker_address(),
@@ -348,7 +350,7 @@ def take_apart(function: Callable[[Block, Any], Any]) -> tuple[Any, Any]:
         if source is None:
             return None, function
         write = partial(_write, function.output, task.compute)
-        # `adds`: whether it adds to the sums of earlier blocks, which `_write` has not
+        # `_write` returns a count of its block only, so it adds to no earlier sums
         return source, replace(task, compute=write, adds=False)
     if not isinstance(function, BlockTask) or not function.source.is_lazy:
         return None, function
@@ -414,4 +416,5 @@ def _belongs_in_log(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, OSError) and message.startswith(_SCHEDULER_LOST):
         return False
+    # Dask writes a failed task as its call: "… Function: run_blocks(…"
     return not any(f" {task.__name__}(" in message for task in _TASKS)

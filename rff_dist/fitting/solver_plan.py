@@ -45,25 +45,24 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     sizes = fit.sizes
     n_components = fit.n_components
     n_targets = sizes.n_targets
-    # Blocks are cut and read as for sums of Z'Z. With one component, and one alpha,
-    # which needs no table of errors, that plan's Z'Z and solution are negligible.
-    # Everything else in memory grows with the real number of components: the angles of
-    # levels here, tiles and columns below.
+    # Reading is planned as that of a direct fit of one component, whose Z'Z and
+    # solution are negligible; one alpha needs no table of errors. What grows with the
+    # real number of components is added: the angles of levels, tiles and columns.
     one_component = replace(fit, n_components=1, sums=SumOptions(alpha=1.0))
     plan_of_reading = plan_direct(one_component)
     angle_bytes = fit.process_bytes - one_component.process_bytes
 
     # Passes: first those of a sketch, some of its columns in each, then one per step.
     rank = min(ASSUMED_RANK, n_components)
-    sketch_columns = conjugate_gradients.SKETCH_COLUMNS
-    n_sketches = -(-rank // sketch_columns)
+    n_sketch_columns = conjugate_gradients.SKETCH_COLUMNS
+    n_sketches = -(-rank // n_sketch_columns)
     # features are computed once per pass, and multiplied by every column
     operations = gram_products.COLUMN_OPERATIONS * rank
     operations += gram_products.FEATURE_OPERATIONS * n_sketches
     operations += ASSUMED_STEPS * gram_products.pass_operations(n_targets)
-    # 2 more passes: one measures the columns, one multiplies features by targets
+    # 2 more passes: one measures the data's columns, one multiplies features by targets
     n_passes = 2 + n_sketches + ASSUMED_STEPS
-    columns_bytes = 8 * n_components * min(sketch_columns, rank)
+    sketch_columns_bytes = 8 * n_components * min(n_sketch_columns, rank)
     bytes_of_steps = ASSUMED_STEPS * 8 * n_components * n_targets
     # The ledger keeps sums of a pass in files, for a job that starts again. This plan
     # keeps `n_kept` sums of one component, and a pass of a step keeps as many sums.
@@ -73,24 +72,24 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     # one counts.
     height = max(
         gram_products.tile_height(n_components, n_targets),
-        gram_products.tile_height(n_components, sketch_columns),
+        gram_products.tile_height(n_components, n_sketch_columns),
     )
     tile_bytes = 8 * n_components * height * fit.machines.n_threads
     # Three copies of the sums on a worker: a run's, the worker's total so far, and the
-    # sum of both. The columns that are multiplied come in addition.
+    # sum of both. The sketch's columns, which are multiplied, come in addition.
     n_copies = 3 if fit.machines.has_separate_client else 1
     pass_bytes = plan_of_reading.worker_bytes + angle_bytes + tile_bytes
-    pass_bytes += columns_bytes * (n_copies + 1)
+    pass_bytes += sketch_columns_bytes * (n_copies + 1)
 
     # Memory of the solver: 5 arrays of the sketch (the test matrix, its products, their
-    # copy, a root of the approximation and its eigenvectors) and 2 of a pass (columns
-    # and their products).
+    # copy, a root of the approximation and its eigenvectors) and 2 of a pass (the
+    # sketch's columns and their products).
     # Nyström features are multiplied by the inverse of their whitener, a square matrix.
     whitener_bytes = 8 * n_components**2 if fit.sums.uses_nystrom else 0
     # memory must hold the largest sketch; time, above, is guessed from a usual one
     largest_rank = conjugate_gradients.largest_rank(n_components)
     sketch_bytes = 8 * n_components * largest_rank
-    client_bytes = fit.process_bytes + 5 * sketch_bytes + 2 * columns_bytes
+    client_bytes = fit.process_bytes + 5 * sketch_bytes + 2 * sketch_columns_bytes
     client_bytes += whitener_bytes
     if not fit.machines.has_separate_client:
         # a pass runs next to the test matrix and its products
@@ -102,8 +101,8 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
         tile_rows=gram_products.tile_height(n_components, n_targets),
         bytes_read=n_passes * sizes.n_samples * sizes.row_bytes,
         flops=sizes.n_samples * n_components * operations,
-        statistics_bytes=columns_bytes,
-        ledger_bytes=(n_sketches * columns_bytes + bytes_of_steps) * n_kept,
+        statistics_bytes=sketch_columns_bytes,
+        ledger_bytes=(n_sketches * sketch_columns_bytes + bytes_of_steps) * n_kept,
         worker_bytes=pass_bytes,
         client_bytes=client_bytes,
         solver="pcg",
@@ -133,6 +132,7 @@ def plan_chosen_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
         reason = f"{reason_for_sums}, which takes the sums of Z'Z"
         return replace(plan_fit(fit), reason=reason)
 
+    # memory may be too small for one of the two plans
     iterating = _plan_pcg(fit)
     try:
         summing = plan_fit(fit)

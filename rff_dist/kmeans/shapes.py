@@ -60,11 +60,11 @@ SHAPE = "shape"
 # A partition counts as a shape only if its cut is smaller than that of round clusters
 # by more than this share.
 LEAST_GAIN = 0.1
-# The sentence warns if more clusters cut fewer than so many times as many links, if the
-# adjusted Rand index with other starts is lower, or if a cluster has a larger share of
-# the rows.
+# The sentence warns below this multiple of the cut, if there were more clusters,
 CLEAR_RATIO = 2.0
+# below this adjusted Rand index with the partition by other starts,
 STABLE = 0.8
+# and above this share of the rows in one cluster.
 SWALLOWED = 0.9
 # with fewer distinct rows no shapes are sought
 _LEAST_ROWS = 4 * N_LINKS
@@ -191,6 +191,7 @@ def choose_number(
     engine.tell(events.Remark("choose", f"the number of clusters on {n_rows:,} rows"))
     sampled = samples.sample_inputs(dataset, space.seed, n_rows=n_rows)
     Z = feature_map.transform(sampled, dtype=np.float64)
+    # no centres, so no shapes: these would have other features than the given ones
     choice = replace(_choose(Z, 0, space, lloyd), round_clusters=None)
     engine.tell(events.Remark("choose", choice.sentence))
     return choice
@@ -232,7 +233,8 @@ def _choose(
 
 def largest_space(space: ClusterSpace, lloyd: LloydOptions) -> ClusterSpace:
     """Return the options that need the most memory of all that may be chosen."""
-    return _shape_space(space, 1.0, max(2, lloyd.largest))
+    any_length_scale = 1.0  # memory does not depend on it
+    return _shape_space(space, any_length_scale, max(2, lloyd.largest))
 
 
 def _space_of(
@@ -295,10 +297,11 @@ def _next_cut_ratios(
     """Return for each number of clusters the smallest cut of any larger number, as a
     multiple of its own cut.
 
-    The right number has the largest multiple. A larger number must cut through real
-    clusters. A smaller one may cut no links either, if it joins real clusters; but then
-    the right number, which is larger, cuts none too, so the multiple is small. One
-    cluster cuts nothing and counts as 1. `one_link` avoids a division by 0.
+    The right number has the largest multiple: larger numbers must cut through real
+    clusters. If there are three, 3 cuts nothing and 4 cuts links: a large multiple. 2
+    cuts nothing either, since it joins two of them; but 3, which is larger, cuts
+    nothing too, so the multiple of 2 is small. One cluster cuts nothing and counts as
+    1. `one_link` avoids a division by 0.
     """
     ratios = {}
     for partition in partitions:
@@ -382,6 +385,7 @@ def _stability(
     if partition.length_scale is None:
         other = sample.find_round(number, seed)
     else:
+        # not all points, which would be the same centres again
         n_centres = min(n_centres, 4 * len(sample.points) // 5)
         centres = _Centres(sample, n_centres, seed)
         place = NEIGHBOURS.index(partition.neighbour)
@@ -409,6 +413,7 @@ class _Centres:
         self._squared = scipy.spatial.distance.cdist(
             points, points[self._chosen], "sqeuclidean"
         )
+        # in order from index 0, which for a centre is itself
         near = np.partition(self._squared, NEIGHBOURS, axis=1)
         scales = np.sqrt(np.median(near[:, NEIGHBOURS], axis=0))
         self._scales = dict(zip(NEIGHBOURS, scales.tolist(), strict=True))

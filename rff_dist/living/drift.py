@@ -117,6 +117,7 @@ def embedding_drift(
     positive weight.
     """
     difference = old.Zt1() / old.sum_of_weights - new.Zt1() / new.sum_of_weights
+    # centred, as if an intercept were fitted
     covariance = together.normal_equations().gram
     covariance /= together.sum_of_weights
     scale = 1 / _effective_rows(old) + 1 / _effective_rows(new)
@@ -198,8 +199,8 @@ def level_test(old: IntArray, new: IntArray) -> float:
 
     Without drift each row is new with the same probability, so the number of new rows
     of a level is binomial. This test is exact for rare and new levels, for which
-    Pearson's chi-square raises false alarms. It raises too few for a level that half of
-    the rows have.
+    Pearson's chi-square raises false alarms. If half of the rows have a level, it
+    raises fewer alarms than it should.
     """
     totals = old + new
     share = new.sum() / totals.sum()
@@ -266,8 +267,8 @@ def judge_drift(
 
     `held_out` are errors on rows that were held out of the model, `together` are sums
     of all rows, as in `embedding_drift`, and `significance` is in (0, 1). In the
-    results, `parts` are the tests that raise the alarm, and `columns` those that moved
-    most, with None for an infinite shift.
+    results, `parts` are the tests that raise the alarm, `level` is the significance,
+    and `columns` are those with the smallest p-values, with None for an infinite shift.
     """
     p_values = {"embedding": embedding_drift(model.summed, new.statistics, together)}
     columns: list[Summary] = []
@@ -289,10 +290,10 @@ def judge_drift(
         p_values["errors"] = of_errors
 
     share = significance / len(p_values)  # Bonferroni
-    parts = [name for name, p_value in p_values.items() if p_value <= share]
+    alarms = [name for name, p_value in p_values.items() if p_value <= share]
     return {
-        "drifted": bool(parts),
-        "parts": parts,
+        "drifted": bool(alarms),
+        "parts": alarms,
         "level": significance,
         "p_values": p_values,
         "columns": columns,

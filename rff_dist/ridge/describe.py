@@ -94,6 +94,7 @@ def describe_estimate(solved: solve.SelectedSolution) -> Summary | None:
     folds = table.folds
     if isinstance(folds, folding.TuningFolds):
         folds = folds.base  # the folds of the rows that tune nothing
+    # all other folds are of groups or times
     if not isinstance(folds, folding.HashFolds):
         figures["random_rmse"] = np.sqrt(variance * solved.gcv_share)
     estimate = {
@@ -125,6 +126,7 @@ def describe_candidate(
     best = table.best
     alpha: float | list[float] = choice.alpha
     if choice.own_alphas is not None:
+        # also if one alpha for all targets would be as good: they have their own
         best = table.with_own_alphas(best, always=True)
         alpha = list(choice.own_alphas)
     mse, _ = table.at_alphas(choice.n_components, solved.solution.alpha)
@@ -174,14 +176,14 @@ def describe_features(feature_map: maps.FeatureMap) -> CandidateResult:
 def compare_results(results: Sequence[CandidateResult]) -> list[CandidateResult]:
     """Compare the results of given candidates: return them with two more entries.
 
-    `within_one_standard_error` says whether a candidate's score is at most the best
+    `within_one_standard_error` says whether a candidate's score is at most the smallest
     score plus that score's standard error. `length_scale_at_end` ("lower", "upper" or
     None) says whether its length scale is the smallest or largest of several that its
     kernel was tried with.
     """
-    best = min(results, key=lambda result: float(result["score"]))
+    smallest = min(results, key=lambda result: float(result["score"]))
     # one split has no standard error; scores this close are equal up to rounding
-    limit = best["score"] + max(best["standard_error"] or 0.0, RESOLUTION)
+    limit = smallest["score"] + max(smallest["standard_error"] or 0.0, RESOLUTION)
     return [
         {
             **result,
@@ -253,16 +255,16 @@ def _scale_words(scale: Any) -> str:
 
 
 def ranked_candidates(candidates: Sequence[Facts]) -> list[Facts]:
-    """Return candidates, the best first.
+    """Return candidates by their errors, but the chosen one first.
 
     Candidates of the first round come last: their errors are from fewer rows and
     components.
     """
-    best = chosen_candidate(candidates)
+    chosen = chosen_candidate(candidates)
     return sorted(
         candidates,
         key=lambda result: (
-            result is not best,
+            result is not chosen,
             result.get("round") == "first",
             result["score"],
         ),
@@ -290,7 +292,9 @@ def estimate_of(card: Facts) -> Summary | None:
 
 
 def chosen_candidate(candidates: Sequence[Facts]) -> Facts | None:
-    """Return the best of the candidates on a model's card; None if there are none."""
+    """Return which of the candidates on a model's card was chosen; None if there are
+    none.
+    """
     if not candidates:
         return None
     final = [c for c in candidates if c.get("round") != "first"]
@@ -307,17 +311,18 @@ def choice_words(candidates: Sequence[Facts]) -> str | None:
         return None
     words = candidate_words(chosen)
     n_tried = n_candidates(candidates)
-    # the first round lists its choice first; without one the smallest error decides
+    # The first round lists its choice first, see `chosen_candidate`. If another has a
+    # smaller error, `first_round` preferred the choice for one of two reasons.
     first = [candidate for candidate in candidates if candidate.get("round") == "first"]
-    best = min(first, key=lambda candidate: float(candidate["score"]), default=None)
-    if best is None or best is first[0]:
+    rival = min(first, key=lambda candidate: float(candidate["score"]), default=None)
+    if rival is None or rival is first[0]:
         return f"the best of {n_tried} candidates: {words}"
     reason = "with length scales tuned on many rows, and"
     if chosen["kernel"] == "linear":
         reason = "the simplest"
     return (
         f"{words}: {reason} within one standard error of the best of {n_tried}"
-        f" candidates ({candidate_words(best)})"
+        f" candidates ({candidate_words(rival)})"
     )
 
 

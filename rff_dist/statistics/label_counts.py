@@ -53,21 +53,22 @@ def count_groups(
 ) -> labelled.LabelCounts | None:
     """Count the rows and the weight of each group, in one pass.
 
-    Groups that are stored as floats become integers. The result is None if there are
-    more than `at_most` groups. Raises DataError if a weight is negative or not finite.
+    Groups that are stored as floats, all whole numbers, become integers. The result is
+    None if there are more than `at_most` groups. Raises DataError if a weight is
+    negative or not finite.
     """
-    grouped = dataset
-    while not isinstance(grouped, labelled.GroupedDataset):
+    source = dataset
+    while not isinstance(source, labelled.GroupedDataset):
         # checks of the folds have made sure that some source has groups
-        assert isinstance(grouped, labelled.ExtendedDataset)
-        grouped = grouped.source
+        assert isinstance(source, labelled.ExtendedDataset)
+        source = source.source
     count_block = labelled.LabelCounter(
-        grouped.groups, dataset if dataset.weighted else None
+        source.groups, dataset if dataset.weighted else None
     )
     count = partial(_count_up_to, at_most, count_block)
     add = partial(_add_up_to, at_most)
     counts: _Counts = _count(
-        count, grouped.groups, dataset, add, pass_name="groups", engine=engine
+        count, source.groups, dataset, add, pass_name="groups", engine=engine
     )
     if counts is None or counts.labels.dtype.kind != "f":
         return counts

@@ -1,4 +1,4 @@
-"""A Zarr store that compares each chunk that is read with the manifest.
+"""A Zarr store that compares the checksum of each chunk that is read with the manifest.
 
 The chunk's own crc32c reveals damaged bytes, but not that two chunks were swapped.
 """
@@ -19,10 +19,11 @@ _FEW_BITS = 4  # A checksum that differs in so few bits is damaged, not another 
 
 
 class CheckedStore(WrapperStore[Store]):
-    """A store that compares each chunk with its checksum in the manifest.
+    """A store that compares the checksum in each chunk with the one in the manifest.
 
-    `sums_of` has the checksums of each array, by the key's part before the chunk's
-    number, such as "X/c/".
+    No checksum is computed here: Zarr does that, and refuses damaged chunks. `sums_of`
+    has the checksums of each array, by the key's part before the chunk's number, such
+    as "X/c/".
     """
 
     # Otherwise Zarr reads synchronously, without `get` and its check.
@@ -56,12 +57,14 @@ class CheckedStore(WrapperStore[Store]):
         if sums is None:
             return
         number = int(position.partition("/")[0])
+        # beyond the rows that the manifest counts
         if number >= len(sums):
             return
         stored = chunk[-SUM_BYTES:].to_bytes()
         if stored == sums[number].tobytes():
             return
         n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
+        # another chunk may have been written just now, so readers tell the two apart
         is_damaged = n_bits <= _FEW_BITS or len(chunk) < SUM_BYTES
         kind = IntegrityError if is_damaged else WrongChunkError
         raise kind(f"{key} is not the chunk that was written there")

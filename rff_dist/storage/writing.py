@@ -212,7 +212,7 @@ def write_batches(
             f"{location} could not be written", "; the previous content is unchanged"
         ),
         output_places.hold(location, holder="a writer"),
-        _new_group(location, write_options) as (group, target),
+        _new_group(location, write_options) as (group, destination),
     ):
         buffer = _fill(group, batches, n_samples, write_options)
         digest = buffer.finish()
@@ -223,22 +223,24 @@ def write_batches(
             ROWS_DIGEST: digest,
             PREFIXES: [[n_after, digest]],
         }
-        if isinstance(target, Change):
+        if isinstance(destination, Change):
             manifest[NAME] = uuid.uuid4().hex
             manifest[LOADS] = describe_loads(with_load([], n_after))
         stored = _with_names(buffer, names, attributes)
         stored[MANIFEST] = manifest
-        if isinstance(target, Publication):
-            target.complete(buffer.arrays, stored)
+        if isinstance(destination, Publication):
+            destination.complete(buffer.arrays, stored)
         else:
-            complete_change(target, buffer.arrays, stored)
+            complete_change(destination, buffer.arrays, stored)
             facts = {
                 "change": "write",
                 "n_before": 0,
                 "n_after": n_after,
                 ROWS_DIGEST: digest,
             }
-            target.commit(write_options.message or f"write {n_after:,} rows", facts)
+            destination.commit(
+                write_options.message or f"write {n_after:,} rows", facts
+            )
     has_labels = "y" in buffer.arrays and is_text(buffer.arrays["y"].dtype)
     weight = "sample_weight" if "sample_weight" in buffer.arrays else None
     y = None if has_labels else "y"
@@ -251,7 +253,8 @@ def _new_group(
 ) -> Iterator[tuple[zarr.Group, Publication | Change]]:
     """Create a group to be filled, and the change to commit if versions are kept.
 
-    At the end the group is put in its place, or discarded after an error.
+    At the end the group is put in its place, or discarded after an error. A change is
+    committed by the caller.
     """
     if locations.is_versioned(location):
         # Readers keep the snapshot that they opened.
@@ -361,11 +364,12 @@ class RowBuffer:
             self._write(self.n_samples // self.chunk_rows * self.chunk_rows)
 
     def overwrite(self, rows: IntArray, parts: Arrays) -> None:
-        """Replace earlier rows, which are written already or pending in the buffer."""
+        """Replace rows that were stored before; some may be pending in the buffer."""
         is_written = rows < self.n_written
         for name, array in self.arrays.items():
             if is_written.any():
                 array.oindex[rows[is_written]] = parts[name][is_written]
+            # `onto` put the stored rows that wait into the first part
             waiting = self.pending[name][0]
             waiting[rows[~is_written] - self.n_written] = parts[name][~is_written]
 
@@ -437,7 +441,8 @@ def _with_names(buffer: RowBuffer, names: ColumnNames, attributes: Facts) -> Sum
     ):
         if columns is None:
             continue
-        n_columns = (*buffer.arrays[name].shape, 1)[1]
+        shape = buffer.arrays[name].shape
+        n_columns = 1 if len(shape) == 1 else shape[1]
         if len(columns) != n_columns:
             raise DataError(
                 f"`{key}` has {len(columns)} names; expected {n_columns}, one per"
@@ -479,7 +484,7 @@ def read_source(
         columns["y"] = y
         y = None
     dataset = memory.ArrayDataset(X, y, sample_weight)
-    chunk_rows = max(1, dataset.n_samples)
+    # in the order of a batch; labels take the place of targets
     parts = {"X": dataset.X, "y": dataset.y, "sample_weight": dataset.sample_weight}
     for name, values in columns.items():
         parts[name] = None
@@ -488,12 +493,4 @@ def read_source(
             parts[name] = column.values
     n_rows = {name: part.shape[0] for name, part in parts.items() if part is not None}
     array_checks.require_rows(n_rows)
-    return _batches_of([*parts.values()], chunk_rows), dataset.n_samples
-
-
-def _batches_of(parts: Sequence[Any], chunk_rows: int) -> Iterator[RowBatch]:
-    """Yield the same rows of arrays, in memory or stored; at least one batch."""
-    n_samples = parts[0].shape[0]
-    for start in range(0, max(1, n_samples), chunk_rows):
-        stop = min(start + chunk_rows, n_samples)
-        yield tuple(None if part is None else part[start:stop] for part in parts)
+    return iter([tuple(parts.values())]), dataset.n_samples
