@@ -120,26 +120,21 @@ def check_masks(**arrays: Any) -> None:
 
 
 def warn_of_equal_integers(name: str, values: Any) -> None:
-    """Warn of columns with integers that differ, but become equal in float64."""
-    if scipy.sparse.issparse(values):
-        return
-    labels = []
+    """Warn if integers of a column differ, but become equal in float64."""
     for label, column in _columns(values):
         integers = np.asarray(column)
-        if integers.dtype.kind not in "iu" or not integers.size:
+        if integers.dtype.kind not in "iu":
             continue
         # float64 holds all integers up to this
-        if max(-int(integers.min()), int(integers.max())) > 2**53:
+        if np.abs(integers.astype(np.float64)).max(initial=0) >= 2**53:
             in_order = np.unique(integers).astype(np.float64)
-            if (in_order[1:] == in_order[:-1]).any():
-                labels.append(label)
-    if labels:
-        columns = "" if labels == [None] else f" in the columns {labels[:10]}"
-        warn(
-            f"{name} has integers beyond 2⁵³{columns} that differ, but become equal in"
-            " float64. Subtract the smallest first; if they are names of things, turn"
-            " them into text"
-        )
+            if not np.diff(in_order).all():
+                place = "" if label is None else f" in column {label!r}"
+                warn(
+                    f"{name} has integers beyond 2⁵³{place} that differ, but become"
+                    " equal in float64. Subtract the smallest first; if they are names"
+                    " of things, turn them into text"
+                )
 
 
 def _columns(values: Any) -> Iterator[tuple[object, Any]]:

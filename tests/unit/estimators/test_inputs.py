@@ -493,11 +493,11 @@ def test_integers_that_become_equal_are_warned_of_once(form):
     huge = 2**60 + steps  # float64 holds multiples of 256 there
     exact = 2**60 + 256 * steps
     X = pd.DataFrame({"a": huge, "b": exact})
-    where = " in the columns \\['a'\\]"
+    where = " in column 'a'"
     y = steps
     if form == "array":
         X = X.to_numpy()
-        where = " in the columns \\[0\\]"
+        where = " in column 0"
     elif form == "frame with text":
         X["c"] = huge.astype(str)
     elif form == "target":
