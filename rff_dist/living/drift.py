@@ -184,7 +184,7 @@ def column_shifts(
     )
     normal = scipy.special.ndtr(-np.abs(shift) / standard_error)
     p_values = np.where(shift == 0, 1.0, 2 * normal)
-    deviation = np.sqrt(np.maximum(old.variance, 0.0))
+    deviation = np.sqrt(old.variance)
     moved = np.where(shift == 0, 0.0, shift / deviation)
     for column, before in old.counts.items():
         now = new.counts[column]
@@ -239,8 +239,6 @@ def _standard_error(
 
     The new rows' variance counts as at least the old rows'.
     """
-    # rows that were removed may leave a variance below 0, by rounding
-    old_variance = np.maximum(old_variance, 0.0)
     new_variance = np.maximum(old_variance, new_variance)
     return np.asarray(np.sqrt(old_variance / n_old + new_variance / n_new))
 

@@ -301,7 +301,7 @@ class ColumnMoments:
             weight / largest,
             weight,
             mean,
-            parts[0] + parts[1],
+            np.maximum(parts[0] + parts[1], 0.0),  # below 0 only by rounding
             rounding,
             np.maximum(self.maximum, other.maximum),
             _add_counts(self.counts, other.counts),

@@ -285,6 +285,18 @@ def test_rows_that_leave_take_their_weight_from_the_moments(weighted, gone):
     assert_allclose(found.columns.mean, expected, atol=1e-12)  # sums of 600 terms
 
 
+@pytest.mark.parametrize("constant", [1 / 3, 4 / 3, 10 / 3, 16 / 3])
+def test_a_column_that_is_constant_by_now_has_no_variance_below_0(tmp_path, constant):
+    X, y = draw(600, 3)
+    X[300:, 1] = constant
+    dataset = write_dataset(tmp_path / "d", X, y, chunk_rows=CHUNK, versioned=True)
+    model = fit(dataset)
+    delete_rows(dataset.url, range(300), keep_order=True)
+    found = update_model(model, open_dataset(dataset.url), engine=ENGINE)
+    # sums of 600 squares of at most 30
+    assert 0 <= found.columns.variance[1] < 1e-10
+
+
 def test_versions_with_other_arrays_than_the_models_are_refused(weighted):
     url, model = weighted
     append_dataset(url, *draw(10, 1), sample_weight=np.ones(10))
