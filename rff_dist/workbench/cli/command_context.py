@@ -53,7 +53,7 @@ def count_rows(label: str) -> Callable[[int, int | None], None]:
     """Return a function that shows how many rows are done, out of how many."""
     from rff_dist.engines import events
 
-    # those of this context, whichever thread counts
+    # the listeners of this context, since the thread that counts may have others
     announce = events.Announcer(events.listeners.get())
     return lambda n_done, n_samples: announce(
         events.RowsCounted(label, n_done, n_samples)
@@ -62,7 +62,7 @@ def count_rows(label: str) -> Callable[[int, int | None], None]:
 
 @contextlib.contextmanager
 def after_job() -> Iterator[None]:
-    """Add to errors that the job itself was done before them."""
+    """Note on errors that the job itself is done."""
     try:
         yield
     except RFFDistError as error:
@@ -72,7 +72,10 @@ def after_job() -> Iterator[None]:
 
 @fields.group
 class CommandContext:
-    """What a command gives its job: where it runs, its limits, and a clock."""
+    """What a command gives its job: where it runs, its limits, and a clock.
+
+    Its fields are fixed, but `open` fills `engine_facts`.
+    """
 
     cluster_options: Cluster
     limits: JobLimits
@@ -82,7 +85,7 @@ class CommandContext:
 
     @cached_property
     def clock(self) -> clock.Clock:
-        """Return the times of parts; those of a program begin when its process does."""
+        """The clock of the command's parts; in a program it starts with the process."""
         from rff_dist.engines.clock import Clock, process_start
 
         return Clock(process_start() if settings.is_program.get() else self.began)
@@ -121,10 +124,10 @@ class CommandContext:
         self.at_work("report")
         command = messages.this_command() if settings.is_program.get() else None
         warned = settings.warned.get()
-        page = page_of(
-            result, job, read_times=self.clock.times, command=command, warned=warned
-        )
         with after_job():
+            page = page_of(
+                result, job, read_times=self.clock.times, command=command, warned=warned
+            )
             html.write_page(page, path)
 
     def at_work(self, part: str) -> None:
@@ -132,7 +135,8 @@ class CommandContext:
         from rff_dist.engines import events
 
         events.tell(events.StepStarted(part))
-        # progress shows a part from its first remark or pass on
+        # Progress shows a part from its first remark or pass on, and a part may have
+        # neither: so an empty remark comes first.
         events.tell(events.Remark(part, ""))
         self.clock.begin(part)
 
@@ -145,7 +149,7 @@ class CommandContext:
 
     @contextlib.contextmanager
     def open(self, n_samples: int) -> Iterator[protocol.Engine]:
-        """Start an engine for passes over so many rows, show progress, and close it."""
+        """Start an engine for passes over so many rows, time it, and close it."""
         from rff_dist.engines import events
         from rff_dist.engines.connecting import open_engine
 

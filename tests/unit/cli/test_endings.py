@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rff_dist.errors import JobTimeoutError
+from rff_dist.errors import DataError, JobTimeoutError
 from rff_dist.workbench.jobs import limits
 from rff_dist.workbench.jobs.limits import JobLimits
+from rff_dist.workbench.page import pages
 from tests.command_line import PLAIN, run
 from tests.refusals import refuses
 
@@ -172,3 +173,15 @@ def test_what_cleans_up_after_the_end_is_not_stopped(monkeypatch):
             time.sleep(0.2)
             cleaned.append(True)
     assert cleaned == [True]
+
+
+def test_an_error_of_the_page_says_that_the_job_is_done(folder, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise DataError("rows for the page are gone; expected them")
+
+    monkeypatch.setattr(pages, "page_of", fail)
+    words = (*PLAIN, "--alpha 1 --n-components 32 --report page.html --serial")
+    ended = run("fit", folder / "data.zarr", tmp_path / "model", *words)
+    assert ended.exit_code == 65
+    assert "the job is done, and its result is in its place" in ended.stderr
+    assert (tmp_path / "model").is_dir()
