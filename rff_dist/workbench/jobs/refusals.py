@@ -75,13 +75,14 @@ def refusals_of(location: locations.Location) -> list[Refusal]:
 def _rolled_back(
     registered: versions.RegisteredModel, pointer: Pointer
 ) -> list[Refusal]:
-    """Return the rows that versions made from the current one had added, before they
-    were rolled back.
+    """Return the rows that descendants of the current version had added, if these were
+    rolled back.
     """
     refusals: list[Refusal] = []
     # numbers of the current version and of its descendants
     family = {pointer.number}
-    # a version that never was current was not rolled back: its rows are still new
+    # Only a version that was current before was rolled back. Rows of any other, such as
+    # a rejected challenger, are still new.
     formerly_current = {*pointer.previous, *pointer.rolled_back}
     # The versions come in ascending order, a parent before its children, so one loop
     # finds all descendants.
@@ -92,18 +93,22 @@ def _rolled_back(
         facts = version.lineage
         if "added" in facts:  # by an update
             why = f"version {version.number} was rolled back"
-            until = int(facts["n_seen"])
-            fingerprint = str(facts["prefix_fingerprint"])
-            when = version.created
-            data = facts.get("data_version")
-            refusals += [
-                Refusal(a, b, until, fingerprint, why, when, data)
-                for a, b in facts["added"]
-            ]
+            for start, stop in facts["added"]:
+                refusal = Refusal(
+                    start,
+                    stop,
+                    n_samples=int(facts["n_seen"]),
+                    fingerprint=str(facts["prefix_fingerprint"]),
+                    reason=why,
+                    refused=version.created,
+                    data_version=facts.get("data_version"),
+                )
+                refusals.append(refusal)
     return refusals
 
 
 def _overlap(refusal: Refusal, start: int, stop: int) -> bool:
+    # the model has the rows of a refused correction, as they were before it
     return not refusal.is_correction and refusal.start < stop and start < refusal.stop
 
 
@@ -121,8 +126,11 @@ def source_words(dataset: blocks.Dataset, start: int, stop: int) -> str:
     places = sources.find_rows(dataset.attributes, dataset.n_samples, ends)
     if places is not None:
         first, last = places
-        row, _, file = first.partition(" of ")
-        return f"{row if last.endswith(f' of {file}') else first} to {last}"
+        first_row, _, first_file = first.partition(" of ")
+        _, _, last_file = last.partition(" of ")
+        if first_file == last_file:
+            first = first_row
+        return f"{first} to {last}"
     ids = columns.ids_of(dataset)
     if ids is not None:
         first, last = ids.take(ends)

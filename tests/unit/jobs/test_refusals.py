@@ -22,3 +22,13 @@ def test_rows_left_out_are_named_by_their_files_else_by_ids(tmp_path):
     assert source_words(data, 90, 110) == "line 93 of one.csv to line 12 of two.csv"
     delete_rows(url, [0], keep_order=True)
     assert source_words(open_dataset(url), 99, 110) == "rows from id 101 to id 111"
+
+
+def test_a_file_whose_name_ends_as_another_s_is_named_too(tmp_path):
+    url = tmp_path / "data"
+    for name, first in (("b.csv", 0), ("a of b.csv", 9)):
+        lines = [f"{i},{i}" for i in range(first, first + 9)]
+        (tmp_path / name).write_text("\n".join(["a,y", *lines]))
+        ingest_more(str(tmp_path / name), url, target="y")
+    words = source_words(open_dataset(url), 7, 11)
+    assert words == "line 9 of b.csv to line 3 of a of b.csv"
