@@ -100,7 +100,8 @@ class KernelKMeans(
     -----
     Iterations stop when no row changes its cluster. An empty cluster takes the row that
     is farthest from its own centre (of several, the first); several empty clusters take
-    the farthest rows in turn. Rows are sorted first, so that the starts depend neither
+    the farthest rows in turn. If fewer rows are distinct than there are clusters, some
+    stay empty. Rows are sorted first, so that the starts depend neither
     on the order of the rows nor on whether a row has a weight of 3 or is there 3 times.
 
     References
@@ -302,7 +303,7 @@ class KernelKMeans(
         """
         check_is_fitted(self)
         inputs = self._new_rows(X)
-        # ‖φ(x) − c‖² is the score plus k(x, x)
+        # ‖φ(x) − c‖² is the score, ‖c‖² − 2·φ(x)·c, plus k(x, x)
         squared = [
             self._kept.scores(values)
             + self.kernel_.diagonal(inputs[strip])[:, np.newaxis]

@@ -134,16 +134,17 @@ class LinearFeatureMap(ExplicitFeatureMap):
 
     @property
     def learns_levels(self) -> bool:
-        return self.codes is None  # without marks a new level lacks none
+        return self.codes is None  # without marks a new level needs none
 
     def with_levels(self, levels: Levels) -> Self:
         if self.levels == levels or self.codes is None:
             return self
         union = levels_of.joined(levels, self.marked_levels)
         codes = self.codes.copy()
-        for column, table in levels_of.code_changes(self.levels, union).items():
+        changes = levels_of.code_changes(self.levels, union)
+        for column, new_codes in changes.items():
             marks = self.columns == column
-            codes[marks] = table[codes[marks]]
+            codes[marks] = new_codes[codes[marks]]
         return replace(self, codes=codes, level_texts=union)
 
     def digest(self) -> str:
@@ -248,8 +249,8 @@ def draw_thresholds(
     which = turns % len(columns)
     index = turns // len(columns)
     shift = counter_uniforms(seed, _THRESHOLD_STREAM, len(columns), 1)[:, 0]
-    # min(x, y) − lower = ∫ 1{t ≤ x}·1{t ≤ y} dt over the interval; the mean over
-    # thresholds estimates this integral
+    # the kernel min(x, y) − lower is ∫ 1{t ≤ x}·1{t ≤ y} dt over the interval, which
+    # the mean over thresholds estimates
     places = (_radical_inverse(index) + shift[which]) % 1.0
     thresholds = lower[which] + (upper - lower)[which] * places
     counts = np.bincount(which, minlength=len(columns))
@@ -291,7 +292,8 @@ class MonomialFeatureMap(ExplicitFeatureMap):
 
     @property
     def own_columns(self) -> IntArray:
-        # all or none: the kernel's terms are not told apart either
+        # All components have the column if there is only one. Else none has, since the
+        # kernel has no term for a single column.
         columns = np.unique(self.inputs[self.inputs >= 0])
         own = columns[0] if len(columns) == 1 else -1
         return np.full(self.n_components, own)

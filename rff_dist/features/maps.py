@@ -67,7 +67,7 @@ class Standardizer:
     #: Inputs become (x - mean) / scale; shapes (n_features,).
     mean: FloatArray
     scale: FloatArray
-    #: Maps of the columns that are mapped instead.
+    #: The functions of the columns that are not standardised by mean and scale.
     maps: tuple[ColumnMap, ...] = ()
 
     __repr__ = short_repr
@@ -225,7 +225,7 @@ class FeatureMap(ABC):
     ) -> Self:
         """Rebuild the map from what `record` returned.
 
-        Facts hold the maps that it consists of already rebuilt.
+        In `facts`, the maps that it consists of are rebuilt already.
         """
 
     @property
@@ -239,10 +239,10 @@ class FeatureMap(ABC):
 
     @property
     def drawn_levels(self) -> Levels:
-        """The levels with which the same components are drawn again.
+        """The levels that the components were drawn with, to draw the same again.
 
-        If a linear kernel with a component for each of the levels a and b gets the list
-        a, b, c, these stay a and b.
+        If a linear kernel has a component for each of the levels a and b, they are a
+        and b also after c has joined the list.
         """
         return self.levels
 
@@ -250,7 +250,7 @@ class FeatureMap(ABC):
     def learns_levels(self) -> bool:
         """Whether a level that joins the list later gets features of its own.
 
-        Fourier features draw angles for c; a linear kernel has no component for it.
+        Fourier features draw angles for it; a linear kernel has no component for it.
         """
         return True
 
@@ -288,7 +288,7 @@ class FeatureMap(ABC):
     def bounded(self) -> bool:
         """Whether all unnormalised features lie in [-1, 1].
 
-        The grid of their sums is then known before a pass.
+        The grid on which their sums are rounded is then known before a pass.
         """
         return True
 

@@ -1,9 +1,9 @@
 """Plan a regression with the solver that suits it: direct, or conjugate gradients.
 
 A fit to plan and the options go in; the plan of one solver comes out, with the reason
-for it. Direct solutions need Z'Z, the sum of products of all features, and memory may
-not hold it. Conjugate gradients (pcg) do without it, but then the model has no
-statistics, which standard deviations and updates need.
+if that solver was chosen. Direct solutions need Z'Z, the sum of products of all
+features, and memory may not hold it. Conjugate gradients (pcg) do without it, but then
+the model has no statistics, which standard deviations and updates need.
 
 D is `n_components`, the number of features. Conjugate gradients first make a *sketch*
 of Z'Z: its products with some random columns, whose number is the sketch's rank.
@@ -64,8 +64,8 @@ def _plan_pcg(fit: PlannedFit) -> Plan:
     n_passes = 2 + n_sketches + ASSUMED_STEPS
     sketch_columns_bytes = 8 * n_components * min(n_sketch_columns, rank)
     bytes_of_steps = ASSUMED_STEPS * 8 * n_components * n_targets
-    # The ledger keeps sums of a pass in files, for a job that starts again. This plan
-    # keeps `n_kept` sums of one component, and a pass of a step keeps as many sums.
+    # The ledger keeps sums of a pass in files, for a job that starts again. The direct
+    # fit keeps `n_kept` sums of one component, and each pass here keeps as many.
     n_kept = plan_of_reading.ledger_bytes // plan_of_reading.statistics_bytes
 
     # Memory of a pass: tiles of a sketch and of a step differ in height, and the taller

@@ -21,8 +21,9 @@ from rff_dist.kernels import base, stationary
 from rff_dist.typing import ComplexArray, Facts, FloatArray, Summary
 
 # Measured against closed forms, for differences of up to 100 scales: within 2e-3 for
-# smooth densities, steps and discrete distributions, and 2e-2 for Lévy's, whose mean is
-# infinite. Features of the kernel have errors of 1/√D, 1e-2 and more.
+# densities that are smooth or have steps and for discrete distributions, and 2e-2 for
+# Lévy's, whose mean is infinite. Features of the kernel have errors of 1/√D, 1e-2 and
+# more.
 _N_QUANTILES = 2**12
 _N_QUANTILES_AT_ONCE = 512  # their waves take 8 KiB a row
 
@@ -168,8 +169,8 @@ class ScipyMeasure:
         return values if loc == 0 else values * np.exp(1j * loc * difference)
 
     def _mean_over_quantiles(self, left: FloatArray, right: FloatArray) -> ComplexArray:
-        levels = (np.arange(_N_QUANTILES) + 0.5) / _N_QUANTILES
-        quantiles = self.distribution.ppf(levels)
+        probabilities = (np.arange(_N_QUANTILES) + 0.5) / _N_QUANTILES
+        quantiles = self.distribution.ppf(probabilities)
         # subtract a point, since phases of points far from 0 would lose digits
         a = np.clip(left - left[0], -stationary.FAR, stationary.FAR)
         b = np.clip(right - left[0], -stationary.FAR, stationary.FAR)
@@ -194,7 +195,10 @@ _CLOSED_FORMS: dict[str | None, Callable[..., Any]] = {
 
 
 def measure_of(distribution: Any) -> ScipyMeasure:
-    """Return a frozen distribution of scipy.stats with its parameters checked."""
+    """Return the measure of a frozen distribution of scipy.stats.
+
+    Raises InvalidParameterError if its parameters do not suit it.
+    """
     from scipy import stats
 
     family = getattr(distribution, "dist", None)

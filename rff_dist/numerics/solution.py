@@ -101,7 +101,7 @@ class RidgeSolution:
     #: The residual as a share of the total sum of squares, 1 − R² at the training rows;
     #: 0 for a constant target.
     unexplained: FloatArray
-    #: Directions of the feature space that the solution uses.
+    #: Number of directions of the feature space that the solution uses.
     effective_rank: int
     #: Eigenvalues below it are rounding error; see `NormalEquations.floor`.
     floor: float
@@ -183,8 +183,8 @@ def rss_error_bound(
 
     An error E of the Gram A moves the residual by at most 3·‖E‖·‖w‖² to first order:
     w'Ew directly and 2·alpha·w'(A + alpha)⁻¹Ew through w. ‖E‖ is taken as the floor.
-    Rounding in the sums themselves, each at most about the total sum of squares, adds
-    n_components·eps of that total per sum.
+    The residual is made of four sums, each at most about the total sum of squares.
+    Rounding adds n_components·eps of that total for each.
     """
     return 3.0 * floor * squared_norm + 4.0 * n_components * EPS * total_sum_of_squares
 
@@ -215,7 +215,7 @@ def check_equations(equations: NormalEquations) -> None:
             f"nothing to solve: moments have shape {moments.shape}; expected at least"
             " (1, 1)"
         )
-    # np.triu copies, and the copy of a strip is small
+    # a strip at a time, since np.triu copies
     for start in range(0, len(gram), 512):
         strip = np.triu(gram[start : start + 512, start:])
         if not np.isfinite(strip).all():
@@ -330,7 +330,8 @@ class NormalEquations(EquationFacts):
 
         The sums of all rows about their means are the sums of both groups about their
         own means, plus a term of rank one for the distance between these means (Chan,
-        Golub and LeVeque 1983). The difference loses digits if few rows are left.
+        Golub and LeVeque 1983). The difference loses digits if few rows are left, of
+        which some must have a weight.
         """
         weight = self.sum_of_weights - part.sum_of_weights
         ratio = self.sum_of_weights / weight

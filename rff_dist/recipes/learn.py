@@ -2,8 +2,8 @@
 
 In go batches of columns and an `Encoding`, the user's options; out comes the `Recipe`
 by which columns become X. While rows are read, it keeps the levels of each column of
-text, and a sample of rows for medians (all rows up to 4,096; with more rows quantiles
-are off by a percent of the ranks).
+text, and a sample of up to 4,096 rows for medians. If there are more rows, a median is
+off by a percent of the ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEW_LEVELS = 20
 #: Memory for the levels of all columns; beyond it the largest column is left out, also
 #: if the user named it.
 MAX_BYTES = 2**27
-#: A column whose texts are numbers but for so many is not taken for a category.
+#: If at most so many texts of a column are no numbers, a hint says how to parse them.
 _MOST_OTHERS = 3
 #: Memory of a level beyond its characters: a text of Python and its place in a set.
 _LEVEL_BYTES = 120
@@ -198,7 +198,9 @@ class _Numbers:
         if not self.counts[i]:
             return "it holds no value"
         n_missing = int(self.n_missing[i])
-        return encoders.Number(name, self._fill(i), n_missing, self._is_marked(i))
+        return encoders.Number(
+            name, self._fill(i), n_missing=n_missing, indicator=self._is_marked(i)
+        )
 
     def _date(self, name: str, first: int) -> encoders.Encoder | str:
         if not self.counts[first]:
@@ -213,7 +215,9 @@ class _Numbers:
             fill = [self._fill(i) for i in places]
         parts = tuple(self.parts[i - first] for i in places)
         n_missing = int(self.n_missing[first])
-        return encoders.Date(name, parts, fill, self._is_marked(first), n_missing)
+        return encoders.Date(
+            name, parts, fill, n_missing=n_missing, indicator=self._is_marked(first)
+        )
 
     def _is_marked(self, i: int) -> bool:
         """Return whether a further column marks the missing values of a column."""
@@ -247,11 +251,11 @@ class _Levels:
         self.texts: set[str] = set()
         self.n_missing = 0
         self.n_bytes = 0
-        #: how many levels there were when the column was given up; 0 if it was not
-        self.n_given_up = 0
+        #: how many levels there were when the column was given up, if it was
+        self.n_given_up: int | None = None
 
     def add(self, column: pyarrow.Array) -> None:
-        if self.n_given_up:
+        if self.n_given_up is not None:
             return
         texts = encoders.level_texts(column)
         self.n_missing += compute.sum(compute.equal(texts, MISSING)).as_py() or 0
@@ -268,7 +272,7 @@ class _Levels:
     def encoder(self, name: str, n_rows: int) -> encoders.Encoder | str:
         """Return the encoder of the column, or why the column is left out."""
         n_levels = len(self.texts)
-        if self.n_given_up:
+        if self.n_given_up is not None:
             limit = f"all levels may take {MAX_BYTES // 2**20} MiB of memory"
             return f"{limit}; it has {self.n_given_up:,} levels or more"
         if self.n_missing == n_rows:

@@ -126,10 +126,11 @@ def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
     """Return a fitted transformer as a part of a recipe.
 
     `n_names`: the number of columns that it makes; if it is given, the transformer need
-    not name them. Raises
-    InvalidParameterError if it is not fitted, cannot be written, is too large, or does
-    not name its columns; UnsafeModelError if it holds types that skops does not trust;
-    MissingDependencyError if skops is not installed.
+    not name them.
+
+    Raises InvalidParameterError if it is not fitted, cannot be written, is too large,
+    or does not name its columns; UnsafeModelError if it holds types that skops does not
+    trust; MissingDependencyError if skops is not installed.
     """
     skops = _skops()
     try:
@@ -143,7 +144,10 @@ def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
 
 
 def read_transformer(content: bytes, *, n_names: int | None = None) -> Transformer:
-    """Return the transformer in a file of skops; raises as `transformer_of`."""
+    """Return the transformer in a file of skops.
+
+    Raises as `transformer_of`, and IntegrityError if the file is damaged.
+    """
     if len(content) > MAX_BYTES:
         raise InvalidParameterError(
             f"the transformer takes {len(content) / 2**20:.0f} MiB, since it keeps rows"
@@ -178,9 +182,9 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
         inputs,
         names,
         texts,
-        f"by scikit-learn's {_name(step)}",
-        input_names is not None,
-        file,
+        words=f"by scikit-learn's {_name(step)}",
+        by_name=input_names is not None,
+        file=file,
     )
 
 
@@ -198,7 +202,7 @@ def _used(step: Any, inputs: Sequence[str]) -> list[str]:
         return list(inputs)
     used: set[str] = set()
     for _, part, columns in step.transformers_:
-        if isinstance(part, str):  # "drop"
+        if isinstance(part, str):  # "drop"; "passthrough" is a FunctionTransformer here
             continue
         names = getattr(part, "feature_names_in_", columns)
         used |= {names} if isinstance(names, str) else set(names)

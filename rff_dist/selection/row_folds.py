@@ -36,8 +36,8 @@ def cross_validate_rows(
     """Return the table that `cross_validate` makes of sums, from features of rows.
 
     O(n_samples · n_components · k) for each split, where k is the smaller of the two.
-    The bits do not depend on the number of threads. `frequency_weights` are whole
-    numbers that repeat their rows.
+    The bits do not depend on the number of threads. `frequency_weights`: whether the
+    weights are whole numbers that repeat their rows.
 
     Returns None if a split has no row to train on, or no split has any to hold out.
     """
@@ -160,10 +160,12 @@ class _HatMatrix:
 class _System:
     """Ridge on some rows: (gram + α)·x = moments predicts held-out rows, held_out·x."""
 
-    #: Products of the rows trained on with each other, or of their columns.
+    #: Products of the rows trained on with each other, or of their columns if these are
+    #: fewer.
     gram: FloatArray
     moments: FloatArray
-    #: Products of held-out rows with the rows trained on, or the held-out rows.
+    #: Products of held-out rows with the rows trained on; if `gram` is of columns, the
+    #: held-out rows themselves.
     held_out: FloatArray
 
 
@@ -333,21 +335,28 @@ class _CentredRows:
 # error of the smallest is taken. The standard error is that of the differences row by
 # row, in which most of what makes rows easy or hard to predict cancels.
 #
-# Of 349 draws of nasty data (benchmarks/no_absurd_models.py), 38 err with this rule by
-# more than 1.1 times the error of the best alpha. It would be 48 with half a standard
-# error, 60 with one and a half, 96 by the largest evidence, and 62 by the largest
-# evidence among the alphas within the error. Leaving out all copies of a row together
-# is no better: of 115 draws with copies 13 fail, not 9. If errors clipped at ten times
-# their mean were tested as well, two fewer of the 38 would fail, and five fewer of 42
-# in 240 smooth draws.
+# Of 349 draws of nasty data (benchmarks/no_absurd_models.py), so many err by more than
+# 1.1 times the error of the best alpha:
+#
+#   38  with this rule
+#   48  with half a standard error
+#   60  with one and a half
+#   96  by the largest evidence
+#   62  by the largest evidence among the alphas within the error
+#   36  if errors clipped at ten times their mean were tested as well (in 240 smooth
+#       draws: 37, with this rule 42)
+#
+# Leaving out all copies of a row together is no better: of 115 draws with copies 13
+# fail, with this rule 9.
 #
 # Breiman, Friedman, Olshen & Stone (1984), Classification and regression trees, section
 # 3.4.3, on the rule of one standard error.
 
 
 # Gains below this share of the smallest error do not count. If rows can be
-# interpolated, ever smaller alphas gain little: classes of wine took 7e-10 where 1e-3
-# errs as much. None of 194 such draws fails because of it; with 0.01 two do.
+# interpolated, ever smaller alphas gain little: for classes of wine 7e-10 was chosen,
+# although 1e-3 errs as much. With a share of 0.003 no draw of 194 fails because of it;
+# with 0.01 two do.
 IMMATERIAL = 0.003
 
 

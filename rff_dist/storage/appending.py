@@ -58,8 +58,8 @@ def append_dataset(
 
     The manifest's digest of all values becomes a digest of the old digest and the new
     rows' digest. So `fingerprint` changes with each append, and the same rows written
-    at once have another one; their `prefix_fingerprint` is the same. An append that
-    fails leaves the dataset as it was.
+    at once have another one. Their `prefix_fingerprint`, a digest of rows that are
+    read, is the same. An append that fails leaves the dataset as it was.
 
     Parameters
     ----------
@@ -94,6 +94,7 @@ def append_dataset(
     """
     batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
     with editing(parse_location(url)) as dataset:
+        # ids that the dataset does not have are refused by `cast_batch`
         id_check = None
         if ids is not None and ID in dataset.headers:
             column = as_column(ids, name="ids")
@@ -140,7 +141,8 @@ def append_batches(
         n_new = buffer.n_samples - n_before
         n_replaced = 0 if id_check is None else id_check.n_replaced
         attributes = change(dataset.attributes)
-        if attributes is None or not (n_new or n_replaced or attributes):
+        is_unchanged = not (n_new or n_replaced or attributes)
+        if attributes is None or is_unchanged:
             return ChangeResult(0, n_before, n_before)
         digest = buffer.finish()
         if id_check is not None:
@@ -176,8 +178,8 @@ class IdCheck:
     """Decides by its id what happens to each new row; made by `among`.
 
     A row of a new id is appended. A row whose id a stored row or an earlier new row has
-    is left out and counted, if it has the same values. Otherwise it is refused, or
-    replaces the stored row.
+    is left out and counted, if it has the same values. If they differ, it replaces the
+    stored row, or is refused; a repeated new row is always refused.
     """
 
     dataset: DatasetEditor
@@ -254,10 +256,11 @@ class IdCheck:
         `rows` are the stored rows' numbers, ascending.
         """
         differs = np.zeros(len(rows), bool)
-        for name, (cells, stored) in differences(self.dataset, rows, parts).items():
-            differs |= cells.any(axis=1)
+        compared = differences(self.dataset, rows, parts)
+        for name, (is_different, stored) in compared.items():
+            differs |= is_different.any(axis=1)
             if differs.any() and not self.replaces:
-                row, column = np.argwhere(cells)[0].tolist()
+                row, column = np.argwhere(is_different)[0].tolist()
                 new = parts[name].reshape(len(rows), -1)
                 row_id = parts[ID][row : row + 1].tolist()[0]
                 names = {

@@ -29,8 +29,8 @@ from rff_dist.storage.groups import StoredArray, find_group
 from rff_dist.typing import AnyArray, AnyDType, Facts, FloatArray, PathLike
 
 ID = "id"  # the array of the rows' ids, which are written next to their predictions
-# The attribute of a dataset whose later rows were held out: the name that the column of
-# times had in the table. Its values are the array `TIME`.
+# The attribute that names, as in the table, the column of times by which later rows
+# were held out. Its values are the array `TIME`.
 TIME_COLUMN = "time_column"
 # The cuts between folds follow from the times of so many rows at most, evenly spread.
 _MOST_TIMES = 2**22
@@ -100,7 +100,9 @@ class StoredColumn(StoredValues):
         return self.values.fingerprint()
 
     def content_key(self) -> str | None:
-        """Return a key of the values, if stored for good; see `engines.resuming`."""
+        """Return a key of the values, if a committed version has them; see
+        `engines.resuming`.
+        """
         return self.values.content_key()
 
     def __repr__(self) -> str:
@@ -242,8 +244,9 @@ class TimeFoldColumn(StoredValues):
 def fold_by_time(
     dataset: Dataset, n_folds: int | None = None
 ) -> tuple[Dataset, DatedFolds] | None:
-    """Return a dataset with folds of time if later rows were held out of it for a test;
-    None for any other dataset.
+    """Return a dataset with folds of time if later rows were held out of it for a test.
+
+    None for any other dataset; and with a warning, if all rows have one time.
 
     Rows of the same time are in one fold. By default there are 5 folds, or fewer if
     there are fewer times; fewer times than `n_folds` raise DataError.

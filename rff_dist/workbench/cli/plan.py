@@ -1,8 +1,8 @@
 """Estimate the memory and the time of a fit before it runs.
 
 In go the options of a fit, out comes a table of bytes, operations and seconds, from
-metadata alone. Trying the fit would answer too, after hours, or by running out of
-memory.
+the data's metadata and the measured speed of this machine. Trying the fit would answer
+too, after hours, or by running out of memory.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def plan(
     fit.check_data(dataset)
     cluster = cluster_options.in_environment().for_rows(dataset.n_samples)
     machines = machines_of(cluster)
-    if machines is None:
+    if machines is None:  # the cluster runs elsewhere, and knows its size
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
     choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
     fit_plan = choices.plan
     component_counts = choices.component_counts
     summed_folds = None if options.solver == "pcg" else choices.folds
-    # The last kind is Nyström's if it is tried at all. Its centres are rows.
+    # `kinds` has Nyström features last, if they are tried. Their centres are rows.
     tries_nystrom = find_nystrom(options.kinds[-1]) is not None
     most_centres = dataset.n_samples if tries_nystrom else None
     products = "float64"
@@ -154,7 +154,8 @@ def _rows(
         ("a worker", fit_plan.worker_bytes, machines.memory_limit),
         ("the solver", fit_plan.client_bytes, machines.client_memory_limit),
     ):
-        there = f"of {human_bytes(limit or 0)}"
+        assert limit is not None  # `Machines.of` and `machines_of` set both
+        there = f"of {human_bytes(limit)}"
         yield f"peak memory, {what}", human_bytes(needed), there
 
     choosing = record["choosing"]

@@ -51,8 +51,7 @@ def open_delta(location: locations.Location) -> Lake:
         version = table.version()
         protocol = table.protocol()
         # Only DataFusion reads tables with deletion vectors or renamed columns. It
-        # returns the files in any order, so such a table is read once: a second reading
-        # may have another order.
+        # returns the files in any order, so `is_read_once` is set for them.
         is_plain = protocol.min_reader_version == 1 or protocol.reader_features == []
         n_samples = table.count() if is_plain else None
 
@@ -61,9 +60,9 @@ def open_delta(location: locations.Location) -> Lake:
             if is_plain:
                 # few batches in memory at once
                 ahead = {"batch_readahead": 1, "fragment_readahead": 1}
-                rows = rows_per_batch(8 * len(types))
+                n_rows = rows_per_batch(8 * len(types))
                 read_batches = table.to_pyarrow_dataset().to_batches(
-                    columns=list(types), batch_size=rows, **ahead
+                    columns=list(types), batch_size=n_rows, **ahead
                 )
             else:
                 read_batches = pyarrow.RecordBatchReader.from_stream(
@@ -75,7 +74,8 @@ def open_delta(location: locations.Location) -> Lake:
     def read_feed(entry: Mapping[str, Any], columns: Sequence[str]) -> Feed:
         """Return the rows that came or went since the version of `entry`.
 
-        `entry` is what a dataset stored of that version; see `Lake.read_feed`.
+        `entry` is what a dataset stored of that version, which is not this one; see
+        `Lake.read_feed`.
         """
         since = int(entry["version"])
         if since > version or _is_rewritten(location, since, entry["commit"]):
@@ -101,14 +101,18 @@ def open_delta(location: locations.Location) -> Lake:
         kind = changes.column(_CHANGE).cast("string")
         is_removed = compute.is_in(kind, removals).to_numpy()
         parts = [cast_columns(batch, types, name) for batch in changes.to_batches()]
-        rows = pyarrow.Table.from_batches(parts, pyarrow.schema(list(types.items())))
+        changed = pyarrow.Table.from_batches(parts, pyarrow.schema(list(types.items())))
         commits = changes.column(_COMMIT).to_numpy().astype(np.int64)
-        return Feed(rows, np.where(is_removed, -1, 1), commits)
+        return Feed(changed, np.where(is_removed, -1, 1), commits)
 
-    rows = RawTable(name, schema, batches, n_samples, is_read_once=not is_plain)
-    facts = {"commit": _commit_digest(location, version)}
     return Lake(
-        location.url, "Delta", str(table.metadata().id), version, facts, rows, read_feed
+        location.url,
+        format="Delta",
+        id=str(table.metadata().id),
+        version=version,
+        facts={"commit": _commit_digest(location, version)},
+        rows=RawTable(name, schema, batches, n_samples, is_read_once=not is_plain),
+        read_feed=read_feed,
     )
 
 

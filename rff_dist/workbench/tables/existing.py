@@ -27,7 +27,7 @@ from rff_dist.workbench.tables.row_monitor import SEEN_VALUES, RowMonitor
 
 @frozen
 class IngestResult:
-    """What `ingest_more` did."""
+    """What an append, or an update by a lakehouse table, did to a dataset."""
 
     n_before: int
     n_after: int
@@ -59,9 +59,11 @@ def read_onto(
 ) -> Iterator[RowArrays]:
     """Return batches for a dataset's arrays, read by the dataset's recipe.
 
-    The journal and the monitor are filled while the batches are read. Raises
-    InvalidParameterError if roles differ from the dataset's; DataError if a table lacks
-    a column, or X cannot keep the digits of one.
+    There is at least one opened input. The journal and the monitor are filled while the
+    batches are read.
+
+    Raises InvalidParameterError if roles differ from the dataset's; DataError if a
+    table lacks a column, or X cannot keep the digits of one.
     """
     X = dataset.headers["X"]
     if roles.dtype not in (None, X.dtype.name):
@@ -87,6 +89,7 @@ def read_onto(
     schema = common_schema(tables)
     name = tables[0].name
     plan = plan_columns(schema, roles, recipe, name)
+    # columns left out as constant are read too: the user hears if they vary now
     types = {**types_of_constants(schema, recipe), **plan.types}
     time = dataset.attributes.get(TIME_COLUMN)
     # rows may have been held out by a column of X, which the table does not have
@@ -101,13 +104,13 @@ def read_onto(
         types=types,
         time=time,
     )
-    return rows.read_tables(opened, plan, journal, None, monitor)
+    return rows.read_tables(opened, plan, journal, selection=None, monitor=monitor)
 
 
 def _known_roles(dataset: DatasetEditor, roles: Roles, recipe: Recipe | None) -> Roles:
     """Return roles completed by the columns that a dataset knows; refuse others."""
     features = dataset.names("feature_names")
-    if recipe is not None:
+    if recipe is not None:  # the table's columns, of which one may make several of X
         features = tuple(recipe.inputs)
     targets = dataset.names("target_names")
     for key, names, known in (
@@ -133,6 +136,7 @@ def _known_roles(dataset: DatasetEditor, roles: Roles, recipe: Recipe | None) ->
             f"{dataset.location} holds no names of targets; give the columns of y as"
             " `target`"
         )
+    # without y, or if y has one axis, there is one target at most
     target: str | tuple[str, ...] | None = targets or None
     if targets and (y is None or len(y.shape) == 1):
         target = targets[0]

@@ -47,7 +47,7 @@ def with_tables(opened: Sequence[Input], tables: Sequence[RawTable]) -> list[Inp
 
 @dataclass(slots=True)
 class Journal:
-    """What was read until now."""
+    """What was read until now; `rows.read_tables` fills it."""
 
     #: an entry for each finished input, for the dataset's attribute `sources`
     entries: list[Facts] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Journal:
 
 
 def find_sources(sources: Sources, *, may_be_none: bool = False) -> Sequence[Source]:
-    """Find the sources: files, or a single lakehouse table or query."""
+    """Return the query, or what is at the paths: files, or one lakehouse table."""
     if isinstance(sources, Query):
         return [sources]
     return files.find_files(sources, may_be_none=may_be_none)
@@ -89,6 +89,7 @@ def open_inputs(
         case [Lake() as lake]:
             return [Input(lake.provenance, lake.rows)], []
 
+    # a query or a lakehouse table comes alone
     table_files = [source for source in found if isinstance(source, files.File)]
     opened: list[Input] = []
     skipped: list[str] = []
@@ -99,8 +100,8 @@ def open_inputs(
             continue
 
         path = stack.enter_context(files.fetch(file))
-        # The dataset does not know forgotten ids, so a changed file with forgotten rows
-        # would add them again.
+        # Rows of some files were forgotten at a user's request. The dataset no longer
+        # has their ids, so such a file, if changed, would add these rows again.
         may_have_changed = has_ids and not is_forgotten(known, file.name)
         provenance = files.identify(file, path)
         if provenance.sha256 in digests:

@@ -55,7 +55,8 @@ def split_dataset(
     """Write each row of a dataset to one of two: to train on, or held out.
 
     Rows of one group stay together, or else of one id, unless `holdout.by` names a
-    column of X. Raises DataError if a part has no row.
+    column of X. The test dataset is written first, and stays if the other cannot be
+    written. Raises DataError if either has no row.
     """
     inputs = [locations.parse_location(data)]
     train, test = map(locations.parse_location, urls)
@@ -66,14 +67,15 @@ def split_dataset(
             inputs=inputs,
             markers=locations.DATASET_FILES,
         )
-    # Both parts are made from one version, whatever is committed meanwhile.
+    # Both are made from one version, whatever is committed meanwhile.
     version = groups.find_group(data).version
     attributes, stored = datasets.list_arrays(data, version)
     arrays = [name for name in editing.ROLES if name in stored]
     read = partial(datasets.read_arrays, data, n_rows=_ROWS, version=version)
     feature_names = attributes.pop("feature_names", None)
     target_names = attributes.pop("target_names", None)
-    # these describe the whole dataset, and would be wrong of a part
+    # These describe the whole dataset, or how it was held out of a larger one itself,
+    # and would be wrong of a half.
     for name in (manifests.MANIFEST, row_sources.SOURCES, row_sources.PARTS):
         attributes.pop(name, None)
     warn_of_chance(attributes, holdout, has_groups="groups" in stored, is_encoded=True)
