@@ -40,7 +40,8 @@ def frozen(
 class EqualByFields:
     """Equality of dataclasses made with `eq=False`: by fields, arrays by their values.
 
-    Fields with `compare=False` do not count, as in other dataclasses.
+    Fields with `compare=False` do not count, as in other dataclasses. Arrays with NaN
+    are unequal.
     """
 
     __slots__ = ()
@@ -58,7 +59,7 @@ class EqualByFields:
 
 
 class Do(Protocol):
-    """Calls a step of a job under a name: plainly, with a progress bar in a terminal,
+    """Calls a step of a job under a name: as it is, with a progress bar in a terminal,
     or as a Prefect task.
     """
 
@@ -71,7 +72,7 @@ class Do(Protocol):
         """
 
 
-def plainly[**P, R](
+def call_step[**P, R](
     _: str, step: Callable[P, R], /, *args: P.args, **options: P.kwargs
 ) -> R:
     """Call a step: the default `Do`."""

@@ -40,7 +40,7 @@ from rff_dist.statistics import (
     row_passes,
     specs,
 )
-from rff_dist.typing import AnyArray, Do, FloatArray, Summary, frozen, plainly
+from rff_dist.typing import AnyArray, Do, FloatArray, Summary, call_step, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +251,7 @@ def fit(
     *,
     choices: Choices | None = None,
     engine: protocol.Engine,
-    do: Do = plainly,
+    do: Do = call_step,
 ) -> FittedModel:
     """Train ridge on targets of −1 and +1; then probabilities, or another loss.
 

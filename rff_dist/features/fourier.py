@@ -8,8 +8,11 @@ be summed without rounding.
 
 In fixed point a cosine is rounded to m/16,256, with a whole number m from −16,256 to
 16,256. To be multiplied fast, m is split into two signed bytes, which is possible up to
-16,256 = 127 · 128. `fill_whole` writes m; `fill` writes m/2**14, whose products float64
-adds without rounding, so a cosine of 1 becomes 127/128. `scales` undo that factor.
+16,256 = 127 · 128. It is written in one of two units:
+
+- `fill_whole` writes m.
+- `fill` writes m/2**14, whose products float64 adds without rounding. So it writes
+  127/128 for a cosine of 1, and `scales` undo that factor.
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ class FourierFeatureMap(maps.FeatureMap):
         return 2 if self.phases is None else 1
 
     @property
-    def map(self) -> Literal["pairs", "phases"]:
+    def map_form(self) -> Literal["pairs", "phases"]:
         """Whether these are cos/sin pairs or cosines with random phases."""
         return "pairs" if self.phases is None else "phases"
 
@@ -162,7 +165,7 @@ class FourierFeatureMap(maps.FeatureMap):
             # the name in stored maps: an expected cosine is a value of the angles'
             # characteristic function
             arrays[f"characteristic{table.column}"] = table.expected_cosines
-        facts: Summary = {"map": self.map, "precision": self.precision}
+        facts: Summary = {"map": self.map_form, "precision": self.precision}
         if self.tables:
             facts |= {"levels": to_json(self.levels), "seed": self.tables[0].seed}
         return facts, arrays
@@ -191,12 +194,13 @@ class FourierFeatureMap(maps.FeatureMap):
         return redraw, (self.spec, self.standardizer, self.levels, self.digest())
 
     def digest(self) -> str:
-        label = f"{self.map} {self.frequencies.shape}"
+        label = f"{self.map_form} {self.frequencies.shape}"
         if self.fixed_point:
             label += " fixed point"
         arrays: list[AnyArray | None] = [self.frequencies, self.phases]
-        # Texts decide the angles of levels, so a list of more levels, or in another
-        # order, has the same features.
+        # A level's angles depend on its text, the seed and the distribution, for which
+        # the expected cosines stand. Neither further levels nor their order change
+        # features, so the list is left out.
         for table in self.tables:
             label += f" category {table.column} {table.seed}"
             arrays.append(table.expected_cosines)
@@ -207,9 +211,9 @@ class FourierFeatureMap(maps.FeatureMap):
 
         The caller may overwrite them.
         """
-        numbers = self._number_columns
-        frequencies = self.frequencies[numbers].astype(np.float64)
-        angles = inputs[:, numbers].astype(np.float64) @ frequencies
+        columns = self._number_columns
+        frequencies = self.frequencies[columns].astype(np.float64)
+        angles = inputs[:, columns].astype(np.float64) @ frequencies
         _warn_of_lost_angles(angles[:8])
         rounded = angles.astype(np.float32)
         if self.tables:
@@ -234,11 +238,11 @@ class FourierFeatureMap(maps.FeatureMap):
         # A float32 product rounds by the shape of its factors and the number of BLAS
         # threads. In float64 and rounded once, a row's angles do not depend on the rows
         # next to it; this costs 1 to 2 % of a pass (32 inputs, D = 1,024).
-        numbers = self._number_columns
-        frequencies = self.frequencies[numbers, start:stop]
+        columns = self._number_columns
+        frequencies = self.frequencies[columns, start:stop]
         np.matmul(
             frequencies.T.astype(np.float64),
-            inputs[:, numbers].T.astype(np.float64),
+            inputs[:, columns].T.astype(np.float64),
             out=scratch,
         )
         _warn_of_lost_angles(scratch[:, :8])
@@ -261,9 +265,9 @@ class FourierFeatureMap(maps.FeatureMap):
     def _never_seen(self, inputs: Float32Array) -> tuple[IndexArray, Float32Array]:
         """Return the rows with levels that were never seen, and factors for them.
 
-        Times these factors, shape (n_rows, n_frequencies), a row's features are the
-        mean over levels. Factors are below 1, since cosines of several angles partly
-        cancel in a mean.
+        Multiplied by these factors, shape (n_rows, n_frequencies), a row's features are
+        the mean over levels. Factors are below 1, since cosines of several angles
+        partly cancel in a mean.
         """
         rows = np.flatnonzero(never_seen(inputs, self.levels))
         factors = np.ones((len(rows), self.n_frequencies), np.float32)

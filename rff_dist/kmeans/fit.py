@@ -36,7 +36,7 @@ from rff_dist.kmeans.starts import (
 from rff_dist.pca.fit import fit_components
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
-from rff_dist.typing import Do, FloatArray, IndexArray, Summary, frozen, plainly
+from rff_dist.typing import Do, FloatArray, IndexArray, Summary, call_step, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def fit(
     lloyd: LloydOptions,
     *,
     engine: Engine,
-    do: Do = plainly,
+    do: Do = call_step,
 ) -> ClusterFit:
     """Like `sklearn.cluster.KMeans` on random or Nyström features; targets are ignored.
 
@@ -208,7 +208,7 @@ def start(job: ClusteringJob, lloyd: LloydOptions) -> Starts:
 
 
 def move_centres(
-    job: ClusteringJob, starts: Starts, lloyd: LloydOptions, do: Do = plainly
+    job: ClusteringJob, starts: Starts, lloyd: LloydOptions, do: Do = call_step
 ) -> tuple[Clusters, list[LloydPass]]:
     """Move centres to the means of their rows until they stay; return the clusters of
     the best start, and the figures of each pass.

@@ -55,7 +55,7 @@ from rff_dist.statistics import fold_statistics, inspection, passes
 from rff_dist.statistics.accumulate import Accumulations
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
 from rff_dist.text import human_bytes
-from rff_dist.typing import Do, Summary, frozen, plainly
+from rff_dist.typing import Do, Summary, call_step, frozen
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def fit(
     candidates: Sequence[Candidate] | None = None,
     choices: Choices | None = None,
     engine: Engine,
-    do: Do = plainly,
+    do: Do = call_step,
 ) -> FitResult:
     """Train ridge regression on random features; choose what the options leave open.
 

@@ -29,7 +29,7 @@ class LearningCurve:
     numbers: FloatArray
     #: Mean squared errors, shape (n_points, n_splits, n_targets).
     errors: FloatArray
-    #: How splits count in means.
+    #: The splits, with their weights in means of the errors.
     units: rule.Units
 
 
@@ -45,7 +45,8 @@ def learning_curve(
     The last point has the errors of `cross_validate`. A split's folds are added in the
     order of `_nearest_first`. Each model takes a Cholesky factorisation,
     n_components³/3 operations. Returns None if fewer than two splits train on several
-    folds. Raises as `solve_cholesky`.
+    folds: one fold has no smaller share. Raises SolveError if a Gram is not finite or
+    not positive semi-definite; InvalidParameterError if alpha is negative.
     """
     n_samples = []
     errors = []
@@ -84,6 +85,7 @@ def learning_curve(
         weights.append(validation.sum_of_weights)
     if len(weights) < 2:
         return None
+    # a mean comes twice if two shares take the same folds in every split
     numbers, first = np.unique(np.mean(n_samples, axis=0), return_index=True)
     return LearningCurve(
         numbers,
@@ -129,8 +131,9 @@ def _nearest_first(
 ) -> list[int]:
     """Return the folds with rows, from the one before the held-out one backwards.
 
-    After the first fold comes the last one, and tuning rows come at the end. If folds
-    are times, models of fewer rows are so trained on the latest of them.
+    After fold 0 comes the last one. Tuning rows, on which only length scales are tuned,
+    come at the end. So models of fewer rows are trained on the latest, if folds are
+    times.
     """
     scheme = statistics.folds
     n_folds = len(statistics.parts)

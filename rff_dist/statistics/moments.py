@@ -1,7 +1,8 @@
 """Moments of the columns of X and y; models keep the moments of their inputs.
 
-Rows go in; exact sums come out. `Moments` are the sums of a first pass, by which the
-data are standardised and the grids of later sums fixed. `ColumnMoments` are means and
+Rows go in; each block's sums come out, which add up without rounding. `Moments` are the
+sums of a first pass. By them the data are standardised, and the grids are fixed to
+which the terms of later sums are rounded. `ColumnMoments` are means and
 variances, which a model updates when rows are added or removed. A sum of squares about
 0 would lose the digits of columns far from 0; so a *pivot* is subtracted first.
 """
@@ -175,7 +176,7 @@ def measure_moments(
     # in place, since fresh memory takes as long as the arithmetic
     shifted_cubes = np.multiply(shifted, shifted_squares, out=shifted)
     shifted_fourths = np.square(shifted_squares, out=shifted_squares)
-    # weights so large that these overflow are refused later, with a reason
+    # weights so large that these overflow are refused by `passes.weight_grid`
     with np.errstate(over="ignore"):
         cubes = weights @ shifted_cubes
         fourths = weights @ shifted_fourths
@@ -273,13 +274,13 @@ class ColumnMoments:
         variance = np.where(varies, variance, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
         return cls(
-            weight / largest,
-            weight,
-            moments.pivot[:n_features] + shift,
-            variance,
-            np.zeros(n_features),
-            moments.maximum[:n_features],
-            moments.counts,
+            n_samples=weight / largest,
+            weight=weight,
+            mean=moments.pivot[:n_features] + shift,
+            variance=variance,
+            rounding=np.zeros(n_features),
+            maximum=moments.maximum[:n_features],
+            counts=moments.counts,
         )
 
     def __add__(self, other: Self) -> Self:
@@ -343,6 +344,6 @@ class ColumnMoments:
             for name, rows in arrays.items()
             if name.startswith("counts")
         }
-        mean, second, rounding, maximum = np.asarray(arrays["moments"], np.float64)
+        mean, variance, rounding, maximum = np.asarray(arrays["moments"], np.float64)
         weights = float(n_samples), float(weight)
-        return cls(*weights, mean, second, rounding, maximum, counts)
+        return cls(*weights, mean, variance, rounding, maximum, counts)

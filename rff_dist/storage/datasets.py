@@ -95,8 +95,8 @@ class ZarrDataset(memory.IndexedDataset):
                 # read.
                 facts[role] = part.header.text
             else:
-                # Chunks of plain Zarr may be changed by any program, so some of them
-                # are read each time.
+                # Chunks without versions, of plain Zarr or of this package, may be
+                # changed by any program, so some of them are read each time.
                 facts[role] = part.fingerprint()
         return json_digest([rows_digest, self._array_names, facts])
 
@@ -231,7 +231,8 @@ def _open(
     """Open a group's arrays; with `warns`, log stored weights and marks that are not
     used.
 
-    Workers and later versions open them without, so that a warning comes once.
+    Workers, and whoever compares versions, open them without `warns`: a warning comes
+    once.
     """
     arrays = dict[str, StoredArray]()
     for role, name in zip(_ROLES, names, strict=True):
@@ -297,22 +298,24 @@ def _warn(
 def compare_versions(
     dataset: ZarrDataset, version: str
 ) -> tuple[ZarrDataset, ZarrDataset, list[tuple[int, int]]]:
-    """Return another version of a dataset, the dataset again, and which rows of the
-    other version lie in chunks that differ or beyond the dataset's last row.
+    """Return another version of a dataset, the dataset again, and where they differ.
 
-    The two share a cache, so that common chunks are read once; the rows are ascending
-    ranges (start, stop). Raises NoSuchVersionError if the version has expired or
-    belongs to another dataset, or if the dataset's arrays were written again since.
+    The two share a cache, so that common chunks are read once. They may differ in rows
+    of the other version that lie in changed chunks, or beyond the dataset's last row:
+    these are ascending ranges (start, stop).
+
+    Raises NoSuchVersionError if the version has expired or belongs to another dataset,
+    or if the dataset's arrays were written again since.
     """
     group = dataset._group
     names = dataset._array_names
     if dataset.version is None:
         raise NoSuchVersionError(f"{dataset!r} keeps no versions")
     location = parse_location(group.url)
-    before = repositories.find_snapshot(location, version)
+    other_snapshot = repositories.find_snapshot(location, version)
     # One cache for both: a chunk that did not change is the same object, and is read
     # once.
-    snapshots = (before, dataset.version)
+    snapshots = (other_snapshot, dataset.version)
     stores = repositories.open_together(location, *snapshots)
     # `sha256` of `group` is the digest of one version only
     other, same = (
@@ -324,8 +327,8 @@ def compare_versions(
         for snapshot, store in zip(snapshots, stores, strict=True)
     )
     rows = dataset.chunk_rows
-    # Start with the chunks of `other` from the dataset's last chunk on, if that is
-    # partial, else from the next: Icechunk lists no chunk that only `other` has.
+    # Icechunk lists no chunk that only `other` has. So the chunks of `other` beyond the
+    # dataset's rows come first, with the dataset's last chunk if that is partial.
     numbers = {*range(dataset.n_samples // rows, -(-other.n_samples // rows))}
     is_rewritten = other.chunk_rows != rows
     changed = repositories.changed_chunks(location, *snapshots)
@@ -338,7 +341,7 @@ def compare_versions(
             numbers.update(chunk[0] for chunk in chunks)
     if is_rewritten:
         raise NoSuchVersionError(
-            f"all rows of {location} were written again since version {before}"
+            f"all rows of {location} were written again since version {other_snapshot}"
         )
     spans = []
     for start in (number * rows for number in sorted(numbers)):
@@ -397,7 +400,10 @@ def list_arrays(
 def read_arrays(
     url: PathLike, names: Sequence[str], *, n_rows: int, version: str | None = None
 ) -> Iterator[dict[str, AnyArray]]:
-    """Yield the rows of arrays of a complete group, `n_rows` at a time."""
+    """Yield the rows of arrays of a complete group, `n_rows` at a time.
+
+    Any group may be read: if its arrays differ in length, the shortest one decides.
+    """
     group = find_group(url, version)
     arrays = {name: group.open_array(name) for name in names}
     n_samples = min(array.header.shape[0] for array in arrays.values())

@@ -35,7 +35,7 @@ def load_icechunk() -> Any:
     # Icechunk warns that folders have no locks, but `repositories` locks them. Errors
     # are raised, so logs need not repeat them.
     icechunk.set_logs_filter("off")
-    locations.wait_at_exit()
+    locations.wait_at_exit()  # for Icechunk's threads
     return icechunk
 
 
@@ -54,7 +54,12 @@ def bounded_config(caching: Any = None) -> Any:
     # `open_objects` gives obstore, in milliseconds.
     each = 1000 * _REQUEST_S
     all_tries = 1000 * locations.RETRIED_S
-    timeouts = icechunk.StorageTimeoutSettings(each, each, all_tries, each)
+    timeouts = icechunk.StorageTimeoutSettings(
+        connect_timeout_ms=each,
+        read_timeout_ms=each,
+        operation_timeout_ms=all_tries,
+        operation_attempt_timeout_ms=each,
+    )
     settings = icechunk.StorageSettings(timeouts=timeouts)
     return icechunk.RepositoryConfig(storage=settings, caching=caching)
 
@@ -96,8 +101,9 @@ def icechunk_errors(
 ) -> Iterator[None]:
     """Turn Icechunk's errors into this package's.
 
-    `version` is the version that is read, if any: a missing file then means that it has
-    expired.
+    Messages begin with `failure`. `consequence` is added where something is left as it
+    was. `version` is the version that is read, if any: a missing file then means that
+    it has expired.
     """
     icechunk = load_icechunk()
     try:

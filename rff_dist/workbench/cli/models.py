@@ -164,9 +164,9 @@ def _refusal_words(refusal: new_rows.Refusal) -> str:
 
 def _publish_change(model: str, version: versions.Version) -> Document:
     """Mirror the model to MLflow, then report that a version is current now."""
-    from rff_dist.workbench.integrations.exporters import mirror
+    from rff_dist.workbench.integrations.exporters import mirror_in_mlflow
 
-    mirror(model)
+    mirror_in_mlflow(model)
     return Document(
         f"{model}: version {version.number} is the current one",
         record={"model": model, "current": version.to_dict()},

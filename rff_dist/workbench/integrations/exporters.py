@@ -64,6 +64,7 @@ def _to_mlflow(
             "`encoded` is given, but MLflow's format applies the model's recipe; leave"
             " it out"
         )
+    # `save_mlflow` copies the stored model, and gives no digest
     return save_mlflow(model, output), read_any(model).digest()
 
 
@@ -75,7 +76,7 @@ EXPORTERS: dict[str, Exporter] = {
 }
 
 
-def mirror(url: PathLike) -> None:
+def mirror_in_mlflow(url: PathLike) -> None:
     """Tell MLflow, if MLFLOW_TRACKING_URI names it, which version is current."""
     if os.environ.get("MLFLOW_TRACKING_URI"):
         from rff_dist.estimators import mlflow

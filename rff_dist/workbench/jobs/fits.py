@@ -36,8 +36,8 @@ from rff_dist.typing import (
     FloatArray,
     IndexArray,
     Summary,
+    call_step,
     frozen,
-    plainly,
 )
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class Fit:
         )
 
     def train(
-        self, choices: ridge_choices.Choices, *, engine: Engine, do: Do = plainly
+        self, choices: ridge_choices.Choices, *, engine: Engine, do: Do = call_step
     ) -> FittedModel:
         """Train the model on the rows that the fit was begun with."""
         dataset = choices.dataset

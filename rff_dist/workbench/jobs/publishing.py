@@ -101,7 +101,7 @@ def publish(
         promote=promote,
     )
     if promote:
-        exporters.mirror(url)
+        exporters.mirror_in_mlflow(url)
     return version
 
 

@@ -29,14 +29,14 @@ def stored_document(path: str) -> Document:
     checked.
     """
     try:
-        record = records.read_record(path)
+        stored = records.read_record(path)
     except (IntegrityError, UnsafeModelError, VersionError):
         raise
     except StorageError:
         if output_places.holds_model(locations.parse_location(path)):
             raise  # it is a model, but cannot be read
         return _group_document(path)
-    return _record_document(path, record, versions.RegisteredModel(path).current())
+    return _record_document(path, stored, versions.RegisteredModel(path).current())
 
 
 def _group_document(path: str) -> Document:
@@ -97,7 +97,7 @@ def _array_record(name: str, header: Header) -> Summary:
 
 
 def _open_dataset(path: str, arrays: Mapping[str, Header]) -> datasets.ZarrDataset:
-    # labels are no targets of a regression
+    # labels are no targets of a regression; weights are of use only with targets
     has_targets = "y" in arrays and arrays["y"].dtype.kind not in "UT"
     has_weights = {"sample_weight", "y"} <= arrays.keys()
     return datasets.open_dataset(
@@ -123,11 +123,14 @@ def _attribute_facts(attributes: Facts) -> dict[str, str]:
     """Return the attributes of a group in words."""
     facts = {}
     for name, value in attributes.items():
-        # long ones that only appends need; `--json` has all
+        # long values that only an append reads are left out; `--json` has all
         if name not in (row_sources.SOURCES, "made_with", "seen"):
-            facts[name] = _short(value)[: 16 if name.endswith("digest") else None]
+            text = _short(value)
+            if name.endswith("digest"):
+                text = text[:16]
+            facts[name] = text
     if (how := rows.split_words(attributes)) is not None:
-        facts["split"] = how
+        facts["split"] = how  # `PARTS` in words
         del facts[row_sources.PARTS]
     if sources := row_sources.known_sources(attributes):
         name = _short(sources[-1].get("name"))
@@ -139,7 +142,7 @@ def _attribute_facts(attributes: Facts) -> dict[str, str]:
 
 
 def _arrays_table(record: Facts) -> words.Table:
-    rows: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for array in record["arrays"]:
         chunks = _shape_words(array["chunks"])
         if array["shards"]:
@@ -151,9 +154,9 @@ def _arrays_table(record: Facts) -> words.Table:
         checksum = "yes" if array["checksum"] else words.Alert("none")
         shape = _shape_words(array["shape"])
         storage = (chunks, ", ".join(codecs), checksum)
-        rows.append((array["name"], shape, array["dtype"], *storage))
+        lines.append((array["name"], shape, array["dtype"], *storage))
     header = ("array", "shape", "dtype", "chunks", "codecs", "checksum")
-    return words.Table("arrays", header, rows or [("(none)",)], is_text=True)
+    return words.Table("arrays", header, lines or [("(none)",)], is_text=True)
 
 
 def _lineage_facts(version: versions.Version) -> words.Lines:
@@ -174,19 +177,19 @@ def _lineage_facts(version: versions.Version) -> words.Lines:
 
 
 def _record_document(
-    path: str, record: records.Record, version: versions.Version | None
+    path: str, stored: records.Record, version: versions.Version | None
 ) -> Document:
     """Return the document of a stored model."""
-    arrays = record.arrays
-    metadata = dict(record.metadata)
+    arrays = stored.arrays
+    metadata = dict(stored.metadata)
     has_statistics = metadata.pop("statistics", None) is not None
-    about: Summary = {
+    record: Summary = {
         "path": path,
-        "kind": record.kind,
+        "kind": stored.kind,
         "version": None if version is None else version.number,
         "lineage": None if version is None else version.lineage,
-        "format_version": record.format_version,
-        "rff_dist_version": record.rff_dist_version,
+        "format_version": stored.format_version,
+        "rff_dist_version": stored.rff_dist_version,
         "arrays": {
             name: {"shape": array.shape, "dtype": array.dtype.name}
             for name, array in arrays.items()
@@ -196,32 +199,33 @@ def _record_document(
     }
     facts = {} if version is None else _lineage_facts(version)
     details = list[Part]()
-    if record.kind == "ridge model":
+    if stored.kind == "ridge model":
         from rff_dist.workbench.results import models
 
         card = metadata["card"]
-        about |= models.describe_stored(record)
-        choices = models.stored_details(record)
-        facts |= models.stored_facts(record)
-        facts["cross-validation"] = choices.pop("cross-validation", None)
-        details = [choices]
+        record |= models.describe_stored(stored)
+        more_details = models.stored_details(stored)
+        facts |= models.stored_facts(stored)
+        # these errors come first, not among the details
+        facts["cross-validation"] = more_details.pop("cross-validation", None)
+        details = [more_details]
         details += models.group_parts(card.get("metrics"), card.get("target_names"))
         details += rows.recipe_parts(recipes.recipe_of(card), MAX_COLUMNS)
-        table = about.get("cross_validation")
+        table = record.get("cross_validation")
         if table is not None and len(table["widths"]) > 1:
             details.append(models.widths_table(table, len(arrays["coefficients"])))
         candidates = card.get("candidates", [])
         if len(candidates) > 1:
             details.append(models.candidates_table(candidates, MAX_CANDIDATES))
-    if record.kind == "k-means model":
+    if stored.kind == "k-means model":
         from rff_dist.workbench.results import clusters
 
-        facts |= clusters.stored_facts(record)
-        about["cluster_weights"] = arrays["cluster_weights"]
+        facts |= clusters.stored_facts(stored)
+        record["cluster_weights"] = arrays["cluster_weights"]
     facts["stored"] = f"{len(arrays)} arrays, undamaged (checksums)"
-    title = f"{path}: {record.kind}"
+    title = f"{path}: {stored.kind}"
     more = [["info", path, "--details"]] if details else []
-    return Document(title, [facts], details=details, record=about, next=more)
+    return Document(title, [facts], details=details, record=record, next=more)
 
 
 def _shape_words(lengths: Sequence[int]) -> str:

@@ -36,12 +36,12 @@ def follow(
     remembered = dataset.attributes
     n_before = dataset.n_before
     make_result = partial(existing.IngestResult, n_before)
-    entry = lake.find_entry(row_sources.known_sources(remembered), dataset.location)
-    if entry["sha256"] == lake.provenance.sha256:
+    source = lake.find_source(row_sources.known_sources(remembered), dataset.location)
+    if source["sha256"] == lake.provenance.sha256:
         table = row_sources.followed_table(remembered)
         return make_result(n_before, (), (lake.url,), 0, table=table)
 
-    since = entry[row_sources.TABLE]
+    since = source[row_sources.TABLE]
     for change in lake.schema_changes(since):
         _log.warning(
             "%s: the column %s after version %s", lake.url, change, since["version"]
@@ -105,8 +105,8 @@ def _merge(
         empty = np.empty((0, *header.shape[1:]), header.dtype)
         rows[name] = np.concatenate([empty, *(batch[name] for batch in batches)])
     known = row_sources.known_sources(dataset.attributes)
-    entry = lake.find_entry(known, dataset.location)
-    since = entry[row_sources.TABLE]["version"]
+    source = lake.find_source(known, dataset.location)
+    since = source[row_sources.TABLE]["version"]
     may_lack_rows = after.get(attributes.DROPPED, 0) > 0
 
     # the dataset's row that each one replaces, -1 for new rows
@@ -119,14 +119,14 @@ def _merge(
         places = before[present]
         absent = np.delete(before, present)
         removed = np.sort(absent[absent >= 0])
-    n_rows = int(entry["n_samples"]) + int((places < 0).sum()) - len(removed)
+    n_rows = int(source["n_samples"]) + int((places < 0).sum()) - len(removed)
     if lake.rows.n_samples not in (None, n_rows) and not may_lack_rows:
         raise DataError(
             f"the changes of {lake.url} after version {since} lead to {n_rows:_} rows,"
             f" and version {lake.version} has {lake.rows.n_samples:_}; expected as"
             " many. Ingest it again with `overwrite`"
         )
-    others = [source for source in known if source != entry]
+    others = [other for other in known if other != source]
     after[row_sources.SOURCES] = [*others, lake.provenance.to_dict(n_rows)]
 
     def describe(n_added: int, n_replaced: int, n_deleted: int) -> str:
@@ -167,7 +167,7 @@ def _locate(
     rows = np.array([row_of.get(key, -1) for key in stored.tolist()], np.int64)
 
     is_there = rows >= 0
-    differs = is_there != (changes.before > 0)
+    differs = is_there != (changes.n_before > 0)
     if may_lack_rows:
         # the dataset may lack rows of the table, so only rows that it has are compared
         differs &= is_there

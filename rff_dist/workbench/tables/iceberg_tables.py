@@ -107,10 +107,10 @@ def open_iceberg(location: locations.Location) -> Lake:
     version = str(snapshot.snapshot_id)
     return Lake(
         location.url,
-        "Iceberg",
-        str(table.metadata.table_uuid),
-        version,
-        {},
-        rows,
-        read_feed,
+        format="Iceberg",
+        id=str(table.metadata.table_uuid),
+        version=version,
+        facts={},
+        rows=rows,
+        read_feed=read_feed,
     )

@@ -47,13 +47,15 @@ class Lake:
     facts: Facts
     #: all rows at this version
     rows: RawTable
-    #: From the entry of an earlier version, and names of columns, to the rows that came
-    #: and went since. Raises DataError if the table's history does not lead from that
-    #: version to this one; StorageError if it cannot be read (any more).
+    #: From what a dataset stored about an earlier version (its entry), and names of
+    #: columns, to the rows that came and went since. Raises DataError if the table's
+    #: history does not lead from that version to this one; StorageError if it cannot be
+    #: read (any more).
     read_feed: Callable[[Facts, Sequence[str]], Feed]
 
     @property
     def words(self) -> str:
+        """The version and the table, for messages."""
         return f"version {self.version} of the {self.format} table {self.rows.name}"
 
     @property
@@ -70,16 +72,16 @@ class Lake:
         table = {TABLE: {**about, "columns": columns}}
         return Provenance(self.url, digest, {"stamp": digest, **table})
 
-    def find_entry(self, sources: Sequence[Facts], dataset: object) -> Summary:
-        """Return the entry of an earlier version in a dataset's sources.
+    def find_source(self, sources: Sequence[Facts], dataset: object) -> Summary:
+        """Return the source, of a dataset's sources, that is an earlier version.
 
         Raises DataError if the dataset was not made from this table.
         """
-        entries = [dict(source) for source in sources if TABLE in source]
-        mine = [entry for entry in entries if entry[TABLE]["id"] == self.id]
+        tables = [dict(source) for source in sources if TABLE in source]
+        mine = [source for source in tables if source[TABLE]["id"] == self.id]
         if mine:
             return mine[0]
-        others = " ".join(str(entry[TABLE]["id"]) for entry in entries)
+        others = " ".join(str(source[TABLE]["id"]) for source in tables)
         made_of = "other sources"
         if others:
             made_of = f"the table {others}, which was replaced or is elsewhere"
@@ -91,13 +93,13 @@ class Lake:
 
     def schema_changes(self, entry: Facts) -> list[str]:
         """Return in words how columns changed since an earlier version."""
-        before = entry["columns"]
-        now = self.provenance.facts[TABLE]["columns"]
-        changes = [f"{name!r} was added" for name in now if name not in before]
-        changes += [f"{name!r} is gone" for name in before if name not in now]
-        for name, kind in now.items():
-            if before.get(name, kind) != kind:
-                changes.append(f"{name!r} is {kind}, was {before[name]}")
+        old = entry["columns"]
+        new = self.provenance.facts[TABLE]["columns"]
+        changes = [f"{name!r} was added" for name in new if name not in old]
+        changes += [f"{name!r} is gone" for name in old if name not in new]
+        for name, kind in new.items():
+            if old.get(name, kind) != kind:
+                changes.append(f"{name!r} is {kind}, was {old[name]}")
         return changes
 
     def read_changes(
@@ -105,9 +107,9 @@ class Lake:
     ) -> "TableChanges":
         """Return what changed since an earlier version, at most one row of each key.
 
-        `key`: the column that names rows; None if there is none, and then rows may only
-        have been added. Raises DataError if a row has no key, or a key names several
-        rows; and as `read_feed`.
+        `columns` are read, `key` among them: the column that names rows, or None if
+        there is none, and then rows may only have been added. Raises DataError if a row
+        has no key, or a key names several rows; and as `read_feed`.
         """
         if key is not None:
             check_column(self.rows.name, self.rows.schema, key, "id")
@@ -134,19 +136,20 @@ class Lake:
         # the last change of each key; within a commit, a row that came is after one
         # that went
         order = np.lexsort((feed.signs, feed.commits, codes))
-        last = order[np.flatnonzero(np.diff(codes[order], append=-1))]
+        is_last = np.diff(codes[order], append=-1) != 0
+        last = order[is_last]
         stays = feed.signs[last] > 0
         n_added = np.bincount(codes, feed.signs, len(ids)).astype(np.int64)
         # after minus added: how many rows had the key before
-        before: IntArray = stays - n_added
-        is_repeated = (before < 0) | (before > 1)
+        n_before: IntArray = stays - n_added
+        is_repeated = (n_before < 0) | (n_before > 1)
         if is_repeated.any():
             repeated = ids[np.argmax(is_repeated)]
             raise DataError(
                 f"several rows of {self.url} have {key!r} = {repeated!r}; expected one,"
                 " which changes with it"
             )
-        return TableChanges(rows.take(last[stays]), ids, before)
+        return TableChanges(rows.take(last[stays]), ids, n_before)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +158,7 @@ class TableChanges:
 
     #: added and updated rows, as they are now
     rows: pyarrow.Table
-    #: keys of all rows that changed, each once
+    #: keys of all rows that changed, each once; none if rows have no key
     ids: np.ndarray
     #: how many rows had each key before, 0 or 1
-    before: IntArray
+    n_before: IntArray
