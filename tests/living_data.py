@@ -72,7 +72,7 @@ def assert_follows(model, begun, dataset, start=0):
         assert_allclose(model.statistics.Zty(), expected.Zty(), rtol=1e-9, atol=1e-9)
     assert model.card["data_version"] == dataset.version
     columns = ColumnMoments.of(measure_moments(rows, np.zeros(dataset.n_features + 1)))
-    assert model.columns.n_samples == pytest.approx(columns.n_samples)
+    assert model.columns.n_effective == pytest.approx(columns.n_effective)
     # sums of a thousand terms, in another order
     assert_allclose(model.columns.mean, columns.mean, atol=1e-11)
     assert np.all(model.columns.rounding < 1e-3)

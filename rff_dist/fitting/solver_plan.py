@@ -1,7 +1,7 @@
 """Plan a regression with the solver that suits it: direct, or conjugate gradients.
 
 A fit to plan and the options go in; the plan of one solver comes out, with the reason
-if that solver was chosen. Direct solutions need Z'Z, the sum of products of all
+for it if "auto" chose it. Direct solutions need Z'Z, the sum of products of all
 features, and memory may not hold it. Conjugate gradients (pcg) do without it, but then
 the model has no statistics, which standard deviations and updates need.
 

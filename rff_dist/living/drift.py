@@ -180,7 +180,7 @@ def column_shifts(
     rounding = np.maximum(4 * EPS * np.abs(old.mean), old.rounding)
     shift = np.where(np.abs(shift) > rounding, shift, 0.0)
     standard_error = _standard_error(
-        old.variance, new.variance, old.n_samples, new.n_samples
+        old.variance, new.variance, old.n_effective, new.n_effective
     )
     normal = scipy.special.ndtr(-np.abs(shift) / standard_error)
     p_values = np.where(shift == 0, 1.0, 2 * normal)

@@ -102,9 +102,9 @@ class Transformer:
 
         Raises DataError if the transformer does not take it.
         """
-        step = _step_of(self.file)
+        transformer = _load(self.file)
         try:
-            output = step.transform(rows)
+            output = transformer.transform(rows)
             values = np.asarray(
                 output.toarray() if hasattr(output, "toarray") else output, np.float64
             )
@@ -122,7 +122,7 @@ class Transformer:
         return values
 
 
-def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
+def transformer_of(transformer: Any, *, n_names: int | None = None) -> Transformer:
     """Return a fitted transformer as a part of a recipe.
 
     `n_names`: the number of columns that it makes; if it is given, the transformer need
@@ -134,10 +134,10 @@ def transformer_of(step: Any, *, n_names: int | None = None) -> Transformer:
     """
     skops = _skops()
     try:
-        content = skops.dumps(step, compression=zipfile.ZIP_DEFLATED)
+        content = skops.dumps(transformer, compression=zipfile.ZIP_DEFLATED)
     except Exception as error:  # a user's objects may raise anything
         raise InvalidParameterError(
-            f"{_name(step)} cannot be written by skops: {explain(error)};"
+            f"{_name(transformer)} cannot be written by skops: {explain(error)};"
             " expected transformers of scikit-learn"
         ) from error
     return read_transformer(content, n_names=n_names)
@@ -155,53 +155,53 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
             " each version of a model holds it"
         )
     file = base64.b64encode(content).decode("ascii")
-    step = _step_of(file)
-    n_inputs = getattr(step, "n_features_in_", None)
-    if n_inputs is None or not hasattr(step, "transform"):
+    transformer = _load(file)
+    n_inputs = getattr(transformer, "n_features_in_", None)
+    if n_inputs is None or not hasattr(transformer, "transform"):
         raise InvalidParameterError(
-            f"{_name(step)} is no fitted transformer; expected one after `fit`, or a"
-            " pipeline of them"
+            f"{_name(transformer)} is no fitted transformer; expected one after `fit`,"
+            " or a pipeline of them"
         )
-    input_names = getattr(step, "feature_names_in_", None)
+    input_names = getattr(transformer, "feature_names_in_", None)
     inputs = (
         [str(i) for i in range(n_inputs)]
         if input_names is None
-        else _used(step, list(map(str, input_names)))
+        else _used(transformer, list(map(str, input_names)))
     )
     try:
-        names = [str(name) for name in step.get_feature_names_out()]
+        names = [str(name) for name in transformer.get_feature_names_out()]
     except (AttributeError, ValueError) as error:
         if n_names is None:
             raise InvalidParameterError(
-                f"{_name(step)} does not name its columns: {explain(error)}."
+                f"{_name(transformer)} does not name its columns: {explain(error)}."
                 ' Make a FunctionTransformer with feature_names_out="one-to-one"'
             ) from error
         names = [str(i) for i in range(n_names)]
-    texts = sorted(_texts(step, inputs), key=inputs.index)
+    texts = sorted(_texts(transformer, inputs), key=inputs.index)
     return Transformer(
         inputs,
         names,
         texts,
-        words=f"by scikit-learn's {_name(step)}",
+        words=f"by scikit-learn's {_name(transformer)}",
         by_name=input_names is not None,
         file=file,
     )
 
 
-def _name(step: Any) -> str:
-    steps = [part for _, part in getattr(step, "steps", ())]
-    return " and ".join(map(_name, steps)) if steps else type(step).__name__
+def _name(transformer: Any) -> str:
+    steps = [part for _, part in getattr(transformer, "steps", ())]
+    return " and ".join(map(_name, steps)) if steps else type(transformer).__name__
 
 
-def _used(step: Any, inputs: Sequence[str]) -> list[str]:
+def _used(transformer: Any, inputs: Sequence[str]) -> list[str]:
     """Return the columns that a transformer uses; a ColumnTransformer may drop some."""
     # only the first step of a pipeline gets the table's columns
-    for _, first in getattr(step, "steps", ())[:1]:
+    for _, first in getattr(transformer, "steps", ())[:1]:
         return _used(first, inputs)
-    if not hasattr(step, "transformers_"):
+    if not hasattr(transformer, "transformers_"):
         return list(inputs)
     used: set[str] = set()
-    for _, part, columns in step.transformers_:
+    for _, part, columns in transformer.transformers_:
         if isinstance(part, str):  # "drop"; "passthrough" is a FunctionTransformer here
             continue
         names = getattr(part, "feature_names_in_", columns)
@@ -209,13 +209,13 @@ def _used(step: Any, inputs: Sequence[str]) -> list[str]:
     return [name for name in inputs if name in used]
 
 
-def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
+def _texts(transformer: Any, inputs: Sequence[str]) -> set[str]:
     """Return the inputs whose categories are text, in a transformer or its parts.
 
     They must be read as text: as numbers, codes such as 01067 would lose their zeros.
     """
-    inputs = list(getattr(step, "feature_names_in_", inputs))
-    categories = getattr(step, "categories_", ())
+    inputs = list(getattr(transformer, "feature_names_in_", inputs))
+    categories = getattr(transformer, "categories_", ())
     texts = {
         name
         # lists of categories and inputs are in the same order only if there is a list
@@ -225,7 +225,7 @@ def _texts(step: Any, inputs: Sequence[str]) -> set[str]:
         and any(isinstance(level, str) for level in levels)
     }
     for parts in ("steps", "transformers_", "transformer_list"):
-        for part in getattr(step, parts, ()):
+        for part in getattr(transformer, parts, ()):
             texts |= _texts(part[1], inputs)
     return texts
 
@@ -244,7 +244,7 @@ def _values(column: pyarrow.Array) -> np.ndarray:
 
 
 @lru_cache(maxsize=4)  # every batch of rows asks for it
-def _step_of(file: str) -> Any:
+def _load(file: str) -> Any:
     """Load a transformer from its file, which may only hold types that run no code."""
     skops = _skops()
     try:
@@ -266,7 +266,7 @@ def _step_of(file: str) -> Any:
                 " of NumPy such as log1p"
             )
         with warnings.catch_warnings(record=True, action="always") as caught:
-            step = skops.loads(content, trusted=_TRUSTED)
+            transformer = skops.loads(content, trusted=_TRUSTED)
     except UnsafeModelError:
         raise
     except Exception as error:  # a damaged file may fail anywhere
@@ -275,7 +275,7 @@ def _step_of(file: str) -> Any:
             " expected a file of skops.io.dump"
         ) from error
     _tell_versions(caught)
-    return step
+    return transformer
 
 
 def _tell_versions(caught: Sequence[warnings.WarningMessage]) -> None:

@@ -395,6 +395,7 @@ def choose_by_rows(
     determined = np.flatnonzero(np.isfinite(squares).all(axis=(1, 2)))
     if not len(varying) or not len(determined):
         return None
+    # a unit is a row; with `frequency_weights` it counts as several observations
     units = rule.Units.of_rows(weights, frequency_weights=frequency_weights)
     losses = squares[determined][:, varying] / target_variance[varying, np.newaxis]
     losses = np.moveaxis(losses, -1, 0)  # rows first

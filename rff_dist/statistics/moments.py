@@ -245,7 +245,7 @@ class ColumnMoments:
     #: The number of rows of equal weight with the same information. If weights repeat
     #: rows, this is their sum. If they are precisions, it is a lower bound: their sum
     #: over the largest weight.
-    n_samples: float
+    n_effective: float
     #: The sum of the weights.
     weight: float
     #: Means and variances, of shape (n_features,); they have no meaning for columns of
@@ -274,7 +274,7 @@ class ColumnMoments:
         variance = np.where(varies, variance, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
         return cls(
-            n_samples=weight / largest,
+            n_effective=weight / largest,
             weight=weight,
             mean=moments.pivot[:n_features] + shift,
             variance=variance,
@@ -285,7 +285,7 @@ class ColumnMoments:
 
     def __add__(self, other: Self) -> Self:
         weight = self.weight + other.weight
-        largest = max(self.weight / self.n_samples, other.weight / other.n_samples)
+        largest = max(self.weight / self.n_effective, other.weight / other.n_effective)
         mean = self.mean + (other.weight / weight) * (other.mean - self.mean)
         # The variance is the weighted mean of each part's mean squares about the common
         # mean (Chan, Golub & LeVeque 1983).
@@ -299,13 +299,13 @@ class ColumnMoments:
             lost_squares = _ROUNDING_AFTER_REMOVAL * np.abs(parts).sum(axis=0)
             rounding = np.maximum(rounding, np.sqrt(lost_squares))
         return type(self)(
-            weight / largest,
-            weight,
-            mean,
-            np.maximum(parts[0] + parts[1], 0.0),  # below 0 only by rounding
-            rounding,
-            np.maximum(self.maximum, other.maximum),
-            _add_counts(self.counts, other.counts),
+            n_effective=weight / largest,
+            weight=weight,
+            mean=mean,
+            variance=np.maximum(parts[0] + parts[1], 0.0),  # below 0 only by rounding
+            rounding=rounding,
+            maximum=np.maximum(self.maximum, other.maximum),
+            counts=_add_counts(self.counts, other.counts),
         )
 
     @property
@@ -313,7 +313,7 @@ class ColumnMoments:
         """These rows with negative weight: adding them removes them from others."""
         counts = {j: -rows for j, rows in self.counts.items()}
         return replace(
-            self, n_samples=-self.n_samples, weight=-self.weight, counts=counts
+            self, n_effective=-self.n_effective, weight=-self.weight, counts=counts
         )
 
     def with_levels(self, levels: Levels, wanted: Levels) -> Self:
@@ -332,18 +332,18 @@ class ColumnMoments:
         """Return the moments as arrays to store; `from_arrays` reads them."""
         moments = np.array([self.mean, self.variance, self.rounding, self.maximum])
         counts = {f"counts{column}": rows for column, rows in self.counts.items()}
-        weights = np.array([self.n_samples, self.weight])
+        weights = np.array([self.n_effective, self.weight])
         return {"weights": weights, "moments": moments, **counts}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
         """Return the moments from arrays of `to_arrays`."""
-        n_samples, weight = np.asarray(arrays["weights"], np.float64)
+        n_effective, weight = np.asarray(arrays["weights"], np.float64)
         counts = {
             int(name.removeprefix("counts")): np.asarray(rows, np.int64)
             for name, rows in arrays.items()
             if name.startswith("counts")
         }
         mean, variance, rounding, maximum = np.asarray(arrays["moments"], np.float64)
-        weights = float(n_samples), float(weight)
+        weights = float(n_effective), float(weight)
         return cls(*weights, mean, variance, rounding, maximum, counts)

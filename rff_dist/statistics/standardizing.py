@@ -128,7 +128,7 @@ def _ranks_of_heavy_tails(
     engine: protocol.Engine,
 ) -> list[maps.ColumnMap]:
     """Return maps by ranks of the columns with heavy tails, see `HEAVY_KURTOSIS`."""
-    limit = np.clip(central.n_samples / 8, *HEAVY_KURTOSIS)
+    limit = np.clip(central.n_effective / 8, *HEAVY_KURTOSIS)
     # kurtosis > limit, compared by roots, since the square of a variance may overflow
     fourth = moments.fourth_central[: dataset.n_features]
     is_heavy = np.sqrt(fourth) > np.sqrt(limit) * central.variance

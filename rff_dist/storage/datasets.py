@@ -65,6 +65,7 @@ class ZarrDataset(memory.IndexedDataset):
     def chunk_rows(self) -> int:
         return self.X.header.stored_rows
 
+    # blocks are cut by `chunk_rows`; messages about rows in memory have no stored chunk
     @property
     def stored_chunk_rows(self) -> int:
         return self.chunk_rows

@@ -49,7 +49,7 @@ def _is_shown() -> bool:
     return not (settings.logs_json() or settings.quiet.get())
 
 
-def count_rows(label: str) -> Callable[[int, int | None], None]:
+def row_counter(label: str) -> Callable[[int, int | None], None]:
     """Return a function that shows how many rows are done, out of how many."""
     from rff_dist.engines import events
 
@@ -99,7 +99,7 @@ class CommandContext:
             self.open,
             holder="rff-dist",
             cluster=self._cluster_for,
-            observer=count_rows("read"),
+            observer=row_counter("read"),
             limits=self.limits,
         )
 
@@ -141,7 +141,10 @@ class CommandContext:
         self.clock.begin(part)
 
     def facts(self) -> Summary:
-        """Return what ran the job and where its time went, for the JSON document."""
+        """Return what ran the job and where its time went, for the JSON document.
+
+        `products` are how features were multiplied, see `Clock.times`.
+        """
         return {
             "engine": self.engine_facts,
             **fields.values_of(self.clock.times(), "seconds", "products"),

@@ -132,7 +132,7 @@ def convert(
     from rff_dist.storage.corrections import convert_dataset
 
     version = convert_dataset(
-        data, output, observer=command_context.count_rows("convert")
+        data, output, observer=command_context.row_counter("convert")
     )
     place = output or data
     return Document(

@@ -65,7 +65,7 @@ def generate(
             output,
             function,
             RandomRows(rows, n_features, noise, seed, first_row),
-            WriteOptions(None, overwrite, command_context.count_rows("generate")),
+            WriteOptions(None, overwrite, command_context.row_counter("generate")),
         )
     record = {**describe_dataset(dataset), "seed": seed, "best_rmse": noise}
     facts = {**dataset_facts(dataset), "best possible RMSE": f"{noise:g}"}

@@ -43,7 +43,7 @@ def auto(
     from rff_dist.workbench.results.auto import auto_document
 
     context.clock.begin("ingest")
-    prepared = auto.prepare_table(job, observer=command_context.count_rows("ingest"))
+    prepared = auto.prepare_table(job, observer=command_context.row_counter("ingest"))
     to_train = auto.training_of(job, prepared)
     try:
         training = train.train(to_train, context.runner)
@@ -79,7 +79,7 @@ def ingest(job: specs.Ingest) -> Document:
     from rff_dist.workbench.results import rows
 
     start = time.perf_counter()
-    outcome = ingest(job, observer=command_context.count_rows("ingest"))
+    outcome = ingest(job, observer=command_context.row_counter("ingest"))
     return rows.ingested_document(outcome, job, time.perf_counter() - start)
 
 

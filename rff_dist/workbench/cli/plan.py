@@ -78,6 +78,7 @@ def plan(
     if machines is None:  # the cluster runs elsewhere, and knows its size
         with open_engine(cluster) as engine:
             machines = Machines.of(engine)
+    # raises PlanError if memory is too small for every solver that may be taken
     choices = choices_of(dataset, options, machines=machines, candidates=fit.candidates)
     fit_plan = choices.plan
     component_counts = choices.component_counts

@@ -225,17 +225,17 @@ def find_dialect(path: Path, reading: CsvOptions) -> Dialect:
     elif rows and repeated(rows[0]):
         names = rows[0]
     return Dialect(
-        names,
-        has_header or not rows,
-        delimiter,
-        encoding,
-        has_quotes,
-        n_lines,
+        names=names,
+        has_header=has_header or not rows,
+        delimiter=delimiter,
+        encoding=encoding,
+        has_quotes=has_quotes,
+        n_lines=n_lines,
         # Arrow refuses a row that is longer than a block. Many small blocks are slow:
         # each costs a little time per column.
-        max(2**20, min(512 * longest, 2**24), 16 * longest),
-        reading.missing or [],
-        n_above,
+        block_size=max(2**20, min(512 * longest, 2**24), 16 * longest),
+        missing=reading.missing or [],
+        n_above=n_above,
     )
 
 

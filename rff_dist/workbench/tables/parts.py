@@ -78,6 +78,7 @@ def split_dataset(
     # and would be wrong of a half.
     for name in (manifests.MANIFEST, row_sources.SOURCES, row_sources.PARTS):
         attributes.pop(name, None)
+    # columns of X are named, as the table's are not here
     warn_of_chance(attributes, holdout, has_groups="groups" in stored, is_encoded=True)
 
     column = None

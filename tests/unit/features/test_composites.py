@@ -149,7 +149,7 @@ class TestShares:
     ):
         drawn = draw(Gaussian() + Linear(), 16)  # 13 for the Gaussian
         kinds = [
-            (part.kind, getattr(part, "map", None), part.n_components)
+            (part.kind, getattr(part, "map_form", None), part.n_components)
             for part in drawn.parts
         ]
         assert kinds == [

@@ -280,7 +280,7 @@ def test_rows_that_leave_take_their_weight_from_the_moments(weighted, gone):
     found = update_model(model, dataset, engine=ENGINE)
     rows = dataset.read(Block(0, 0, dataset.n_samples))
     total = rows.sample_weight.sum()  # the largest weight is 1
-    assert found.columns.n_samples == pytest.approx(total)
+    assert found.columns.n_effective == pytest.approx(total)
     expected = rows.sample_weight @ rows.X / total
     assert_allclose(found.columns.mean, expected, atol=1e-12)  # sums of 600 terms
 
