@@ -185,7 +185,8 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
     yield "kernel", kernel and kernel.to_dict()
     yield _MARKS, kinds.marked_levels(feature_map)
     yield "n_components", feature_map.n_components
-    for name in ("design", "map", "seed", "precision"):
+    yield "map", getattr(feature_map.spec, "map_form", None)
+    for name in ("design", "seed", "precision"):
         yield name, getattr(feature_map.spec, name, None)
     arrays = feature_map.standardizer and feature_map.standardizer.to_arrays()
     yield "standardize", {name: v.tolist() for name, v in (arrays or {}).items()}

@@ -107,6 +107,7 @@ def test_merged_models_have_the_bits_of_one_pass_over_all_rows(parts, alpha, pre
         ("kernel", {"length_scale": 2.0}),
         ("n_components", {"n_components": 32}),
         ("precision", {"precision": "high"}),
+        ("`map`", {"map": "phases"}),
         ("seed", {"seed": 3}),
         ("fit_intercept", {"fit_intercept": False}),
     ],
