@@ -227,8 +227,8 @@ class NystromPreconditioner:
         beyond = 1.0 / (self.eigenvalues[-1] + alpha)
         within = 1.0 / (self.eigenvalues[:, np.newaxis] + alpha) - beyond
         with machine.single_threaded_blas():  # the same bits for any number of threads
-            known = self.vectors @ (within * (self.vectors.T @ columns))
-        return np.asarray(known + beyond * columns)
+            in_range = self.vectors @ (within * (self.vectors.T @ columns))
+        return np.asarray(in_range + beyond * columns)
 
     def shortfall(self, alpha: FloatArray) -> FloatArray:
         """Return each column's factor by which (A + alpha·I)⁻¹ may exceed P⁻¹.
@@ -288,9 +288,9 @@ def nystrom_preconditioner(
         eigenvalues, directions = scipy.linalg.eigh(
             root.T @ root, overwrite_a=True, check_finite=False
         )
-        known = eigenvalues > len(root) * EPS * eigenvalues[-1]
-        eigenvalues = eigenvalues[known][::-1]
-        directions = directions[:, known][:, ::-1]
+        is_resolved = eigenvalues > len(root) * EPS * eigenvalues[-1]
+        eigenvalues = eigenvalues[is_resolved][::-1]
+        directions = directions[:, is_resolved][:, ::-1]
         vectors = root @ (directions / np.sqrt(eigenvalues))
         floor = max(len(root) * EPS * float(eigenvalues[0]), rounding)
         return NystromPreconditioner(eigenvalues, vectors, floor)

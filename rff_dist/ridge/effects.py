@@ -184,8 +184,8 @@ def column_effect(
     rows, at_base = _rows_of_effect(model, column, values)
     heights = own_parts(model, rows, [column])[:, 0]
     n_base = len(at_base)
-    of_base = np.average(heights[:n_base], axis=0, weights=at_base)
-    return np.asarray(heights[n_base:] - of_base)
+    base_height = np.average(heights[:n_base], axis=0, weights=at_base)
+    return np.asarray(heights[n_base:] - base_height)
 
 
 def effect_deviations(
@@ -198,8 +198,8 @@ def effect_deviations(
     """
     rows, at_base = _rows_of_effect(model, column, values)
     n_values = len(rows) - len(at_base)
-    of_base = np.tile(-at_base, (n_values, 1))
-    weights = np.hstack([of_base, np.eye(n_values)])
+    base_weights = np.tile(-at_base, (n_values, 1))
+    weights = np.hstack([base_weights, np.eye(n_values)])
     return uncertainty.deviations_of_sums(rows, weights, model.predictive)
 
 

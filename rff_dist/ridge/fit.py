@@ -505,11 +505,11 @@ def conclude(
     """Put options and candidates on the model's card; warn if alpha is doubtful."""
     card_parameters = parameters.of_options(choices.options)
     if choices.has_given_candidates:
-        drawn = result.model.feature_map
+        feature_map = result.model.feature_map
         winner = {
-            "kernel": kinds.kernel_of(drawn),
+            "kernel": kinds.kernel_of(feature_map),
             "length_scale": "auto",
-            "n_components": drawn.n_components,
+            "n_components": feature_map.n_components,
         }
         card_parameters |= parameters.to_card(winner)
     facts: Summary = {parameters.PARAMETERS: card_parameters}

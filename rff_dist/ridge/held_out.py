@@ -111,8 +111,12 @@ def score_sample(
         columns.as_column(sample.fold_of_row, name="folds"),
     )
     folds = folding.SampledFolds(statistics.folds.n_folds, statistics.folds)
-    member = accumulate.Accumulation(models.linear.feature_map, statistics.total().spec)
-    [of_sample] = passes.accumulate_folds(rows, [member], folds=folds, engine=engine)
+    accumulation = accumulate.Accumulation(
+        models.linear.feature_map, statistics.total().spec
+    )
+    [of_sample] = passes.accumulate_folds(
+        rows, [accumulation], folds=folds, engine=engine
+    )
     models = replace(models, folds=folds, n_samples=rows.n_samples)
     return score_folds(rows, of_sample, models, engine=engine)
 
@@ -134,7 +138,7 @@ def score_folds(
     if len(models.held_out_folds) < 2:
         return None  # s₋ is fitted to the errors of other folds, and there are none
     deviations = statistics.total().target_deviations()
-    member = accumulate.Accumulation(
+    accumulation = accumulate.Accumulation(
         models.linear.feature_map,
         # roots are summed about 0, unlike y
         replace(statistics.total().spec, target_offset=()),
@@ -142,14 +146,14 @@ def score_folds(
     )
     residuals = Residuals(
         models,
-        accumulate.Accumulations((member,), models.folds, models.n_samples),
+        accumulate.Accumulations((accumulation,), models.folds, models.n_samples),
         SMALLEST * np.where(deviations > 0, deviations, 1.0),
     )
     [sums_of_folds] = row_passes.sum_rows(
         dataset,
         sum_roots,
         residuals,
-        blocks=row_passes.blocks_of(dataset, max_rows=member.spec.int64_rows),
+        blocks=row_passes.blocks_of(dataset, max_rows=accumulation.spec.int64_rows),
         combine=accumulate.add_fold_rows,
         engine=engine,
         label="residuals",
@@ -164,7 +168,7 @@ def score_folds(
             root_models,
             spread.bounds,
             residuals.smallest,
-            member.spec.frequency_weights,
+            accumulation.spec.frequency_weights,
         ),
         engine=engine,
         label="hold out",

@@ -221,8 +221,8 @@ def accumulate(
                 weight_exponent=grid.exponent,
                 frequency_weights=grid.frequency_weights,
             )
-    member = block_sums.Accumulation(feature_map, spec)
-    state = block_sums.Accumulations((member,), None, dataset.n_samples).of_part(
+    accumulation = block_sums.Accumulation(feature_map, spec)
+    state = block_sums.Accumulations((accumulation,), None, dataset.n_samples).of_part(
         0, n_parts
     )
     (statistics,) = accumulate_shared(dataset, engine.broadcast(state), engine=engine)

@@ -13,7 +13,6 @@ from rff_dist.models.versions import Version
 from rff_dist.selection.error_table import CrossValidation
 from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import figures
-from rff_dist.workbench.results.versions import version_cells
 from tests.refusals import refuses
 
 
@@ -166,5 +165,3 @@ def test_errors_of_versions_are_joined_by_a_solid_line_if_their_rows_are_the_sam
     dotted, solid = pictures.draw_versions(listed, title="").axes[0].lines
     assert (dotted.get_linestyle(), solid.get_linestyle()) == (":", "-")
     assert solid.get_xydata().tolist() == [[2, 2.0], [3, 3.0]]
-    assert version_cells(listed[2])[3] == "RMSE 2, rows aaaaaaaa"
-    assert version_cells(listed[1])[3] == "RMSE 1"

@@ -120,13 +120,14 @@ def open_for(model: RidgeModel, location: locations.Location) -> blocks.Dataset:
     Raises StatisticsError if it was trained on other arrays.
     """
     for weight in ("sample_weight", None):
-        names = {"url": location.url, "sample_weight": weight}
         try:
-            before = datasets.open_dataset(**names, version=model.card["data_version"])
+            before = datasets.open_dataset(
+                location.url, sample_weight=weight, version=model.card["data_version"]
+            )
         except StorageError:
             continue  # there are no weights
         if new_rows.is_trained_on(model, before):
-            return datasets.open_dataset(**names)
+            return datasets.open_dataset(location.url, sample_weight=weight)
     raise StatisticsError(
         f"a model was trained on other arrays of {location} than X, y and"
         " sample_weight, so rows cannot be taken out of it; fit it again on the rows"

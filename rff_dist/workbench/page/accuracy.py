@@ -317,7 +317,7 @@ def interval_table(
         groups = groups[shown]
 
     cells = []
-    narrow = []
+    too_narrow = []
     sentences = []
     for level in COVERAGES:
         try:
@@ -339,7 +339,7 @@ def interval_table(
             if len(targets) > 1:
                 wanted = f"{name}, {wanted}"
             if high < level:
-                narrow.append(wanted)
+                too_narrow.append(wanted)
             if level == SAID_COVERAGE:
                 n_inside = f"{int(inside[:, target].sum()):,} of {len(observed):,}"
                 sentences.append(
@@ -362,8 +362,8 @@ def interval_table(
     )
     page.say(" ".join(sentences))
     page.table(caption, header, cells)
-    if narrow:
-        alert = Alert(f"the intervals of {' and '.join(narrow)}")
+    if too_narrow:
+        alert = Alert(f"the intervals of {' and '.join(too_narrow)}")
         # a part that is a mapping is shown as a list of names and values
         page.parts.append({"too narrow": alert})
 

@@ -47,9 +47,10 @@ def data_tables(
         cells = []
         for column in categories:
             places, names = column.shown_values(sample.X, _NAMED)
-            found = len(np.unique(sample.X[:, column.members[0]]))
-            more = f", … {found - len(places):,} more" if found > len(places) else ""
-            cells.append((column.name, found, ", ".join(names) + more))
+            n_levels = len(np.unique(sample.X[:, column.members[0]]))
+            n_more = n_levels - len(places)
+            more = f", … {n_more:,} more" if n_more else ""
+            cells.append((column.name, n_levels, ", ".join(names) + more))
         of_levels = ("column", "levels", "most frequent, with their shares of the rows")
         page.table("Columns of categories", of_levels, cells)
     _treatment_section(page, sample, model, shown)
