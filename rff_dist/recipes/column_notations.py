@@ -135,6 +135,23 @@ def find_notations(
     }
 
 
+def find_codes(table: RawTable, columns: Collection[str]) -> dict[str, Notation]:
+    """Find columns of a text file with digits that are no numbers, such as 01067."""
+    integers = [
+        column.name
+        for column in table.schema
+        if column.name in columns and str(column.type) == "int64"
+    ]
+    if not table.is_text_file or not integers:
+        return {}
+    why = "whose leading zeros numbers would lose"
+    return {
+        name: Notation("text", why=why)
+        for name, first in _first_texts(table, integers).items()
+        if first.has_leading_zeros and first.are_digits
+    }
+
+
 def notation_notes(
     notations: Mapping[str, Notation], missing: Sequence[str] = ()
 ) -> list[str]:
@@ -181,11 +198,7 @@ def _find_in(
             plain = [name for name in type_of if type_of[name] in ("int64", "double")]
             for name, first in _first_texts(table, plain).items():
                 candidates[name] = _fit_numbers(first, is_text_file=True)
-        integers = [name for name in type_of if type_of[name] == "int64"]
-        for name, first in _first_texts(table, integers).items():
-            if first.has_leading_zeros and first.are_digits:
-                why = "whose leading zeros numbers would lose"
-                notations[name] = Notation("text", why=why)
+        notations |= find_codes(table, number_columns)
 
     decimal = _decide_decimal(table, candidates)
     for name, fits in candidates.items():

@@ -264,8 +264,10 @@ def _check_of_ids(
 ) -> appending.IdCheck:
     """Read the ids of new tables, and find those that the dataset has already."""
     column = str(id_column(dataset.attributes))
+    recipe = recipe_of(dataset.attributes)
     new_ids = []
-    for table in (source.table for source in opened):
+    for source in opened:
+        table = source.table if recipe is None else recipe.read(source.table)
         # a table without ids is refused by name when its columns are chosen
         if column not in table.schema.names:
             continue

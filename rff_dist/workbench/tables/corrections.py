@@ -40,7 +40,8 @@ def correct(
         recipe = recipes.recipe_of(dataset.attributes)
         reading = CsvOptions() if recipe is None else recipe.reading
         (opened,), _ = open_inputs(stack, found, reading)
-        rows = _rows_of(dataset, by, _values_of(opened.table, by))
+        table = opened.table if recipe is None else recipe.read(opened.table)
+        rows = _rows_of(dataset, by, _values_of(table, by))
         journal = Journal()
         monitor = existing.monitor_of(dataset)
         batches = existing.read_onto(dataset, [opened], roles.Roles(), journal, monitor)
@@ -64,7 +65,8 @@ def read_rows_to_change(
     """
     with ExitStack() as stack:
         (opened,), _ = open_inputs(stack, find_sources(source), CsvOptions())
-        table = opened.table
+        recipe = recipes.recipe_of(dataset.attributes)
+        table = opened.table if recipe is None else recipe.read(opened.table)
         column = by or table.schema.names[0]
         if by == columns.ID and columns.ID not in table.schema.names:
             # the file may name its column of ids as the ingested table did

@@ -13,7 +13,12 @@ import pyarrow
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import learn
-from rff_dist.recipes.column_notations import find_notations, notation_notes, suspicions
+from rff_dist.recipes.column_notations import (
+    find_codes,
+    find_notations,
+    notation_notes,
+    suspicions,
+)
 from rff_dist.recipes.notations import Notation, with_notations
 from rff_dist.recipes.options import Encoding
 from rff_dist.recipes.reading import CsvOptions
@@ -167,19 +172,22 @@ def _refuse_other_columns(tables: Sequence[RawTable], schema: pyarrow.Schema) ->
 def notations_of(
     tables: Sequence[RawTable], roles: Roles, time: str | None, reading: CsvOptions
 ) -> dict[str, Notation]:
-    """Find how texts write numbers and dates; ids and groups stay as they are.
+    """Find how texts write numbers and dates; ids and groups keep leading zeros.
 
     Rows are held out by the order of the column `time`, which is read as well.
     """
     names = tables[0].schema.names
     labels = {roles.groups, roles.id, *roles.drop} - {time}
     used = {*(roles.columns or names), *roles.targets, roles.weight, time} - labels
-    return find_notations(
+    notations = find_notations(
         tables,
         [name for name in names if name in used],
         reading,
         quantities={*roles.targets, roles.weight} - {time},
     )
+    for table in tables:
+        notations |= find_codes(table, {roles.groups, roles.id} - {time, None})
+    return notations
 
 
 def _roles_by_recipe(recipe: Recipe, roles: Roles, schema: pyarrow.Schema) -> Roles:

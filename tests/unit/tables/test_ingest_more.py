@@ -568,3 +568,21 @@ def test_a_folder_that_is_gone_is_no_night_without_files(tmp_path):
     sales.rmdir()
     with refuses(StorageError, f"no folder {sales}"):
         ingest_more(sales / "*.csv", url)
+
+
+def test_ids_and_groups_keep_their_leading_zeros(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [f"{i:03d}" for i in range(40)]
+    frame = make_frame(40).assign(key=texts, site=[text[1:] for text in texts])
+    ingest(save(frame, "1.csv"), "d", target="price", id="key", groups="site")
+    new = frame.iloc[[5]].assign(a=9.0)
+    found = ingest_more(save(new, "2.csv"), "d", replace_ids=True)
+    assert (found.n_replaced, rows_of(found)) == (1, (40, 40))
+    correct(save(new.assign(a=8.0), "3.csv"), "d", by="key")
+    Path("gone.csv").write_text("key\n007\n")
+    with editing(parse_location("d")) as dataset:
+        assert read_rows_to_change("gone.csv", dataset, "key").tolist() == [7]
+    assert read_all("d")[5, 0] == 8.0
+    for name, expected in (("id", texts), ("groups", frame["site"])):
+        column = open_column("d", name)
+        assert_array_equal(column.take(np.arange(40)), expected)
