@@ -7,6 +7,7 @@ work, or replace one of its inputs.
 
 import os
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal
 
 from rff_dist import fields
@@ -140,6 +141,7 @@ def check(given: Iterable[tuple[str, fields.OptionDeclaration, Any]]) -> None:
             if declared.access == "fills":
                 output_places.try_writing(location.child("file"))
             if declared.suffixes:
+                locations.local_path(url)  # refuses stores, without a request to them
                 output_places.check_file(location, overwrite=overwrite)
                 _check_suffix(name, url, declared.suffixes)
 
@@ -148,9 +150,7 @@ def _check_suffix(name: str, url: str, suffixes: tuple[str, ...]) -> None:
     """Raise InvalidParameterError unless a file's name ends in a suffix, or has
     none.
     """
-    from rff_dist.storage import locations
-
-    if locations.local_path(url).suffix.lower() not in ("", *suffixes):
+    if PurePath(url).suffix.lower() not in ("", *suffixes):
         raise InvalidParameterError(
             f"`{name}` is {redact(url)}; expected a name that ends in"
             f" {' or '.join(suffixes)}"
