@@ -59,10 +59,10 @@ DEFAULT_EFFORT = 2
 class Pace:
     """How long sums and tables of errors take on this machine."""
 
-    #: Seconds for each row and squared component.
-    sums: float
-    #: Seconds of the table of all folds, for each cubed component.
-    tables: float
+    #: For each row and squared component.
+    sum_seconds: float
+    #: Of the table of all folds, for each cubed component.
+    table_seconds: float
 
     @classmethod
     def slowest(cls, paces: Sequence[Pace], *, n_threads: int) -> Pace:
@@ -71,15 +71,16 @@ class Pace:
         The slowest, since the machine may be as busy again.
         """
         return cls(
-            max(pace.sums for pace in paces) / n_threads,
-            max(pace.tables for pace in paces),
+            max(pace.sum_seconds for pace in paces) / n_threads,
+            max(pace.table_seconds for pace in paces),
         )
 
     def seconds(self, n_samples: int, n_components: int) -> float:
         """Return about how long sums of all folds and their table take."""
         # Nyström features are no more than the rows
         rank = min(n_components, n_samples)
-        return self.sums * n_samples * n_components**2 + self.tables * rank**3
+        seconds_of_sums = self.sum_seconds * n_samples * n_components**2
+        return seconds_of_sums + self.table_seconds * rank**3
 
 
 class Budget:

@@ -309,7 +309,8 @@ class _FirstRound:
             # None if a split has no rows to train on
             if table_of_rows is not None:
                 # nothing was summed
-                pace = Pace(sums=0.0, tables=(time.monotonic() - begun) / D**3)
+                seconds = time.monotonic() - begun
+                pace = Pace(sum_seconds=0.0, table_seconds=seconds / D**3)
                 return table_of_rows, pace
         begun = time.monotonic()
         parts = self._fold_sums(feature_map, sample)
@@ -318,8 +319,8 @@ class _FirstRound:
             parts, alphas=grid, fit_intercept=fit_intercept
         )
         pace = Pace(
-            sums=(summed - begun) / (len(sample.X) * D**2),
-            tables=(time.monotonic() - summed) / D**3,
+            sum_seconds=(summed - begun) / (len(sample.X) * D**2),
+            table_seconds=(time.monotonic() - summed) / D**3,
         )
         return table, pace
 

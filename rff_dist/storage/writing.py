@@ -257,7 +257,8 @@ def _new_group(
     committed by the caller.
     """
     if locations.is_versioned(location):
-        # Readers keep the snapshot that they opened.
+        # A commit in the repository that exists: readers keep the snapshot that they
+        # opened.
         with repositories.changing(location) as change:
             if not write_options.overwrite:
                 _refuse_commits(location)
@@ -270,12 +271,14 @@ def _new_group(
                 " versioned dataset in one step; expected an unused name. Write there,"
                 " and remove the old one"
             )
-        # After an error the empty repository stays, since another writer may have begun
-        # in it by now.
+        # A new repository at its own place, since an object store cannot move it. After
+        # an error it stays, empty: another writer may have begun in it by now.
         change = repositories.create_repository(location)
         _refuse_commits(location)
         yield _group_in(change), change
         return
+    # Plain Zarr, or a new repository in a folder, which is put in its place when it is
+    # complete.
     publication = Publication.plan(location, overwrite=write_options.overwrite)
     plain = None if write_options.versioned else publication.create_group({})
     with publication.publishing():

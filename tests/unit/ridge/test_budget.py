@@ -15,7 +15,7 @@ from rff_dist.fitting.sizes import Machines
 from rff_dist.ridge.budget import MIN_COMPONENTS, Budget, Pace
 from rff_dist.ridge.choices import choices_of
 
-PACE = Pace(sums=1e-9, tables=1e-9)
+PACE = Pace(sum_seconds=1e-9, table_seconds=1e-9)
 
 
 def problem(n_samples, seed=0):
