@@ -16,7 +16,6 @@ from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators import values
 from rff_dist.recipes import frames
 from rff_dist.recipes.arrow import pyarrow
-from rff_dist.recipes.encoders import Number
 from rff_dist.recipes.recipes import RECIPE, Recipe
 from rff_dist.recipes.tables import listed
 from rff_dist.typing import Facts, FloatArray
@@ -52,8 +51,7 @@ def learn_rows(estimator: Any, X: Any) -> memory.ArrayDataset | None:
             listed_columns, table.column_names, has_names=names is not None
         )
     recipe = frames.learn_table(table, categories)
-    numbers = [item.column for item in recipe.columns if isinstance(item, Number)]
-    values.warn_of_equal_integers("X", table.select(numbers))
+    values.warn_of_equal_integers("X", table.drop_columns(categories or []))
     rows = as_rows(
         frames.encode_table(recipe, table).astype(recipe.dtype(table.schema)),
         recipe,

@@ -135,7 +135,7 @@ def find_notations(
     }
 
 
-def find_codes(table: RawTable, columns: Collection[str]) -> dict[str, Notation]:
+def find_codes(table: RawTable, columns: Collection[str | None]) -> dict[str, Notation]:
     """Find columns of a text file with digits that are no numbers, such as 01067."""
     integers = [
         column.name
