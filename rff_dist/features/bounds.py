@@ -22,6 +22,9 @@ def pointwise_error(n_components: int, *, delta: float, map: str = "pairs") -> f
 
     It is √(c·log(2/δ)/D), for the map "pairs" (c = 4) or "phases" (c = 8).
 
+    Raises InvalidParameterError, as all bounds do, if a number is out of range or a map
+    unknown.
+
     Source: Hoeffding (1963), Thm. 2; Rahimi & Recht (2007), Sec. 3.
 
     >>> round(pointwise_error(1024, delta=0.05), 3)

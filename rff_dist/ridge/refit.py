@@ -52,7 +52,8 @@ def refit(
     these rows. If rows came, the scores are those of models of fewer rows, so intervals
     err on the wide side; if many rows went, on the narrow side.
 
-    Raises InvalidParameterError if alpha is out of range, or is to be chosen by folds.
+    Raises InvalidParameterError if alpha is out of range, or is to be chosen by folds;
+    StatisticsError if no rows are left; SolveError if the sums are not finite.
     """
     card = {
         name: value for name, value in model.card.items() if name not in _FACTS_OF_ROWS

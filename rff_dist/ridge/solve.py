@@ -215,7 +215,7 @@ def solve(statistics: RidgeStatistics, penalty: options.Penalty) -> SelectedSolu
     GCV decides. See `select_alpha` for targets with alphas of their own.
 
     Raises InvalidParameterError if alpha is to be chosen by folds, which needs the sums
-    of each.
+    of each; and as `solve_with`.
     """
     if penalty.criterion not in (None, "gcv", "evidence"):
         raise InvalidParameterError(
@@ -243,7 +243,9 @@ def solve_with(
 ) -> SelectedSolution:
     """Return the solution of `sklearn.linear_model.Ridge(alpha).fit(Z, y)`, from sums.
 
-    Alpha is one number, or one for each target.
+    Alpha is one number, or one for each target. Raises StatisticsError if no rows with
+    weight were summed; SolveError if sums are not finite, or eigenvalues do not
+    converge.
     """
     alpha = np.asarray(alpha)
     equations = statistics.normal_equations(fit_intercept=fit_intercept)

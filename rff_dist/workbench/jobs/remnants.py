@@ -43,7 +43,8 @@ class Traces:
 def find_remnants(traces: Traces, models: Sequence[str]) -> list[Remnant]:
     """Return what still holds the rows or sums of them.
 
-    `models`: URLs of the models that the rows were taken out of.
+    `models`: URLs of the models that the rows were taken out of. Raises StorageError if
+    a model or the dataset is gone or damaged.
     """
     place = traces.location
     remnants = []
