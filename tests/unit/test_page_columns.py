@@ -238,8 +238,8 @@ def test_columns_of_the_page_are_those_of_the_table():
     found = page_sample.table_columns(recipe.names, recipe)
     members = {"age": (0, 1), "town": (2,), "sold": (3, 4)}
     assert {one.name: one.members for one in found} == members
-    row = np.array([61.0, 0, 1, 18_990.6, 2])
-    assert [one.cell(row) for one in found] == ["61", "Köln", "2021-12-29"]
+    row = np.array([61.0, 1, 1, 18_990.6, 2])
+    assert [one.cell(row) for one in found] == ["61 (filled in)", "Köln", "2021-12-29"]
     # a level that the model has never seen has the code after the last one
     X = np.stack([row, row + 1, row + 1, row + 2])
     assert [found[1].cell(one) for one in X] == ["Köln", "Ulm", "Ulm", "(new)"]
@@ -249,11 +249,30 @@ def test_columns_of_the_page_are_those_of_the_table():
     assert list(found[1].shown_values(X[:3], 1)[1]) == ["Ulm 67%"]
     assert found[1].title(X[:3], 1) == "town, … 1 more"
     assert found[0].shown_values(X[:2], 5)[0].tolist() == [61.0, 62.0]
+    # the second column marks ages that were missing
+    row[1] = 0
+    assert found[0].cell(row) == "61"
     # columns that a recipe did not make stand for themselves
     assert [one.members for one in page_sample.table_columns(["a", "b"], recipe)] == [
         (0,),
         (1,),
     ]
+
+
+def test_values_that_may_be_filled_in_are_not_shown_as_data():
+    parts = [
+        encoders.Number("age", 0.1, 3),
+        encoders.Date("sold", ["elapsed-days"], [18_990.6], n_missing=1),
+        encoders.Number("size", 0.1),  # none was missing
+    ]
+    recipe = recipes.Recipe(parts)
+    found = page_sample.table_columns(recipe.names, recipe)
+    row = np.array([0.1, 18_990.6, 0.1], np.float32)
+    expected = ["0.1 (perhaps filled in)", "2021-12-29 (perhaps filled in)", "0.1"]
+    assert [one.cell(row) for one in found] == expected
+    assert [one.cell(row + 1) for one in found] == ["1.1", "2021-12-30", "1.1"]
+    names = found[0].shown_values(np.stack([row, row + 1]), 5)[1]
+    assert names == ["0.1", "1.1"]
 
 
 @pytest.mark.parametrize("is_product", [True, False])

@@ -44,10 +44,23 @@ class TableColumn:
     is_date: bool = False
     #: what it was read as
     treatment: str = "number"
+    #: what its missing values became; None if none did
+    fill: float | None = None
+    #: whether the last member is 1 where a value was missing
+    is_marked: bool = False
 
     def cell(self, row: AnyArray) -> str:
-        """Return what a row of X had in this column."""
-        value = float(row[self.members[0]])
+        """Return what a row of X has in this column, and whether it was filled in."""
+        value = row[self.members[0]]
+        words = self._value_words(float(value))
+        if self.is_marked:
+            return f"{words} (filled in)" if row[self.members[-1]] else words
+        # as X holds it, which may be float32
+        if self.fill is not None and value == row.dtype.type(self.fill):
+            return f"{words} (perhaps filled in)"
+        return words
+
+    def _value_words(self, value: float) -> str:
         if self.levels:
             is_known = 0 <= value < len(self.levels)
             return self.levels[int(value)] if is_known else "(new)"
@@ -69,9 +82,7 @@ class TableColumn:
             order = np.argsort(-counts, kind="stable")[: min(most, MAX_LEVELS)]
             shown = shown[order]
             counts = counts[order]
-        cells = np.zeros((len(shown), X.shape[1]))
-        cells[:, self.members[0]] = shown
-        names = [self.cell(row) for row in cells]
+        names = [self._value_words(float(value)) for value in shown]
         if self.levels:
             shares = [share_words(count / len(X)) for count in counts]
             names = [f"{name} {of}" for name, of in zip(names, shares, strict=True)]
@@ -128,15 +139,24 @@ def table_columns(
         name = encoder.names[0] if len(members) == 1 else encoder.column
         levels: tuple[str, ...] = ()
         is_date = False
+        fill: float | None = None
+        is_marked = False
         if isinstance(encoder, encoders.Category):
             levels = tuple(encoder.levels)
         elif isinstance(encoder, encoders.Date) and encoder.parts[0] == "elapsed-days":
             name = encoder.column
             is_date = True
+        if isinstance(encoder, encoders.Number) and encoder.n_missing:
+            fill = encoder.fill
+            is_marked = encoder.indicator
+        elif isinstance(encoder, encoders.Date) and encoder.n_missing and encoder.fill:
+            fill = encoder.fill[0]
+            is_marked = encoder.indicator
         treatment = encoder.words
         if encoder.kind != "category":
             treatment = f"{encoder.kind}, {treatment}"
-        columns.append(TableColumn(name, members, levels, is_date, treatment))
+        column = TableColumn(name, members, levels, is_date, treatment, fill, is_marked)
+        columns.append(column)
     return columns
 
 
