@@ -27,9 +27,9 @@ from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.figures import png_of
 from rff_dist.workbench.results.markdown import to_markdown
 from tests.browser import DARK, LIGHT, check_by_axe, needs_axe, needs_browser, show
-from tests.command_line import PLAIN, document
+from tests.command_line import PLAIN, document, run, shown
 from tests.model_pages import check_readable, plain_model, report_of
-from tests.tables import ingest
+from tests.tables import ingest, ingest_more
 
 
 @pytest.fixture(scope="module")
@@ -260,3 +260,28 @@ def test_warnings_of_the_job_and_of_the_page_come_first(monkeypatch):
     assert page.parts[0] == {
         "warning": "weights are not used; intervals may be too narrow"
     }
+
+
+def test_the_page_of_an_update_has_only_rows_that_the_model_holds(tmp_path):
+    def table(name, first, n_rows, factor):
+        X = np.random.default_rng(first).standard_normal((n_rows, 2))
+        rows = [f"{first + i},{a},{b},{factor * a * b}\n" for i, (a, b) in enumerate(X)]
+        (tmp_path / name).write_text("id,a,b,y\n" + "".join(rows))
+        return tmp_path / name
+
+    def add(*rows):
+        ingest_more(table(*rows), place, target="y", id="id")
+        return run("update", model, place, "--serial --overwrite --report", page)
+
+    page = tmp_path / "page.html"
+    place = tmp_path / "data"
+    model = tmp_path / "model"
+    ingest(table("old.csv", 0, 400, 1), place, target="y", id="id")
+    shown("fit", place, model, *PLAIN, "--alpha 1 --n-components 16")
+    assert add("bad.csv", 400, 100, -90).exit_code == 3
+    assert add("good.csv", 500, 100, 1).exit_code == 0
+    _, words = check_readable(page)
+    assert "500 of the training rows" in words
+    read, _, left_out = words.partition("sources left out")
+    assert "bad.csv" in left_out.partition("git commit")[0]
+    assert "bad.csv" not in read.rpartition("sources")[2]

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import samples
+from rff_dist.data import blocks, samples
+from rff_dist.living import new_rows
+from rff_dist.living.differences import take_rows
+from rff_dist.living.ranges import contain_rows, count_rows
 from rff_dist.recipes import encoders, recipes
 from rff_dist.ridge import models
 from rff_dist.text import clipped
@@ -119,6 +122,21 @@ def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:
         table_columns(names, recipes.recipe_of(model.card)),
         target_names(model),
     )
+
+
+def rows_held(dataset: blocks.Dataset, model: models.RidgeModel) -> blocks.Dataset:
+    """Return about `SAMPLE_ROWS` of the rows that a model holds, all if they are fewer.
+
+    A model lacks rows that updates refused, and those before its window.
+    """
+    held = new_rows.rows_in(model)
+    n_held = count_rows(held)
+    n_rows = min(dataset.n_samples, SAMPLE_ROWS * -(-dataset.n_samples // n_held))
+    rng = np.random.Generator(np.random.Philox(SEED))
+    numbers = samples.sample_indices(dataset, rng, n_rows)
+    rows = take_rows(dataset, numbers[contain_rows(held, numbers)])
+    assert rows is not None  # n_rows is so large that some are among them
+    return rows
 
 
 def table_columns(

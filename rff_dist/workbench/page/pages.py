@@ -20,6 +20,7 @@ from rff_dist.data.columns import Column
 from rff_dist.engines import clock, protocol
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
+from rff_dist.living import new_rows
 from rff_dist.recipes import recipes
 from rff_dist.ridge import fit_result, models
 from rff_dist.text import first_few, redact
@@ -159,7 +160,7 @@ def clusters_page(
     )
     largest = [number for number, *_ in sizes.rows[:20]]
     _representatives_section(page, clustering, largest, job.space.seed)
-    origin = {**origin, "sources": provenance.sources_words(dataset.attributes)}
+    origin = {**origin, **provenance.sources_facts(dataset.attributes)}
     provenance.last_sections(page, clusters, origin, read_times)
     return page
 
@@ -263,6 +264,11 @@ def model_page(
     """
     if comparison is None:
         comparison = judging.compare_left_out(data, model)
+    place_of_rows = redact(data.rows.url or "memory")
+    missing = () if are_new else new_rows.missing_rows(model)
+    if missing:
+        held = page_sample.rows_held(data.rows, model)
+        data = fits.JobData(held)
     sample = page_sample.sample_data(data, model)
     split = rows_words.split_words(data.rows.attributes)
     title = f"Report: {redact(place)}"
@@ -312,7 +318,7 @@ def model_page(
                 page.say(advice)
         if trained is not None:
             learning.show_learning(page, trained)
-    whose = f"the training rows, of {redact(data.rows.url or 'memory')}"
+    whose = f"the training rows, of {place_of_rows}"
     if are_new:
         whose = "new rows"
     page.section("Data", f"{len(sample.X):,} of {whose}.", is_folded=True)
@@ -322,7 +328,7 @@ def model_page(
     test_data = None if metrics is None else metrics["test_data"]
     origin = {
         **origin,
-        "sources": provenance.sources_words(data.rows.attributes),
+        **provenance.sources_facts(data.rows.attributes, missing),
         "split": split,
         "test data": test_data,
         "compared with": comparison and " ".join(verdict.trainings_of(comparison)),

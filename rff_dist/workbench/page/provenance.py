@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import getpass
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rff_dist import fields
 from rff_dist.data import sources
 from rff_dist.engines import clock
+from rff_dist.living.ranges import Range, without_rows
 from rff_dist.models.kinds import AnyModel
 from rff_dist.text import first_few, redact
 from rff_dist.typing import Facts
@@ -52,14 +53,20 @@ def user_words() -> str | None:
     return None if name == "root" else f"by {name}"
 
 
-def sources_words(attributes: Facts) -> str:
-    """Return what a dataset's rows were read from, with digests; "" if unknown."""
-    return first_few(
-        [
-            f"{redact(str(source['name']))} (SHA-256 {source['sha256']})"
-            for source in sources.known_sources(attributes)
-        ]
-    )
+def sources_facts(attributes: Facts, missing: Sequence[Range] = ()) -> Facts:
+    """Return what a dataset's rows were read from, with digests, as facts.
+
+    Sources apart are those whose rows are all among the `missing` ones of a model.
+    """
+    names: dict[str, list[str]] = {"sources": [], "sources left out": []}
+    stop = 0
+    for source in sources.known_sources(attributes):
+        start = stop
+        stop += source["n_samples"]
+        is_left_out = start < stop and not without_rows([(start, stop)], missing)
+        name = f"{redact(str(source['name']))} (SHA-256 {source['sha256']})"
+        names["sources left out" if is_left_out else "sources"].append(name)
+    return {title: first_few(listed) for title, listed in names.items()}
 
 
 def last_sections(
