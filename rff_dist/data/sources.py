@@ -16,6 +16,8 @@ from rff_dist.typing import Facts, IntArray, Summary, frozen
 SOURCES = "sources"  # the attribute of a dataset that lists its ingested sources
 # the attribute that says how rows were held out, in both datasets that were written
 PARTS = "parts"
+# the attribute with the other dataset: its name in the same folder, or its URL
+OTHER_PART = "other_part"
 # the member of a source that is a followed table: its `format`, `id`, `version`, …
 TABLE = "table"
 # member of a source of which not all rows were taken: their numbers, None if many

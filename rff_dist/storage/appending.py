@@ -26,6 +26,7 @@ from rff_dist.storage.editing import (
     differences,
     digest_rows,
     editing,
+    find_in_other_part,
     locate_ids,
     select,
 )
@@ -179,13 +180,15 @@ class IdCheck:
 
     A row of a new id is appended. A row whose id a stored row or an earlier new row has
     is left out and counted, if it has the same values. If they differ, it replaces the
-    stored row, or is refused; a repeated new row is always refused.
+    stored row, or is refused; a repeated new row is always refused. A row of the other
+    part of a split table is left out and counted.
     """
 
     dataset: DatasetEditor
     row_of_id: Mapping[Any, int]  # the stored row of each known id
     repeated: Collection[Any]  # ids that come more than once among the new rows
     replaces: bool  # whether rows with other values replace the stored ones
+    of_other_part: Collection[Any] = ()  # ids of rows that are left out
     n_same: int = 0  # rows left out, which a caller reports
     n_replaced: int = 0
     digest: str = ""  # of the rows that replaced others
@@ -207,7 +210,8 @@ class IdCheck:
         unique_ids, counts = np.unique(ids.astype(header.dtype), return_counts=True)
         row_of_id = locate_ids(dataset, unique_ids)
         repeated = {*unique_ids[counts > 1].tolist()}
-        return cls(dataset, row_of_id, repeated, replaces)
+        _, of_other_part = find_in_other_part(dataset, {*unique_ids.tolist()})
+        return cls(dataset, row_of_id, repeated, replaces, of_other_part)
 
     def take_new(self, parts: Arrays, buffer: writing.RowBuffer) -> Arrays:
         """Return the rows of a batch that are new; overwrite stored rows of known ids
@@ -226,7 +230,8 @@ class IdCheck:
         # in the order of the stored rows, so that each chunk is read once
         known = known[np.argsort(stored_rows[known], kind="stable")]
         self._replace_different(stored_rows[known], select(parts, known), buffer)
-        return select(parts, (stored_rows < 0) & is_first)
+        is_here = np.array([row_id not in self.of_other_part for row_id in ids], bool)
+        return select(parts, (stored_rows < 0) & is_first & is_here)
 
     def _is_first(self, row_id: Any, parts: Arrays, row: int) -> bool:
         """Return whether a new row is the first with its id.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -19,11 +20,12 @@ import numpy as np
 from rff_dist.data import digests, row_batches
 from rff_dist.data.loads import LOADS, Load, describe_loads, read_loads, with_load
 from rff_dist.data.row_batches import RowBatch
+from rff_dist.data.sources import OTHER_PART
 from rff_dist.errors import DataError, StorageError
-from rff_dist.storage import arrays, repositories, writing
+from rff_dist.storage import arrays, locations, repositories, writing
 from rff_dist.storage.columns import ID
 from rff_dist.storage.commit import complete_change
-from rff_dist.storage.groups import StoredGroup, require_versions
+from rff_dist.storage.groups import StoredGroup, find_group, require_versions
 from rff_dist.storage.locations import Location
 from rff_dist.storage.manifests import (
     MANIFEST,
@@ -40,12 +42,14 @@ from rff_dist.typing import (
     BoolArray,
     Facts,
     IntArray,
+    Summary,
     frozen,
 )
 
 ROLES = ("X", "y", "sample_weight", "groups", ID, row_batches.TIME)
 # The most earlier appends whose digests the manifest lists; see `PREFIXES`.
 _MOST_PREFIXES = 1000
+_log = logging.getLogger(__name__)
 
 
 @frozen
@@ -273,6 +277,46 @@ def locate_ids(dataset: DatasetEditor, ids: AnyArray) -> dict[Any, int]:
                 f" {row_id!r}; expected one row of this id, which could be changed"
             )
     return {row_id: row for row_id, (row,) in rows_of.items()}
+
+
+def describe_other_part(output: Location, other: Location) -> Summary:
+    """Return the attribute by which a dataset knows where the held-out or the other
+    rows are.
+    """
+    # by its name, both can be moved together
+    is_next = other.parent == output.parent
+    return {OTHER_PART: other.name if is_next else other.url}
+
+
+def find_in_other_part(
+    dataset: DatasetEditor, ids: Set[Any]
+) -> tuple[Location, Set[Any]]:
+    """Return where the other rows of the dataset's table are, and which of some ids are
+    theirs: a row in both datasets would be trained on and tested on.
+
+    Returns no ids if the table was not split, or the other dataset is not there.
+    """
+    place = str(dataset.attributes.get(OTHER_PART, ""))
+    other = dataset.location.parent.child(place)
+    if "/" in place:
+        other = locations.parse_location(place)
+    found = set[Any]()
+    if place and locations.exists(other):
+        stored = find_group(other.url).find_array(ID, allows_text=True)
+        if stored is not None:
+            for _, known in arrays.iterate_rows(
+                stored.array, stored.header.shape[0], label=stored.label
+            ):
+                found.update(ids & {*known.tolist()})
+    if found:
+        _log.warning(
+            "%d rows belong to %s by their ids, and are kept out of %s: %s",
+            len(found),
+            other,
+            dataset.location,
+            first_few(sorted(found)),
+        )
+    return other, found
 
 
 def differences(

@@ -65,6 +65,7 @@ def describe_appended(
         "data": redact(job.data),
         **fields.values_of(ingested, "n_before", "n_after", "dropped_rows", "version"),
         **fields.values_of(ingested, "n_replaced", "n_deleted", "n_known", "table"),
+        "n_of_other_part": ingested.n_of_other_part,
         "unlike": list(ingested.unlike),
         "n_new": ingested.n_after - ingested.n_before + ingested.n_deleted,
         "n_ingested": len(ingested.ingested),

@@ -44,6 +44,9 @@ def appended_document(record: Summary) -> Document:
         facts["skipped"] = f"{sources}, in the dataset already"
     if record["n_known"]:
         facts["known"] = f"{words.plural(record['n_known'], 'row')}, skipped"
+    if n_rows := record["n_of_other_part"]:
+        rows = words.plural(n_rows, "row")
+        facts["left out"] = f"{rows} of the dataset that was split off"
     for change in ("replaced", "deleted"):
         if n_rows := record[f"n_{change}"]:
             facts[change] = words.plural(n_rows, "row")

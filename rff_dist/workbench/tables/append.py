@@ -225,7 +225,10 @@ def _append(
         monitor.see_query(added.n_rows)
     if id_check is not None:
         result = replace(
-            result, n_replaced=id_check.n_replaced, n_known=id_check.n_same
+            result,
+            n_replaced=id_check.n_replaced,
+            n_known=id_check.n_same,
+            n_of_other_part=len(id_check.of_other_part),
         )
     return replace(result, unlike=tuple(monitor.findings()))
 

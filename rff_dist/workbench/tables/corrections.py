@@ -16,6 +16,7 @@ from rff_dist.recipes import recipes, tables
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.storage import columns, editing, locations
 from rff_dist.storage.corrections import find_rows, replace_batches
+from rff_dist.text import first_few
 from rff_dist.typing import Facts, IntArray, PathLike
 from rff_dist.workbench.tables import attributes, existing, roles
 from rff_dist.workbench.tables.inputs import Journal, find_sources, open_inputs
@@ -105,6 +106,16 @@ def _rows_of(
     if by not in searchable_columns:
         return _row_numbers(dataset, values)
     matches = find_rows(dataset, by, values)
+    if by in (columns.ID, columns.id_column(dataset.attributes)):
+        # a file of whole numbers may name ids that are stored as text
+        ids = {*values, *map(str, values)}
+        other, elsewhere = editing.find_in_other_part(dataset, ids)
+        if elsewhere:
+            raise DataError(
+                f"{first_few(sorted(elsewhere))} are {by!r} of rows of {other}, which"
+                f" the table of {dataset.location} was split into too; expected rows of"
+                " this dataset. Correct those rows there, from a file of their own"
+            )
     for value, rows in zip(values, matches, strict=True):
         if len(rows) != 1:
             raise DataError(

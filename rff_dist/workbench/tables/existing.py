@@ -46,6 +46,9 @@ class IngestResult:
     table: Facts | None = None
     #: rows that were skipped, since the dataset has their ids with the same values
     n_known: int = 0
+    #: ids of rows that were left out, since the table was split to train and to test
+    #: and they are in the other dataset
+    n_of_other_part: int = 0
     #: how the new rows differ from those before; see `RowMonitor.findings`
     unlike: tuple[Facts, ...] = ()
 

@@ -104,6 +104,12 @@ def _merge(
     for name, header in dataset.headers.items():
         empty = np.empty((0, *header.shape[1:]), header.dtype)
         rows[name] = np.concatenate([empty, *(batch[name] for batch in batches)])
+    if ID in rows:
+        ids = rows[ID].tolist()
+        _, elsewhere = editing.find_in_other_part(dataset, {*ids})
+        rows = editing.select(
+            rows, np.array([key not in elsewhere for key in ids], bool)
+        )
     known = row_sources.known_sources(dataset.attributes)
     source = lake.find_source(known, dataset.location)
     since = source[row_sources.TABLE]["version"]

@@ -22,7 +22,7 @@ from rff_dist.errors import DataError
 from rff_dist.recipes import learn
 from rff_dist.recipes.recipes import RECIPE
 from rff_dist.recipes.tables import listed
-from rff_dist.storage import datasets, locations, output_places, writing
+from rff_dist.storage import datasets, editing, locations, output_places, writing
 from rff_dist.storage.columns import TIME_COLUMN
 from rff_dist.typing import PathLike, Summary
 from rff_dist.workbench.tables import attributes, files, row_monitor
@@ -172,7 +172,10 @@ def _ingest(
         written: list[datasets.ZarrDataset] = []
         new_outputs: list[locations.Location] = []
         try:
-            for output, (_, selection) in zip(outputs, parts, strict=True):
+            others = reversed(outputs)
+            for output, other, (_, selection) in zip(
+                outputs, others, parts, strict=True
+            ):
                 is_new = not locations.exists(output)
                 # `write_batches` stores these attributes after the last batch. By then
                 # `_selected_rows` has added those that depend on all rows.
@@ -183,6 +186,7 @@ def _ingest(
                     stored[row_sources.PARTS] = _describe_parts(
                         selection.holdout, roles, options
                     )
+                    stored |= editing.describe_other_part(output, other)
                 dataset = writing.write_batches(
                     output,
                     _selected_rows(opened, plan, selection, options, stored),

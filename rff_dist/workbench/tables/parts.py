@@ -106,19 +106,21 @@ def split_dataset(
                 batch[name][rows] if name in batch else None for name in editing.ROLES
             )
 
-    def write(output: locations.Location, is_wanted: BoolArray) -> datasets.ZarrDataset:
+    def write(
+        output: locations.Location, other: locations.Location, is_wanted: BoolArray
+    ) -> datasets.ZarrDataset:
         return writing.write_batches(
             output,
             batches(is_wanted),
             n_samples=int(is_wanted.sum()),
             names=(feature_names, target_names),
-            attributes=attributes,
+            attributes=attributes | editing.describe_other_part(output, other),
             write_options=write_options,
             inputs=inputs,
         )
 
-    test_dataset = write(test, is_test)
-    return write(train, ~is_test), test_dataset
+    test_dataset = write(test, train, is_test)
+    return write(train, test, ~is_test), test_dataset
 
 
 def _held_out_rows(

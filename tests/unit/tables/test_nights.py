@@ -16,8 +16,9 @@ from rff_dist.workbench.jobs import steps
 from rff_dist.workbench.jobs.specs import Ingest
 from rff_dist.workbench.results.rows import appended_document
 from rff_dist.workbench.results.terminal import to_rich
+from rff_dist.workbench.tables import corrections
 from tests.refusals import refuses
-from tests.tables import all_rows, ingest, ingest_more, save
+from tests.tables import all_rows, ingest, ingest_more, ingest_parts, save
 
 pandas = pytest.importorskip("pandas")
 
@@ -206,3 +207,39 @@ def test_an_option_that_the_rows_were_made_without_is_refused_by_name(options):
         ingest_more("2.csv", "d", **options)
     # the options of the first night may be given each night
     assert ingest_more("2.csv", "d", **made).n_after == 70
+
+
+class TestSplitTables:
+    """A row of the test data never becomes one to train on, or the reverse."""
+
+    @pytest.fixture
+    def parts(self, tmp_path):
+        path = save(night(), "all.csv")
+        ingest_parts(path, ("train", "test"), 0.3, target="y", id="order")
+        return [open_column(url, "id").array[:].tolist() for url in ("train", "test")]
+
+    @pytest.mark.parametrize("url", ["train", "test"])
+    def test_rows_of_the_other_part_are_left_out_of_an_append(self, parts, url, caplog):
+        here, elsewhere = parts if url == "train" else parts[::-1]
+        rows = pandas.concat([night().assign(y=9.0), night(3, 500)])
+        path = save(rows, "grown.csv")
+        found = ingest_more(path, url, replace_ids=True)
+        assert f"{len(elsewhere)} rows belong to" in caplog.text
+        assert str(min(elsewhere)) in caplog.text
+        assert (found.n_replaced, found.n_of_other_part) == (len(here), len(elsewhere))
+        ids = open_column(url, "id").array[:].tolist()
+        assert sorted(ids) == sorted([*here, 600, 601, 602])
+
+    def test_they_are_found_after_the_folder_was_moved(self, parts):
+        Path("moved").mkdir()
+        for name in ("train", "test"):
+            Path(name).rename(f"moved/{name}")
+        path = save(night().assign(x=0.5), "again.csv")
+        found = ingest_more(path, "moved/train", replace_ids=True)
+        assert found.n_of_other_part == len(parts[1])
+
+    def test_a_correction_of_them_names_where_they_are(self, parts):
+        path = save(night()[night().order.isin(parts[1][:2])], "c.csv")
+        with refuses(DataError, *parts[1][:2], "test", "order"):
+            corrections.correct(path, "train", by="order")
+        corrections.correct(path, "test", by="order")
