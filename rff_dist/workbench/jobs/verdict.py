@@ -14,7 +14,13 @@ from rff_dist.fields import values_of
 from rff_dist.text import ERROR_TITLES, first_few, score_words, share
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import intervals
-from rff_dist.workbench.jobs.comparison import LINEAR, MEAN, OURS, ModelComparison
+from rff_dist.workbench.jobs.comparison import (
+    LINEAR,
+    MEAN,
+    OURS,
+    TREES,
+    ModelComparison,
+)
 
 NOTHING_COMPARED = (
     "How well it predicts new rows was not measured: there are no test rows, and none"
@@ -24,6 +30,11 @@ _RELATIONS = {
     "better": "better than",
     "worse": "worse than",
     "same": "no clear difference from",
+}
+_NAMES = {
+    LINEAR: "a linear model with a tuned penalty",
+    TREES: "boosted trees with default settings",
+    MEAN: "the mean of the target",
 }
 CLEAR = 2.0  # standard errors of a mean error that is called a bias
 _SAVED = {"log_loss": "log loss saved", "accuracy": "more rows right"}
@@ -107,7 +118,7 @@ def table_of(comparison: ModelComparison) -> tuple[list[str], list[list[Any]]]:
     what = _SAVED.get(comparison.measure, "squared error saved")
     header.append(f"{what} ({intervals.LEVEL:.0%} interval)")
     rows = [
-        [name, *_cells(comparison, name), _saved(comparison, name)]
+        [_NAMES.get(name, name), *_cells(comparison, name), _saved(comparison, name)]
         for name in comparison.scores
     ]
     return header, rows
@@ -138,8 +149,7 @@ def describe(comparison: ModelComparison) -> Summary:
 
 
 def _named(comparison: ModelComparison, name: str) -> str:
-    names = {LINEAR: "a linear model", MEAN: "the mean of the target"}
-    return f"{names.get(name, name)} ({_figure(comparison, name)})"
+    return f"{_NAMES.get(name, name)} ({_figure(comparison, name)})"
 
 
 def _figure(comparison: ModelComparison, name: str) -> str:

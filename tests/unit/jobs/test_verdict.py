@@ -188,7 +188,8 @@ def test_36_35_and_34_of_36_right_are_no_difference():
     assert (
         verdict_of(found)
         == "On 36 test rows, 36 (100.0%) are classified correctly: no clear difference from a"
-        " linear model (35) and boosted trees (34)."
+        " linear model with a tuned penalty (35) and boosted trees with default settings"
+        " (34)."
     )
 
 
@@ -216,7 +217,8 @@ def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_n
     ours = y + 0.1 * rng.standard_normal(500)
     linear = y + rng.standard_normal(500)
     found = regression(y, ours, linear)
-    assert ": better than a linear model (" in verdict_of(found)
+    assert ": better than a linear model with a tuned penalty (" in verdict_of(found)
+    assert table_of(found)[1][1][0] == "a linear model with a tuned penalty"
     late = Predictions(
         linear[:, np.newaxis], handicap="memory holds 50 of 500 rows to train them on"
     )
