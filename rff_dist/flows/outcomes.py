@@ -96,6 +96,8 @@ def refuse(error: DataError) -> State[Any]:
     """
     message = without_secrets(str(error))
     where = re.split(r" \(|; ", message)[0]
+    # of paths and URLs only the last name: the whole would fill the state's name
+    where = re.sub(r"(?<!\S)(?:\w+:/)?/\S*/", "", where)
     name = f"Refused: {clipped(where, 80)}"
     return Failed(name=name, message=message, data=error)
 
@@ -130,8 +132,10 @@ def _show_result(
     if verdict == "published":
         model = redact(str(parameters.get("model")))
         parts.append(f"To go back: `rff-dist models rollback {model}`.")
-    if "decision" in result and (command := updates.accepting_words(result)):
-        parts.append(f"To accept the rows anyway: `{command}`.")
+    if "decision" in result:
+        for title, fact in updates.refusal_facts(result).items():
+            if fact is not None:
+                parts.append(f"{title.capitalize()}: `{fact}`.")
     drift = result.get("drift") or {}
     if drift.get("drifted"):
         found = first_few(drift["parts"])

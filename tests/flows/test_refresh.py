@@ -158,7 +158,9 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     assert state.name.startswith("Refused: RMSE ")
     accepting = "rff-dist update {model} {data} --backfill 1200 --force"
     accepting = f"To accept the rows anyway: `{accepting.format(**parameters)}`"
-    assert accepting in Artifact.get("rff-refresh-result-main").data
+    told = Artifact.get("rff-refresh-result-main").data
+    check = "To check: `rows 1,200 to 1,499`"
+    assert -1 < told.index(check) < told.index(accepting)
     assert state.result()["decision"] == "kept"
     assert (
         state.result()["digest"]

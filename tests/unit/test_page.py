@@ -278,7 +278,12 @@ def test_the_page_of_an_update_has_only_rows_that_the_model_holds(tmp_path):
     model = tmp_path / "model"
     ingest(table("old.csv", 0, 400, 1), place, target="y", id="id")
     shown("fit", place, model, *PLAIN, "--alpha 1 --n-components 16")
-    assert add("bad.csv", 400, 100, -90).exit_code == 3
+    refused = add("bad.csv", 400, 100, -90)
+    assert refused.exit_code == 3
+    told = " ".join(refused.stdout.split())
+    check = told.index("to check line 2 to line 101 of bad.csv")
+    correct = told.index("to correct them rff-dist data correct")
+    assert check < correct < told.index("--by id") < told.index("--force")
     assert add("good.csv", 500, 100, 1).exit_code == 0
     _, words = check_readable(page)
     assert "500 of the training rows" in words

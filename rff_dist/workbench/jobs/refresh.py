@@ -41,7 +41,7 @@ from rff_dist.living.new_rows import NewRows, Refusal
 from rff_dist.models import versions
 from rff_dist.ridge import models
 from rff_dist.statistics import moments, ridge_statistics
-from rff_dist.storage import datasets, locations, output_places, records
+from rff_dist.storage import columns, datasets, locations, output_places, records
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary, frozen
 from rff_dist.workbench.jobs import publishing, refusals, specs, steps, watching
@@ -57,10 +57,11 @@ class UpdateResult:
     `champion`: the current model before the update.
     `challenger`: the same model with the new rows; None if there is nothing new.
     `record`: JSON values, always with:
-      about the rows: their URL `data`, the lakehouse `table` that they follow,
-      `n_before`, `n_after`, `n_new`, the ranges of `new` and `left_out` rows, for each
-      `left_out` range its rows in their source (`left_out_rows`, in words) and the
-      reason (`left_out_because`), the `window` and its `first_row`;
+      about the rows: their URL `data`, the lakehouse `table` that they follow, the
+      column of their `id`, `n_before`, `n_after`, `n_new`, the ranges of `new` and
+      `left_out` rows, for each range its rows in their source (`new_rows` and
+      `left_out_rows`, in words) and for each left-out one the reason
+      (`left_out_because`), the `window` and its `first_row`;
       the `decision`: "published", "kept" or "nothing new", in a dry run "would be
       published" or "would be kept"; and its `reason`;
       about the model that is now current: `model` (its URL), version, digests and rows.
@@ -163,7 +164,7 @@ def update_from(
             is_forced = job.force or (forces_removal and not rows.n_new)
             if is_forced and not is_accepted:
                 is_accepted = True
-                reason += "; it was forced"
+                reason = f"forced, although {reason}"
 
             decision = "published" if is_accepted else "kept"
             current = champion
@@ -390,6 +391,8 @@ def _describe_rows(
         "n_replaced": 0 if replacements is None else replacements.n_samples,
         "n_gone": rows.n_gone,
         "new": [list(ends) for ends in rows.added],
+        "new_rows": [refusals.source_words(dataset, *ends) for ends in rows.added],
+        "id": columns.id_column(dataset.attributes),
         "left_out": [list(ends) for ends in rows.left_out],
         "left_out_rows": [
             refusals.source_words(dataset, *ends) for ends in rows.left_out
@@ -416,7 +419,7 @@ def _why_nothing(rows: NewRows, record: Summary) -> str:
     why = "; ".join(f"{place}: {because}" for place, because in left_out)
     return (
         f"the model holds {n_held:,} of {n_rows:,} {rows_words}. Left out are {why}."
-        f" `backfill`={rows.left_out[0][0]} has them judged again"
+        f" `--backfill {rows.left_out[0][0]}` has them judged again"
     )
 
 

@@ -70,28 +70,36 @@ def update_facts(record: Facts) -> words.Lines:
     facts["follows"] = words.table_words(record["table"])
     if record["n_new"]:
         n_appended = max(0, record["n_after"] - record["n_before"])
-        rows = f"{record['n_new']:,}, of {n_appended:,} appended"
+        rows = f"{record['n_new']:,}"
+        if n_appended:
+            rows += f", of {n_appended:,} appended"
         if record["n_replaced"]:
             rows += f", {record['n_replaced']:,} that replaced others"
         facts["new rows"] = rows
         facts["drift"] = _drift_words(record["drift"])
-    if accepting := accepting_words(record):
-        facts["to accept the rows anyway"] = accepting
-    return facts
+    return facts | refusal_facts(record)
 
 
-def accepting_words(record: Facts) -> str:
-    """Return the command that accepts rows which an update refused or found left out;
-    "" if there are none.
+def refusal_facts(record: Facts) -> words.Lines:
+    """Return what to do about rows that an update refused or found left out: which to
+    check, and the commands that correct them or accept them anyway.
     """
     if record["decision"] == "nothing new" and record["left_out"]:
-        ranges = record["left_out"]
+        kind = "left_out"
     elif record["decision"] == "kept":
-        ranges = record["new"]
+        kind = "new"
     else:
-        return ""
+        return {}
+    ranges = record[kind]
+    facts: words.Lines = {"to check": "; ".join(record[f"{kind}_rows"]) or None}
+    # rows that follow a table are corrected there
+    if ranges and record["id"] is not None and record["table"] is None:
+        correct = ["rff-dist", "data", "correct", record["data"], "FILE"]
+        facts["to correct them"] = shlex.join([*correct, "--by", record["id"]])
     # refused corrections and deletions have no row to begin at
-    return update_command(record, ranges[0][0] if ranges else None, "--force")
+    backfill = ranges[0][0] if ranges else None
+    accepting = update_command(record, backfill, "--force")
+    return facts | {"to accept the rows anyway": accepting}
 
 
 def update_command(place: Facts, backfill: int | None, *more: str) -> str:
