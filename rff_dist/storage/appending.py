@@ -19,7 +19,7 @@ from rff_dist.data.row_batches import ColumnNames, RowBatch, column_names
 from rff_dist.data.sources import known_sources
 from rff_dist.errors import DataError
 from rff_dist.storage import locations, writing
-from rff_dist.storage.columns import ID, as_column
+from rff_dist.storage.columns import ID, as_column, id_column
 from rff_dist.storage.editing import (
     ChangeResult,
     DatasetEditor,
@@ -273,12 +273,13 @@ class IdCheck:
                     "y": self.dataset.names("target_names"),
                 }.get(name)
                 what = name if names is None else repr(names[column])
+                by = id_column(self.dataset.attributes) or "COLUMN"
                 raise DataError(
                     f"the row with the id {row_id!r} is in {self.dataset.location}"
                     f" already, with other values: {what} is"
                     f" {new[row, column]!s} and was {stored[row, column]!s}; expected"
                     " new ids, or rows as they are. Replace such rows by"
-                    " `replace_ids=True`, or by `rff-dist data correct`"
+                    f" `replace_ids=True`, or by `rff-dist data correct --by {by}`"
                 )
         n_differing = int(differs.sum())
         self.n_same += len(rows) - n_differing

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.flows.ingest import ingest
+from rff_dist.flows.outcomes import refuse
 from tests.refusals import refuses
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
@@ -28,11 +29,12 @@ def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
     assert night("two.csv", ",2").name == "Nothing new; 1 row was left out"
     (tmp_path / "two.csv").unlink()
     given["on_nan"] = "error"
+    (tmp_path / "four.csv").write_text("a,y\n5,6\n")
     refused = night("three.csv", "1,2", ",4")
     assert refused.is_failed()
     where = "three.csv: row 2, column 'a' is missing or not finite"
     assert refused.name == f"Refused: {where}"
-    with refuses(DataError, where):
+    with refuses(DataError, where, "Until then other new files wait: 1"):
         refused.result()
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(refused.state_details.flow_run_id)
@@ -40,6 +42,16 @@ def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
     assert Artifact.get("rff-ingest-result-data").data.startswith(
         f"# {refused.name}: ingest"
     )
+    (tmp_path / "three.csv").write_text("a,z\n1,2\n")
+    refused = ingest(sources=[str(tmp_path / "*.csv")], **given, return_state=True)
+    assert refused.name == "Refused: `target`: three.csv has no column 'y'"
+
+
+def test_a_state_has_the_last_names_of_paths_and_urls():
+    error = DataError("the id 'a/b' is in s3://bucket/x/data.zarr and /tmp/y.csv; why")
+    last = refuse(error)
+    assert last.name == "Refused: the id 'a/b' is in data.zarr and y.csv"
+    assert last.message == str(error)
 
 
 @pytest.mark.slow

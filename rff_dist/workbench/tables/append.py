@@ -6,15 +6,15 @@ the name, size, time and digest of each file that it has the rows of, and its ro
 have ids.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 
 import numpy as np
 
 from rff_dist.data import sources as row_sources
 from rff_dist.data.columns import TEXT
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes.recipes import recipe_of
 from rff_dist.recipes.tables import read_type, to_labels
 from rff_dist.storage import appending, editing, locations, output_places
@@ -23,6 +23,7 @@ from rff_dist.storage.writing import WriteOptions
 from rff_dist.typing import Facts, PathLike
 from rff_dist.workbench.tables import arrow_files, attributes, existing
 from rff_dist.workbench.tables.existing import IngestResult
+from rff_dist.workbench.tables.files import File
 from rff_dist.workbench.tables.follow import follow
 from rff_dist.workbench.tables.ingest import ingest
 from rff_dist.workbench.tables.inputs import (
@@ -99,6 +100,11 @@ def ingest_more(
             reading = replace(recipe.reading, **by_user)
         known_sources = row_sources.known_sources(dataset.attributes)
         has_ids = ID in dataset.headers
+        is_new = [
+            not isinstance(one, File) or not one.is_known(known_sources)
+            for one in found
+        ]
+        stack.enter_context(_telling_of_others(sum(is_new) - 1))
         # within the lock that `editing` holds: two runs would both find a file new
         opened, skipped = open_inputs(
             stack, found, reading, known_sources, has_ids=has_ids
@@ -136,6 +142,17 @@ def ingest_more(
             repeats_query=repeats_query,
         )
         return replace(result, skipped=(*skipped, *result.skipped))
+
+
+@contextmanager
+def _telling_of_others(n_others: int) -> Iterator[None]:
+    """Say in an error of data how many other new files wait with the faulty one."""
+    try:
+        yield
+    except DataError as error:
+        if n_others > 0:
+            error.args = (f"{error}. Until then other new files wait: {n_others:,}",)
+        raise
 
 
 def _create(

@@ -80,7 +80,11 @@ def read_onto(
     tables = [recipe.read(source.table) for source in opened]
     opened = with_tables(opened, tables)
     for table in tables:
-        plan = plan_columns(table.schema, roles, recipe, table.name)
+        try:
+            plan = plan_columns(table.schema, roles, recipe, table.name)
+        except InvalidParameterError as error:
+            # the dataset has these columns, so the table is at fault
+            raise DataError(str(error)) from error
         if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):
             raise DataError(
                 f"{table.name} has columns of {plan.dtype}, which X of"

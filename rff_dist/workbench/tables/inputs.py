@@ -134,5 +134,6 @@ def _refuse_changed(name: str, known: Sequence[Facts]) -> None:
         raise DataError(
             f"{name} was ingested already, with other contents ({n_rows:,} rows), which"
             " would count twice; expected new rows in a file of another name. Rename"
-            " it if all its rows are new, or replace rows by `rff-dist data correct`"
+            " it if all its rows are new, or replace rows by"
+            " `rff-dist data correct --by COLUMN`"
         )

@@ -127,7 +127,7 @@ class TestIds:
         )
         path = save(corrected, folder / f"first.{suffix}")
         before = open_dataset(folder / "d").version
-        with refuses(DataError, 100, "'y'", "8.0", "replace_ids", "data correct"):
+        with refuses(DataError, 100, "'y'", "8.0", "replace_ids", "--by order"):
             ingest_more(path, folder / "d")
         assert open_dataset(folder / "d").version == before
         found = ingest_more(path, folder / "d", replace_ids=True)
