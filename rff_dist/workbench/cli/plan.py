@@ -54,7 +54,8 @@ def plan(
 ) -> Document:
     """Estimate a fit: bytes to read, operations, memory and seconds.
 
-    Nothing is trained.
+    Nothing is trained. In a file of options for `fit`, those that the estimate does not
+    depend on are skipped.
     """
     from rff_dist.engines.connecting import open_engine
     from rff_dist.features.feature_options import find_nystrom
@@ -110,16 +111,16 @@ def plan(
         "choosing": costs.cost_of_choosing(choices, gflops=gflops),
         "growing": costs.cost_of_growing(choices, machines, gflops=gflops),
     }
-    rows = list(_rows(fit_plan, record, machines))
+    rows = list(_rows(fit_plan, dataset.n_targets, record, machines))
     table = words.Table("", ("", "", ""), rows, is_text=True)
     return Document(f"a fit of {source.data}", [table], record=record)
 
 
 def _rows(
-    fit_plan: Plan, record: Facts, machines: Machines
+    fit_plan: Plan, n_targets: int, record: Facts, machines: Machines
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table that people see: what, how much, and a note."""
-    outputs = words.features_and_targets(fit_plan.n_features, fit_plan.n_targets)
+    outputs = words.features_and_targets(fit_plan.n_features, n_targets)
     widths = ", ".join(f"{width:,}" for width in record["widths"])
     most_centres = record["most_centres"]
     if most_centres is not None and most_centres < fit_plan.n_components:
@@ -159,8 +160,11 @@ def _rows(
         there = f"of {human_bytes(limit)}"
         yield f"peak memory, {what}", human_bytes(needed), there
 
+    seconds = record["statistics_seconds"]
     choosing = record["choosing"]
     if choosing is not None:
+        seconds = choosing["seconds"] + choosing["final_seconds"]
+        timed = "all of this"
         final = f"on all rows: about {choosing['final_seconds']:.0f} s"
         n_trained = choosing["n_trained"]
         if n_trained < choosing["n_candidates"]:
@@ -174,5 +178,11 @@ def _rows(
         memory = human_bytes(max(growing["worker_bytes"], growing["client_bytes"]))
         more = f"{memory} of memory, about {growing['seconds']:.0f} s more"
         yield "if doubling D pays", f"D = {growing['n_components']:,}", more
-    seconds = words.seconds_words(record["statistics_seconds"])
-    yield "seconds, about", seconds, f"for {timed}, without reading and solving"
+    memory = max(fit_plan.worker_bytes, fit_plan.client_bytes)
+    counted = "the larger peak"
+    if machines.has_separate_client:
+        memory = machines.n_workers * fit_plan.worker_bytes + fit_plan.client_bytes
+        counted = "the peaks of all processes"
+    needed = f"{words.seconds_words(seconds)} s, {human_bytes(memory)}"
+    timed += ", without reading and solving"
+    yield "in all, about", needed, f"time: {timed}; memory: {counted}"

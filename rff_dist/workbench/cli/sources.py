@@ -58,13 +58,21 @@ def fill(_: Any, command: Sequence[str], arguments: Any) -> None:
             _add(options, name, Token(value=text, source=variable))
     if config := options["config"].tokens:
         path = config[-1].value
+        skipped: set[str] = set()
+        if command == ("plan",):
+            from rff_dist.workbench.cli import jobs  # which imports this module
+
+            # the estimate does not depend on these
+            fit: Any = jobs.fit.default_command
+            skipped = {option.name for option in fit.command.options} - {*options}
         for name, value in fields.read_toml("--config", path).items():
             if isinstance(value, dict):
                 raise InvalidParameterError(
                     f"--config {path} has a table [{name}]; expected options by name,"
                     " outside of tables"
                 )
-            _add(options, name, Token(implicit_value=value, source=path))
+            if name not in skipped:
+                _add(options, name, Token(implicit_value=value, source=path))
 
     collected = {name: tuple(one.tokens) for name, one in options.items() if one.tokens}
     given.set(collected)

@@ -354,7 +354,7 @@ def _columns_of(scoring: ScoringModel) -> list[str] | None:
     """Return the names of a model's targets or classes; None if it has none."""
     model: Any = scoring.model
     if scoring.kind == "classifier":
-        return [str(label) for label in class_prediction.read_classes(model).tolist()]
+        return class_prediction.class_names(model)
     target_names: list[str] | None = model.card.get("target_names")
     return target_names
 

@@ -119,8 +119,8 @@ def why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:
 
 
 def source_words(dataset: blocks.Dataset, start: int, stop: int) -> str:
-    """Return the first and the last of consecutive rows in words: by their files, else
-    by their ids, else by their numbers in the dataset.
+    """Return consecutive rows in words: by their files, else by their ids, else by
+    their numbers in the dataset.
     """
     ends = np.array([start, stop - 1])
     places = sources.find_rows(dataset.attributes, dataset.n_samples, ends)
@@ -133,6 +133,8 @@ def source_words(dataset: blocks.Dataset, start: int, stop: int) -> str:
         return f"{first} to {last}"
     ids = columns.ids_of(dataset)
     if ids is not None:
-        first, last = ids.take(ends)
-        return f"rows from id {first} to id {last}"
+        # ids of consecutive rows need not be in order, so no range of them is named
+        shown = ids.take(np.arange(start, min(start + 8, stop)))
+        names = ", ".join(map(str, shown))
+        return f"{stop - start:,} rows: {names}" + " …" * (stop - start > 8)
     return f"rows {start:,} to {stop - 1:,}"

@@ -1,13 +1,14 @@
 """`rff-dist plan`: what a fit takes."""
 
+import numpy as np
 import pytest
 
-from rff_dist import open_dataset
+from rff_dist import open_dataset, write_dataset
 from rff_dist.engines.cluster import Cluster
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.fitting.solver_plan import plan_chosen_solver
-from tests.command_line import PLAIN, document, run, shown
+from tests.command_line import PLAIN, document, refusal, run, shown
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,8 @@ def test_the_plan_is_the_librarys(folder):
     assert found["choosing"] is None
 
 
-def test_the_plan_says_what_choosing_takes(folder):
+def test_the_plan_says_what_choosing_takes(folder, monkeypatch):
+    monkeypatch.setattr("rff_dist.numerics.machine.measure_gflops", lambda: 10.0)
     choosing = document("plan", folder / "data.zarr")["choosing"]
     given = {
         name: choosing[name]
@@ -69,6 +71,9 @@ def test_the_plan_says_what_choosing_takes(folder):
     )
     assert more["choosing"]["n_candidates"] == 4
     words = shown("plan", folder / "data.zarr")
+    seconds = choosing["seconds"] + choosing["final_seconds"]
+    assert f"in all, about {seconds:.1f} s" in words
+    assert "3 features, 1 target," in words
     assert "4 candidates on 300 rows, D = 512" in words
     assert "D = 512 (Nyström features: 300, one per row)" in words
 
@@ -95,3 +100,20 @@ def test_the_plan_has_the_memory_and_seconds_of_more_components(tmp_path):
     assert growing["seconds"] > found["choosing"]["final_seconds"]
     assert "D = 4,096" in shown("plan", data)
     assert document("plan", data, "--n-components 2048")["growing"] is None
+
+
+def test_a_file_of_options_for_fit_is_taken_and_a_misspelt_one_refused(folder):
+    data = folder / "data.zarr"
+    options = f'data = "{data}"\nmodel = "m"\nstandardize = false\nalpha = 1.0\n'
+    config = folder / "fit.toml"
+    config.write_text(options)
+    plan = ("plan", "--config", config, *PLAIN, "--n-components 64")
+    assert document(*plan)["n_components"] == 64
+    config.write_text(options.replace("standardize", "standardise"))
+    assert "`standardise`" in refusal(2, *plan)
+
+
+def test_data_without_targets_have_none_in_the_plan(folder):
+    write_dataset(folder / "no_y.zarr", np.ones((40, 3)))
+    words = shown("plan", folder / "no_y.zarr", *PLAIN, "--n-components 64")
+    assert "3 features, 0 targets" in words

@@ -21,7 +21,10 @@ def test_rows_left_out_are_named_by_their_files_else_by_ids(tmp_path):
     assert source_words(data, 3, 10) == "line 5 to line 12 of one.csv"
     assert source_words(data, 90, 110) == "line 93 of one.csv to line 12 of two.csv"
     delete_rows(url, [0], keep_order=True)
-    assert source_words(open_dataset(url), 99, 110) == "rows from id 101 to id 111"
+    data = open_dataset(url)
+    assert source_words(data, 99, 101) == "2 rows: 101, 102"
+    ids = ", ".join(map(str, range(101, 109)))
+    assert source_words(data, 99, 110) == f"11 rows: {ids} …"
 
 
 def test_a_file_whose_name_ends_as_another_s_is_named_too(tmp_path):

@@ -114,6 +114,23 @@ def test_probabilities_are_columns_by_their_class(folder, tmp_path, name):
     assert_allclose(found.iloc[:, 2:], model.predict_proba(frame), rtol=1e-9)
 
 
+def test_classes_that_are_numbers_are_named_as_their_table_writes_them(tmp_path):
+    frame = make_frame(90, 3)
+    frame["class"] = (frame["price"] > 1).astype(int)
+    frame.to_csv("n.csv", index=False)
+    columns = {"columns": ["town", "area"], "impute": "median"}
+    dataset = ingest("n.csv", "numbers", target="class", **columns)
+    labels = open_column("numbers", "y")
+    loss = LossOptions("squared", None)
+    model = fit_labels(dataset, labels, OPTIONS, loss, engine=SerialEngine())
+    write_model(model, tmp_path / "m")
+    path = predict_table(
+        tmp_path / "m", "n.csv", tmp_path / "p.csv", probabilities=True
+    )
+    names = csv.read_csv(path).column_names
+    assert names == ["label", "probability of 0", "probability of 1"]
+
+
 def test_ids_are_in_zarr_too(folder):
     predict_table(folder / "model", folder / "new.csv", "p.zarr")
     ids = open_column("p.zarr", "id").take([0, 69_999]).tolist()
