@@ -91,6 +91,27 @@ def test_partial_dependence_is_what_scikit_learn_says():
     assert_allclose(found[:, 0], expected["average"][0], rtol=1e-12)
 
 
+@pytest.mark.parametrize(("n_values", "n_rows"), [(2**25, 1_000), (0, 100)])
+def test_curves_have_the_level_of_all_predictions(monkeypatch, n_values, n_rows):
+    monkeypatch.setattr(columns, "CURVE_VALUES", n_values)
+    rng = np.random.default_rng(9)
+    X = rng.standard_normal((1_000, 3))
+    y = np.exp(X[:, :1])
+    model = plain_model(X, y, length_scale=1.0, n_components=64, alpha=1e-3)
+    sample = sample_data(JobData(ArrayDataset(X, y)), model)
+    predict, _ = importance.measures_of(model, sample)
+    predictions = predict(sample.X)[:, 0]
+    rows = columns.curve_rows(model, predictions)
+    assert len(rows) == n_rows
+    # 100 rows drawn by chance would be off by 0.2
+    assert predictions[rows].mean() == pytest.approx(predictions.mean(), abs=0.03)
+    # a column that does nothing: its curve is at the mean of all predictions
+    shown = columns.curves_of(model, sample, predict, predictions, sample.columns[2])
+    heights = next(iter(shown.lines.values()))
+    assert heights.mean() == pytest.approx(predictions.mean(), abs=0.06)
+    assert shown.n_rows == len(rows)
+
+
 def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_dependence():
     rng = np.random.default_rng(8)
     X = rng.uniform(-1, 1, (400, 2))
@@ -189,7 +210,10 @@ def test_a_page_predicts_a_bounded_number_of_rows(monkeypatch, n_columns):
     # before anything is shuffled rows are predicted twice
     assert sum(shuffled) <= importance.SHUFFLED_ROWS + 2 * page_sample.SAMPLE_ROWS
     assert len(shuffled) <= importance.SHUFFLED_COLUMNS + 2
-    assert max(asked[len(shuffled) :]) <= columns.CURVE_ROWS
+    drawn = asked[len(shuffled) :]
+    assert max(drawn) <= columns.CURVE_ROWS or (
+        sum(drawn) * model.feature_map.n_components <= columns.CURVE_VALUES
+    )
     table = next(
         part
         for part in page.parts

@@ -22,7 +22,7 @@ from rff_dist.classify.predict import (
 from rff_dist.errors import SolveError
 from rff_dist.numerics import machine
 from rff_dist.ridge import effects, models, uncertainty
-from rff_dist.typing import AnyArray, FloatArray, frozen
+from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 from rff_dist.workbench.jobs import judging
 from rff_dist.workbench.page import page_sample, pictures
 from rff_dist.workbench.page.importance import (
@@ -37,7 +37,10 @@ from rff_dist.workbench.results.words import value_words
 # The most that is drawn and shuffled.
 CURVES = 6
 
+# The fewest rows of a curve, and of how many features all curves may be sums.
 CURVE_ROWS = 100
+
+CURVE_VALUES = 2**25
 
 CURVE_POINTS = 25
 
@@ -81,7 +84,7 @@ def columns_section(
             is_note=True,
         )
     curves = [
-        curves_of(model, sample, predict, importance.mean, column)
+        curves_of(model, sample, predict, importance.predictions, column)
         for column in ranked[:CURVES]
     ]
     _draw_curves(page, sample, model, curves)
@@ -172,6 +175,8 @@ class Curves:
     lines: dict[str, FloatArray]
     #: standard deviations of the first line; None if they are not known
     deviations: FloatArray | None
+    #: the number of rows that the first line is a mean of; 0 of an exact effect
+    n_rows: int = 0
 
     @property
     def across(self) -> AnyArray:
@@ -195,14 +200,14 @@ def curves_of(
     model: models.RidgeModel,
     sample: page_sample.PageSample,
     predict: Predict,
-    mean: float,
+    predictions: FloatArray,
     column: page_sample.TableColumn,
 ) -> Curves:
     """Return the mean prediction along a column, and the column's exact effect; only
     that, with its own deviations, if the model is a sum of effects.
 
-    They are of the first target, of which `mean` is the mean prediction, or of the
-    probabilities of classes.
+    They are of the first target, of which `predictions` are those of the sample, or of
+    the probabilities of classes.
     """
     places, levels = column.shown_values(sample.X, CURVE_POINTS)
     member = column.members[0]
@@ -215,19 +220,34 @@ def curves_of(
             deviations = effects.effect_deviations(model, member, values)[:, 0]
         return Curves(column, places, levels, {sample.targets[0]: effect}, deviations)
 
-    X = sample.X[page_sample.evenly(len(sample.X), CURVE_ROWS)]
+    X = sample.X[curve_rows(model, predictions)]
     heights = partial_dependence(predict, X, [member], places[:, np.newaxis])
     drawn = _drawn_predictions(model, sample)
     lines = {name: heights[:, i] for i, name in drawn.items()}
     if has_effects(model):
-        lines[_ALONE] = mean + effects.column_effect(model, member, values)[:, 0]
+        lines[_ALONE] = (
+            predictions.mean() + effects.column_effect(model, member, values)[:, 0]
+        )
     if knows_deviations:
         moved = np.tile(X, (len(places), 1))
         moved[:, member] = np.repeat(places, len(X))
         means = np.kron(np.eye(len(places)), np.full(len(X), 1 / len(X)))
         sums = uncertainty.deviations_of_sums(moved, means, model.predictive)
         deviations = sums[:, 0]
-    return Curves(column, places, levels, lines, deviations)
+    return Curves(column, places, levels, lines, deviations, len(X))
+
+
+def curve_rows(model: models.RidgeModel, predictions: FloatArray) -> IndexArray:
+    """Return rows evenly apart in the order of their predictions.
+
+    Their mean is then close to that of all rows; others would draw a curve at a level
+    that no effect explains.
+    """
+    width = model.feature_map.n_components + model.n_features
+    most = max(CURVE_ROWS, CURVE_VALUES // (CURVES * CURVE_POINTS * width))
+    order = np.argsort(predictions, kind="stable")
+    step = -(-len(order) // most)
+    return order[step // 2 :: step]
 
 
 def is_exact(model: models.RidgeModel) -> bool:
@@ -268,7 +288,7 @@ def _draw_curves(
             label.set_parse_math(False)
     kind = "Exact effect" if is_exact(model) else "Partial dependence"
     alt = f"{kind}. {'; '.join(curves.words() for curves in shown)}."
-    caption = f"{kind}: {_meaning(model, sample)}."
+    caption = f"{kind}: {_meaning(model, sample, shown[0].n_rows)}."
     if shown[0].deviations is not None:
         caption += (
             " The bands are ± 2 standard deviations of a line, or of a dot: how far it"
@@ -281,7 +301,9 @@ def _draw_curves(
     page.picture(figure, alt, caption)
 
 
-def _meaning(model: models.RidgeModel, sample: page_sample.PageSample) -> str:
+def _meaning(
+    model: models.RidgeModel, sample: page_sample.PageSample, n_rows: int
+) -> str:
     """Return what the heights of curves mean."""
     drawn = _drawn_predictions(model, sample)
     what = f"predicted {next(iter(drawn.values()))}"
@@ -293,7 +315,6 @@ def _meaning(model: models.RidgeModel, sample: page_sample.PageSample) -> str:
         )
     if len(drawn) > 1:
         what = "predicted probability of each class"
-    n_rows = min(CURVE_ROWS, len(sample.X))
     meaning = (
         f"the mean {what} of {n_rows:,} sampled rows if one column is set to the value"
         " on the axis in each and everything else stays; dots are levels, with their"

@@ -44,8 +44,8 @@ class Importance:
     errors: FloatArray
     #: The rows that were shuffled.
     X: AnyArray
-    #: The mean prediction of the first target or class.
-    mean: float
+    #: Those of the first target or class, for all sampled rows.
+    predictions: FloatArray
 
 
 def measure_importance(sample: PageSample, model: models.RidgeModel) -> Importance:
@@ -60,9 +60,8 @@ def measure_importance(sample: PageSample, model: models.RidgeModel) -> Importan
         predict, X, losses, rows, columns=members, seed=page_sample.SEED
     )
     order = np.argsort(-rises, kind="stable")
-    mean = float(predictions[:, 0].mean())
     ranked = [shuffled[i] for i in order]
-    return Importance(ranked, rises[order], errors[order], X, mean)
+    return Importance(ranked, rises[order], errors[order], X, predictions[:, 0])
 
 
 def _worth_shuffling(predictions: FloatArray, sample: PageSample) -> list[TableColumn]:
