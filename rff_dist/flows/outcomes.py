@@ -117,7 +117,12 @@ def _state_name(result: Facts, verdict: str) -> str:
     if not verdict or len(rmse) != 1:
         return name
     name += f": RMSE {score_words('rmse', rmse[0])}"
-    return f"{name}, {change_words(*gate['champion'], *rmse)}" if gate else name
+    if not gate:
+        return name
+    change = "no clear difference"
+    if gate["is_clear"]:
+        change = change_words(*gate["champion"], *rmse)
+    return f"{name}, {change}"
 
 
 def _show_result(

@@ -65,10 +65,14 @@ class GateRows:
     @property
     def words(self) -> str:
         """A description of the rows, for messages."""
-        n_samples = f"{self.errors.n_samples:,}"
+        n_samples = self.errors.n_samples
         if self.sums is None:
-            return f"{n_samples} rows of test data"
-        return f"the newest {n_samples} rows of the current model, left out of both"
+            return f"{n_samples:,} rows of test data"
+        share = "" if n_samples == HELD_OUT_ROWS else " (a fifth)"
+        return (
+            f"the newest {n_samples:,} rows that both models hold{share}, left out of"
+            " both"
+        )
 
 
 def hold_out(
@@ -165,6 +169,8 @@ class Gate:
     #: The lower confidence bound of this ratio: a few rows with large errors can decide
     #: a mean by chance.
     at_least: float
+    #: Whether the ratio differs from 1 by more than chance would make it.
+    is_clear: bool
     #: How far `at_least` may be above 1.
     tolerance: float
     #: Root mean squared errors per target, in the target's units.
@@ -322,7 +328,8 @@ def judge(
         numbers = [f"target {i}" for i in range(n_targets)]
         names = challenger.card.get("target_names") or numbers
         target = f" of {names[worst]}"
-    words = _error_words(old_rmse[worst], new_rmse[worst])
+    is_clear = bool(abs(rise[worst]) > chance[worst])
+    words = _error_words(old_rmse[worst], new_rmse[worst], is_clear=is_clear)
     verdict = "a model is refused only if its" if passed else "the"
     return Gate(
         passed=passed,
@@ -335,14 +342,17 @@ def judge(
         fingerprint=held_out.dataset.fingerprint(),
         ratio=ratio,
         at_least=at_least,
+        is_clear=is_clear,
         tolerance=tolerance,
         champion=tuple(old_rmse.tolist()),
         challenger=tuple(new_rmse.tolist()),
     )
 
 
-def _error_words(before: float, now: float) -> str:
+def _error_words(before: float, now: float, *, is_clear: bool) -> str:
     change = change_words(before, now)
+    if not is_clear and now != before:
+        change += ", no clear difference"
     now_words = score_words("rmse", now)
     before_words = score_words("rmse", before, like=now)
     return f"{now_words} ({change}; before {before_words})"

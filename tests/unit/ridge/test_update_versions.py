@@ -341,7 +341,7 @@ class TestARun:
         )
         assert (
             found["held_out"]["held_out"]
-            == "the newest 799 rows of the current model, left out of both"
+            == "the newest 799 rows that both models hold (a fifth), left out of both"
         )
         assert_follows(read_model("model"), begun, open_dataset(url))
 
