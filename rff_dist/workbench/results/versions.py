@@ -61,4 +61,11 @@ def versions_table(
         has_errors = version.lineage.get("errors") and older.lineage.get("errors")
         if has_errors and on != on_before and "errors_before" not in version.lineage:
             cells[COLUMNS.index("error")] += " (other rows)"
-    return words.Table("", COLUMNS, rows, current_row, is_text=True)
+    judged_on = {v.lineage.get("judged_on") for v in newest_first}
+    caption = ""
+    if len(judged_on) > 1:
+        caption = (
+            "errors of versions are on different rows: compare each with the one in its"
+            " brackets"
+        )
+    return words.Table(caption, COLUMNS, rows, current_row, is_text=True)
