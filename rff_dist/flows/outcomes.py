@@ -138,6 +138,8 @@ def _show_result(
         model = redact(str(parameters.get("model")))
         parts.append(f"To go back: `rff-dist models rollback {model}`.")
     if "decision" in result:
+        if verdict == "published":
+            parts.append(updates.AFTER_ROLLBACK)
         for title, fact in updates.refusal_facts(result).items():
             if fact is not None:
                 parts.append(f"{title.capitalize()}: `{fact}`.")

@@ -134,6 +134,9 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     assert RegisteredModel(parameters["model"]).current().lineage["drifted"]
     report = Artifact.get("rff-refresh-report-main").data
     assert first["digest"][:16] in report
+    told = Artifact.get("rff-refresh-result-main").data
+    assert "models rollback" in told
+    assert "The next update leaves out the rows that were added" in told
     assert "**in embedding, columns" in report
     assert len(rows_of(report, "columns that moved most")) == 3
     page = Artifact.get("rff-refresh-page-main").data

@@ -284,6 +284,10 @@ def test_the_page_of_an_update_has_only_rows_that_the_model_holds(tmp_path):
     check = told.index("to check line 2 to line 101 of bad.csv")
     correct = told.index("to correct them rff-dist data correct")
     assert check < correct < told.index("--by id") < told.index("--force")
+    _, words = check_readable(page)
+    assert "Refused update: Predicting y" in words
+    assert "the kept model holds 400 rows" in words
+    assert "digest of the kept model" in words
     assert add("good.csv", 500, 100, 1).exit_code == 0
     _, words = check_readable(page)
     assert "500 of the training rows" in words

@@ -125,7 +125,10 @@ def rollback(model: str = _MODEL, reason: str = _WHY) -> Document:
     """Go back to the version that was current before; a second rollback goes one
     further back.
     """
-    return _publish_change(model, _open(model).rollback(reason=reason))
+    from rff_dist.workbench.results.updates import AFTER_ROLLBACK
+
+    version = _open(model).rollback(reason=reason)
+    return _publish_change(model, version, lead=AFTER_ROLLBACK)
 
 
 @command("models/NAME --keep 10")
@@ -162,13 +165,16 @@ def _refusal_words(refusal: new_rows.Refusal) -> str:
     return f"{rows}, since {words.time_words(refusal.refused)}: {refusal.reason}"
 
 
-def _publish_change(model: str, version: versions.Version) -> Document:
+def _publish_change(
+    model: str, version: versions.Version, *, lead: str = ""
+) -> Document:
     """Mirror the model to MLflow, then report that a version is current now."""
     from rff_dist.workbench.integrations.exporters import mirror_in_mlflow
 
     mirror_in_mlflow(model)
     return Document(
         f"{model}: version {version.number} is the current one",
+        lead=lead,
         record={"model": model, "current": version.to_dict()},
         next=[["models", "show", model]],
     )

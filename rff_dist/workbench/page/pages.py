@@ -288,6 +288,8 @@ def model_page(
         gate = update["gate"]
         # "kept", or "would be kept" in a dry run
         is_refused = update["decision"].endswith("kept")
+        if is_refused:
+            page.title = f"Refused update: {page.title}"
         not_published = (
             "The updated model, which this page describes, was not published."
         )

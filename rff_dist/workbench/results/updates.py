@@ -15,6 +15,10 @@ from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.results import exits, models, words
 from rff_dist.workbench.results.document import Document, Part
 
+AFTER_ROLLBACK = (
+    "The next update leaves out the rows that were added, but replaces and removes rows"
+    " again as the data do: correct these first, or pause the updates."
+)
 MAX_COLUMNS = 5  # in the table; the record has all
 _MODELS = ("champion", "challenger")
 #: Titles of the errors of targets, by their names in the record.
@@ -64,7 +68,7 @@ def update_facts(record: Facts) -> words.Lines:
     if record["window"] != "all":
         first = f"from row {record['first_row']:,} on"
         holds += f", of the window {record['window']}: {first}"
-    facts["holds"] = holds
+    facts["the kept model holds" if is_refused(record) else "holds"] = holds
     if record["n_gone"]:
         facts["removed"] = words.plural(record["n_gone"], "row")
     facts["follows"] = words.table_words(record["table"])
@@ -125,7 +129,8 @@ def solution_facts(record: Facts) -> words.Lines:
         alpha_before = words.value_words(solution["alpha_before"])
         facts["alpha"] = f"{alpha}, before {alpha_before}"
         facts |= words.solver_facts(solution)
-    facts["digest"] = record["digest"][:16]
+    kept = "digest of the kept model" if is_refused(record) else "digest"
+    facts[kept] = record["digest"][:16]
     return facts
 
 

@@ -78,7 +78,9 @@ def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_w
     assert "lacks" not in shown("models", "show", registered)
     append_dataset(data, *batch(1, 300))
     shown("update", registered, data, "--serial")
-    shown("models", "rollback", registered)
+    assert "replaces and removes rows again" in " ".join(
+        shown("models", "rollback", registered).split()
+    )
     again = shown("update", registered, data, "--serial")
     assert "rows 800 to 1,099: version 2 was rolled back" in again
     assert f"rff-dist update {registered} {data} --backfill 800".replace(
@@ -87,6 +89,7 @@ def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_w
     append_dataset(data, *batch(2, 300, bad=True))
     assert run("update", registered, data, "--serial").exit_code == 3
     about = shown("models", "show", registered)
+    assert "compare each with the one in its brackets" in " ".join(about.split())
     assert "rows 800 to 1,099" in about
     assert "version 2 was rolled back" in about
     assert "rows 1,100 to 1,399" in about
