@@ -38,7 +38,6 @@ from prefect.states import Completed, Failed
 
 from rff_dist.errors import DataError
 from rff_dist.flows import names
-from rff_dist.living.gate import change_words
 from rff_dist.storage import locations
 from rff_dist.text import (
     ERROR_TITLES,
@@ -117,12 +116,7 @@ def _state_name(result: Facts, verdict: str) -> str:
     if not verdict or len(rmse) != 1:
         return name
     name += f": RMSE {score_words('rmse', rmse[0])}"
-    if not gate:
-        return name
-    change = "no clear difference"
-    if gate["is_clear"]:
-        change = change_words(*gate["champion"], *rmse)
-    return f"{name}, {change}"
+    return f"{name}, {gate['change']}" if gate else name
 
 
 def _show_result(

@@ -169,8 +169,8 @@ class Gate:
     #: The lower confidence bound of this ratio: a few rows with large errors can decide
     #: a mean by chance.
     at_least: float
-    #: Whether the ratio differs from 1 by more than chance would make it.
-    is_clear: bool
+    #: How that target's error changed, in words, and whether chance may explain it.
+    change: str
     #: How far `at_least` may be above 1.
     tolerance: float
     #: Root mean squared errors per target, in the target's units.
@@ -328,34 +328,28 @@ def judge(
         numbers = [f"target {i}" for i in range(n_targets)]
         names = challenger.card.get("target_names") or numbers
         target = f" of {names[worst]}"
-    is_clear = bool(abs(rise[worst]) > chance[worst])
-    words = _error_words(old_rmse[worst], new_rmse[worst], is_clear=is_clear)
+    change = change_words(old_rmse[worst], new_rmse[worst])
+    if 0 < abs(rise[worst]) <= chance[worst]:
+        change += ", no clear difference"
+    now_words = score_words("rmse", new_rmse[worst])
+    before_words = score_words("rmse", old_rmse[worst], like=new_rmse[worst])
     verdict = "a model is refused only if its" if passed else "the"
     return Gate(
         passed=passed,
         reason=(
-            f"RMSE{target} is {words} on {held_out.words}; {verdict} mean squared error"
-            f" is with {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}%"
-            " higher"
+            f"RMSE{target} is {now_words} ({change}; before {before_words}) on"
+            f" {held_out.words}; {verdict} mean squared error is with"
+            f" {1 - _DOUBT:.0%} confidence over {number(100 * tolerance)}% higher"
         ),
         held_out=held_out.words,
         fingerprint=held_out.dataset.fingerprint(),
         ratio=ratio,
         at_least=at_least,
-        is_clear=is_clear,
+        change=change,
         tolerance=tolerance,
         champion=tuple(old_rmse.tolist()),
         challenger=tuple(new_rmse.tolist()),
     )
-
-
-def _error_words(before: float, now: float, *, is_clear: bool) -> str:
-    change = change_words(before, now)
-    if not is_clear and now != before:
-        change += ", no clear difference"
-    now_words = score_words("rmse", now)
-    before_words = score_words("rmse", before, like=now)
-    return f"{now_words} ({change}; before {before_words})"
 
 
 def change_words(before: float, now: float) -> str:

@@ -417,10 +417,7 @@ def _why_nothing(rows: NewRows, record: Summary) -> str:
     n_held = n_rows - ranges.count_rows(rows.left_out)
     left_out = zip(record["left_out_rows"], record["left_out_because"], strict=True)
     why = "; ".join(f"{place}: {because}" for place, because in left_out)
-    return (
-        f"the model holds {n_held:,} of {n_rows:,} {rows_words}. Left out are {why}."
-        f" `--backfill {rows.left_out[0][0]}` has them judged again"
-    )
+    return f"the model holds {n_held:,} of {n_rows:,} {rows_words}. Left out are {why}"
 
 
 def _describe_update(

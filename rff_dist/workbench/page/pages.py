@@ -267,8 +267,7 @@ def model_page(
     place_of_rows = redact(data.rows.url or "memory")
     missing = () if are_new else new_rows.missing_rows(model)
     if missing:
-        held = page_sample.rows_held(data.rows, model)
-        data = fits.JobData(held)
+        data = fits.JobData(page_sample.rows_held(data.rows, model))
     sample = page_sample.sample_data(data, model)
     split = rows_words.split_words(data.rows.attributes)
     title = f"Report: {redact(place)}"
@@ -286,8 +285,7 @@ def model_page(
     if update is not None:
         page.lead = f"{updates.decision_words(update)}: {update['reason']}."
         gate = update["gate"]
-        # "kept", or "would be kept" in a dry run
-        is_refused = update["decision"].endswith("kept")
+        is_refused = updates.is_refused(update)
         if is_refused:
             page.title = f"Refused update: {page.title}"
         not_published = (

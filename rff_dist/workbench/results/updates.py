@@ -73,10 +73,7 @@ def update_facts(record: Facts) -> words.Lines:
         facts["removed"] = words.plural(record["n_gone"], "row")
     facts["follows"] = words.table_words(record["table"])
     if record["n_new"]:
-        n_appended = max(0, record["n_after"] - record["n_before"])
         rows = f"{record['n_new']:,}"
-        if n_appended:
-            rows += f", of {n_appended:,} appended"
         if record["n_replaced"]:
             rows += f", {record['n_replaced']:,} that replaced others"
         facts["new rows"] = rows

@@ -49,10 +49,10 @@ def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job, tmp_path):
     before = read_model(model).card
     dry = document("update", model, data, "--dry-run --serial")
     assert (dry["decision"], read_model(model).card) == ("would be published", before)
-    told = shown("update", model, data, "--serial")
+    told = " ".join(shown("update", model, data, "--serial").split())
     for expected in (
         "published:",
-        "300, of 300 appended",
+        "new rows 300",
         "embedding, columns",
         "heat",
         "1,100 rows",
