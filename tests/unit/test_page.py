@@ -290,7 +290,7 @@ def test_the_page_of_an_update_has_only_rows_that_the_model_holds(tmp_path):
     assert "digest of the kept model" in words
     assert add("good.csv", 500, 100, 1).exit_code == 0
     _, words = check_readable(page)
-    assert "500 of the training rows" in words
+    assert "All 500 training rows, of" in words
     read, _, left_out = words.partition("sources left out")
     assert "bad.csv" in left_out.partition("git commit")[0]
     assert "bad.csv" not in read.rpartition("sources")[2]

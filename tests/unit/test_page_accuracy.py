@@ -54,7 +54,11 @@ def test_test_rows_that_list_other_levels_are_judged_by_their_names(tmp_path, ta
 
 @pytest.mark.parametrize(
     ("noise", "judgement"),
-    [(1.0, "are not clearly off"), (4.0, "are too narrow")],
+    [
+        (1.0, "are not clearly off"),
+        (1.07, "may be too narrow, or this is chance"),
+        (4.0, "are too narrow"),
+    ],
 )
 def test_the_page_says_whether_intervals_held_with_the_count(
     tmp_path, noise, judgement
@@ -73,7 +77,28 @@ def test_the_page_says_whether_intervals_held_with_the_count(
     ends = zarr.open_group(tmp_path / "p", mode="r")
     n_inside = np.sum((ends["lower"][:] <= y[400:]) & (y[400:] <= ends["upper"][:]))
     assert f"The 90% intervals {judgement}: they contain {n_inside} of 300" in words
+    low, high = binomtest(n_inside, 300).proportion_ci()
+    assert f" 90% {n_inside / 300:.1%} {low:.1%} to {high:.1%} " in words
+    assert "Data All 400 training rows, of" in words
     assert "the errors of 400 of 400 rows of the fit, each predicted without" in words
+
+
+@pytest.mark.parametrize("rmse", [9.0, 6.0])
+def test_cross_validated_errors_are_called_too_small_only_if_they_look_better(rmse):
+    # the variance that R² is a share of is 100 in the test
+    test = {"rmse": [8.0], "r2": [0.36]}
+    folds = {"rmse": [rmse], "r2": [1 - rmse**2 / 64]}
+    folds["r2"] = [0.3] if rmse == 6.0 else folds["r2"]
+    words = accuracy.quoting_words(test, folds)
+    assert "may be too small" not in words
+    assert f"R² is {folds['r2'][0]:.3f}, and 0.360 in the test" in words
+    std = rmse / np.sqrt(1 - folds["r2"][0])
+    assert f"The target's std is 10.00 in the test and {std:.2f} there" in words
+    for better in ({"rmse": [7.0], "r2": [0.5]}, {"rmse": [7.0], "r2": [None]}):
+        assert "may be too small" in accuracy.quoting_words(test, better)
+    shares = ({"accuracy": 0.816}, {"accuracy": 0.811})
+    assert "accuracy is 81.1%, and 81.6% in" in accuracy.quoting_words(*shares)
+    assert "may be too small" in accuracy.quoting_words(*reversed(shares))
 
 
 def test_predictions_without_a_row_are_those_of_a_fit_without_it():
@@ -262,7 +287,9 @@ def test_probabilities_are_judged_on_test_rows_with_counts(
     # ten rows of another bin, where all is as it should be
     logs[200:] = np.log([0.98, 0.02])
     words = " ".join(getattr(part, "text", "") for part in judged(logs, truth, origin))
-    assert ("Probabilities are most off" in words) == (origin == "test")
+    assert ("In standard errors, probabilities are most off" in words) == (
+        origin == "test"
+    )
     if origin == "test":
         said = f"their mean is {claimed:.1%}, and {n_right} of 200 rows"
         assert f"{said} ({n_right / 200:.1%}) are right; {judgement}." in words

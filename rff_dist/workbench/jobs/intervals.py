@@ -100,10 +100,11 @@ def share_with_interval(
     groups: AnyArray | None = None,
     inflation: float = 1.0,
 ) -> tuple[float, float, float]:
-    """Return the mean of zeros and ones with its interval, as `paired_interval`.
+    """Return the mean of zeros and ones with its interval.
 
-    Without weights it is widened to contain `share_interval`: if all are ones, their
-    standard deviation is 0, and Student's interval has no width.
+    It is `share_interval` for independent rows of equal weight, else `paired_interval`;
+    that of groups is widened to contain it: if all are ones, their standard deviation
+    is 0, and Student's interval has no width.
 
     `hits`: float64 array of shape (n_rows,).
     """
@@ -112,6 +113,8 @@ def share_with_interval(
         # It takes rows as independent, also those in groups; as it can only widen the
         # interval, it does no harm.
         exact = share_interval(int(hits.sum()), len(hits))
+        if groups is None and inflation == 1.0:
+            return mean, *exact
         low = min(low, exact[0])
         high = max(high, exact[1])
     return mean, max(low, 0.0), min(high, 1.0)

@@ -97,11 +97,36 @@ def score_section(
     if estimate is not None:
         _errors_table(page, "This model by cross-validation", estimate)
         if metrics is not None:
-            page.say(
-                "Quote the errors on test rows. Cross-validated errors may be too"
-                " small, because they also chose the model.",
-                is_note=True,
-            )
+            page.say(quoting_words(metrics, estimate), is_note=True)
+
+
+def quoting_words(metrics: Facts, estimate: Facts) -> str:
+    """Say that the errors on test rows are to be quoted, and how those of
+    cross-validation relate to them.
+    """
+    name = "r2" if "r2" in metrics else "accuracy"
+    # R² of a constant target is None
+    in_test = np.mean(np.array(metrics[name], float))
+    by_folds = np.mean(np.array(estimate[name], float))
+    if not by_folds <= in_test:
+        return (
+            "Quote the errors on test rows. Cross-validated errors may be too small,"
+            " because they also chose the model."
+        )
+    words = (
+        "Quote the errors on test rows. Cross-validated ones are not too small here:"
+        f" {ERROR_TITLES[name]} is {score_words(name, by_folds)}, and"
+        f" {score_words(name, in_test)} in the test; its models have fewer rows."
+    )
+    if name == "r2" and np.size(metrics[name]) == 1 and in_test < 1:
+        # R² is 1 − (RMSE / std)²
+        of_test = metrics["rmse"][0] / (1 - in_test) ** 0.5
+        of_folds = estimate["rmse"][0] / (1 - by_folds) ** 0.5
+        words += (
+            f" The target's std is {score_words('rmse', of_test)} in the test and"
+            f" {score_words('rmse', of_folds, like=of_test)} there."
+        )
+    return words
 
 
 def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
@@ -343,7 +368,8 @@ def interval_table(
             if level == SAID_COVERAGE:
                 n_inside = f"{int(inside[:, target].sum()):,} of {len(observed):,}"
                 sentences.append(
-                    f"The {wanted} intervals {_judgement(level, low, high)}: they"
+                    f"The {wanted} intervals {_judgement(level, share, low, high)}:"
+                    " they"
                     f" contain {n_inside} test rows ({text.share(share)})."
                 )
             interval = f"{text.share(low)} to {text.share(high)}"
@@ -368,12 +394,15 @@ def interval_table(
         page.parts.append({"too narrow": alert})
 
 
-def _judgement(level: float, low: float, high: float) -> str:
+def _judgement(level: float, share: float, low: float, high: float) -> str:
     """Say whether intervals held, from the interval of their measured coverage."""
     if high < level:
         return "are too narrow"
     if low > level:
         return "are wider than needed"
+    # half of the interval's reach is about one standard error
+    if (share + high) / 2 < level:
+        return "may be too narrow, or this is chance"
     return "are not clearly off"
 
 
@@ -471,7 +500,8 @@ def _calibration_table(
         std = max(n_rows * mean * (1 - mean), 1.0) ** 0.5
         distances.append(abs(n_right - n_rows * mean) / std)
         sentences.append(
-            f"Probabilities are most off from {bin_words}: their mean is"
+            f"In standard errors, probabilities are most off from {bin_words}: their"
+            " mean is"
             f" {text.share(mean)}, and {n_right:,} of {n_rows:,} rows"
             f" ({text.share(n_right / n_rows)}) are right; {judgement}."
         )

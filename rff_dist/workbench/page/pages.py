@@ -318,10 +318,13 @@ def model_page(
                 page.say(advice)
         if trained is not None:
             learning.show_learning(page, trained)
-    whose = f"the training rows, of {place_of_rows}"
+    whose = f"training rows, of {place_of_rows}"
     if are_new:
         whose = "new rows"
-    page.section("Data", f"{len(sample.X):,} of {whose}.", is_folded=True)
+    n_rows = f"{len(sample.X):,} of the"
+    if len(sample.X) == data.rows.n_samples:
+        n_rows = f"All {len(sample.X):,}"
+    page.section("Data", f"{n_rows} {whose}.", is_folded=True)
     distributions.data_tables(page, sample, model)
     _choice_section(page, model)
     _approximation_section(page, data.rows, model)
