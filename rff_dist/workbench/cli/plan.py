@@ -178,11 +178,11 @@ def _rows(
         memory = human_bytes(max(growing["worker_bytes"], growing["client_bytes"]))
         more = f"{memory} of memory, about {growing['seconds']:.0f} s more"
         yield "if doubling D pays", f"D = {growing['n_components']:,}", more
-    memory = max(fit_plan.worker_bytes, fit_plan.client_bytes)
+    peak = max(fit_plan.worker_bytes, fit_plan.client_bytes)
     counted = "the larger peak"
     if machines.has_separate_client:
-        memory = machines.n_workers * fit_plan.worker_bytes + fit_plan.client_bytes
+        peak = machines.n_workers * fit_plan.worker_bytes + fit_plan.client_bytes
         counted = "the peaks of all processes"
-    needed = f"{words.seconds_words(seconds)} s, {human_bytes(memory)}"
+    total = f"{words.seconds_words(seconds)} s, {human_bytes(peak)}"
     timed += ", without reading and solving"
-    yield "in all, about", needed, f"time: {timed}; memory: {counted}"
+    yield "in all, about", total, f"time: {timed}; memory: {counted}"
