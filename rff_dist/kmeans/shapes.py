@@ -119,15 +119,18 @@ class ClusterChoice:
             )
         if len(self.by_number) > 1:
             text += f", more clusters at least {self.next_cut_ratio:.1f} times as many"
-            if self.next_cut_ratio < CLEAR_RATIO:
-                text += " (no number of clusters stands out)"
         text += f"; other centres and starts agree by {self.stability:.2f}"
+        doubts = []
+        if len(self.by_number) > 1 and self.next_cut_ratio < CLEAR_RATIO:
+            doubts.append("no number of clusters stands out")
+        if self.stability < STABLE:
+            doubts.append("the clusters are not stable")
         sizes = np.bincount(self.best.labels)
         share = sizes.max() / sizes.sum()
-        if self.stability < STABLE:
-            text += ", so the clusters are not stable"
         if self.best.n_clusters > 1 and share > SWALLOWED:
-            text += f"; one cluster has {share:.0%} of the rows"
+            doubts.append(f"one cluster has {share:.0%} of the rows")
+        if doubts:
+            text = f"no clear clusters, since {' and '.join(doubts)}: {text}"
         return text
 
     def to_dict(self) -> Summary:

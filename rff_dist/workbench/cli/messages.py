@@ -235,6 +235,9 @@ def _near_path(message: str, values: Iterable[Any]) -> str:
                 paths.append(Path(text))
     for path in paths:
         is_named = str(path.absolute()) in message
+        of_auto = path / "model"  # in a folder that `auto` wrote
+        if is_named and message.startswith("no model at") and of_auto.is_dir():
+            return str(of_auto)
         if not is_named or path.exists() or not path.parent.is_dir():
             continue
         names = [entry.name for entry in path.parent.iterdir()]

@@ -20,6 +20,7 @@ from rff_dist import fields
 from rff_dist.errors import InvalidParameterError
 from rff_dist.text import without_secrets
 from rff_dist.typing import Facts, Summary
+from rff_dist.workbench.jobs import specs
 
 #: What sources say of each option that they name.
 type Tokens = Mapping[str, Sequence[Token]]
@@ -60,11 +61,9 @@ def fill(_: Any, command: Sequence[str], arguments: Any) -> None:
         path = config[-1].value
         skipped: set[str] = set()
         if command == ("plan",):
-            from rff_dist.workbench.cli import jobs  # which imports this module
-
-            # the estimate does not depend on these
-            fit: Any = jobs.fit.default_command
-            skipped = {option.name for option in fit.command.options} - {*options}
+            # options of `fit` that the estimate does not depend on
+            of_fit = {option.name for option in fields.options_of(specs.Train)}
+            skipped = of_fit - {*options}
         for name, value in fields.read_toml("--config", path).items():
             if isinstance(value, dict):
                 raise InvalidParameterError(

@@ -83,7 +83,9 @@ def clusters_facts(figures: Facts) -> Lines:
         worst = number(max(starts))
         inertia += f", the smallest of {len(starts)} starts (the largest: {worst})"
     shape = figures.get("shape")
-    n_passes = words.plural(figures["n_iter"], "pass", "passes")
+    # with the last one, which only measures, as the progress counts them
+    passes = figures.get("passes", figures["inertias"])
+    n_passes = words.plural(len(passes), "pass", "passes")
     if figures["converged"]:
         lloyd = f"converged after {n_passes}"
     else:

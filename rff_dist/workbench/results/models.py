@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist import fields
 from rff_dist.data import folding
+from rff_dist.estimators import panel
 from rff_dist.features import kinds, maps, nystrom
 from rff_dist.ridge import describe, models
 from rff_dist.selection import error_table
@@ -111,8 +112,14 @@ def training_document(
     if metrics is not None:
         main = test_facts({**metrics, "test_data": redact(str(job.test))}, targets)
     main["cross-validation"] = choices.pop("cross-validation", None)
+    n_features = record["n_features"]
+    names = model.card.get("feature_names") or [f"x{i}" for i in range(n_features)]
+    chosen = panel.kernel_facts(kinds.kernel_of(model.feature_map), names)
+    kernel = chosen["kernel"]
+    if "length scale" in chosen:
+        kernel += f" (length scale {chosen['length scale']})"
     main["model"] = (
-        f"{choices['kernel'] or 'given frequencies'}, D = {record['n_components']:,},"
+        f"{kernel}, D = {record['n_components']:,},"
         f" alpha {words.value_words(record['alpha'])}"
     )
     if job.fit.candidates is not None:

@@ -147,7 +147,9 @@ def decision_words(record: Facts) -> str:
 def _drift_words(drift: Facts) -> str:
     values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
     if not drift["drifted"]:
-        return f"none found at the level {drift['level']:g} (p-values: {values})"
+        n_tests = len(drift["p_values"])
+        limit = f"{drift['level']:g} / {n_tests} = {drift['level'] / n_tests:.2g}"
+        return f"none found: no p-value is at most {limit}, for the tests: {values}"
     return words.Alert(f"in {first_few(drift['parts'])} (p-values: {values})")
 
 

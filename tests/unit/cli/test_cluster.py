@@ -2,6 +2,8 @@
 them.
 """
 
+import re
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -44,6 +46,13 @@ def test_known_labels_are_compared_as_scikit_learn_does(data, clustered, tmp_pat
     assert_array_equal(read_array(tmp_path / "p", "labels"), labels)
     told = shown("evaluate", clustered["model"], data, "--y groups --serial")
     assert f"ARI {found['adjusted_rand_index']:.4g}" in told
+
+
+def test_the_result_counts_the_passes_that_the_progress_counts(data):
+    options = "--n-clusters 4 --n-init 1 --length-scale 1 --n-components 64 --serial"
+    result = run("cluster", data, "counted", options)
+    (n_passes,) = re.findall(r"done after (\d+) passes", result.stderr)
+    assert f"converged after {n_passes} passes" in result.stdout
 
 
 def test_a_model_loads_as_the_estimator_and_an_estimator_saves_as_a_model(

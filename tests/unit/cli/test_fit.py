@@ -54,6 +54,12 @@ def test_a_fit_without_options_is_that_of_the_library_and_says_what_it_chose(fol
     assert len(progress) <= 12 + 3 * kernels
 
 
+def test_length_scales_have_the_names_of_their_columns(folder):
+    options = ("--kernel gaussian --length-scale 3,1,2", *PLAIN[-2:], "--alpha 1")
+    fit = ("fit", folder / "data.zarr", "m", *options, "--n-components 64")
+    assert "gaussian (length scale b 1, c 2, a 3), D = 64, alpha 1" in shown(*fit)
+
+
 def test_a_result_takes_12_lines_and_the_rest_comes_by_details(folder):
     data = os.path.relpath(folder / "data.zarr")
     words = ["fit", data, "m", *PLAIN, "--serial --n-components 64"]
@@ -65,7 +71,7 @@ def test_a_result_takes_12_lines_and_the_rest_comes_by_details(folder):
     assert max(map(len, short.splitlines())) <= 80
     for word in ("wrote m\n", "test ", "cross-validation ", "info m --details"):
         assert word in short
-    assert re.search(r"model +gaussian, .*D = 64, alpha", short)
+    assert re.search(r"model +gaussian \(length scale \d.*D = 64, alpha", short)
     full = run(*words, "--overwrite --details").stdout
     for word in ("kernel ", "solver ", "digest ", "ran on ", "by part "):
         assert word not in short

@@ -1,5 +1,7 @@
 """`rff-dist predict`: what is written beside the predictions."""
 
+import re
+
 import numpy as np
 import pytest
 import zarr
@@ -18,6 +20,12 @@ def test_data_of_another_width_than_the_model_exit_65(folder):
         assert "expecting 3" in message
         assert f"data does not fit {folder / 'model'}" in message
         assert "columns that the model was trained on" in message
+
+
+def test_the_folder_of_auto_leads_to_its_model(folder, tmp_path):
+    (tmp_path / "t-auto" / "model").mkdir(parents=True)
+    message = refusal(65, "predict", tmp_path / "t-auto", folder / "data.zarr", "out")
+    assert re.search("did you mean .*t-auto/model", message)
 
 
 def test_a_job_from_table_to_predictions(folder):

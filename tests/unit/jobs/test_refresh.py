@@ -23,6 +23,7 @@ from rff_dist.workbench.jobs import refresh, refusals
 from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.specs import Update
 from rff_dist.workbench.jobs.steps import in_this_process
+from rff_dist.workbench.results import updates
 from tests.living_data import batch
 from tests.places import scratch
 from tests.plain import fit_ridge
@@ -135,6 +136,14 @@ def test_a_version_has_the_digest_of_the_rows_that_it_was_judged_on(registered, 
     _, *updated = RegisteredModel(registered).versions()
     first, second, third = [version.lineage["judged_on"] for version in updated]
     assert first == second == test.fingerprint() != third
+
+
+def test_no_drift_is_said_with_the_level_that_several_tests_share(registered, data):
+    data.append(1)
+    record = run(registered, data.now)
+    assert not record["drift"]["drifted"]
+    words = updates.update_facts(record)["drift"]
+    assert f"at most 0.05 / {len(record['drift']['p_values'])} = 0.0" in words
 
 
 def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(
