@@ -182,13 +182,13 @@ class TestColumns:
             (
                 {"b": None},
                 {},
-                InvalidParameterError,
+                DataError,
                 ["`columns`: 2.csv has no column 'b'"],
             ),
             (
                 {"price": None},
                 {},
-                InvalidParameterError,
+                DataError,
                 ["`target`: 2.csv has no column 'price'"],
             ),
             ({"b": "x"}, {}, DataError, ["2.csv", "row 1", "'b'", "'x'"]),
