@@ -283,6 +283,21 @@ def test_columns_of_the_page_are_those_of_the_table():
     ]
 
 
+@pytest.mark.parametrize("noise", [0.3, 0.7])
+def test_columns_that_stand_in_for_each_other_are_named(noise):
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((400, 3))
+    X[:, 1] = -X[:, 0] + noise * X[:, 1]
+    y = X[:, :1] - X[:, 1:2] + X[:, 2:]
+    model = plain_model(X, y, length_scale=3.0, n_components=64, alpha=0.1)
+    page = Document("")
+    show_columns(page, ArrayDataset(X, y), model)
+    said = " ".join(getattr(part, "text", "") for part in page.parts)
+    assert (np.corrcoef(X.T)[0, 1] < -0.9) == (noise < 0.5)
+    is_named = re.search(r"beyond ±0\.9: (x0 and x1|x1 and x0)\. ", said) is not None
+    assert is_named == (noise < 0.5)
+
+
 def test_values_that_may_be_filled_in_are_not_shown_as_data():
     parts = [
         encoders.Number("age", 0.1, 3),

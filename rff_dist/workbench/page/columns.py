@@ -8,6 +8,7 @@ table: a date that became five columns of X is shuffled and drawn as one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from rff_dist.classify.predict import (
 from rff_dist.errors import SolveError
 from rff_dist.numerics import machine
 from rff_dist.ridge import effects, models, uncertainty
+from rff_dist.text import first_few
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 from rff_dist.workbench.jobs import judging
 from rff_dist.workbench.page import page_sample, pictures
@@ -47,6 +49,8 @@ CURVE_POINTS = 25
 CURVE_CLASSES = 6
 
 STRETCHES = 6
+
+CORRELATED = 0.9
 
 ROOM_BELOW = 0.35  # for bars, in heights of the curves
 
@@ -76,6 +80,11 @@ def columns_section(
         (column.name, f"{rise:.3f} ± {error:.3f}") for column, rise, error in measured
     ]
     page.table("Columns by importance", ("column", "importance"), cells)
+    if pairs := correlated_columns(importance):
+        page.say(
+            f"Correlated beyond ±{CORRELATED}: {first_few(pairs)}. Shuffling one of two"
+            " leaves the other, so the importance of both is understated."
+        )
     if len(ranked) < len(sample.columns):
         n_rows = f"{len(importance.X):,} rows"
         page.say(
@@ -90,6 +99,19 @@ def columns_section(
     _draw_curves(page, sample, model, curves)
     if has_effects(model):
         _tabulate_shares(page, model, sample, importance)
+
+
+def correlated_columns(importance: Importance) -> list[str]:
+    """Return pairs of important columns of numbers that correlate, in either sense."""
+    is_important = importance.rises > 2 * importance.errors
+    important = [importance.columns[i] for i in np.flatnonzero(is_important)]
+    numbers = [column for column in important if not column.levels]
+    pairs = []
+    for one, other in itertools.combinations(numbers, 2):
+        both = importance.X[:, [one.members[0], other.members[0]]]
+        if abs(np.corrcoef(both.T)[0, 1]) > CORRELATED:
+            pairs.append(f"{one.name} and {other.name}")
+    return pairs
 
 
 def has_effects(model: models.RidgeModel) -> bool:
