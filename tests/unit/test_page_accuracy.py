@@ -83,6 +83,25 @@ def test_the_page_says_whether_intervals_held_with_the_count(
     assert "the errors of 400 of 400 rows of the fit, each predicted without" in words
 
 
+@pytest.mark.parametrize("least", [0.0, -0.1])
+def test_intervals_that_begin_below_0_are_counted_if_no_target_is(tmp_path, least):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 2))
+    y = np.exp(X[:, 0] + 0.5 * rng.standard_normal(400))
+    y[-1] = least
+    write_dataset(tmp_path / "data", X[:300], y[:300])
+    write_dataset(tmp_path / "test", X[300:], y[300:])
+    how = [*PLAIN, "--n-components 16 --n-folds 3", f"--test={tmp_path / 'test'}"]
+    model = tmp_path / "m"
+    _, _, words = report_of(tmp_path, "fit", tmp_path / "data", model, *how)
+    document("predict", model, tmp_path / "test", tmp_path / "p", "--coverage 0.9")
+    lower = zarr.open_group(tmp_path / "p", mode="r")["lower"][:]
+    below = np.mean(lower < 0)
+    assert below > 0.05
+    said = f"{below:.1%} of them begin below 0, though no test row has such a y"
+    assert (said in words) == (least == 0)
+
+
 @pytest.mark.parametrize("rmse", [9.0, 6.0])
 def test_cross_validated_errors_are_called_too_small_only_if_they_look_better(rmse):
     # the variance that R² is a share of is 100 in the test

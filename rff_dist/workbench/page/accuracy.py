@@ -37,6 +37,7 @@ from rff_dist.workbench.results.words import Alert, plural
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 SAID_COVERAGE = 0.9  # in a sentence
+_BELOW = 0.05  # share of intervals that begin below 0, if no target does
 INTERVAL_ROWS = 1_000  # each takes D² operations, four times
 # how matplotlib draws points of rows, and lines to compare them with
 _CLOUD: Any = {
@@ -372,6 +373,12 @@ def interval_table(
                     " they"
                     f" contain {n_inside} test rows ({text.share(share)})."
                 )
+                below = float((lower[:, target] < 0).mean())
+                if below > _BELOW and observed[:, target].min() >= 0:
+                    sentences.append(
+                        f"{text.share(below)} of them begin below 0, though no test row"
+                        f" has such a {name}."
+                    )
             interval = f"{text.share(low)} to {text.share(high)}"
             rmse = comparison.scores[OURS]["rmse"][target]
             width = score_words("rmse", float(widths[target]), like=rmse)
