@@ -39,7 +39,7 @@ def assert_better_than_linear(found):
     ours, linear = (np.ravel(scores[one][name])[0] for one in ("this model", "linear"))
     assert ours < 0.9 * linear
     assert found["comparison"]["differences"]["linear"]["relation"] == "better"
-    assert "better than a linear model" in found["comparison"]["verdict"]
+    assert "better than a tuned linear model" in found["comparison"]["verdict"]
     assert found["version"] == 1
 
 

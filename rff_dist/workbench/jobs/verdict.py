@@ -32,8 +32,8 @@ _RELATIONS = {
     "same": "no clear difference from",
 }
 _NAMES = {
-    LINEAR: "a linear model with a tuned penalty",
-    TREES: "boosted trees with default settings",
+    LINEAR: "a tuned linear model",
+    TREES: "untuned boosted trees",
     MEAN: "the mean of the target",
 }
 CLEAR = 2.0  # standard errors of a mean error that is called a bias

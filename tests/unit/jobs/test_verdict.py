@@ -188,8 +188,7 @@ def test_36_35_and_34_of_36_right_are_no_difference():
     assert (
         verdict_of(found)
         == "On 36 test rows, 36 (100.0%) are classified correctly: no clear difference from a"
-        " linear model with a tuned penalty (35) and boosted trees with default settings"
-        " (34)."
+        " tuned linear model (35) and untuned boosted trees (34)."
     )
 
 
@@ -200,7 +199,7 @@ def test_with_enough_mistakes_models_are_compared_by_log_loss():
     found = classes(y, {OURS: sure(said, 0.9), LINEAR: sure(said, 0.999)})
     assert found.measure == "log_loss"
     assert found.scores[OURS]["accuracy"] == found.scores[LINEAR]["accuracy"]
-    assert "better than a linear model" in verdict_of(found)
+    assert "better than a tuned linear model" in verdict_of(found)
     # standard errors as SciPy has them
     losses = -np.log(np.where(said == y, 0.9, 0.05))
     errors = map(scipy.stats.sem, (said == y, losses))
@@ -217,8 +216,8 @@ def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_n
     ours = y + 0.1 * rng.standard_normal(500)
     linear = y + rng.standard_normal(500)
     found = regression(y, ours, linear)
-    assert ": better than a linear model with a tuned penalty (" in verdict_of(found)
-    assert table_of(found)[1][1][0] == "a linear model with a tuned penalty"
+    assert ": better than a tuned linear model (" in verdict_of(found)
+    assert table_of(found)[1][1][0] == "a tuned linear model"
     late = Predictions(
         linear[:, np.newaxis], handicap="memory holds 50 of 500 rows to train them on"
     )
@@ -226,7 +225,7 @@ def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_n
     assert list(found.predictions) == [OURS, LINEAR, TREES, MEAN]
     assert TREES not in found.differences
     assert "than boosted trees" not in verdict_of(found)
-    assert "No conclusion on boosted trees" in verdict_of(found)
+    assert "No conclusion on untuned boosted trees" in verdict_of(found)
 
 
 def test_no_table_says_that_more_than_all_of_the_error_is_saved():
