@@ -230,14 +230,15 @@ class IdCheck:
         # in the order of the stored rows, so that each chunk is read once
         known = known[np.argsort(stored_rows[known], kind="stable")]
         self._replace_different(stored_rows[known], select(parts, known), buffer)
-        is_here = np.array([row_id not in self.of_other_part for row_id in ids], bool)
-        return select(parts, (stored_rows < 0) & is_first & is_here)
+        return select(parts, (stored_rows < 0) & is_first)
 
     def _is_first(self, row_id: Any, parts: Arrays, row: int) -> bool:
-        """Return whether a new row is the first with its id.
+        """Return whether a new row is the first with its id, and may be in the dataset.
 
         A repeat is counted; raises DataError if its values differ from the first's.
         """
+        if row_id in self.of_other_part:
+            return False
         if row_id not in self.repeated:
             return True
         digest = digest_rows(*(values[row : row + 1] for values in parts.values()))

@@ -281,11 +281,9 @@ def locate_ids(dataset: DatasetEditor, ids: AnyArray) -> dict[Any, int]:
 
 def describe_other_part(output: Location, other: Location) -> Summary:
     """Return the attribute by which a dataset knows where the held-out or the other
-    rows are.
+    rows are: by a name if they are neighbours, so that both can be moved together.
     """
-    # by its name, both can be moved together
-    is_next = other.parent == output.parent
-    return {OTHER_PART: other.name if is_next else other.url}
+    return {OTHER_PART: other.name if other.parent == output.parent else other.url}
 
 
 def find_in_other_part(

@@ -178,11 +178,7 @@ def _rows(
         memory = human_bytes(max(growing["worker_bytes"], growing["client_bytes"]))
         more = f"{memory} of memory, about {growing['seconds']:.0f} s more"
         yield "if doubling D pays", f"D = {growing['n_components']:,}", more
-    peak = max(fit_plan.worker_bytes, fit_plan.client_bytes)
-    counted = "the larger peak"
-    if machines.has_separate_client:
-        peak = machines.n_workers * fit_plan.worker_bytes + fit_plan.client_bytes
-        counted = "the peaks of all processes"
-    total = f"{words.seconds_words(seconds)} s, {human_bytes(peak)}"
-    timed += ", without reading and solving"
-    yield "in all, about", total, f"time: {timed}; memory: {counted}"
+    peak = human_bytes(max(fit_plan.worker_bytes, fit_plan.client_bytes))
+    total = f"{words.seconds_words(seconds)} s, {peak}"
+    about = f"{timed}, without reading and solving; memory: the larger peak"
+    yield "in all, about", total, about

@@ -147,9 +147,11 @@ def decision_words(record: Facts) -> str:
 def _drift_words(drift: Facts) -> str:
     values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
     if not drift["drifted"]:
-        n_tests = len(drift["p_values"])
-        limit = f"{drift['level']:g} / {n_tests} = {drift['level'] / n_tests:.2g}"
-        return f"none found: no p-value is at most {limit}, for the tests: {values}"
+        limit = drift["level"] / len(drift["p_values"])
+        return (
+            f"none found: no p-value is at most {limit:.2g}, the level"
+            f" {drift['level']:g} divided by the tests ({values})"
+        )
     return words.Alert(f"in {first_few(drift['parts'])} (p-values: {values})")
 
 
