@@ -198,7 +198,7 @@ def test_trees_get_all_rows_or_there_is_no_conclusion():
         few.predictions[TREES].handicap
         == "memory holds 1,000 of the 2,000 rows to train them on"
     )
-    assert "No conclusion on boosted trees" in verdict_of(few)
+    assert "No conclusion on untuned boosted trees" in verdict_of(few)
     assert few.differences.keys() == {LINEAR, "the mean"}
 
 

@@ -224,7 +224,7 @@ def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_n
     found = found.with_model(TREES, late)
     assert list(found.predictions) == [OURS, LINEAR, TREES, MEAN]
     assert TREES not in found.differences
-    assert "than boosted trees" not in verdict_of(found)
+    assert "than untuned boosted trees" not in verdict_of(found)
     assert "No conclusion on untuned boosted trees" in verdict_of(found)
 
 
