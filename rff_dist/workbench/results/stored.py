@@ -132,6 +132,8 @@ def _attribute_facts(attributes: Facts) -> dict[str, str]:
     if (how := rows.split_words(attributes)) is not None:
         facts["split"] = how  # `PARTS` in words
         del facts[row_sources.PARTS]
+    if row_sources.OTHER_PART in facts:
+        facts["other part"] = facts.pop(row_sources.OTHER_PART)
     if sources := row_sources.known_sources(attributes):
         name = _short(sources[-1].get("name"))
         last = f"{name}, {sources[-1].get('n_samples', 0):,} rows"

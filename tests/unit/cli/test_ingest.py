@@ -1,5 +1,7 @@
 """`rff-dist ingest`: tables and queries."""
 
+import re
+
 from tests.command_line import document, run, shown
 
 
@@ -26,6 +28,7 @@ def test_what_was_done_to_each_column_is_told(tmp_path):
     assert found["left_out"] == {}
     assert found["n_samples"] + found["test"]["n_samples"] == 30
     assert found["test"]["path"].endswith("d-test")
+    assert re.search("other part +d-test", shown("info", "d"))
 
 
 def test_a_query_is_ingested_and_the_password_of_its_database_not_told(monkeypatch):
