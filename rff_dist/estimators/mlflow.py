@@ -242,7 +242,7 @@ class _Predictor:
         self.model = persistence.load_model(path)
 
     def predict(self, inputs: Any, params: Any = None) -> Any:
-        """Return predictions for a frame of the model's inputs or of its table."""
+        """Return predictions for a frame of inputs, or of the table's columns."""
         return self.model.predict(inputs)
 
 

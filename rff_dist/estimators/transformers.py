@@ -57,9 +57,9 @@ class RFFPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.FeatureEsti
         D². With Nyström features it is the number of centres; data with fewer distinct
         rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
-        Usually leave it. Fourier features do not depend on the data; Nyström features
-        are kernel values at rows of the data, by RULE uniform (the default) or
-        k-means++, and work with any kernel.
+        Usually leave it. Fourier features do not depend on the data. Nyström features
+        are kernel values at rows of the data, and work with any kernel; RULE says how
+        these rows are drawn, uniform (the default) or k-means++.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         Usually leave it. It says how the frequencies of Fourier features are arranged;
         see `RFFSampler`.
@@ -304,9 +304,9 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
         variance. With Nyström features it is the number of centres; data with fewer
         distinct rows use all of them, and the kernel is then exact.
     features : {"fourier", "nystrom", "nystrom:RULE"} or Nystrom, default="fourier"
-        Usually leave it. Fourier features do not depend on the data; Nyström features
-        are kernel values at rows of the data, by RULE uniform (the default) or
-        k-means++, and work with any kernel.
+        Usually leave it. Fourier features do not depend on the data. Nyström features
+        are kernel values at rows of the data, and work with any kernel; RULE says how
+        these rows are drawn, uniform (the default) or k-means++.
     design : "auto", "orthogonal", "iid", "quasi-monte-carlo", default="auto"
         Usually leave it. It says how the frequencies of Fourier features are arranged.
         Orthogonal ones have less variance than "iid", and need an isotropic kernel.

@@ -157,9 +157,9 @@ def shortened(feature_map: maps.FeatureMap, n_components: int) -> maps.FeatureMa
     spec = feature_map.spec
     if spec is None or not is_nested(feature_map):
         raise InvalidParameterError(
-            f"{type(feature_map).__name__} has no smaller draw among its leading"
-            " components; give one number of components for sums of kernels and for"
-            " explicit or given features"
+            f"the first components of {type(feature_map).__name__} are no smaller"
+            " feature map; give one number of components for sums of kernels, for a"
+            " feature map of your own and for kernels with explicit features"
         )
     n_components = check_n_components(n_components, spec.map_form)
     return draw_from_spec(

@@ -85,8 +85,8 @@ def warn_of_alpha(
         )
     if leverage > MAX_LEVERAGE:
         reasons.append(
-            f"with {leverage:.0%} as many degrees of freedom as rows the model follows"
-            " each of them"
+            f"the model has {leverage:.0%} as many degrees of freedom as rows, and"
+            " follows the noise of each"
         )
     if uncertainty > MAX_UNCERTAINTY:
         reasons.append(
@@ -103,9 +103,8 @@ def warn_of_alpha(
         warn(
             f"alpha={alpha:.3g} was chosen by {solved.chosen_by}, but"
             f" {', and '.join(reasons)}. Ignore this if y has no noise. Otherwise check"
-            " errors on test rows, and give another `alpha` or other"
-            " values to choose from, another length scale or number of components, or"
-            " more rows",
+            " errors on test rows; another `alpha`, length scale or number of"
+            " components may help, and so may more rows",
         )
 
 

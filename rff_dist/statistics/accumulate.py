@@ -449,8 +449,8 @@ def _check_layout(rows: blocks.Rows, state: Accumulation) -> None:
         )
     if spec.n_components != n_components:
         raise StatisticsError(
-            f"the statistics are laid out for {spec.n_components} components, the"
-            f" feature map has {n_components}; draw up the spec from this feature map"
+            f"the sums are for {spec.n_components} components, and the feature map"
+            f" has {n_components}; make the spec from this feature map"
         )
     if rows.y is not None and rows.y.shape != (block.n_samples, spec.n_targets):
         raise DataError(
@@ -480,7 +480,7 @@ def _check_head_room(features: FloatArray, row_numbers: IntArray) -> None:
         row = int(np.argmin(reach <= 1))
         raise DataError(
             f"a feature of row {row_numbers[row]:_} is {reach[row]:.3g} times the"
-            " largest value that these sums were laid out for; the row's inputs are"
+            " largest value that these sums can hold; the row's inputs are"
             " far outside those of the first rows. Fit again"
         )
 
@@ -494,15 +494,14 @@ def checked_weights(rows: blocks.Rows, spec: specs.StatisticsSpec) -> FloatArray
     weights = rows.sample_weight
     if weights is not None and spec.fixed_point:
         raise DataError(
-            "rows have weights, but these exact sums were laid out for rows without;"
-            " fit again"
+            "rows have weights, but these exact sums are for rows without; fit again"
         )
     if weights is not None and weights.max(initial=0.0) > 2.0**spec.weight_exponent:
         row = int(np.argmax(weights))
         raise DataError(
             f"sample_weight is {weights[row]:g} in row {rows.block.start + row:_},"
             f" above {2.0**spec.weight_exponent:g}, the largest that these exact sums"
-            " were laid out for; scale the weights down or fit again"
+            " can hold; scale the weights down or fit again"
         )
     repeats = _repetitions(rows, spec)
     if repeats is not None and (repeats != np.rint(repeats)).any():
@@ -515,7 +514,7 @@ def checked_weights(rows: blocks.Rows, spec: specs.StatisticsSpec) -> FloatArray
     if weights is None and spec.weight_exponent < 0:
         raise DataError(
             f"rows without weights count 1 each, above {2.0**spec.weight_exponent:g},"
-            " the largest weight that these exact sums were laid out for; give weights"
+            " the largest weight that these exact sums can hold; give weights"
             " or fit again"
         )
     return weights

@@ -186,7 +186,7 @@ def delete(
 
 
 def _versioned(data: str) -> locations.Location:
-    """Return where a versioned dataset is; the error says what is there instead."""
+    """Return where a versioned dataset is, or raise and say what is there instead."""
     from rff_dist.storage import groups, locations
 
     location = locations.parse_location(data)

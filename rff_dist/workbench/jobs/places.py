@@ -102,8 +102,8 @@ class Destination:
         " Versions of a registered model are never replaced."
     )
     register: bool = fields.flag(
-        "Publish the model as the next version of the registered model in the folder"
-        " `model`, such as models/NAME."
+        "Publish the model as the next version of a registered model; `model` is the"
+        " folder of its versions, such as models/NAME."
     )
 
 

@@ -85,7 +85,7 @@ def _learns_from_values(encoder: Encoder) -> bool:
 
 
 def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
-    """Yield what still holds the rows in a model that they were taken out of."""
+    """Yield the parts of a model that still hold rows which were taken out of it."""
     model = read_model(url)
     name = redact(url)
     # the job has updated its models to that version, unless a gate refused one

@@ -109,7 +109,7 @@ def _spread(values: AnyArray, *, is_date: bool = False) -> list[str]:
 
 
 def rounded(values: Iterable[float], std: float) -> list[str]:
-    """Return values in words, to three digits of their standard deviation."""
+    """Return values as texts, to the third digit of their standard deviation."""
     digits = 12
     if std > 0:
         digits = max(0, 2 - math.floor(math.log10(std)))

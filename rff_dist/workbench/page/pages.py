@@ -345,7 +345,7 @@ def _chips(
     comparison: ModelComparison | None,
     split: str | None,
 ) -> list[str]:
-    """Return the short facts below the lead of a page."""
+    """Return the short facts below the first sentence of a page."""
     kind = "classifier" if "classifier" in model.card else "regression"
     created = model.card.get("created")
     chips = [

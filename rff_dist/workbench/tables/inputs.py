@@ -40,7 +40,7 @@ class Input:
 
 
 def with_tables(opened: Sequence[Input], tables: Sequence[RawTable]) -> list[Input]:
-    """Return inputs with other tables, which read the same rows in another way."""
+    """Return inputs with new tables, which read the same rows in another way."""
     pairs = zip(opened, tables, strict=True)
     return [replace(source, table=table) for source, table in pairs]
 

@@ -384,7 +384,7 @@ SUM = draw_feature_map(
         error=StatisticsError,
     ),
     once(lambda: shortened(SMALL, 10), "10"),
-    once(lambda: shortened(SUM, 16), "no smaller draw"),
+    once(lambda: shortened(SUM, 16), "no smaller"),
 )
 def test_what_cannot_be_is_refused_by_name(call, error, names):
     with refuses(error, *names):

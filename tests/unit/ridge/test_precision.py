@@ -35,7 +35,7 @@ def test_weights_do_not_enter_sums_without_a_grid():
     spec = accumulate(plain, feature_map).spec
     assert spec.fixed_point
     assert not accumulate(weighted, feature_map).spec.fixed_point
-    with refuses(DataError, "laid out for rows without"):
+    with refuses(DataError, "sums are for rows without"):
         accumulate(weighted, feature_map, spec=spec)
 
 

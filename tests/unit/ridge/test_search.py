@@ -290,7 +290,7 @@ def test_columns_are_mapped_only_where_the_evidence_tunes_the_maps():
         (
             make_candidates(["gaussian", "gaussian:length_scale=2 + linear"]),
             {"n_components": [16, 32]},
-            *(InvalidParameterError, "no smaller draw", ["inspect"]),
+            *(InvalidParameterError, "no smaller", ["inspect"]),
         ),
     ],
 )
