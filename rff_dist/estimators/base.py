@@ -31,7 +31,7 @@ from rff_dist.estimators import categories, inputs, panel, parameter_checks, spl
 from rff_dist.features import draw, kinds, maps, nystrom
 from rff_dist.features.levels import joined
 from rff_dist.fields import values_of
-from rff_dist.fitting import options, predicting
+from rff_dist.fitting import options, parameters, predicting
 from rff_dist.frequencies import designs
 from rff_dist.kernels import base
 from rff_dist.recipes import model_rows, recipes
@@ -45,6 +45,23 @@ MANUAL_VARIABLE = "RFF_DIST_MANUAL"
 
 # The names of a grid's variables that hold results, by the label of the pass.
 _VARIABLES = {"predict": "prediction", "label": "labels", "project": "components"}
+
+# Parameters that decide the features of rows and their weights, so a change of them
+# between calls of `partial_fit` would mix two kinds of rows in one model.
+_FIXED = (
+    "kernel",
+    "length_scale",
+    "n_components",
+    "features",
+    "design",
+    "precision",
+    "standardize",
+    "categorical_features",
+    "random_state",
+    "sample_weight_kind",
+    "class_weight",
+    "loss",
+)
 
 # Parameters of scikit-learn's estimators that have other names here.
 _FOREIGN = {
@@ -362,6 +379,8 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     #: Sums that include rows which `partial_fit` added, until a model is solved from
     #: them; None if there are none.
     _pending: ridge_statistics.RidgeStatistics | None = field(init=False)
+    #: The parameters of the fit that may not change while rows are added.
+    _fixed: Facts = field(init=False)
 
     @property
     def model_(self) -> models.RidgeModel:
@@ -386,8 +405,31 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
     ) -> models.RidgeModel:
         """Return the model of these sums, which include added rows."""
 
-    def _require_sums(self) -> None:
-        """Raise StatisticsError if the model has no sums to which rows can be added."""
+    def _keep_fitted(self, model: models.RidgeModel) -> None:
+        """Keep a model, and the parameters that may not change while rows are added."""
+        self._fitted = model
+        self._pending = None
+        self._fixed = self._fixed_parameters()
+
+    def _fixed_parameters(self) -> Facts:
+        """Return parameters as JSON values, which later changes of a list or mapping
+        leave alone; generators of random numbers have none.
+        """
+        values = self.get_params(deep=False)
+        return parameters.to_card({name: values.get(name) for name in _FIXED})
+
+    def _check_adding(self) -> None:
+        """Raise InvalidParameterError if the fit had other parameters, StatisticsError
+        if the model has no sums to which rows can be added.
+        """
+        for name, value in self._fixed_parameters().items():
+            fitted = self._fixed.get(name, value)
+            if value != fitted:
+                raise InvalidParameterError(
+                    f"`{name}` is {value!r}, but the model was fitted with {fitted!r},"
+                    " and rows of both do not add up; expected no change between calls"
+                    " of partial_fit. Call `fit` with all rows, or set it back"
+                )
         if not hasattr(self, "statistics_"):
             raise StatisticsError(
                 f"no rows can be added: {self.model_.why_no_statistics}"

@@ -305,7 +305,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         ------
         InvalidParameterError
             If `classes` are missing in the first call or differ later, or
-            `class_weight` is "balanced".
+            `class_weight` is "balanced"; or if the loss or a parameter of the features
+            or the weights differs from the fit's.
         DataError
             If values are not finite, shapes do not fit, a label is not among the
             classes, or the first call has rows of one class.
@@ -332,15 +333,8 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
                 f"`classes` is {list(classes)}; expected {self.classes_.tolist()}, as"
                 " in the first call"
             )
-        fitted_loss = self._fitted.card["classifier"]["loss"]
-        if self.loss != fitted_loss:
-            raise InvalidParameterError(
-                f"`loss` is {self.loss!r}, but the model was fitted by {fitted_loss!r},"
-                " which has other coefficients and probabilities; call `fit` with all"
-                " rows"
-            )
         clock = Clock()
-        self._require_sums()
+        self._check_adding()
         self._checked_options()
         source, labels = labelled_rows.as_labelled(
             self, X, y, sample_weight, reset=False, adds_levels=True
@@ -497,8 +491,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
         return values
 
     def _keep(self, model: models.RidgeModel) -> None:
-        self._fitted = model
-        self._pending = None
+        self._keep_fitted(model)
         self._rows = None
         self.classes_ = class_prediction.read_classes(model)
 

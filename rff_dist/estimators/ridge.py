@@ -326,6 +326,8 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
 
         Raises
         ------
+        InvalidParameterError
+            If a parameter of the features or the weights differs from the fit's.
         DataError
             If values are not finite, shapes do not fit, or a weight is beyond the grid.
         StatisticsError
@@ -334,7 +336,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         if "_fitted" not in vars(self):
             return self.fit(X, y, sample_weight)
         clock = Clock()
-        self._require_sums()
+        self._check_adding()
         # checks the parameters: one that was changed to a wrong value since the fit is
         # refused now, and not later, when the model is solved
         self._options()
@@ -538,8 +540,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
         return values[0] if self._fitted.one_dimensional else values
 
     def _keep(self, model: RidgeModel) -> None:
-        self._fitted = model
-        self._pending = None
+        self._keep_fitted(model)
 
     def _check_targets(self, dataset: blocks.Dataset) -> None:
         spec = self.statistics_.spec

@@ -382,16 +382,49 @@ def test_a_splitter_of_scikit_learn_is_not_kept_and_another_fit_asks_for_folds()
 # ----------------------------------------------------------------------------------
 
 
-def test_a_classifier_adds_rows_by_the_loss_and_the_parameters_that_it_has():
+CHANGED = {
+    "kernel": "laplacian",
+    "length_scale": np.array([9.0, 1.0]),
+    "n_components": 48,
+    "standardize": True,
+    "random_state": 9,
+    "sample_weight_kind": "frequency",
+    "alpha": -1.0,
+    "fit_intercept": "no",
+}
+
+
+@pytest.mark.parametrize("door", ["in memory", "loaded"])
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        *(("classifier", name, value) for name, value in CHANGED.items()),
+        ("classifier", "class_weight", {"high": 3.0}),
+        ("classifier", "loss", "squared"),
+        *(("regression", name, value) for name, value in CHANGED.items()),
+    ],
+)
+def test_rows_are_added_by_the_parameters_of_the_fit_only(kind, name, value, door):
     frame = make_frame(150, 0, NUMBERS)
-    y = known("classifier", frame)
-    logistic = clone(MODELS["classifier"]).set_params(loss="logistic").fit(frame, y)
-    with refuses(InvalidParameterError, "`loss`", "'squared'", "'logistic'"):
-        logistic.set_params(loss="squared").partial_fit(frame, y)
-    for wrong in ({"alpha": -1.0}, {"fit_intercept": "no"}):
-        model = clone(MODELS["classifier"]).fit(frame, y).set_params(**wrong)
-        with refuses(InvalidParameterError, f"`{next(iter(wrong))}`"):
-            model.partial_fit(frame, y)
+    y = known(kind, frame)
+    model = clone(MODELS[kind])
+    if name == "loss":
+        model.set_params(loss="logistic")
+    model.fit(frame, y)
+    if door == "loaded":
+        save_model(model, scratch("doors-parameters"), overwrite=True)
+        model = load_model(scratch("doors-parameters"))
+    with refuses(InvalidParameterError, f"`{name}`"):
+        model.set_params(**{name: value}).partial_fit(frame, y)
+
+
+def test_other_parameters_may_change_while_rows_are_added():
+    frame = make_frame(150, 0, NUMBERS)
+    for kind in ("regression", "classifier"):
+        y = known(kind, frame)
+        model = clone(MODELS[kind]).fit(frame, y)
+        model.set_params(alpha=0.7, cv=3, verbose=0).partial_fit(frame, y)
+        assert model.alpha_ == 0.7
 
 
 @pytest.mark.parametrize("transformer", ["keeps names", "other names"])
