@@ -23,8 +23,9 @@ TABLE = "table"
 # member of a source of which not all rows were taken: their numbers, None if many
 ROWS = "rows"
 MOST_ROWS = 5_000  # in 30 kB of the dataset's attributes
-# member of a text file each of whose rows is a line: the line of its first row, from 1
-FIRST_LINE = "first_line"
+# member of a text file or sheet each of whose rows is a line: the line of its first
+# row, from 1; by what lines are called
+FIRST_LINES = {"line": "first_line", "sheet row": "first_sheet_row"}
 _FORGOTTEN = "forgotten name, SHA-256 "
 
 
@@ -117,9 +118,10 @@ def find_rows(attributes: Facts, n_samples: int, numbers: IntArray) -> list[str]
         if rows is None:
             return None
         unit = "row"
-        if FIRST_LINE in source:
-            unit = "line"
-            rows = rows + source[FIRST_LINE] - 1
+        for line_unit, member in FIRST_LINES.items():
+            if member in source:
+                unit = line_unit
+                rows = rows + source[member] - 1
         name = str(source["name"]).rpartition("/")[2]
         places[is_of_source] = [f"{unit} {row} of {name}" for row in rows.tolist()]
     return places.tolist()

@@ -182,13 +182,13 @@ def _find_in(
     is_text_file = table.is_text_file
     texts = _first_texts(table, text_columns, reading.missing or ())
     for name, first in texts.items():
-        dates = _fit_dates(table.name, name, first, reading.date_order)
+        dates = _fit_dates(table, name, first, reading.date_order)
         if dates is not None:
             notations[name] = dates
         else:
             candidates[name] = _fit_numbers(first, is_text_file=is_text_file)
             if not candidates[name]:
-                _refuse_words(table.name, name, first)
+                _refuse_words(table, name, first)
 
     if is_text_file:
         type_of = {name: str(table.schema.field(name).type) for name in number_columns}
@@ -208,22 +208,24 @@ def _find_in(
     for name, notation in notations.items():
         if words := [text for text in notation.missing if text not in _DASHES]:
             warn(
-                f"{_words_in(table.name, name, texts[name], words)}; expected a"
+                f"{_words_in(table, name, texts[name], words)}; expected a"
                 f" {notation.kind}. These count as missing: correct them, or confirm it"
                 f" by `missing={words}`"
             )
     return notations
 
 
-def _words_in(table: str, name: str, first: FirstTexts, words: Sequence[str]) -> str:
+def _words_in(
+    table: RawTable, name: str, first: FirstTexts, words: Sequence[str]
+) -> str:
     """Say how many rows of a column have some words, and which is the first."""
     is_word = compute.is_in(first.rows, value_set=pyarrow.array(words))
     row = compute.index(is_word, True).as_py()
     n_words = compute.sum(is_word).as_py()
     return (
-        f"{table}: column {name!r} has words in {n_words:,} of the first"
-        f" {len(first.rows):,} rows, {first.rows[row].as_py()[:50]!r} in row"
-        f" {row + 1:_} (rows count from 1, without a header)"
+        f"{table.name}: column {name!r} has words in {n_words:,} of the first"
+        f" {len(first.rows):,} rows, {first.rows[row].as_py()[:50]!r} in"
+        f" {table.place(row)}"
     )
 
 
@@ -244,7 +246,7 @@ def _decide_decimal(
 
 
 def _fit_dates(
-    table: str, name: str, first: FirstTexts, users_order: str | None
+    table: RawTable, name: str, first: FirstTexts, users_order: str | None
 ) -> Notation | None:
     """Return the notation of a column of dates, None if it holds no dates.
 
@@ -264,7 +266,7 @@ def _fit_dates(
     if users_order is not None and fitting:
         shown = ", ".join(map(repr, fitting))
         raise DataError(
-            f"{table}: column {name!r} has dates such as {example}; expected"
+            f"{table.name}: column {name!r} has dates such as {example}; expected"
             f" {users_order} as given by `date_order`, but the order is {shown}. Leave"
             " one of them out"
         )
@@ -272,7 +274,7 @@ def _fit_dates(
         if read_dates(first.texts, "dmy").equals(read_dates(first.texts, "mdy")):
             return fitting["dmy"]
         raise DataError(
-            f"{table}: column {name!r} has dates such as {example},"
+            f"{table.name}: column {name!r} has dates such as {example},"
             " which could be day/month/year or month/day/year; expected dates of one"
             " meaning. Say which by `date_order`, dmy or mdy"
         )
@@ -283,7 +285,7 @@ def _fit_dates(
     return None
 
 
-def _refuse_other_dates(table: str, name: str, first: FirstTexts) -> None:
+def _refuse_other_dates(table: RawTable, name: str, first: FirstTexts) -> None:
     """Raise DataError if most texts are dates: as levels of a category they would be of
     no use, since no later date would be a known level.
     """
@@ -292,16 +294,16 @@ def _refuse_other_dates(table: str, name: str, first: FirstTexts) -> None:
     is_date = compute.or_(is_read, first.matches(_LOOKS_LIKE_DATE))
     if first.count_rows(is_date) >= _MANY_DATES * compute.sum(first.counts).as_py():
         odd = first.texts.filter(compute.invert(is_read))[0].as_py()
-        row = compute.index(first.rows, odd).as_py() + 1
+        place = table.place(compute.index(first.rows, odd).as_py())
         raise DataError(
-            f"{table}: column {name!r} has dates in most rows, but {odd[:50]!r} in row"
-            f" {row:_} is none that is read (rows count from 1, without a header);"
-            " expected dates of one form, such as 2024-02-29. Correct it, say by"
-            " `missing` that it means missing, or leave the column out with `drop`"
+            f"{table.name}: column {name!r} has dates in most rows, but {odd[:50]!r} in"
+            f" {place} is none that is read; expected dates of one form, such as"
+            " 2024-02-29. Correct it, say by `missing` that it means missing, or leave"
+            " the column out with `drop`"
         )
 
 
-def _refuse_words(table: str, name: str, first: FirstTexts) -> None:
+def _refuse_words(table: RawTable, name: str, first: FirstTexts) -> None:
     """Refuse text of which most is numbers: as categories these would be lost."""
     is_number = first.matches(f"^(?:{number_pattern('.')}|{number_pattern(',')})$")
     words = first.texts.filter(compute.invert(is_number)).to_pylist()

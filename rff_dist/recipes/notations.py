@@ -280,7 +280,7 @@ def with_notations(
                 values, misfits = notation.read(columns[name])
                 row = compute.index(misfits, True).as_py()
                 if row >= 0:
-                    place = f"{table.name}: row {start + row + 1}, column {name!r}"
+                    place = f"{table.name}: {table.place(start + row)}, column {name!r}"
                     text = str(columns[name][row])
                     raise _misfit(place, text, notation, is_new=is_new)
                 columns[name] = values.cast(types[name])
@@ -309,6 +309,6 @@ def _misfit(place: str, text: str, notation: Notation, *, is_new: bool) -> DataE
         kind += f" in {notation.unit}"
     leave_out = ", or leave the column out with `drop`" if is_new else ""
     return DataError(
-        f"{place} is {text[:50]!r} (rows count from 1, without a header); expected"
-        f" {kind}, as in the first rows. Correct it{leave_out}"
+        f"{place} is {text[:50]!r}; expected {kind}, as in the first rows. Correct"
+        f" it{leave_out}"
     )

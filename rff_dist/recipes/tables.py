@@ -7,6 +7,7 @@ three kinds: numbers, text and dates.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -58,6 +59,10 @@ type Types = Mapping[str, pyarrow.DataType]
 type Batches = Iterator[pyarrow.RecordBatch]
 
 
+def place_of_row(row: int) -> str:
+    return f"row {row + 1} (rows count from 1, without a header)"
+
+
 @frozen
 class RawTable:
     """Columns of numbers, text and dates, read batch by batch."""
@@ -78,9 +83,13 @@ class RawTable:
     #: the decimal mark of a text file, "." or ",", for numbers such as 1.234 that could
     #: be read with either
     decimal: str | None = None
-    #: of a text file: its lines below the names, from 1; as many as rows, unless lines
-    #: are blank or texts have line breaks
+    #: of a text file or a sheet: its lines below the names, from 1; as many as rows,
+    #: unless lines are blank or texts have line breaks
     row_lines: range | None = None
+    #: what these lines are called
+    line_unit: str = "line"
+    #: says where a row, counted from 0, is: by the line that users see in their program
+    place: Callable[[int], str] = place_of_row
 
     def first_rows(self, wanted_types: Types) -> pyarrow.RecordBatch | None:
         """Return the first rows of some columns; None if the table is empty.
@@ -256,7 +265,7 @@ def with_lists(table: RawTable) -> RawTable:
         for batch in table.batches(stored_types):
             for name in stored_types.keys() & widths.keys():
                 lists = batch.column(name)
-                _check_lengths(lists, widths[name], table.name, name, start)
+                _check_lengths(lists, widths[name], table, name, start)
             columns = {}
             for name, type_ in wanted_types.items():
                 if name in places:
@@ -278,16 +287,15 @@ def _is_list(type_: pyarrow.DataType) -> bool:
 
 
 def _check_lengths(
-    column: pyarrow.Array, width: int, table: str, name: str, start: int
+    column: pyarrow.Array, width: int, table: RawTable, name: str, start: int
 ) -> None:
     lengths = compute.list_value_length(column)
     row = compute.index(compute.not_equal(lengths, width), True).as_py()
     if row >= 0:
         raise DataError(
-            f"{table}: row {start + row + 1}, column {name!r} has a list of"
-            f" {lengths[row]} numbers (rows count from 1, without a header); expected"
-            f" {width}, as in the first rows. Correct it, or leave the column out of a"
-            " new dataset with `drop`"
+            f"{table.name}: {table.place(start + row)}, column {name!r} has a list of"
+            f" {lengths[row]} numbers; expected {width}, as in the first rows. Correct"
+            " it, or leave the column out of a new dataset with `drop`"
         )
 
 
@@ -355,6 +363,18 @@ def opening(path: Path, file_format: str, *others: type[Exception]) -> Iterator[
 
 
 @contextmanager
+def locating(row_number: str, place: Callable[[int], str]) -> Iterator[None]:
+    """Put the place of a row into Arrow's messages, in which a pattern finds its
+    number.
+    """
+    try:
+        yield
+    except pyarrow.ArrowInvalid as error:
+        text = re.sub(row_number, lambda match: place(int(match[1])), str(error))
+        raise pyarrow.ArrowInvalid(text) from error
+
+
+@contextmanager
 def expecting_types(path: Path) -> Iterator[None]:
     """Raise DataError if later rows of a text file have other types than the first
     rows; StorageError if they cannot be read.
@@ -367,9 +387,9 @@ def expecting_types(path: Path) -> Iterator[None]:
         ) from error
     except (pyarrow.ArrowException, UnicodeError) as error:
         raise DataError(
-            f"{path.name}: {locations.explain(error)}; expected one type of value in"
-            " each column, as in the first rows. Correct the value, or leave the"
-            " column out of a new dataset with `drop`"
+            f"{path.name}: {locations.explain(error)}; expected one type of"
+            " value in each column, as in the first rows. Correct the value, or leave"
+            " the column out of a new dataset with `drop`"
         ) from error
 
 

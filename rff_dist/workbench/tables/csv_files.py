@@ -11,7 +11,9 @@ import csv
 import io
 import re
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -30,9 +32,11 @@ from rff_dist.recipes.tables import (
     RawTable,
     Types,
     expecting_types,
+    locating,
     numbered,
     numbered_note,
     opening,
+    place_of_row,
     repeated,
 )
 from rff_dist.typing import frozen
@@ -129,6 +133,24 @@ class Dialect:
             ),
         )
 
+    def find_line(self, path: Path, row: int) -> int:
+        """Return the line in which a row, counted from 0, begins; blank lines and line
+        breaks in texts count too.
+        """
+        with pyarrow.input_stream(str(path), compression="detect") as stream:
+            lines = io.TextIOWrapper(stream, self.encoding, "replace", newline="")
+            for _ in range(self.n_above):
+                next(lines)
+            reader = csv.reader(lines, delimiter=self.delimiter[:1])
+            n_before = row + int(self.has_header)
+            line = self.n_above + 1
+            for cells in reader:
+                if cells and not n_before:
+                    break
+                n_before -= bool(cells)
+                line = self.n_above + reader.line_num + 1
+        return line
+
 
 def _with_single_spaces(path: Path, encoding: str) -> pyarrow.OSFile:
     """Open a temporary copy in UTF-8, with one space between cells."""
@@ -156,14 +178,30 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
     value has another type.
     """
     dialect = find_dialect(path, reading)
-    with opening(path, "CSV"), dialect.open(path) as reader:
-        schema = reader.schema
+    first_line = dialect.n_above + int(dialect.has_header) + 1
+
+    def place(row: int) -> str:
+        try:
+            return f"line {dialect.find_line(path, row)}"
+        except csv.Error:  # a text is longer than this module takes
+            return place_of_row(row)
+
+    @contextmanager
+    def opened(types: Types | None = None) -> Iterator[Any]:
+        # Arrow counts neither blank lines nor line breaks in texts
+        with (
+            locating(r"Row #(\d+)", lambda number: place(number - first_line)),
+            dialect.open(path, types) as reader,
+        ):
+            yield reader
 
     def batches(types: Types) -> Batches:
-        with expecting_types(path), dialect.open(path, types) as reader:
+        with expecting_types(path), opened(types) as reader:
             yield from _ahead(reader)
 
-    first_line = dialect.n_above + int(dialect.has_header) + 1
+    with opening(path, "CSV"), opened() as reader:
+        schema = reader.schema
+
     # files use semicolons between cells because their decimal mark is a comma
     decimal = "," if dialect.delimiter == ";" else "."
     return RawTable(
@@ -175,6 +213,7 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
         is_text_file=True,
         decimal=decimal,
         row_lines=range(first_line, dialect.n_lines + 1),
+        place=place,
     )
 
 

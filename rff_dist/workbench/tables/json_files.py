@@ -7,6 +7,7 @@ Arrow alone would refuse an array of objects without saying what to do.
 import io
 import json
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rff_dist.recipes.tables import (
     Types,
     cast_columns,
     expecting_types,
+    locating,
     opening,
     types_to_read,
 )
@@ -35,12 +37,27 @@ def json_table(path: Path) -> RawTable:
         _require_lines(path)
         schema = _open_lines(path).schema
 
+    def place(row: int) -> str:
+        return f"line {_find_line(path, row)}"
+
     def batches(types: Types) -> Batches:
-        with expecting_types(path):
+        start = 0
+        # Arrow counts from 0 in each block
+        located = locating(r"row (\d+)", lambda number: place(start + number))
+        with expecting_types(path), located:
             for batch in _open_lines(path, types_to_read(types, schema)):
                 yield cast_columns(batch, types, path.name)
+                start += batch.num_rows
 
-    return RawTable(path.name, schema, batches, n_samples=None)
+    return RawTable(path.name, schema, batches, n_samples=None, place=place)
+
+
+def _find_line(path: Path, row: int) -> int:
+    """Return the line of a row, counted from 0; blank lines count too."""
+    with _decompressed(path) as stream:
+        lines = enumerate(io.TextIOWrapper(stream, "utf-8", "replace"), 1)
+        numbers = (number for number, line in lines if line.strip())
+        return next(islice(numbers, row, None))
 
 
 def _open_lines(path: Path, types: Types | None = None) -> Any:

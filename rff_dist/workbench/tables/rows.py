@@ -149,7 +149,7 @@ def _read_input(
         entry[row_sources.ROWS] = taken if len(taken) == n_taken else None
     lines = source.table.row_lines
     if lines is not None and len(lines) == journal.n_seen - first_row:
-        entry[row_sources.FIRST_LINE] = lines.start
+        entry[row_sources.FIRST_LINES[source.table.line_unit]] = lines.start
     journal.entries.append(entry)
     journal.n_read += n_read
     journal.n_dropped += n_dropped
@@ -229,7 +229,6 @@ def _missing_value(
             " out with `drop` when the dataset is made"
         )
     return DataError(
-        f"{source.table.name}: row {numbers[row] + 1}, column {place}"
-        " is missing or not finite (rows count from 1, without a header); expected a"
-        f" value. {advice}"
+        f"{source.table.name}: {source.table.place(numbers[row])}, column {place} is"
+        f" missing or not finite; expected a value. {advice}"
     )

@@ -5,6 +5,7 @@ the columns: a title may stand above it, or there may be no such row.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,18 @@ def sheet_table(path: Path, sheet: str | None, reading: CsvOptions) -> tables.Ra
                 f"{path} has no sheet {name!r}; expected one of {tables.listed(sheets)}"
             )
         # from the first row and column that hold something
-        rows = workbook.get_sheet_by_name(name).to_python()
+        page = workbook.get_sheet_by_name(name)
+        rows = page.to_python()
 
     # a title stands in the first column alone
     above = list(takewhile(lambda row: _is_empty(row[1:] or row), rows))
-    body = [row for row in rows[len(above) :] if not _is_empty(row)]
+    n_empty = page.start[0] if page.start else 0
+    body = []
+    row_numbers = []
+    for number, row in enumerate(rows[len(above) :], n_empty + len(above) + 1):
+        if not _is_empty(row):
+            body.append(row)
+            row_numbers.append(number)
     if not body:
         raise StorageError(f"{path}: sheet {name!r} is empty; expected a table")
     notes = []
@@ -59,12 +67,19 @@ def sheet_table(path: Path, sheet: str | None, reading: CsvOptions) -> tables.Ra
         has_header = has_names([list(map(tables.cell_text, row)) for row in first])
     if has_header:
         names = list(map(tables.cell_text, body.pop(0)))
+        row_numbers.pop(0)
     else:
         names = [str(i) for i in range(len(body[0]))]
         notes.append("no header: columns are called 0, 1, …")
     columns = [tables.column_of([row[i] for row in body]) for i in range(len(names))]
     table = pyarrow.table(columns, tables.numbered(names))
-    return memory_table(path.name, table, [*notes, *tables.numbered_note(names)])
+    notes += tables.numbered_note(names)
+    return replace(
+        memory_table(path.name, table, notes),
+        row_lines=range(row_numbers[0], row_numbers[-1] + 1) if row_numbers else None,
+        line_unit="sheet row",
+        place=lambda row: f"sheet row {row_numbers[row]}",
+    )
 
 
 def _is_empty(cells: Sequence[Any]) -> bool:

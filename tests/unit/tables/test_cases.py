@@ -17,6 +17,7 @@ import pytest
 import xlsxwriter
 
 from rff_dist.errors import DataError, StorageError
+from tests.refusals import refuses
 from tests.tables import all_rows, ingest, save
 
 N = 60
@@ -191,13 +192,13 @@ CASES = {
     "CR only": (text(x=X, z=X, end="\r"), Read({"x": X, "z": X})),
     "row too short": (
         text(x=X, z=X) + "1\n",
-        Refused("Row #62: Expected 2 columns, got 1"),
+        Refused("line 62: Expected 2 columns, got 1"),
     ),
     "row too long": (
         text(x=X, z=X) + "1,2,3\n",
-        Refused("Row #62: Expected 2 columns, got 3"),
+        Refused("line 62: Expected 2 columns, got 3"),
     ),
-    "row of totals": (text(x=X, z=X) + "total,7\n", Refused(r"row 61, column 'x'")),
+    "row of totals": (text(x=X, z=X) + "total,7\n", Refused(r"line 62, column 'x'")),
     "quote never closed": (
         text(x=X, z=X) + '1,"2\n' + EACH,
         Refused("[Rr]ow #?6[12]|line 62"),
@@ -255,7 +256,7 @@ CASES = {
     ),
     '"unknown" late': (
         late("unknown"),
-        Refused(r"column #1: Row #200002: .*'unknown'"),
+        Refused(r"column #1: line 200002: .*'unknown'"),
     ),
     # files
     "zst": (zst, Read(SAME)),
@@ -308,7 +309,7 @@ CASES = {
     ),
     "xlsx, names in two rows": (
         xlsx(a=["EUR", *X], x=["m", *X]),
-        Refused("row 1, column 'a'"),
+        Refused("sheet row 2, column 'a'"),
     ),
     "xlsx, an empty sheet": (xlsx(), Refused("'Sheet1' is empty")),
     "SQLite": (
@@ -343,3 +344,50 @@ def test_a_table_as_it_comes(tmp_path, caplog, file, outcome):
     for said in outcome.said:
         assert pd.Series(notes, dtype=str).str.contains(said).any(), notes
     assert bool(notes) == bool(outcome.said), notes
+
+
+def shifted(page, formats):
+    # from B3 on, under a title, with an empty row
+    page.write_string(2, 1, "Sales")
+    rows = [["a", "x"], ["p", 1.0], ["q", 2.0], [], ["p", ""], ["q", 5.0]]
+    for i, cells in enumerate(rows, 4):
+        page.write_row(i, 1, cells)
+
+
+NULL = {"a": ["p", "q", "p", "q"], "x": [1.0, 2.0, None, 5.0]}
+#: A table whose third row has no x, and where its users see that row.
+PLACES = {
+    "CSV, a title, a line break in a text, and a blank line": (
+        into("t.csv", '# made\na,x\n"p\nr",1\nq,2\n\np,\nq,5\n'),
+        "line 7",
+    ),
+    "CSV, no header": (into("t.csv", "p,1\nq,2\n\np,\nq,5\n"), "line 4"),
+    "CSV, other type": (
+        into("t.csv", 'a,x\n"p\nr",1\n\n' + "q,2\n" * 300_000 + "p,z\n"),
+        "line 300005",
+    ),
+    "CSV, repeated names": (into("t.csv", "x,x\n1,1\n2,2\n,3\n5,5\n"), "line 4"),
+    "Excel": (xlsx(None, shifted), "sheet row 9"),
+    "Parquet": (
+        lambda folder: save(pd.DataFrame(NULL), folder / "t.parquet"),
+        "row 3 (rows count from 1, without a header)",
+    ),
+    "JSON lines": (
+        into("t.jsonl", '{"x": 1}\n{"x": 2}\n\n{"x": null}\n{"x": 5}\n'),
+        "line 4",
+    ),
+    "JSON lines, other type": (
+        into("t.jsonl", '{"x": 1}\n' * 600_000 + '\n{"x": 2}\n{"x": "z"}\n{"x": 5}\n'),
+        "line 600003",
+    ),
+    "SQLite": (
+        lambda folder: save(pd.DataFrame(NULL), folder / "t.db"),
+        "row 3 (rows count from 1, without a header)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("write", "place"), PLACES.values(), ids=PLACES)
+def test_a_row_is_named_as_its_program_shows_it(tmp_path, write, place):
+    with refuses(DataError, place):
+        ingest(write(tmp_path), "d")

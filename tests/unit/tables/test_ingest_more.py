@@ -191,7 +191,7 @@ class TestColumns:
                 DataError,
                 ["`target`: 2.csv has no column 'price'"],
             ),
-            ({"b": "x"}, {}, DataError, ["2.csv", "row 1", "'b'", "'x'"]),
+            ({"b": "x"}, {}, DataError, ["2.csv", "line 2", "'b'", "'x'"]),
             (
                 {},
                 {"target": "a"},
@@ -291,8 +291,11 @@ def test_each_sheet_of_a_workbook_is_a_source(tmp_path):
     june = f"{tmp_path / 't.xlsx'}#June"
     assert rows_of(ingest_more([may], "d", columns=["a"])) == (0, 2)
     assert rows_of(ingest_more([may, june], "d")) == (2, 4)
-    assert all_rows(open_dataset("d")).X[:, 0].tolist() == [1.5, 2, 3, 4.5]
+    dataset = open_dataset("d")
+    assert all_rows(dataset).X[:, 0].tolist() == [1.5, 2, 3, 4.5]
     assert is_table(june)
+    places = find_rows(dataset.attributes, 4, np.array([1, 2]))
+    assert places == ["sheet row 3 of t.xlsx#May", "sheet row 2 of t.xlsx#June"]
 
 
 LATE_TEXT = "SELECT a, CASE WHEN id > 2000 THEN 'q' ELSE price END AS price FROM sales"

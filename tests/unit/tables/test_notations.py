@@ -109,7 +109,7 @@ def test_a_word_among_numbers_counts_as_missing_with_a_warning_that_names_its_ro
     path = save(frame, "t.csv")
     row = texts[20:].index("n/a?") + 1
     with pytest.warns(
-        UserWarning, match=rf"'a' .* 1 of .* {N} rows, 'n/a\?' in row {row} "
+        UserWarning, match=rf"'a' .* 1 of .* {N} rows, 'n/a\?' in line {row + 1};"
     ):
         dataset = ingest(path, "d", impute="median-only")
     assert all_rows(dataset).X[row - 1, 0] == np.median(NUMBERS[1:])
@@ -121,7 +121,7 @@ def test_many_words_among_numbers_are_refused_until_they_are_said_to_mean_missin
     texts = [*map(str, NUMBERS[:40]), *["unknown"] * 20]
     path = save(pd.DataFrame({"a": texts, "b": range(N)}), "t.csv")
     with refuses(
-        DataError, "'a'", "20 of the first 60", "'unknown' in row 41", "missing"
+        DataError, "'a'", "20 of the first 60", "'unknown' in line 42", "missing"
     ):
         ingest(path, "d", impute="median-only")
     dataset = ingest(path, "d", impute="median-only", missing=["unknown"])
@@ -145,16 +145,19 @@ def test_what_stays_text(tmp_path, texts):
 
 
 @pytest.mark.parametrize(
-    ("late", "suffix"), [("12 apples", "csv"), ("€ 5.00", "parquet")]
+    ("late", "suffix", "place"),
+    [("12 apples", "csv", "line 69992"), ("€ 5.00", "parquet", "row 69991")],
 )
-def test_a_later_text_that_does_not_fit_is_refused_with_its_row(tmp_path, late, suffix):
+def test_a_later_text_that_does_not_fit_is_refused_with_its_row(
+    tmp_path, late, suffix, place
+):
     texts = [
         f"$ {value:,.2f}"
         for value in np.random.default_rng(0).uniform(0, 10**5, 70_000)
     ]
     texts[69_990] = late
     with refuses(
-        DataError, f"t.{suffix}", "row 69991", "'price'", f"'{late}'", "number in $"
+        DataError, f"t.{suffix}", place, "'price'", f"'{late}'", "number in $"
     ):
         ingest_frame(
             pd.DataFrame({"price": texts, "x": range(len(texts))}),

@@ -131,7 +131,7 @@ class TestLaterLevels:
         save(first, "1.csv")
         ingest("1.csv", "d", columns=["colour", "area"])
         broken = first[:9].assign(colour="grey", area=[1.0] * 8 + [np.nan])
-        with refuses(DataError, "row 9", "'area'"):
+        with refuses(DataError, "line 10", "'area'"):
             ingest_more(save(broken, "2.csv"), "d")
         assert "grey" not in levels_of(open_dataset("d").attributes)[0]
 
@@ -283,7 +283,7 @@ class TestRecipes:
         [
             (0.001, 1, ["no row is held out"]),
             (0.999, 1, ["no row is left"]),
-            (0.001, 3000, ["row 3000", "'x'"]),  # of those to train on
+            (0.001, 3000, ["line 3001", "'x'"]),  # of those to train on
         ],
     )
     def test_are_both_there_or_neither(self, tmp_path, share, n_rows, named):
