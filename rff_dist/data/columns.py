@@ -6,7 +6,7 @@ and mixed objects in surprising ways. Columns here are in memory; `storage.colum
 stored ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -100,11 +100,16 @@ def is_text(dtype: AnyDType) -> bool:
     return dtype.kind in "UT"
 
 
-def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
+def check_values(
+    values: np.ndarray,
+    name: str,
+    rows: np.ndarray,
+    place: Callable[[int], str] = "row {:_}".format,
+) -> np.ndarray:
     """Return labels as integers, booleans, whole floats or text.
 
-    `rows` are their row numbers in the dataset. Raises DataError, with the first wrong
-    row, for any other value.
+    `rows` are their row numbers in the dataset, which `place` puts into words. Raises
+    DataError, with the first wrong row, for any other value.
     """
     if values.ndim != 1:
         raise DataError(
@@ -128,8 +133,9 @@ def check_values(values: np.ndarray, name: str, rows: np.ndarray) -> np.ndarray:
             if np.isnan(values[at]):
                 what = "is missing (NaN)"
             raise DataError(
-                f"{name} {what} in row {rows[at]:_}; expected labels: integers,"
-                " booleans or text. Fill or drop such rows, or round the values"
+                f"{name} {what} in {place(rows[at])}; expected labels: integers,"
+                " booleans or text. Fill or drop such rows, round the values, or turn"
+                " long integers into text"
             )
         return values
     if kind == "U":

@@ -136,19 +136,20 @@ def find_notations(
 
 
 def find_codes(table: RawTable, columns: Collection[str | None]) -> dict[str, Notation]:
-    """Find columns of a text file with digits that are no numbers, such as 01067."""
-    integers = [
-        column.name
+    """Find columns of a text file with digits that are no numbers, such as 01067, or
+    are too many for 64 bits, which Arrow reads as floats.
+    """
+    type_of = {
+        column.name: str(column.type)
         for column in table.schema
-        if column.name in columns and str(column.type) == "int64"
-    ]
-    if not table.is_text_file or not integers:
+        if column.name in columns and str(column.type) in ("int64", "double")
+    }
+    if not table.is_text_file:
         return {}
-    why = "whose leading zeros numbers would lose"
     return {
-        name: Notation("text", why=why)
-        for name, first in _first_texts(table, integers).items()
-        if first.has_leading_zeros and first.are_digits
+        name: Notation("text", why="whose digits numbers would lose")
+        for name, first in _first_texts(table, [*type_of]).items()
+        if first.are_digits and (first.has_leading_zeros or type_of[name] == "double")
     }
 
 

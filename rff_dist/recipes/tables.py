@@ -60,6 +60,7 @@ type Batches = Iterator[pyarrow.RecordBatch]
 
 
 def place_of_row(row: int) -> str:
+    """Return where a row, counted from 0, is in a table without lines."""
     return f"row {row + 1} (rows count from 1, without a header)"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 
+from rff_dist.data import columns
 from rff_dist.data import sources as row_sources
 from rff_dist.data.digests import canonical_bytes
 from rff_dist.data.row_batches import RowArrays
@@ -205,6 +206,17 @@ def _usable_rows(
         if plan.roles.on_nan == "error" and not has_value.all():
             raise _missing_value(source, plan, name, has_value, numbers)
         is_usable &= has_value.all(axis=1)
+    table = source.table
+    for column, labels in (
+        (plan.roles.groups, arrays.groups),
+        (plan.roles.id, arrays.ids),
+    ):
+        # here, where the file is known; other labels are checked when they are written
+        if labels is not None and labels.dtype.kind == "f":
+            what = f"{table.name}: column {column!r}"
+            columns.check_values(
+                labels[is_usable], what, numbers[is_usable], table.place
+            )
     return is_usable
 
 

@@ -284,8 +284,15 @@ class TestLabels:
 
 def test_a_fraction_among_the_groups_is_refused():
     Path("t.csv").write_text("a,y,g\n1,2,0.5\n")
-    with refuses(DataError, "groups is 0.5", "row 0"):
+    with refuses(DataError, "t.csv", "'g' is 0.5", "line 2"):
         ingest("t.csv", "d.zarr", target="y", groups="g")
+
+
+def test_an_id_beyond_64_bits_that_is_read_as_a_float_is_refused():
+    ids = [1, 2**64 - 1]
+    Path("t.jsonl").write_text("".join(f'{{"a": 1, "id": {i}}}\n' for i in ids))
+    with refuses(DataError, "t.jsonl", "'id'", "line 2", "2^53"):
+        ingest("t.jsonl", "d.zarr", id="id")
 
 
 class TestFoldersAndFilesThatAreNoRows:

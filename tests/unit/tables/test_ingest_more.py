@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from pyarrow import parquet
 
-from rff_dist import open_dataset, write_dataset
+from rff_dist import RFFRidge, open_dataset, save_model, write_dataset
 from rff_dist.data.sources import find_rows
 from rff_dist.errors import (
     DataError,
@@ -40,7 +40,14 @@ from rff_dist.workbench.tables.corrections import correct, read_rows_to_change
 from rff_dist.workbench.tables.existing import IngestResult
 from rff_dist.workbench.tables.queries import Query
 from tests.refusals import refuses
-from tests.tables import all_rows, ingest, ingest_more, ingest_parts, save
+from tests.tables import (
+    all_rows,
+    ingest,
+    ingest_more,
+    ingest_parts,
+    predict_table,
+    save,
+)
 
 pandas = pytest.importorskip("pandas")
 
@@ -573,19 +580,24 @@ def test_a_folder_that_is_gone_is_no_night_without_files(tmp_path):
         ingest_more(sales / "*.csv", url)
 
 
-def test_ids_and_groups_keep_their_leading_zeros(tmp_path, monkeypatch):
+@pytest.mark.parametrize("start", ["0", str(2**64)[:-3]], ids=["zeros", "64 bits"])
+def test_ids_and_groups_keep_all_digits(tmp_path, monkeypatch, start):
     monkeypatch.chdir(tmp_path)
-    texts = [f"{i:03d}" for i in range(40)]
-    frame = make_frame(40).assign(key=texts, site=[text[1:] for text in texts])
+    texts = [f"{start}{i:02d}" for i in range(500, 540)]
+    frame = make_frame(40).assign(key=texts, site=[f"0{text}" for text in texts])
     ingest(save(frame, "1.csv"), "d", target="price", id="key", groups="site")
     new = frame.iloc[[5]].assign(a=9.0)
     found = ingest_more(save(new, "2.csv"), "d", replace_ids=True)
     assert (found.n_replaced, rows_of(found)) == (1, (40, 40))
     correct(save(new.assign(a=8.0), "3.csv"), "d", by="key")
-    Path("gone.csv").write_text("key\n007\n")
+    Path("gone.csv").write_text(f"key\n{texts[7]}\n")
     with editing(parse_location("d")) as dataset:
         assert read_rows_to_change("gone.csv", dataset, "key").tolist() == [7]
     assert read_all("d")[5, 0] == 8.0
+    model = RFFRidge("linear", alpha=1.0, features="fourier").fit("d")
+    save_model(model, "m")
+    predict_table("m", "1.csv", "p.csv")
+    assert pandas.read_csv("p.csv", dtype=str)["id"].tolist() == texts
     for name, expected in (("id", texts), ("groups", frame["site"])):
         column = open_column("d", name)
         assert_array_equal(column.take(np.arange(40)), expected)
