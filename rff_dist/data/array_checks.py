@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.errors import DataError, InvalidParameterError, StorageError, warn
 
 
 def require_numbers(name: str, values: np.ndarray) -> None:
@@ -19,6 +19,16 @@ def require_numbers(name: str, values: np.ndarray) -> None:
             f"{name} has dtype {values.dtype}; expected integers or floats of at most"
             " 64 bits"
         )
+
+
+def warn_of_long_integers(name: str, column: object = None) -> None:
+    """Warn of integers of which float64 makes several equal."""
+    place = "" if column is None else f" in column {column!r}"
+    warn(
+        f"{name} has integers beyond 2⁵³{place}, of which float64 makes different ones"
+        " equal. Subtract the smallest first; if they are names of things, turn them"
+        " into text"
+    )
 
 
 def require_rows(n_rows: Mapping[str, int]) -> None:

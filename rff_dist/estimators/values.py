@@ -7,6 +7,8 @@ dates as nanoseconds.
 
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
+from decimal import Decimal
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ import scipy
 from sklearn.utils.validation import _check_sample_weight, _check_y, validate_data
 
 from rff_dist.checks import check_unmasked
-from rff_dist.errors import DataError, NotFiniteError, warn
+from rff_dist.data.array_checks import warn_of_long_integers
+from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.typing import FloatArray
 
 # float32 stays as it is, and all other dtypes become float64. "order" makes rows
@@ -123,18 +126,17 @@ def warn_of_equal_integers(name: str, values: Any) -> None:
     """Warn if integers of a column differ, but become equal in float64."""
     for label, column in _columns(values):
         integers = np.asarray(column)
-        if integers.dtype.kind not in "iu":
+        if integers.dtype.kind == "O":  # of Python, which may be decimals
+            numbers = [x for x in integers.flat if isinstance(x, Integral | Decimal)]
+            integers = np.array(numbers, object)
+        elif integers.dtype.kind not in "iu":
             continue
+        floats = integers.astype(np.float64)
         # float64 holds all integers up to this
-        if np.abs(integers.astype(np.float64)).max(initial=0) >= 2**53:
-            in_order = np.unique(integers).astype(np.float64)
-            if not np.diff(in_order).all():
-                place = "" if label is None else f" in column {label!r}"
-                warn(
-                    f"{name} has integers beyond 2⁵³{place} that differ, but become"
-                    " equal in float64. Subtract the smallest first; if they are names"
-                    " of things, turn them into text"
-                )
+        is_long = np.abs(floats) >= 2**53
+        n_different = len({*integers[is_long].tolist()})
+        if n_different > len({*floats[is_long].tolist()}):
+            warn_of_long_integers(name, label)
 
 
 def _columns(values: Any) -> Iterator[tuple[object, Any]]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rff_dist.data import array_checks
 from rff_dist.errors import DataError, warn
 from rff_dist.recipes.arrow import compute, pyarrow
 from rff_dist.recipes.notations import (
@@ -135,14 +136,17 @@ def find_notations(
     }
 
 
-def find_codes(table: RawTable, columns: Collection[str | None]) -> dict[str, Notation]:
-    """Find columns of a text file with digits that are no numbers, such as 01067, or
-    are too many for 64 bits, which Arrow reads as floats.
+def find_codes(
+    table: RawTable, columns: Collection[str | None], *, are_labels: bool = False
+) -> dict[str, Notation]:
+    """Find columns of a text file with digits that are no numbers, such as 01067; also
+    labels of more digits than 64 bits hold, which Arrow reads as floats.
     """
+    types = ("int64", "double") if are_labels else ("int64",)
     type_of = {
         column.name: str(column.type)
         for column in table.schema
-        if column.name in columns and str(column.type) in ("int64", "double")
+        if column.name in columns and str(column.type) in types
     }
     if not table.is_text_file:
         return {}
@@ -441,6 +445,10 @@ def suspicions(table: RawTable, columns: Sequence[str]) -> list[str]:
         return []
     notes = []
     for name, values in _first_numbers(table, columns):
+        # only floats reach so far, as Arrow reads integers of more than 64 bits
+        is_long = np.abs(values).max() >= 2**63
+        if is_long and _first_texts(table, [name])[name].are_digits:
+            array_checks.warn_of_long_integers(table.name, name)
         # a sentinel lies at an end of the range, occurs more than once, and is at least
         # twice as large as the rest
         for end in (values.min(), values.max()):

@@ -140,7 +140,7 @@ def _types_to_check(frame: Any) -> Iterator[pyarrow.DataType]:
         column = frame.iloc[:, place]
         try:
             yield pyarrow.array(column, from_pandas=True).type
-        except (pyarrow.ArrowException, ValueError, TypeError):
+        except (pyarrow.ArrowException, ValueError, TypeError, OverflowError):
             # values of several types: text, unless all are numbers
             if not all(isinstance(value, Number) for value in column):
                 yield pyarrow.string()
@@ -200,7 +200,7 @@ def as_arrow(frame: Any) -> pyarrow.Table:
         if hasattr(frame, "to_arrow"):
             return frame.to_arrow()
         return pyarrow.Table.from_pandas(frame, preserve_index=False)
-    except (pyarrow.ArrowException, ValueError, TypeError) as error:
+    except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"the {type(frame).__name__} is no table that Arrow can hold:"
             f" {explain(error)}. Expected columns of different names, and one type of"

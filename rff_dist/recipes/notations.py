@@ -149,6 +149,7 @@ class Notation:
         text = _matching(text, f"^{pattern}$")
         if self.unit:
             text = compute.replace_substring(text, self.unit, "")
+        text = compute.replace_substring(text, "\u2212", "-")  # the sign in print
         text = compute.replace_substring_regex(text, f"[^0-9eE{self.decimal}-]", "")
         return compute.replace_substring(text, ",", ".").cast("float64")
 
@@ -171,7 +172,7 @@ def number_pattern(decimal: str, unit: str = f"[{UNITS}]") -> str:
     """Return a regular expression of numbers, perhaps with a unit."""
     point = re.escape(decimal)
     group = _GROUPS[decimal]
-    sign = "[+-]?"
+    sign = "[+\u2212-]?"
     before = f"(?:{sign}(?:{unit}{_SPACE})?|{unit}{_SPACE}{sign})"
     whole = rf"(?:[1-9]\d{{0,2}}(?:{group}\d{{3}})+|\d+)"
     digits = rf"(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?"

@@ -99,7 +99,8 @@ def plan_rows(
     notes = {table.name: list(table.notes) for table in tables}
     notes[first.name] += notation_notes(notations, options.reading.missing or [])
     if given_recipe is None:
-        unread = [name for name in features if name not in notations]
+        used = [*features, *roles.targets]
+        unread = [name for name in used if name not in notations]
         notes[first.name] += suspicions(first, unread)
     left_out = dict(recipe.left_out)
     if index is not None:
@@ -186,7 +187,9 @@ def notations_of(
         quantities={*roles.targets, roles.weight} - {time},
     )
     for table in tables:
-        notations |= find_codes(table, {roles.groups, roles.id} - {time, None})
+        notations |= find_codes(
+            table, {roles.groups, roles.id} - {time}, are_labels=True
+        )
     return notations
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow
 
+from rff_dist.data import array_checks
 from rff_dist.data.columns import MISSING
-from rff_dist.recipes.arrow import compute
+from rff_dist.recipes.arrow import compute, types
 from rff_dist.recipes.encoders import Category, Number, unknown_levels
 from rff_dist.recipes.learn import CONSTANT
 from rff_dist.recipes.recipes import Recipe
-from rff_dist.recipes.tables import kind_of
+from rff_dist.recipes.tables import RawTable, kind_of
 from rff_dist.recipes.transformer import Transformer
 from rff_dist.text import clipped
 from rff_dist.typing import Facts, Summary
@@ -88,8 +89,12 @@ class RowMonitor:
             if name in batch.schema.names:
                 self._look_at_constant(name, batch.column(name))
 
-    def look_at_encoded_rows(self, X: np.ndarray, y: np.ndarray | None) -> None:
-        """Compare numbers with the range of those before, and extend the range."""
+    def look_at_encoded_rows(
+        self, X: np.ndarray, y: np.ndarray | None, table: RawTable
+    ) -> None:
+        """Compare numbers with the range of those before, and extend the range; warn
+        once of integers that float64 rounds.
+        """
         if not len(X):
             return
         columns = {name: X[:, i] for name, i in self._place_in_X.items()}
@@ -98,9 +103,14 @@ class RowMonitor:
         for name, values in columns.items():
             if name in self._ranges_before:
                 self._look_at_range(name, values, *self._ranges_before[name])
-            ends = [float(values.min()), float(values.max())]
-            ends += self.ranges.get(name, [])
+            before = self.ranges.get(name, [])
+            ends = [float(values.min()), float(values.max()), *before]
             self.ranges[name] = [min(ends), max(ends)]
+            type_ = table.schema.field(name).type
+            is_exact = types.is_integer(type_) or types.is_decimal(type_)
+            # float64 holds all integers up to this
+            if is_exact and _reach(before) < 2**53 <= _reach(ends):
+                array_checks.warn_of_long_integers(table.name, name)
 
     def summary(self) -> Summary:
         """Return the attribute `SEEN_VALUES` after these rows."""
@@ -190,6 +200,10 @@ class RowMonitor:
             is_float = isinstance(example, float)
             known[clipped(f"{example:.6g}" if is_float else str(example))] = None
         finding["examples"] = list(known)[:_MOST_EXAMPLES]
+
+
+def _reach(ends: Sequence[float]) -> float:
+    return max(map(abs, ends), default=0.0)
 
 
 def _finding(column: str, what: str, before: str) -> Summary:

@@ -65,7 +65,7 @@ def read_tables(
     """
     for source in opened:
         for arrays in _read_input(source, plan, journal, selection, monitor):
-            monitor.look_at_encoded_rows(arrays.X, arrays.y)
+            monitor.look_at_encoded_rows(arrays.X, arrays.y, source.table)
             yield arrays
 
 
@@ -207,10 +207,8 @@ def _usable_rows(
             raise _missing_value(source, plan, name, has_value, numbers)
         is_usable &= has_value.all(axis=1)
     table = source.table
-    for column, labels in (
-        (plan.roles.groups, arrays.groups),
-        (plan.roles.id, arrays.ids),
-    ):
+    roles = plan.roles
+    for column, labels in {roles.groups: arrays.groups, roles.id: arrays.ids}.items():
         # here, where the file is known; other labels are checked when they are written
         if labels is not None and labels.dtype.kind == "f":
             what = f"{table.name}: column {column!r}"

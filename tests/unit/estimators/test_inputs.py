@@ -3,6 +3,7 @@ each.
 """
 
 import warnings
+from decimal import Decimal
 
 import dask
 import dask.array as da
@@ -487,7 +488,9 @@ def test_groups_are_given_by_value_or_by_the_name_of_a_stored_array(rows):
         with_groups(dataset, [1.0, np.nan])
 
 
-@pytest.mark.parametrize("form", ["array", "frame", "frame with text", "target"])
+@pytest.mark.parametrize(
+    "form", ["array", "frame", "objects", "decimals", "frame with text", "target"]
+)
 def test_integers_that_become_equal_are_warned_of_once(form):
     steps = np.arange(20)
     huge = 2**60 + steps  # float64 holds multiples of 256 there
@@ -498,6 +501,11 @@ def test_integers_that_become_equal_are_warned_of_once(form):
     if form == "array":
         X = X.to_numpy()
         where = " in column 0"
+    elif form == "objects":
+        X["a"] = (2**10 * huge.astype(object)).tolist()
+        X = X.astype(object)
+    elif form == "decimals":
+        X["a"] = [Decimal(value) for value in huge.tolist()]
     elif form == "frame with text":
         X["c"] = huge.astype(str)
     elif form == "target":
@@ -506,7 +514,7 @@ def test_integers_that_become_equal_are_warned_of_once(form):
         y = huge
     name = "y" if form == "target" else "X"
     with pytest.warns(
-        UserWarning, match=f"^{name} has integers beyond 2⁵³{where} that"
+        UserWarning, match=f"^{name} has integers beyond 2⁵³{where},"
     ) as met:
         plain_ridge().fit(X, y)
     assert len(met) == 1

@@ -8,6 +8,7 @@ them, or a refusal."""
 
 import warnings
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,10 @@ CASES = {
         text(a=[-999 if i == 9 else x for i, x in enumerate(X)], x=X),
         Read(IMPUTED, options={**FILL, "missing": ["-999"]}),
     ),
+    "printed minus": (
+        text(x=[f"{x}".replace("-", "\u2212") for x in X]),
+        Read({"x": X}, ("read as numbers: 'x'",)),
+    ),
     # units
     "12 m²": (text(x=[f"{x} m²" for x in X]), Read({"x": X}, ("in m²: 'x'",))),
     "(12.5)": (
@@ -391,3 +396,32 @@ PLACES = {
 def test_a_row_is_named_as_its_program_shows_it(tmp_path, write, place):
     with refuses(DataError, place):
         ingest(write(tmp_path), "d")
+
+
+OPENERS = {
+    ending: lambda folder, frame, ending=ending: save(frame, folder / f"t{ending}")
+    for ending in (".csv", ".parquet", ".feather", ".jsonl", ".db")
+}
+OPENERS[".xlsx"] = lambda folder, frame: xlsx(**frame.to_dict("list"))(folder)
+OPENERS["64 bits in CSV"] = lambda folder, frame: into(
+    "t.csv",
+    text(
+        **{**frame, "a": [v**2 if v > 2**53 else v for v in frame.iloc[:, 0].tolist()]}
+    ),
+)(folder)
+OPENERS["decimals"] = lambda folder, frame: save(
+    frame.assign(a=[Decimal(a) for a in frame.iloc[:, 0].tolist()]),
+    folder / "t.parquet",
+)
+
+
+@pytest.mark.parametrize("target", [None, "a"])
+@pytest.mark.parametrize("write", OPENERS.values(), ids=OPENERS)
+def test_integers_that_become_equal_are_warned_of_once(tmp_path, write, target):
+    frame = pd.DataFrame({"a": 2**53 + np.arange(N), "b": 2**53 - np.arange(N), "x": X})
+    source = write(tmp_path, frame)
+    with pytest.warns(UserWarning, match="beyond 2⁵³ in column 'a'") as met:
+        ingest(source, "d", target=target, columns=["x"] if target else ["a", "x"])
+    assert len(met) == 1
+    (tmp_path / "t.db").unlink(missing_ok=True)
+    ingest(write(tmp_path, frame[["b", "x"]] - 1), "e")  # exact

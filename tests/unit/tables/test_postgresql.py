@@ -79,7 +79,8 @@ def test_values_and_types_are_those_of_the_table(server):
     query = Query(
         "SELECT * FROM sale WHERE i <> 7 ORDER BY i", f"postgresql://{server}"
     )
-    dataset = ingest(query, "d", target="exact", impute="median")
+    with pytest.warns(UserWarning, match="beyond 2⁵³ in column 'big'"):
+        dataset = ingest(query, "d", target="exact", impute="median")
     assert_array_equal(dataset.read(Block(0, 0, 3)).y[:, 0], [0.125, 0.25, 0.375])
 
 
