@@ -22,7 +22,7 @@ from rff_dist.workbench.jobs.comparison import (
 )
 from rff_dist.workbench.jobs.fits import JobData
 from rff_dist.workbench.jobs.judging import compare_left_out
-from rff_dist.workbench.page import accuracy, page_sample
+from rff_dist.workbench.page import accuracy, advice, classes, page_sample
 from rff_dist.workbench.results.document import Document
 from tests.command_line import PLAIN, document
 from tests.model_pages import pictures_of, plain_model, report_of
@@ -269,7 +269,7 @@ def test_the_area_under_the_curve_is_what_scikit_learn_says(ties):
     scores = rng.standard_normal(300) + positive
     scores = np.round(scores) if ties else scores
     page = Document("")
-    accuracy._draw_roc(page, positive, scores, "spam")
+    classes._draw_roc(page, positive, scores, "spam")
     [picture] = page.parts
     assert f"is {roc_auc_score(positive, scores):.3f};" in picture.alt
 
@@ -280,11 +280,11 @@ def judged(logs, truth, origin="test", names=None):
     X = np.column_stack([np.zeros(n_rows), np.arange(n_rows)])
     rows = ComparisonRows(origin, n_rows, np.arange(n_rows), X, truth, names=names)
     ours = {OURS: Predictions(logs.argmax(axis=1), logs)}
-    classes = list("abcdef"[: logs.shape[1]])
+    names_of_classes = list("abcdef"[: logs.shape[1]])
     page = Document("")
     shown = [page_sample.TableColumn("second", (1,))]
-    comparison = ModelComparison(rows, truth, ours, classes)
-    accuracy.confusion_section(page, comparison, classes, shown)
+    comparison = ModelComparison(rows, truth, ours, names_of_classes)
+    classes.confusion_section(page, comparison, names_of_classes, shown)
     return page.parts
 
 
@@ -360,7 +360,7 @@ def test_the_logarithm_is_advised_if_errors_grow_with_a_skewed_positive_target(
     ours = {OURS: Predictions((predicted + shift)[:, np.newaxis])}
     models = ours | naive_predictions(y, 0, None)
     comparison = ModelComparison(rows, y, models, target="price")
-    told = " ".join(accuracy.advice_on(comparison))
+    told = " ".join(advice.advice_on(comparison))
     assert ("logarithm" in told) == is_advised
     if is_advised:
         squares = np.square(y[:, 0] - predicted - shift)[np.argsort(-predicted)]

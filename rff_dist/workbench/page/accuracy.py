@@ -1,14 +1,12 @@
 """The sections of a page on a model's errors on rows that it was not trained on.
 
 In go a model and its comparison with others, out come tables and pictures on a page:
-errors next to those of other models, residuals, intervals, and which classes are taken
-for which. A single error would not show on which rows, and along which columns, it
-arises.
+errors next to those of other models, residuals and intervals. A single error would not
+show on which rows, and along which columns, it arises.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,9 +19,9 @@ from rff_dist.errors import RFFDistError
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import ERROR_TITLES, score_words, words_by_target
-from rff_dist.typing import AnyArray, BoolArray, Facts, FloatArray
+from rff_dist.typing import AnyArray, Facts, FloatArray
 from rff_dist.workbench.jobs import intervals, judging, predict, verdict
-from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
+from rff_dist.workbench.jobs.comparison import OURS, ModelComparison
 from rff_dist.workbench.page import (
     columns,
     distributions,
@@ -33,7 +31,7 @@ from rff_dist.workbench.page import (
 )
 from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import models as results_models
-from rff_dist.workbench.results.words import Alert, plural
+from rff_dist.workbench.results.words import Alert
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 SAID_COVERAGE = 0.9  # in a sentence
@@ -48,12 +46,11 @@ _CLOUD: Any = {
     # in an SVG thousands of points would be a megabyte
     "rasterized": True,
 }
-_GUIDE: Any = {"color": figures.INK, "lw": 1.2, "ls": "--"}
+GUIDE: Any = {"color": figures.INK, "lw": 1.2, "ls": "--"}
 _RESIDUAL = "observed − predicted"
 # rows with the largest errors, and their most important columns
-_WORST = 5
-_WORST_COLUMNS = 5
-_N_BINS = 6  # of probabilities
+WORST = 5
+WORST_COLUMNS = 5
 
 
 def score_section(
@@ -180,7 +177,7 @@ def residual_section(
         _draw_residuals_by_column(
             page, observed - predicted, comparison.rows.X[shown], sample
         )
-        _worst_rows(page, comparison, name, target, ranked[:_WORST_COLUMNS])
+        _worst_rows(page, comparison, name, target, ranked[:WORST_COLUMNS])
 
 
 def _draw_residuals(
@@ -192,16 +189,16 @@ def _draw_residuals(
     left.scatter(predicted, observed, **_CLOUD)
     both = np.concatenate([observed, predicted])
     diagonal = [both.min(), both.max()]
-    left.plot(diagonal, diagonal, **_GUIDE)
+    left.plot(diagonal, diagonal, **GUIDE)
     pictures.plain_axes(left, f"predicted {name}", f"observed {name}")
     middle.scatter(predicted, residuals, **_CLOUD)
-    middle.axhline(0.0, **_GUIDE)
+    middle.axhline(0.0, **GUIDE)
     pictures.plain_axes(middle, f"predicted {name}", _RESIDUAL)
     n_bins = min(40, max(5, len(residuals) // 10))
     right.hist(
         residuals, bins=n_bins, color=figures.BLUE, edgecolor=figures.PAPER, lw=0.5
     )
-    right.axvline(0.0, **_GUIDE)
+    right.axvline(0.0, **GUIDE)
     pictures.plain_axes(right, _RESIDUAL, "rows")
     for axes in (left, middle, right):
         pictures.round_ticks(axes)
@@ -242,7 +239,7 @@ def _draw_residuals_by_column(
         else:
             axes.scatter(values, residuals, **_CLOUD)
             page_sample.label_values(axes, X, column)
-        axes.axhline(0.0, **_GUIDE)
+        axes.axhline(0.0, **GUIDE)
         pictures.plain_axes(axes, title)
     pictures.plain_axes(panels[0], up=_RESIDUAL)
     names = ", ".join(column.name for column in shown)
@@ -265,17 +262,17 @@ def _worst_rows(
     residuals = observed - predicted
     rmse = comparison.scores[OURS]["rmse"][target]
     cells = {}
-    for row in np.argsort(-np.abs(residuals), kind="stable")[:_WORST]:
+    for row in np.argsort(-np.abs(residuals), kind="stable")[:WORST]:
         values = (observed[row], predicted[row], residuals[row])
         # in the target's unit, and so with the decimals of the RMSE
         cells[row] = [score_words("rmse", float(value), like=rmse) for value in values]
     header = (f"observed {name}", "predicted", "error")
     if residuals.any():
         page.say(_half_words(residuals))
-    _rows_table(page, comparison, "Rows with the largest errors", header, cells, shown)
+    rows_table(page, comparison, "Rows with the largest errors", header, cells, shown)
 
 
-def _rows_table(
+def rows_table(
     page: document.Document,
     comparison: ModelComparison,
     caption: str,
@@ -411,205 +408,3 @@ def _judgement(level: float, share: float, low: float, high: float) -> str:
     if (share + high) / 2 < level:
         return "may be too narrow, or this is chance"
     return "are not clearly off"
-
-
-def confusion_section(
-    page: document.Document,
-    comparison: ModelComparison,
-    names: Sequence[str],
-    ranked: Sequence[page_sample.TableColumn],
-) -> None:
-    """Show which classes are taken for which, whether probabilities are right, and the
-    rows whose true class got the smallest probability.
-
-    `ranked` are the columns by their importance.
-    """
-    page.section("Classes", f"{verdict.rows_words(comparison)}.")
-    truth = comparison.observed
-    predicted = comparison.ours.values
-    counts = np.zeros((len(names), len(names)), np.int64)
-    np.add.at(counts, (truth, predicted), 1)
-    # the table has the first 30 classes; more columns would not fit
-    shown = names[:30]
-    rows = []
-    for i, name in enumerate(shown):
-        n_rows = counts[i].sum()
-        n_predicted = counts[:, i].sum()
-        recall = text.share(counts[i, i] / n_rows) if n_rows else None
-        precision = text.share(counts[i, i] / n_predicted) if n_predicted else None
-        rows.append((name, *counts[i, : len(shown)].tolist(), recall, precision))
-    header = ("class", *(f"predicted {name}" for name in shown), "recall", "precision")
-    page.table("Rows by true class and predicted class", header, rows)
-    page.say(
-        "Recall: of the rows of a class, the share predicted as that class. Precision:"
-        " of the rows predicted as a class, the share that belongs to it.",
-        is_note=True,
-    )
-    recalls = np.diag(counts) / np.maximum(counts.sum(axis=1), 1)
-    worst = int(np.where(counts.sum(axis=1) > 0, recalls, 2.0).argmin())
-    n_rows = int(counts[worst].sum())
-    n_missed = n_rows - int(counts[worst, worst])
-    if n_missed:
-        page.say(
-            f"{n_missed:,} of {plural(n_rows, 'row')} of the class {names[worst]} were"
-            " missed, the largest share of all classes."
-        )
-
-    logs = comparison.ours.log_probabilities
-    if logs is None:
-        return
-    if len(names) == 2 and len(np.unique(truth)) == 2:
-        _draw_roc(page, truth == 1, logs[:, 1] - logs[:, 0], names[1])
-    _calibration_table(page, comparison, logs)
-    cells = {}
-    of_truth = logs[np.arange(len(truth)), truth]
-    for row in np.argsort(of_truth, kind="stable")[:_WORST]:
-        chances = np.exp(logs[row])
-        classes = (truth[row], predicted[row])
-        cells[row] = [f"{names[k]} ({text.share(chances[k])})" for k in classes]
-    caption = "Rows whose true class got the smallest probability"
-    header = ("true class (its probability)", "predicted class (its probability)")
-    _rows_table(page, comparison, caption, header, cells, ranked[:_WORST_COLUMNS])
-
-
-def _calibration_table(
-    page: document.Document, comparison: ModelComparison, logs: FloatArray
-) -> None:
-    """Show which share of rows is right at which probability, and say where the two
-    differ most, if the rows are independent test rows.
-    """
-    # the likeliest of k classes has at least 1/k, but for rounding
-    smallest = 1.0 / logs.shape[1]
-    highest = np.maximum(np.exp(logs).max(axis=1), smallest)
-    is_right = comparison.ours.values == comparison.observed
-    rows = []
-    distances = []  # of numbers of right rows from expected ones, in std
-    sentences = []
-    # one of several bins is outside by chance no more often than one interval
-    level = 1 - (1 - intervals.LEVEL) / _N_BINS
-    edges = np.linspace(smallest, 1.0, _N_BINS + 1)
-    for low, high in itertools.pairwise(edges):
-        inside = (highest >= low) & ((highest < high) | (high == 1.0))
-        n_rows = int(inside.sum())
-        if not n_rows:
-            continue
-        n_right = int(is_right[inside].sum())
-        mean = float(highest[inside].mean())
-        bin_words = f"{low:.0%} to {high:.0%}"
-        rows.append((bin_words, n_rows, f"{mean:.0%}", f"{n_right / n_rows:.0%}"))
-        least, most = intervals.share_interval(n_right, n_rows, level)
-        judgement = "that may be chance"
-        if mean > most:
-            judgement = "they are too high"
-        elif mean < least:
-            judgement = "they are too low"
-        # one row alone does not make a bin the most distant one
-        std = max(n_rows * mean * (1 - mean), 1.0) ** 0.5
-        distances.append(abs(n_right - n_rows * mean) / std)
-        sentences.append(
-            f"In standard errors, probabilities are most off from {bin_words}: their"
-            " mean is"
-            f" {text.share(mean)}, and {n_right:,} of {n_rows:,} rows"
-            f" ({text.share(n_right / n_rows)}) are right; {judgement}."
-        )
-    caption = (
-        "Calibration: the probability of the predicted class, and the share that is"
-        " right"
-    )
-    header = ("probability", "rows", "mean probability", "share right")
-    page.table(caption, header, rows)
-    if comparison.rows.origin == "test" and comparison.rows.groups is None:
-        page.say(sentences[int(np.argmax(distances))])
-
-
-def _draw_roc(
-    page: document.Document, positive: BoolArray, scores: AnyArray, name: str
-) -> None:
-    """Draw the ROC curve of two classes, with the area under it."""
-    # Rows whose score is at least a threshold, ties included, are called positive.
-    order = np.argsort(-scores, kind="stable")
-    is_last = np.append(np.diff(scores[order]) != 0, True)
-    rates = []
-    for hits in (positive[order], ~positive[order]):
-        rates.append(np.append(0.0, np.cumsum(hits)[is_last] / hits.sum()))
-    true_rates, false_rates = rates
-    area = float(np.trapezoid(true_rates, false_rates))
-    figure = pictures.figure_of(4.2, 3.6)
-    axes = figure.subplots()
-    axes.plot(false_rates, true_rates, color=figures.BLUE, lw=2.0)
-    axes.plot([0, 1], [0, 1], **_GUIDE)
-    pictures.plain_axes(
-        axes,
-        f"share of other rows predicted as {name}",
-        f"share of {name} predicted as {name}",
-    )
-    words = (
-        f"ROC curve of {name}: the area under it (ROC AUC) is {text.score(area, 3)};"
-        " 0.5 is chance, 1 is perfect."
-    )
-    page.picture(figure, words, words, shrinks=True)
-
-
-#: The rows with half of the squared error are worth a look if their share of all rows
-#: is at most this; for normal errors it is an eighth.
-_FEW = 0.03
-#: The logarithm is advised if so small a share of the rows, those with the largest
-#: predictions, has half of the squared error: about half if it does not grow with them.
-_TAIL = 0.2
-#: Also, the mean must be so many standard deviations above the median: 0.3 in an
-#: exponential distribution.
-_SKEWED = 0.2
-
-
-def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[str]:
-    """Return what to do after a comparison: which model to use, which rows to check."""
-    # what our model is next to each other one: "better", "worse" or "same"
-    ours_is = {
-        name: difference.relation for name, difference in comparison.differences.items()
-    }
-    advice = []
-    if ours_is[comparison.naive] != "better":
-        advice.append(
-            "Do not use it yet: it predicts no better than a constant. Look for"
-            " columns that the target depends on, or for more rows."
-        )
-    elif "worse" in ours_is.values():
-        better = [name for name, relation in ours_is.items() if relation == "worse"]
-        advice.append(f"Better on these rows, so prefer it: {' or '.join(better)}.")
-    elif ours_is.get(LINEAR) == "same":
-        advice.append(
-            "A linear model is as good as far as these rows show: take it if you need"
-            " to explain each prediction, or test on more rows."
-        )
-    else:
-        advice.append(
-            "Is it good enough? Compare its errors with those that your use of it"
-            " allows; no other model that was tried is clearly better."
-        )
-    if comparison.rows.origin != "test" and not is_update:
-        advice.append(
-            "Keep rows for a test: ingest with `--holdout 10%`, and fit with `--test`."
-        )
-    if comparison.classes is None and comparison.observed.shape[1] == 1:
-        observed = comparison.observed[:, 0]
-        predicted = comparison.ours.values[:, 0]
-        residuals = observed - predicted
-        n_largest = rows_of_half(residuals, predicted)
-        n_rows = len(residuals)
-        is_skewed = observed.mean() - np.median(observed) > _SKEWED * observed.std()
-        is_tail = residuals.any() and n_largest <= _TAIL * n_rows
-        if is_skewed and is_tail and observed.min() > 0:
-            target = comparison.target or "the target"
-            advice.append(
-                f"The {n_largest:,} of {n_rows:,} rows with the largest predictions"
-                f" ({n_largest / n_rows:.1%}) make half of the squared error, and all"
-                f" values of {target} are above 0 here: try to predict its logarithm."
-            )
-        n_half = rows_of_half(residuals, np.abs(residuals))
-        if residuals.any() and n_half <= _FEW * n_rows:
-            advice.append(
-                "Check the rows with the largest errors first: few of them make half of"
-                " the squared error, and a wrong value there, or a column that explains"
-                " them, would change it most."
-            )
-    return advice

@@ -39,6 +39,8 @@ from rff_dist.workbench.jobs import (
 from rff_dist.workbench.jobs.comparison import ModelComparison
 from rff_dist.workbench.page import (
     accuracy,
+    advice,
+    classes,
     columns,
     distributions,
     importance,
@@ -298,9 +300,7 @@ def model_page(
     accuracy.score_section(page, model, comparison, metrics, gate)
     ranking = importance.measure_importance(sample, model)
     if comparison is not None and comparison.classes is not None:
-        accuracy.confusion_section(
-            page, comparison, comparison.classes, ranking.columns
-        )
+        classes.confusion_section(page, comparison, comparison.classes, ranking.columns)
     elif comparison is not None:
         accuracy.residual_section(page, comparison, sample, ranking.columns)
         if comparison.rows.origin == "test":
@@ -314,8 +314,8 @@ def model_page(
                 " them it errs more."
             )
         else:
-            for advice in accuracy.advice_on(comparison, is_update=update is not None):
-                page.say(advice)
+            for sentence in advice.advice_on(comparison, is_update=update is not None):
+                page.say(sentence)
         if trained is not None:
             learning.show_learning(page, trained)
     whose = f"training rows, of {place_of_rows}"
