@@ -33,6 +33,8 @@ class FoldModels:
     held_out_folds: IntArray
     #: Rows that were cut into folds.
     n_samples: int
+    #: Means of the targets that each was trained on; shape (n_splits, n_targets).
+    target_means: FloatArray
     #: If rows are few, predicts each row without this row alone, rather than without
     #: its fold.
     without_row: uncertainty.PredictiveModel | None = None
@@ -56,6 +58,7 @@ def solve_fold_models(
     total = statistics.total()
     solutions = []
     held_out_folds = []
+    target_means = []
     for trained_on, held_out in statistics.folds.splits:
         part = statistics.parts[held_out]
         if part is None or not part.n_observations:
@@ -72,6 +75,7 @@ def solve_fold_models(
         equations = training.normal_equations(fit_intercept=fit_intercept)
         solutions.append(cholesky.solve_cholesky(equations, alpha, overwrite_gram=True))
         held_out_folds.append(held_out)
+        target_means.append(training.target_means())
     if not held_out_folds:
         raise StatisticsError(
             f"no fold of {statistics.folds} that is held out has rows; use fewer folds"
@@ -85,6 +89,7 @@ def solve_fold_models(
         folds=statistics.folds,
         held_out_folds=np.array(held_out_folds, np.int64),
         n_samples=statistics.n_samples,
+        target_means=np.array(target_means),
     )
 
 

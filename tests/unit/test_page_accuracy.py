@@ -358,7 +358,7 @@ def test_the_logarithm_is_advised_if_errors_grow_with_a_skewed_positive_target(
     y = (predicted + shift + errors * (predicted if grows else 0.01))[:, np.newaxis]
     rows = ComparisonRows("test", 400, np.arange(400), np.zeros((400, 1)), y)
     ours = {OURS: Predictions((predicted + shift)[:, np.newaxis])}
-    models = ours | naive_predictions(y, 0, None)
+    models = ours | naive_predictions(np.full_like(y, y.mean()), 0)
     comparison = ModelComparison(rows, y, models, target="price")
     told = " ".join(advice.advice_on(comparison))
     assert ("logarithm" in told) == is_advised

@@ -320,19 +320,19 @@ class ModelComparison:
         return self.rows.weights, self.rows.groups, inflation
 
 
-def naive_predictions(
-    observed: AnyArray, n_classes: int, weights: FloatArray | None
-) -> dict[str, Predictions]:
+def naive_predictions(means: FloatArray, n_classes: int) -> dict[str, Predictions]:
     """Return the predictions of a model without inputs, by its name.
 
-    For a regression (`n_classes` is 0) it is the mean of the rows; for classes it is
-    the most frequent one, with the shares of all classes as probabilities.
+    `means`: of the targets of its training rows, which may differ from row to row;
+    shape (n_rows, n_targets). For a regression (`n_classes` is 0) it predicts them; for
+    classes it predicts the most frequent one, with the shares of all classes as
+    probabilities.
     """
     if not n_classes:
-        mean = np.average(observed, axis=0, weights=weights)
-        return {MEAN: Predictions(np.broadcast_to(mean, observed.shape))}
-    n_rows = len(observed)
-    totals = np.bincount(observed, weights, n_classes)
+        return {MEAN: Predictions(means)}
+    shares = (means + 1.0) / 2  # of rows whose target is +1, not −1
+    if n_classes == 2:
+        shares = np.hstack([1 - shares, shares])
     with np.errstate(divide="ignore"):
-        logs = np.broadcast_to(np.log(totals / totals.sum()), (n_rows, n_classes))
-    return {MOST_FREQUENT: Predictions(np.full(n_rows, int(totals.argmax())), logs)}
+        logs = np.log(np.maximum(shares, 0.0))  # rounding may give less than 0
+    return {MOST_FREQUENT: Predictions(shares.argmax(axis=1), logs)}

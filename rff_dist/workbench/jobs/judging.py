@@ -180,7 +180,8 @@ def _comparison(
     if "classifier" in model.card:
         classes = predict.class_names(model)
         observed = predict.class_of(observed).astype(np.int64)
-    naive = comparison.naive_predictions(observed, len(classes or ()), rows.weights)
+    means = np.broadcast_to(_training_means(rows, model), rows.targets.shape)
+    naive = comparison.naive_predictions(means, len(classes or ()))
     target = None
     targets = model.card.get("target_names") or []
     if classes is None and len(targets) == 1:
@@ -188,6 +189,27 @@ def _comparison(
     return comparison.ModelComparison(
         rows, observed, {**predictions, **naive}, classes, notes, target
     )
+
+
+def _training_means(
+    rows: comparison.ComparisonRows, model: models.RidgeModel
+) -> FloatArray:
+    """Return the means of the targets that a model without inputs has learned: of the
+    training rows, without a row's fold or the row itself if it is one of them.
+    """
+    weights = rows.weights
+    has_class_weights = model.card.get("classifier", {}).get("class_weight") is not None
+    if rows.fold_models is not None and not has_class_weights:
+        return rows.fold_models.target_means[rows.split]
+    # sums with weights of classes do not have the classes' shares
+    if model.statistics is None or has_class_weights:
+        return np.average(rows.targets, axis=0, weights=weights)
+    means = model.statistics.target_means()
+    if rows.origin == "test":
+        return means
+    weights = np.ones(len(rows.X)) if weights is None else weights
+    share = (weights / model.statistics.sum_of_weights)[:, np.newaxis]
+    return np.asarray((means - share * rows.targets) / (1 - share))
 
 
 # -- rows

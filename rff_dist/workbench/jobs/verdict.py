@@ -34,7 +34,7 @@ _RELATIONS = {
 _NAMES = {
     LINEAR: "a tuned linear model",
     TREES: "untuned boosted trees",
-    MEAN: "the mean of the target",
+    MEAN: "the mean of the training rows",
 }
 CLEAR = 2.0  # standard errors of a mean error that is called a bias
 _SAVED = {"log_loss": "log loss saved", "accuracy": "more rows right"}

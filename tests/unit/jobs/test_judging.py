@@ -9,6 +9,7 @@ import pytest
 import sklearn
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import load_wine
+from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.preprocessing import StandardScaler
@@ -159,6 +160,44 @@ def test_a_model_of_given_alpha_is_judged_by_leaving_out_each_row_and_one_withou
         )
         is None
     )
+
+
+@pytest.mark.parametrize("origin", ["test", "cross-validation", "leave-one-out"])
+@pytest.mark.parametrize("n_classes", [0, 2, 3])
+def test_the_naive_model_is_a_dummy_of_scikit_learn_trained_on_the_same_rows(
+    origin, n_classes
+):
+    X, y = make_rows()
+    new_X, new_y = make_rows(50, seed=1)
+    y, new_y = y + 5, new_y + 7
+    if n_classes:
+        y, new_y = (np.digitize(one, [5, 6][: n_classes - 1]) for one in (y, new_y))
+    data, test = (
+        JobData(ArrayDataset(rows), MemoryColumn(one))
+        if n_classes
+        else JobData(ArrayDataset(rows, one))
+        for rows, one in ((X, y), (new_X, new_y))
+    )
+    how = {"cv": 4, "alphas": [0.1, 1.0]} if "cross" in origin else {"alpha": 0.1}
+    if origin != "test":
+        test = None
+    found, _ = compare(data, test, loss="squared" if n_classes else None, **how)
+    naive = found.predictions[found.naive]
+    fold = HashFolds(4).assign(0, 120, n_samples=120, groups=None)
+    for row in (0, 17, 49):
+        rest = np.arange(120) >= 0
+        if origin == "leave-one-out":
+            rest = np.arange(120) != row
+        elif "cross" in origin:
+            rest = fold != fold[row]
+        if not n_classes:
+            expected = DummyRegressor().fit(X[rest], y[rest]).predict(X[:1])
+            assert_allclose(naive.values[row], expected, rtol=1e-12)
+            continue
+        dummy = DummyClassifier(strategy="prior").fit(X[rest], y[rest])
+        assert naive.values[row] == dummy.predict(X[:1])[0]
+        expected = dummy.predict_log_proba(X[:1])[0]
+        assert_allclose(naive.log_probabilities[row], expected, rtol=1e-9)
 
 
 # -- boosted trees
