@@ -17,6 +17,7 @@ from typing import Any
 ERROR_TITLES = {
     "rmse": "RMSE",
     "r2": "R²",
+    "median_error": "median error",
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
     "log_loss": "log loss",
@@ -104,9 +105,9 @@ def score_words(
     """Return an error or a score in the format of its name, as "value ± deviation" if
     there is a deviation.
 
-    RMSE has four digits, or the decimals of the RMSE `like`; shares are in percent; R²
-    and log loss have three decimals, with more if R² would round to 1. A single split
-    has a deviation of None or NaN.
+    RMSE and median error have four digits, or the decimals of the RMSE `like`; shares
+    are in percent; R² and log loss have three decimals, with more if R² would round to
+    1. A single split has a deviation of None or NaN.
 
     >>> score_words("r2", 0.9978), score_words("rmse", 4.29, 0.1801)
     ('0.998', '4.290 ± 0.180')
@@ -118,7 +119,7 @@ def score_words(
     values = [value]
     if deviation is not None and math.isfinite(deviation) and deviation > 0:
         values.append(deviation)
-    if name == "rmse":
+    if name in ("rmse", "median_error"):
         size = abs(like or value)
         if not 1e-5 < size < 1e7:
             return " ± ".join(map(number, values))

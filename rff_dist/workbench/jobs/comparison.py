@@ -169,9 +169,8 @@ class ModelComparison:
 
     @cached_property
     def scores(self) -> dict[str, Summary]:
-        """By model, `rmse` and `r2` of each target, or `accuracy` and `log_loss`.
-
-        None if unknown.
+        """By model, `rmse`, `r2` and `median_error` (of absolute errors) per target, or
+        `accuracy` and `log_loss`. None if unknown.
         """
         return {
             name: self._scores_of(model) for name, model in self.predictions.items()
@@ -183,8 +182,8 @@ class ModelComparison:
         Rows that folds leave out would need a guess of what their models share.
         """
         losses = self.losses_of(model, measure)
-        has_r2 = "r2" in (measure, self.measure)
-        if losses is None or self.rows.origin != "test" or has_r2:
+        is_unknown = "r2" in (measure, self.measure) or measure == "median_error"
+        if losses is None or self.rows.origin != "test" or is_unknown:
             return None
         mean, error = self.mean_with_error(losses)
         if measure == "rmse":
@@ -204,21 +203,45 @@ class ModelComparison:
             losses = self.losses_of(model)
             if name == OURS or losses is None or model.handicap is not None:
                 continue
-            saved = losses - ours
-            mean, lower, upper = intervals.paired_interval(saved, *self._dependence)
-            if self.measure == "accuracy":
-                exact = intervals.exact_interval(saved)
-                # The wider of the two: if few rows differ, Student's interval is too
-                # narrow.
-                lower = min(lower, exact[0])
-                upper = max(upper, exact[1])
-            relation = "same"  # the interval includes 0
-            if lower > 0:
-                relation = "better"
-            elif upper < 0:
-                relation = "worse"
-            differences[name] = Difference(mean, lower, upper, relation)
+            differences[name] = self._difference(
+                losses - ours, is_share=self.measure == "accuracy"
+            )
         return differences
+
+    @cached_property
+    def closer(self) -> dict[str, Difference]:
+        """By other model: the share of rows that ours predicts more closely, minus the
+        share that the other does. Few rows with large errors do not decide it.
+
+        Only of one target, and of the models in `differences`.
+        """
+        if self.measure != "rmse":
+            return {}
+        ours = np.abs(self.observed - self.ours.values)[:, 0]
+        found = {}
+        for name in self.differences:
+            errors = np.abs(self.observed - self.predictions[name].values)[:, 0]
+            found[name] = self._difference(np.sign(errors - ours), is_share=True)
+        return found
+
+    def _difference(self, saved: FloatArray, *, is_share: bool) -> Difference:
+        """Return the mean of a row-wise difference with its interval.
+
+        `is_share`: its values are −1, 0 and 1.
+        """
+        mean, lower, upper = intervals.paired_interval(saved, *self._dependence)
+        if is_share:
+            exact = intervals.exact_interval(saved)
+            # The wider of the two: if few rows differ, Student's interval is too
+            # narrow.
+            lower = min(lower, exact[0])
+            upper = max(upper, exact[1])
+        relation = "same"  # the interval includes 0
+        if lower > 0:
+            relation = "better"
+        elif upper < 0:
+            relation = "worse"
+        return Difference(mean, lower, upper, relation)
 
     def intervals(self) -> dict[str, tuple[float, float, float]]:
         """Return the `measure` over all targets with its interval, by model.
@@ -255,6 +278,14 @@ class ModelComparison:
             return self._log_losses(model)
         return np.asarray(model.values != self.observed, np.float64)
 
+    def rows_of_half(self, by: FloatArray, target: int = 0) -> int:
+        """Return how many rows, those with the largest values of `by`, make half of the
+        squared error of our model.
+        """
+        residuals = (self.observed - self.ours.values)[:, target]
+        squares = np.square(residuals[np.argsort(-by, kind="stable")]).cumsum()
+        return int(np.searchsorted(squares, squares[-1] / 2)) + 1
+
     def mean_with_error(self, values: FloatArray) -> tuple[float, float]:
         """Return the mean over rows, and its standard error."""
         return intervals.mean_with_error(values, *self._dependence)[:2]
@@ -276,7 +307,18 @@ class ModelComparison:
                     errors.tolist(), self._target_variance.tolist(), strict=True
                 )
             ]
-            return {"rmse": np.sqrt(errors).tolist(), "r2": r2}
+            median = np.quantile(
+                np.abs(self.observed - model.values),
+                0.5,
+                axis=0,
+                weights=self.rows.weights,
+                method="inverted_cdf",
+            )
+            return {
+                "rmse": np.sqrt(errors).tolist(),
+                "r2": r2,
+                "median_error": median.tolist(),
+            }
         losses = self._log_losses(model)
         return {
             "accuracy": self.mean(np.asarray(model.values == self.observed, float)),

@@ -82,14 +82,27 @@ def _claims(comparison: ModelComparison) -> Iterator[str]:
 
 
 def _typical_errors(comparison: ModelComparison) -> Iterator[str]:
-    """Yield the median error, and the mean error if it is clearly not 0."""
-    rmse = comparison.scores[OURS]["rmse"][0]
+    """Yield the median error; how many rows are predicted more closely, where that
+    contradicts the RMSE; and the mean error, if it is clearly not 0.
+    """
+    scores = comparison.scores[OURS]
+    rmse = scores["rmse"][0]
     excess = (comparison.ours.values - comparison.observed)[:, 0]
-    median = np.quantile(
-        np.abs(excess), 0.5, weights=comparison.rows.weights, method="inverted_cdf"
-    )
-    typical = score_words("rmse", float(median), like=rmse)
+    typical = score_words("median_error", scores["median_error"][0], like=rmse)
     yield f"Half of the predictions are off by at most {typical}."
+    for relation in ("better", "worse"):
+        shares = [
+            f"than {_NAMES.get(name, name)} in {closer_in(comparison, name)}"
+            for name, closer in comparison.closer.items()
+            if closer.relation == relation != comparison.differences[name].relation
+        ]
+        if shares:
+            n_half = comparison.rows_of_half(np.abs(excess))
+            make = "makes" if n_half == 1 else "make"
+            yield (
+                f"By typical error it is clearly {relation}: closer {_and(shares)} of"
+                f" the rows; {n_half:,} {make} half of the squared error."
+            )
     bias, error = comparison.mean_with_error(excess)
     if abs(bias) > CLEAR * error:
         size = score_words("rmse", abs(bias), error, like=rmse)
@@ -115,13 +128,25 @@ def rows_words(comparison: ModelComparison) -> str:
 def table_of(comparison: ModelComparison) -> tuple[list[str], list[list[Any]]]:
     """Return header and rows of a table of all models, with the intervals."""
     header = ["model", *(ERROR_TITLES[name] for name in comparison.scores[OURS])]
+    if comparison.closer:
+        header.append("closer in")
     what = _SAVED.get(comparison.measure, "squared error saved")
     header.append(f"{what} ({intervals.LEVEL:.0%} interval)")
-    rows = [
-        [_NAMES.get(name, name), *_cells(comparison, name), _saved(comparison, name)]
-        for name in comparison.scores
-    ]
+    rows = []
+    for name in comparison.scores:
+        cells = [_NAMES.get(name, name), *_cells(comparison, name)]
+        if comparison.closer:
+            cells.append(closer_in(comparison, name))
+        rows.append([*cells, _saved(comparison, name)])
     return header, rows
+
+
+def closer_in(comparison: ModelComparison, name: str) -> str:
+    """Return the share of rows in which this model is closer than another one; rows of
+    equal errors count half.
+    """
+    closer = comparison.closer.get(name)
+    return "" if closer is None else share((1 + closer.mean) / 2)
 
 
 def trainings_of(comparison: ModelComparison) -> list[str]:
@@ -205,19 +230,19 @@ def _saved(comparison: ModelComparison, name: str) -> str:
         return ""
     values = [difference.mean, difference.lower, difference.upper]
     if comparison.measure == "log_loss":
-        return "{:.3f} ({:.3f} to {:.3f})".format(*values)
+        mean, lower, upper = (score_words("log_loss", value) for value in values)
+        return f"{mean} ({lower} to {upper})"
     unit = 1.0
     if comparison.classes is None:
         losses = comparison.losses_of(comparison.predictions[name])
         assert losses is not None
         unit = comparison.mean(losses) or 1.0
-    # at most 100 % of the error can be saved, however wide the interval is
-    ratios = (
-        min(value / unit, 1.0) if np.isfinite(value) else value for value in values
-    )
     mean, lower, upper = (
-        f"{ratio:,.1%}" if np.isfinite(ratio) else "–" for ratio in ratios
+        share(value / unit) if np.isfinite(value) else "–" for value in values
     )
+    # at most 100 % of the error can be saved, however wide the interval is
+    if values[-1] >= unit:
+        return f"{mean} ({lower} or more)"
     return f"{mean} ({lower} to {upper})"
 
 
@@ -233,7 +258,8 @@ def _cells(comparison: ModelComparison, name: str) -> Iterator[str]:
         if not isinstance(value, list):
             yield score_words(measure, value, deviation)
             continue
-        likes = comparison.scores[OURS][measure]
+        is_size = measure in ("rmse", "median_error")
+        likes = comparison.scores[OURS]["rmse" if is_size else measure]
         pairs = zip(value, likes, strict=True)
         yield first_few(
             [score_words(measure, one, deviation, like=like) for one, like in pairs]

@@ -268,7 +268,7 @@ def _worst_rows(
         cells[row] = [score_words("rmse", float(value), like=rmse) for value in values]
     header = (f"observed {name}", "predicted", "error")
     if residuals.any():
-        page.say(_half_words(residuals))
+        page.say(_half_words(comparison, residuals, target))
     rows_table(page, comparison, "Rows with the largest errors", header, cells, shown)
 
 
@@ -298,17 +298,8 @@ def rows_table(
         page.say(advice, is_note=True)
 
 
-def rows_of_half(residuals: FloatArray, by: FloatArray) -> int:
-    """Return how many rows, those with the largest values of `by`, make half of the
-    squared error.
-    """
-    order = np.argsort(-by, kind="stable")
-    squares = np.square(residuals[order]).cumsum()
-    return int(np.searchsorted(squares, squares[-1] / 2)) + 1
-
-
-def _half_words(residuals: FloatArray) -> str:
-    n_half = rows_of_half(residuals, np.abs(residuals))
+def _half_words(comparison: ModelComparison, residuals: FloatArray, target: int) -> str:
+    n_half = comparison.rows_of_half(np.abs(residuals), target)
     make = "makes" if n_half == 1 else "make"
     n_rows = f"{n_half:,} of {len(residuals):,} rows ({n_half / len(residuals):.1%})"
     return (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from rff_dist.workbench.jobs.comparison import LINEAR, ModelComparison
-from rff_dist.workbench.page import accuracy
 
 #: The rows with half of the squared error are worth a look if their share of all rows
 #: is at most this; for normal errors it is an eighth.
@@ -55,7 +54,7 @@ def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[s
         observed = comparison.observed[:, 0]
         predicted = comparison.ours.values[:, 0]
         residuals = observed - predicted
-        n_largest = accuracy.rows_of_half(residuals, predicted)
+        n_largest = comparison.rows_of_half(predicted)
         n_rows = len(residuals)
         is_skewed = observed.mean() - np.median(observed) > _SKEWED * observed.std()
         is_tail = residuals.any() and n_largest <= _TAIL * n_rows
@@ -66,7 +65,7 @@ def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[s
                 f" ({n_largest / n_rows:.1%}) make half of the squared error, and all"
                 f" values of {target} are above 0 here: try to predict its logarithm."
             )
-        n_half = accuracy.rows_of_half(residuals, np.abs(residuals))
+        n_half = comparison.rows_of_half(np.abs(residuals))
         if residuals.any() and n_half <= _FEW * n_rows:
             advice.append(
                 "Check the rows with the largest errors first: few of them make half of"

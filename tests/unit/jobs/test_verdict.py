@@ -232,11 +232,15 @@ def test_a_large_difference_on_many_rows_is_claimed_and_one_with_a_handicap_is_n
     assert "No conclusion on untuned boosted trees" in verdict_of(found)
 
 
-def test_no_table_says_that_more_than_all_of_the_error_is_saved():
+def test_no_table_says_that_more_than_all_of_the_error_is_saved_or_less_than_nothing():
     y = np.random.default_rng(0).standard_normal(9)
     _, rows = table_of(regression(y, y, 0 * y))
     assert rows[1][-1].startswith("100.0% (")
-    assert rows[1][-1].endswith(" to 100.0%)")
+    assert rows[1][-1].endswith("% or more)")
+    models = {OURS: sure(np.arange(30) % 3, 0.9), LINEAR: sure(np.arange(30) % 3, 0.9)}
+    models[LINEAR][0] += 1e-5  # log loss less by 3e-7
+    _, rows = table_of(classes((np.arange(30) + (np.arange(30) < 12)) % 3, models))
+    assert rows[1][-1].startswith("0.000 (0.000 to ")
 
 
 def test_a_model_no_better_than_the_mean_is_said_to_find_no_signal():
@@ -267,6 +271,37 @@ def test_a_bias_of_more_than_two_standard_errors_is_said_with_its_side_and_size(
     assert claim is None or f"they are {claim}, by {size}." in verdict
     median = np.sort(np.abs(noise + shift))[199]
     assert f"off by at most {score_words('rmse', median, like=rmse)}." in verdict
+
+
+@pytest.mark.parametrize(
+    ("n_closer", "swapped", "claim"),
+    [(150, False, "better"), (150, True, "worse"), (107, False, None)],
+)
+def test_rows_that_are_closer_are_counted_if_few_rows_decide_the_rmse(
+    n_closer, swapped, claim
+):
+    y = np.arange(200.0)
+    ours = np.where(np.arange(200) < n_closer, 0.5, 1.5)
+    ours[[0, 1]] = 30.0, 31.0  # farther, and more than half of the squared error
+    linear = np.ones(200)
+    linear[199] = 40.0  # so that the RMSE shows nothing
+    models = [y + linear, y + ours] if swapped else [y + ours, y + linear]
+    found = regression(y, *models)
+    assert found.differences[LINEAR].relation == "same"
+    n_rows = n_closer - 2 + (n_closer < 200)  # row 199 too
+    test = scipy.stats.binomtest(n_rows, 200)
+    assert (test.pvalue < 1 - LEVEL) == (claim is not None)
+    share = f"{(200 - n_rows if swapped else n_rows) / 200:.1%}"
+    header, rows = table_of(found)
+    row = dict(zip(header, rows[1], strict=True))
+    assert row["closer in"] == share
+    assert row["median error"] == f"{np.median(np.abs(models[1] - y)):.3f}"
+    verdict = verdict_of(found)
+    assert ("By typical error" in verdict) == (claim is not None)
+    if claim:
+        n_half = "1 makes" if swapped else "2 make"
+        words = f"clearly {claim}: closer than a tuned linear model in {share} of the"
+        assert f"{words} rows; {n_half} half of the squared error." in verdict
 
 
 def test_cross_validated_rows_give_wider_intervals_than_test_rows():
