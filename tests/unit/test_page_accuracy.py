@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from scipy.special import log_softmax
 from scipy.stats import binomtest
 from sklearn.linear_model import Ridge
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.storage.writing import write_dataset
@@ -290,30 +290,45 @@ def judged(logs, truth, origin="test", names=None):
 
 @pytest.mark.parametrize(
     ("claimed", "n_right", "judgement"),
-    [
-        (0.9, 120, "they are too high"),
-        (0.6, 180, "they are too low"),
-        (0.8, 163, "that may be chance"),
-    ],
+    [(0.9, 120, "too high"), (0.6, 180, "too low"), (0.8, 163, "")],
 )
 @pytest.mark.parametrize("origin", ["test", "cross-validation"])
-def test_probabilities_are_judged_on_test_rows_with_counts(
+def test_all_probabilities_that_are_clearly_off_on_test_rows_are_named(
     claimed, n_right, judgement, origin
 ):
-    truth = np.zeros(210, int)
+    truth = np.zeros(310, int)
     truth[n_right:200] = 1
-    logs = np.tile(np.log([claimed, 1 - claimed]), (210, 1))
-    # ten rows of another bin, where all is as it should be
-    logs[200:] = np.log([0.98, 0.02])
-    words = " ".join(getattr(part, "text", "") for part in judged(logs, truth, origin))
-    assert ("In standard errors, probabilities are most off" in words) == (
-        origin == "test"
-    )
-    if origin == "test":
-        said = f"their mean is {claimed:.1%}, and {n_right} of 200 rows"
-        assert f"{said} ({n_right / 200:.1%}) are right; {judgement}." in words
-    least, most = binomtest(n_right, 200).proportion_ci(1 - 0.05 / 6)
-    assert (judgement == "that may be chance") == (least <= claimed <= most)
+    truth[200:230] = 1
+    logs = np.tile(np.log([claimed, 1 - claimed]), (310, 1))
+    # a second bin, which is too low, and ten rows where all is as it should be
+    logs[200:300] = np.log([0.55, 0.45])
+    logs[300:] = np.log([0.98, 0.02])
+    parts = judged(logs, truth, origin)
+    words = " ".join(getattr(part, "text", "") for part in parts)
+    for chance, right, n_rows, off in (
+        (claimed, n_right, 200, judgement),
+        (0.55, 70, 100, "too low"),
+    ):
+        said = f"clearly {off}: {chance:.1%} said, {right / n_rows:.1%} right."
+        assert (said in words) == (origin == "test" and off != "")
+        least, most = binomtest(right, n_rows).proportion_ci(1 - 0.05 / 6)
+        assert (off == "") == (least <= chance <= most)
+    (rows,) = [p.rows for p in parts if "Calibration" in getattr(p, "caption", "")]
+    expected = ["too low", judgement, ""] if origin == "test" else ["", "", ""]
+    assert [row[-1] for row in rows] == expected
+
+
+def test_misses_and_false_alarms_are_counted_from_several_probabilities():
+    rng = np.random.default_rng(4)
+    chances = rng.random(300)
+    truth = (rng.random(300) < chances).astype(int)
+    parts = judged(np.log(np.column_stack([1 - chances, chances])), truth)
+    (table,) = [p for p in parts if "b missed" in getattr(p, "header", ())]
+    for cells, threshold in zip(table.rows, (0.5, 0.4, 0.3, 0.2), strict=True):
+        _, false, missed, _ = confusion_matrix(truth, chances >= threshold).ravel()
+        assert tuple(cells) == (f"{threshold:.0%}", missed, false)
+    # at this probability a miss that costs 4 is as bad as a false alarm
+    assert "from 20%" in " ".join(getattr(part, "text", "") for part in parts)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 6])

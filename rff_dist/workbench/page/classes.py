@@ -70,6 +70,7 @@ def confusion_section(
         return
     if len(names) == 2 and len(np.unique(truth)) == 2:
         _draw_roc(page, truth == 1, logs[:, 1] - logs[:, 0], names[1])
+        _threshold_table(page, truth == 1, np.exp(logs[:, 1]), names[1])
     _calibration_table(page, comparison, logs)
     cells = {}
     of_truth = logs[np.arange(len(truth)), truth]
@@ -88,14 +89,14 @@ def _calibration_table(
     page: document.Document, comparison: ModelComparison, logs: FloatArray
 ) -> None:
     """Show which share of rows is right at which probability, and say where the two
-    differ most, if the rows are independent test rows.
+    clearly differ, if the rows are independent test rows.
     """
     # the likeliest of k classes has at least 1/k, but for rounding
     smallest = 1.0 / logs.shape[1]
     highest = np.maximum(np.exp(logs).max(axis=1), smallest)
     is_right = comparison.ours.values == comparison.observed
+    is_independent = comparison.rows.origin == "test" and comparison.rows.groups is None
     rows = []
-    distances = []  # of numbers of right rows from expected ones, in std
     sentences = []
     # one of several bins is outside by chance no more often than one interval
     level = 1 - (1 - intervals.LEVEL) / _N_BINS
@@ -107,31 +108,45 @@ def _calibration_table(
             continue
         n_right = int(is_right[inside].sum())
         mean = float(highest[inside].mean())
-        bin_words = f"{low:.0%} to {high:.0%}"
-        rows.append((bin_words, n_rows, f"{mean:.0%}", f"{n_right / n_rows:.0%}"))
         least, most = intervals.share_interval(n_right, n_rows, level)
-        judgement = "that may be chance"
-        if mean > most:
-            judgement = "they are too high"
-        elif mean < least:
-            judgement = "they are too low"
-        # one row alone does not make a bin the most distant one
-        std = max(n_rows * mean * (1 - mean), 1.0) ** 0.5
-        distances.append(abs(n_right - n_rows * mean) / std)
-        sentences.append(
-            f"In standard errors, probabilities are most off from {bin_words}: their"
-            " mean is"
-            f" {text.share(mean)}, and {n_right:,} of {n_rows:,} rows"
-            f" ({text.share(n_right / n_rows)}) are right; {judgement}."
-        )
+        judgement = ""
+        if is_independent and not least <= mean <= most:
+            judgement = "too high" if mean > most else "too low"
+            sentences.append(
+                f"Probabilities from {low:.0%} to {high:.0%} are clearly {judgement}:"
+                f" {text.share(mean)} said, {text.share(n_right / n_rows)} right."
+            )
+        bin_words = f"{low:.0%} to {high:.0%}"
+        shares = (f"{mean:.0%}", f"{n_right / n_rows:.0%}")
+        rows.append((bin_words, n_rows, *shares, judgement))
     caption = (
         "Calibration: the probability of the predicted class, and the share that is"
         " right"
     )
-    header = ("probability", "rows", "mean probability", "share right")
+    header = ("probability", "rows", "mean probability", "share right", "clearly")
     page.table(caption, header, rows)
-    if comparison.rows.origin == "test" and comparison.rows.groups is None:
-        page.say(sentences[int(np.argmax(distances))])
+    if is_independent:
+        page.say(" ".join(sentences) or "No probabilities are clearly off.")
+
+
+def _threshold_table(
+    page: document.Document, positive: BoolArray, chances: FloatArray, name: str
+) -> None:
+    """Show how many rows of a class are missed, and how many others are taken for it,
+    if it is predicted from smaller and smaller probabilities.
+    """
+    rows = []
+    for threshold in (0.5, 0.4, 0.3, 0.2):
+        is_predicted = chances >= threshold
+        n_missed = int((positive & ~is_predicted).sum())
+        n_false = int((is_predicted & ~positive).sum())
+        rows.append((f"{threshold:.0%}", n_missed, n_false))
+    header = (f"predict {name} from", f"{name} missed", "false alarms")
+    page.table(f"If {name} is predicted from a smaller probability", header, rows)
+    page.say(
+        f"If a missed {name} costs k times a false alarm, predict {name} from a"
+        " probability of 1 / (1 + k): if it costs 4 times as much, from 20%."
+    )
 
 
 def _draw_roc(
