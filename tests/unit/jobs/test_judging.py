@@ -169,15 +169,14 @@ def test_the_naive_model_is_a_dummy_of_scikit_learn_trained_on_the_same_rows(
 ):
     X, y = make_rows()
     new_X, new_y = make_rows(50, seed=1)
-    y, new_y = y + 5, new_y + 7
+    new_y += 1  # another mean
+    data = JobData(ArrayDataset(X, y))
+    test = JobData(ArrayDataset(new_X, new_y))
     if n_classes:
-        y, new_y = (np.digitize(one, [5, 6][: n_classes - 1]) for one in (y, new_y))
-    data, test = (
-        JobData(ArrayDataset(rows), MemoryColumn(one))
-        if n_classes
-        else JobData(ArrayDataset(rows, one))
-        for rows, one in ((X, y), (new_X, new_y))
-    )
+        ends = [0, 1][: n_classes - 1]
+        y = np.digitize(y, ends)
+        data = JobData(ArrayDataset(X), MemoryColumn(y))
+        test = JobData(ArrayDataset(new_X), MemoryColumn(np.digitize(new_y, ends)))
     how = {"cv": 4, "alphas": [0.1, 1.0]} if "cross" in origin else {"alpha": 0.1}
     if origin != "test":
         test = None
