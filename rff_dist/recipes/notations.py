@@ -281,9 +281,15 @@ def with_notations(
                 values, misfits = notation.read(columns[name])
                 row = compute.index(misfits, True).as_py()
                 if row >= 0:
-                    place = f"{table.name}: {table.place(start + row)}, column {name!r}"
-                    text = str(columns[name][row])
-                    raise _misfit(place, text, notation, is_new=is_new)
+                    unit = f" in {notation.unit}" if notation.unit else ""
+                    leave_out = (
+                        ", or leave the column out with `drop`" if is_new else ""
+                    )
+                    raise DataError(
+                        f"{table.name}: {table.place(start + row)}, column {name!r} is"
+                        f" {str(columns[name][row])[:50]!r}; expected a {notation.kind}"
+                        f"{unit}, as in the first rows. Correct it{leave_out}"
+                    )
                 columns[name] = values.cast(types[name])
             yield pyarrow.RecordBatch.from_pydict(columns)
             start += batch.num_rows
@@ -302,14 +308,3 @@ def _applies(notation: Notation, stored: pyarrow.DataType, table: RawTable) -> b
     # A text file's numbers may have been read with another decimal point: with decimal
     # commas 1.234 is 1234.
     return table.is_text_file
-
-
-def _misfit(place: str, text: str, notation: Notation, *, is_new: bool) -> DataError:
-    kind = f"a {notation.kind}"
-    if notation.unit:
-        kind += f" in {notation.unit}"
-    leave_out = ", or leave the column out with `drop`" if is_new else ""
-    return DataError(
-        f"{place} is {text[:50]!r}; expected {kind}, as in the first rows. Correct"
-        f" it{leave_out}"
-    )

@@ -265,8 +265,16 @@ def with_lists(table: RawTable) -> RawTable:
         start = 0
         for batch in table.batches(stored_types):
             for name in stored_types.keys() & widths.keys():
-                lists = batch.column(name)
-                _check_lengths(lists, widths[name], table, name, start)
+                lengths = compute.list_value_length(batch.column(name))
+                differs = compute.not_equal(lengths, widths[name])
+                row = compute.index(differs, True).as_py()
+                if row >= 0:
+                    raise DataError(
+                        f"{table.name}: {table.place(start + row)}, column {name!r} has"
+                        f" a list of {lengths[row]} numbers; expected {widths[name]},"
+                        " as in the first rows. Correct it, or leave the column out of"
+                        " a new dataset with `drop`"
+                    )
             columns = {}
             for name, type_ in wanted_types.items():
                 if name in places:
@@ -285,19 +293,6 @@ def _is_list(type_: pyarrow.DataType) -> bool:
     if types.is_list(type_) or types.is_large_list(type_):
         return _is_plain(type_.value_type)
     return types.is_fixed_size_list(type_) and _is_plain(type_.value_type)
-
-
-def _check_lengths(
-    column: pyarrow.Array, width: int, table: RawTable, name: str, start: int
-) -> None:
-    lengths = compute.list_value_length(column)
-    row = compute.index(compute.not_equal(lengths, width), True).as_py()
-    if row >= 0:
-        raise DataError(
-            f"{table.name}: {table.place(start + row)}, column {name!r} has a list of"
-            f" {lengths[row]} numbers; expected {width}, as in the first rows. Correct"
-            " it, or leave the column out of a new dataset with `drop`"
-        )
 
 
 def to_column(values: np.ndarray) -> pyarrow.Array:

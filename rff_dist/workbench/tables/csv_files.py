@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -98,42 +99,55 @@ class Dialect:
             notes.append(f"lines above the names are skipped: {self.n_above}")
         return notes
 
-    def open(self, path: Path, types: Types | None = None) -> Any:
-        """Return a context that reads all columns, or the columns in `types`."""
+    @property
+    def first_line(self) -> int:
+        """The line below the names."""
+        return self.n_above + int(self.has_header) + 1
+
+    @contextmanager
+    def open(self, path: Path, types: Types | None = None) -> Iterator[Any]:
+        """Open a reader of all columns, or of the columns in `types`."""
         names = None if self.names is None else numbered(self.names)
         source: Any = str(path)
         encoding = self.encoding
         if self.delimiter == _ALIGNED:
             source = _with_single_spaces(path, encoding)
             encoding = "utf-8"
-        return arrow_csv.open_csv(
-            source,
-            arrow_csv.ReadOptions(
-                block_size=self.block_size,
-                # With threads Arrow names no row in its messages; `_ahead` parses in a
-                # thread of ours.
-                use_threads=False,
-                skip_rows=self.n_above,
-                column_names=names,
-                skip_rows_after_names=int(self.has_header and self.names is not None),
-                encoding=encoding,
-            ),
-            arrow_csv.ParseOptions(
-                delimiter=self.delimiter[:1],
-                # makes Arrow cut blocks more slowly, so only if there are quotes
-                newlines_in_values=self.has_quotes,
-            ),
-            arrow_csv.ConvertOptions(
-                column_types=types,
-                include_columns=None if types is None else list(types),
-                null_values=[*MISSING_TEXTS, *self.missing],
-                # Other dates are read as text, which notations turn into dates: Arrow
-                # would read 31.02.2024 as the 2nd of March.
-                timestamp_parsers=[arrow_csv.ISO8601],
-            ),
-        )
+        # Arrow counts neither blank lines nor line breaks in texts
+        with (
+            locating(r"Row #(\d+)", lambda n: self.place(path, n - self.first_line)),
+            arrow_csv.open_csv(
+                source,
+                arrow_csv.ReadOptions(
+                    block_size=self.block_size,
+                    # With threads Arrow names no row in its messages; `_ahead` parses
+                    # in a thread of ours.
+                    use_threads=False,
+                    skip_rows=self.n_above,
+                    column_names=names,
+                    skip_rows_after_names=int(
+                        self.has_header and self.names is not None
+                    ),
+                    encoding=encoding,
+                ),
+                arrow_csv.ParseOptions(
+                    delimiter=self.delimiter[:1],
+                    # makes Arrow cut blocks more slowly, so only if there are quotes
+                    newlines_in_values=self.has_quotes,
+                ),
+                arrow_csv.ConvertOptions(
+                    column_types=types,
+                    include_columns=None if types is None else list(types),
+                    null_values=[*MISSING_TEXTS, *self.missing],
+                    # Other dates are read as text, which notations turn into dates:
+                    # Arrow would read 31.02.2024 as the 2nd of March.
+                    timestamp_parsers=[arrow_csv.ISO8601],
+                ),
+            ) as reader,
+        ):
+            yield reader
 
-    def find_line(self, path: Path, row: int) -> int:
+    def place(self, path: Path, row: int) -> str:
         """Return the line in which a row, counted from 0, begins; blank lines and line
         breaks in texts count too.
         """
@@ -144,12 +158,15 @@ class Dialect:
             reader = csv.reader(lines, delimiter=self.delimiter[:1])
             n_before = row + int(self.has_header)
             line = self.n_above + 1
-            for cells in reader:
-                if cells and not n_before:
-                    break
-                n_before -= bool(cells)
-                line = self.n_above + reader.line_num + 1
-        return line
+            try:
+                for cells in reader:
+                    if cells and not n_before:
+                        break
+                    n_before -= bool(cells)
+                    line = self.n_above + reader.line_num + 1
+            except csv.Error:  # a text is longer than this module takes
+                return place_of_row(row)
+        return f"line {line}"
 
 
 def _with_single_spaces(path: Path, encoding: str) -> pyarrow.OSFile:
@@ -178,29 +195,12 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
     value has another type.
     """
     dialect = find_dialect(path, reading)
-    first_line = dialect.n_above + int(dialect.has_header) + 1
-
-    def place(row: int) -> str:
-        try:
-            return f"line {dialect.find_line(path, row)}"
-        except csv.Error:  # a text is longer than this module takes
-            return place_of_row(row)
-
-    @contextmanager
-    def opened(types: Types | None = None) -> Iterator[Any]:
-        # Arrow counts neither blank lines nor line breaks in texts
-        with (
-            locating(r"Row #(\d+)", lambda number: place(number - first_line)),
-            dialect.open(path, types) as reader,
-        ):
-            yield reader
+    with opening(path, "CSV"), dialect.open(path) as reader:
+        schema = reader.schema
 
     def batches(types: Types) -> Batches:
-        with expecting_types(path), opened(types) as reader:
+        with expecting_types(path), dialect.open(path, types) as reader:
             yield from _ahead(reader)
-
-    with opening(path, "CSV"), opened() as reader:
-        schema = reader.schema
 
     # files use semicolons between cells because their decimal mark is a comma
     decimal = "," if dialect.delimiter == ";" else "."
@@ -212,8 +212,8 @@ def csv_table(path: Path, reading: CsvOptions) -> RawTable:
         notes=dialect.notes,
         is_text_file=True,
         decimal=decimal,
-        row_lines=range(first_line, dialect.n_lines + 1),
-        place=place,
+        row_lines=range(dialect.first_line, dialect.n_lines + 1),
+        place=partial(dialect.place, path),
     )
 
 

@@ -38,7 +38,10 @@ def json_table(path: Path) -> RawTable:
         schema = _open_lines(path).schema
 
     def place(row: int) -> str:
-        return f"line {_find_line(path, row)}"
+        with _decompressed(path) as stream:
+            lines = enumerate(io.TextIOWrapper(stream, "utf-8", "replace"), 1)
+            numbers = (number for number, line in lines if line.strip())
+            return f"line {next(islice(numbers, row, None))}"
 
     def batches(types: Types) -> Batches:
         start = 0
@@ -50,14 +53,6 @@ def json_table(path: Path) -> RawTable:
                 start += batch.num_rows
 
     return RawTable(path.name, schema, batches, n_samples=None, place=place)
-
-
-def _find_line(path: Path, row: int) -> int:
-    """Return the line of a row, counted from 0; blank lines count too."""
-    with _decompressed(path) as stream:
-        lines = enumerate(io.TextIOWrapper(stream, "utf-8", "replace"), 1)
-        numbers = (number for number, line in lines if line.strip())
-        return next(islice(numbers, row, None))
 
 
 def _open_lines(path: Path, types: Types | None = None) -> Any:

@@ -6,7 +6,7 @@ the columns: a title may stand above it, or there may be no such row.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,9 @@ def sheet_table(path: Path, sheet: str | None, reading: CsvOptions) -> tables.Ra
     # a title stands in the first column alone
     above = list(takewhile(lambda row: _is_empty(row[1:] or row), rows))
     n_empty = page.start[0] if page.start else 0
-    body = []
-    row_numbers = []
-    for number, row in enumerate(rows[len(above) :], n_empty + len(above) + 1):
-        if not _is_empty(row):
-            body.append(row)
-            row_numbers.append(number)
+    # the rows of the table by their numbers in the sheet
+    body = dict(enumerate(rows[len(above) :], n_empty + len(above) + 1))
+    body = {number: row for number, row in body.items() if not _is_empty(row)}
     if not body:
         raise StorageError(f"{path}: sheet {name!r} is empty; expected a table")
     notes = []
@@ -63,20 +60,22 @@ def sheet_table(path: Path, sheet: str | None, reading: CsvOptions) -> tables.Ra
 
     has_header = reading.header
     if has_header is None:
-        first = body[:_N_FIRST_ROWS]
+        first = islice(body.values(), _N_FIRST_ROWS)
         has_header = has_names([list(map(tables.cell_text, row)) for row in first])
     if has_header:
-        names = list(map(tables.cell_text, body.pop(0)))
-        row_numbers.pop(0)
+        names = list(map(tables.cell_text, body.pop(min(body))))
     else:
-        names = [str(i) for i in range(len(body[0]))]
+        names = [str(i) for i in range(len(rows[0]))]
         notes.append("no header: columns are called 0, 1, …")
-    columns = [tables.column_of([row[i] for row in body]) for i in range(len(names))]
+    columns = [
+        tables.column_of([row[i] for row in body.values()]) for i in range(len(names))
+    ]
     table = pyarrow.table(columns, tables.numbered(names))
+    row_numbers = [*body]
     notes += tables.numbered_note(names)
     return replace(
         memory_table(path.name, table, notes),
-        row_lines=range(row_numbers[0], row_numbers[-1] + 1) if row_numbers else None,
+        row_lines=range(min(body, default=0), max(body, default=0) + 1),
         line_unit="sheet row",
         place=lambda row: f"sheet row {row_numbers[row]}",
     )
