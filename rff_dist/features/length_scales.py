@@ -16,7 +16,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -250,8 +250,13 @@ def maximize_evidence(
     # one BLAS thread each: with more, the bits of products, and so the result, would
     # depend on the number of threads
     with machine.single_threaded_blas(), ThreadPoolExecutor(n_threads) as pool:
-        end = climbs.run(pool)
-        best = climbs.best_alpha(end)
+        try:
+            end = climbs.run(pool)
+            best = climbs.best_alpha(end)
+        except BaseException:
+            # without it, Ctrl-C would wait minutes for the pool's threads
+            climbs.is_stopped = True
+            raise
 
     noise_variance = np.full(y.shape[1], np.nan)
     # beyond float64 a variance is infinite, while log evidences are not
@@ -321,6 +326,8 @@ class _Climbs:
         #: Whether weights of the kernel's parts are tuned together with length scales.
         self._has_weights = self._is_exact and len(kernel.logits) > 0
         self._design = base.design_for(kernel)
+        #: Climbs in other threads then end at their next step.
+        self.is_stopped = False
         self._ends: list[Any] = []
         self._steps = itertools.count(1)
         #: Logarithms of length scales, shape (n_starts, n_scales).
@@ -451,6 +458,8 @@ class _Climbs:
         return end
 
     def _count_step(self, _: FloatArray) -> None:
+        if self.is_stopped:
+            raise CancelledError
         if self._report is not None:
             limit = len(self.starts) * START_STEPS + 2 * MAX_ITERATIONS
             self._report(next(self._steps), limit)

@@ -7,8 +7,8 @@ serve several candidates, so `Draws` computes each once.
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -228,6 +228,8 @@ class Draws:
         self._options = options
         self._folds = folds
         self._tuning = tuning
+        #: Tuning in other threads then ends at its next step.
+        self.is_stopped = False
         self._median = median_distances.MedianDistances(
             prepared.dataset, prepared.standardizer, seed=options.seed
         )
@@ -282,6 +284,11 @@ class Draws:
         assert not isinstance(length_scale, str)
         return stationary.with_length_scale(kernel, length_scale)
 
+    def _count_step(self, n_steps: int, limit: int) -> None:
+        if self.is_stopped:
+            raise CancelledError
+        self._prepared.count("tune", n_steps, limit)
+
     def _tune(
         self, candidate: Candidate
     ) -> tuple[base.Kernel, prepare.PreparedDataset]:
@@ -293,7 +300,6 @@ class Draws:
         self._prepared.say("tune", f"{kernel_text.partition(':')[0]} kernel")
         # without folds, the tuning draws its sample from all rows
         folds = self._folds if isinstance(self._folds, folding.TuningFolds) else None
-        report = partial(self._prepared.count, "tune")
         seed = self._options.seed
         prepared = self._prepared
         source = prepared.row_source(seed)
@@ -302,12 +308,12 @@ class Draws:
         if candidate.mapped:
             assert isinstance(kernel, stationary.Stationary)
             tuned, standardizer = for_dataset.tune_maps(
-                source, kernel, self._tuning, folds=folds, report=report
+                source, kernel, self._tuning, folds=folds, report=self._count_step
             )
             prepared = replace(prepared, standardizer=standardizer)
         else:
             tuned = for_dataset.tune(
-                source, kernel, self._tuning, folds=folds, report=report
+                source, kernel, self._tuning, folds=folds, report=self._count_step
             ).kernel
         if isinstance(tuned, Additive):
             # Parts that matter little cost time. And if only parts of one column each

@@ -186,20 +186,25 @@ class _FirstRound:
         untried = list(candidates)
         n_at_once = len(candidates) if self.budget.limit is None else n_threads
         with machine.single_threaded_blas(), machine.executor_of(n_threads) as pool:
-            while untried:
-                is_late = self.budget.remaining(FIRST_SHARE) <= 0
-                if is_late and len(trials) >= at_least:
-                    self.budget.skip_candidates(len(untried))
-                    break
-                batch = untried[:n_at_once]
-                untried = untried[n_at_once:]
-                for trial in pool.map(
-                    lambda candidate: self._try(candidate, sample), batch
-                ):
-                    if trial is not None:
-                        words = describe.candidate_words(trial.result)
-                        self.prepared.say("choose", words)
-                        trials.append(trial)
+            try:
+                while untried:
+                    is_late = self.budget.remaining(FIRST_SHARE) <= 0
+                    if is_late and len(trials) >= at_least:
+                        self.budget.skip_candidates(len(untried))
+                        break
+                    batch = untried[:n_at_once]
+                    untried = untried[n_at_once:]
+                    for trial in pool.map(
+                        lambda candidate: self._try(candidate, sample), batch
+                    ):
+                        if trial is not None:
+                            words = describe.candidate_words(trial.result)
+                            self.prepared.say("choose", words)
+                            trials.append(trial)
+            except BaseException:
+                # without it, Ctrl-C would wait minutes for the pool's threads
+                self.draws.is_stopped = True
+                raise
         return trials
 
     def _candidates_in_time(self) -> list[Candidate]:

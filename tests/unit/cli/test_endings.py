@@ -9,9 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from rff_dist import write_dataset
+from rff_dist.engines import events
 from rff_dist.errors import DataError, JobTimeoutError
+from rff_dist.numerics import machine
 from rff_dist.workbench.jobs import limits
 from rff_dist.workbench.jobs.limits import JobLimits
 from rff_dist.workbench.page import pages
@@ -98,6 +102,43 @@ def test_ctrl_c_while_modules_are_imported_ends_the_program_without_a_traceback(
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == -signal.SIGINT
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("tune", ""),
+        *((label, "--effort 1") for label in ("inspect", "accumulate", "solve")),
+        *((label, "--effort 1") for label in ("hold out", "publish")),
+    ],
+)
+def test_ctrl_c_ends_a_fit_in_each_of_its_steps_and_leaves_nothing(
+    tmp_path, monkeypatch, label, words
+):
+    X = np.random.default_rng(0).standard_normal((1500, 8))
+    write_dataset(tmp_path / "data.zarr", X, np.sin(2 * X[:, 0]) * X[:, 1])
+    later = []
+    announce = events.Announcer.__call__
+
+    def announce_and_interrupt(announcer, event):
+        announce(announcer, event)
+        # by another thread than the one that Python raises KeyboardInterrupt in
+        if later or (event.label == label and not isinstance(event, events.Remark)):
+            later.append(event)
+            if len(later) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(events.Announcer, "__call__", announce_and_interrupt)
+    ended = run(
+        "fit", tmp_path / "data.zarr", tmp_path / "m", *words.split(), "--serial"
+    )
+    assert ended.exit_code == 130, ended.output
+    assert "Ctrl-C" in ended.stderr
+    # the steps that were under way in each thread; tuning has 100
+    assert len(later) <= 3 * machine.available_cores() + 3, later
+    left = {path.name for path in tmp_path.iterdir()}
+    # sums that took long are kept for the same command
+    assert left - {".m.ledger"} == {"data.zarr"}
 
 
 COMMANDS = {
