@@ -15,6 +15,7 @@ from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines.protocol import Engine
 from rff_dist.errors import DataError, warn
 from rff_dist.fitting import evaluation, matrix_pass, predicting
+from rff_dist.numerics.exact_sums import ExactSum
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import calibration, held_out, uncertainty
 from rff_dist.ridge.models import RidgeModel
@@ -239,6 +240,34 @@ def predict_in_memory(
         dataset, _predict_arrays, state, engine=engine, label="predict"
     )
     return {name: values[name] for name in state.dtype.names or ()}
+
+
+def share_inside(
+    dataset: Dataset, model: RidgeModel, coverage: float, *, engine: Engine
+) -> FloatArray:
+    """Return the share of rows, by weight, inside the intervals that `predict` writes,
+    per target.
+
+    Raises as `evaluate`, and as `predict` with `coverage`.
+    """
+    dataset = _rows_with_targets(dataset, model)
+    state = _plan_pass(dataset, model, coverage=coverage, engine=engine)
+    sums = row_passes.sum_rows(
+        dataset, _weights_inside, state, engine=engine, label="intervals"
+    )
+    *inside, total = sums.value()
+    return np.array(inside) / total
+
+
+def _weights_inside(rows: Rows, state: _PredictingPass) -> ExactSum:
+    """Return the weight of a block's rows inside intervals, per target; last, of all
+    rows.
+    """
+    y, weights = evaluation.evaluated_targets(rows)
+    predicted = _predict_arrays(rows, state)
+    y = y.reshape(predicted["lower"].shape)
+    is_inside = (predicted["lower"] <= y) & (y <= predicted["upper"])
+    return ExactSum.of(np.append(weights @ is_inside, weights.sum()))
 
 
 def _predictive_state(

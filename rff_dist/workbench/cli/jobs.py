@@ -142,7 +142,9 @@ def predict(job: specs.Predict, context: command_context.CommandContext) -> Docu
     return predicted_document(predict(job, context.runner), context.facts())
 
 
-@shell.command("model test.zarr", "model test.zarr --std --json")
+@shell.command(
+    "model test.zarr", "model test.zarr --coverage 0.9", "model test.zarr --std --json"
+)
 def evaluate(job: specs.Evaluate, context: command_context.CommandContext) -> Document:
     """Measure a model's errors on a dataset: by target, by class, or of clusters
     against labels (`y`).

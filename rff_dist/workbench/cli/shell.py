@@ -402,8 +402,6 @@ def _unknown_option(error: UnknownOptionError, command: Command) -> str:
     # all flags begin with two dashes, which make them similar
     if near := nearest(flag, known, cutoff=0.8):
         message += f"; did you mean {near}?"
-    if (command.title, flag) == ("evaluate", "--coverage"):
-        message += "; --std shows how many targets are inside intervals"
     others = [name for name in COMMANDS if _has_option(name, flag)]
     if others:
         message += (

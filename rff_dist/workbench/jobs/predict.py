@@ -30,7 +30,7 @@ from rff_dist.ridge.models import INTERVAL_ROWS
 from rff_dist.storage import datasets, grids, locations, output_places
 from rff_dist.storage.columns import ID, ids_of, open_labelled
 from rff_dist.text import redact
-from rff_dist.typing import Facts, PathLike, Summary, frozen
+from rff_dist.typing import Facts, FloatArray, PathLike, Summary, frozen
 from rff_dist.workbench.jobs import specs, steps, tables, watching
 from rff_dist.workbench.tables.roles import Roles
 
@@ -360,14 +360,18 @@ def _columns_of(scoring: ScoringModel) -> list[str] | None:
 
 
 @watching.watched
-def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evaluation]:
-    """Measure a model's errors in one pass, on a dataset or on a table.
+def evaluate(
+    job: specs.Evaluate, do: steps.Runner
+) -> tuple[ScoringModel, Evaluation, FloatArray | None]:
+    """Measure a model's errors in one pass, on a dataset or on a table; with `coverage`
+    in a second pass how many rows are inside intervals.
 
     A table is read by the model's recipe. Its rows with a missing value are dropped,
     and the log has their number.
 
     Returns the model and its errors: for a regression `Errors`, or `Calibration` with
-    the option `std`; for a classifier `Confusion`; for clusters `Contingency`. Raises
+    the option `std`; for a classifier `Confusion`; for clusters `Contingency`. Last,
+    per target the share of rows inside intervals; None without `coverage`. Raises
     InvalidParameterError if `std` is wanted of a model without standard deviations, or
     if workers on other machines are to read a table; DataError if the data do not fit
     the model, or have no targets or labels.
@@ -406,7 +410,18 @@ def evaluate(job: specs.Evaluate, do: steps.Runner) -> tuple[ScoringModel, Evalu
                 data = fits.JobData(dataset, labels).with_targets(model)
                 measure = partial(class_prediction.evaluate, data)
         engine = stack.enter_context(do.open_engine(dataset.n_samples))
-        return scoring, do("evaluate", measure, model, engine=engine)
+        errors = do("evaluate", measure, model, engine=engine)
+        inside = None
+        if job.coverage:
+            inside = do(
+                "intervals",
+                prediction.share_inside,
+                dataset,
+                model,
+                job.coverage,
+                engine=engine,
+            )
+        return scoring, errors, inside
 
 
 @contextmanager

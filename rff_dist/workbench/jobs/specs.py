@@ -183,6 +183,11 @@ class Evaluate:
         "Judge the standard deviations too, by NLPD and by the share of targets inside"
         " intervals. For a regression."
     )
+    coverage: fields.Share | None = fields.optional(
+        "Say which share of the targets is inside the intervals that `predict` writes"
+        " with this coverage, such as 0.9. For a regression.",
+        placeholder="C",
+    )
 
 
 @fields.group

@@ -32,6 +32,7 @@ _TITLES = {
 def errors_document(
     scoring: predict.ScoringModel,
     errors: predict.Evaluation,
+    inside: FloatArray | None,
     job: specs.Evaluate,
     run: Summary,
 ) -> Document:
@@ -48,6 +49,10 @@ def errors_document(
         figures, parts = _classes(errors, scoring.model)
     else:
         figures, parts = _targets(errors, calibration, scoring.model)
+    if inside is not None:
+        figures["interval"] = {"coverage": job.coverage, "inside": inside}
+        shares = ", ".join(map(share, inside))
+        parts.insert(0, {f"inside {job.coverage:.0%} intervals": shares})
     seconds = run["seconds"]["total"]
     record = {
         "model": job.model,
@@ -159,7 +164,7 @@ def _calibration_parts(targets: list[Summary]) -> list[Part]:
     )
     note = (
         "z-NLPD: in units of the target's standard deviation on the training rows;"
-        " for intervals from held-out errors: predict --coverage"
+        " for intervals from held-out errors: --coverage"
     )
     table = words.Table(caption, ("target", "NLPD", "z-NLPD", *levels), rows)
     return [table, Paragraph(note, is_note=True)]

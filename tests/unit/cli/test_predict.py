@@ -60,3 +60,10 @@ def test_predict_interval_writes_ends_by_held_out_rows_or_by_the_normal_law(fold
     assert "rows of the fit" in held_out["interval"]["by"]
     assert held_out["arrays"] == ["predictions", "lower", "upper"]
     assert normal["interval"]["by"] == "the normal distribution"
+    y = open_dataset(data).read(Block(0, 0, 300)).y[:, 0]
+    for model, output in (("model", "a"), (folder / "model", "b")):
+        written = zarr.open_group(output)
+        is_inside = (written["lower"][:] <= y) & (y <= written["upper"][:])
+        judged = document("evaluate", model, data, "--serial --coverage 0.8 --std")
+        assert judged["interval"]["inside"] == [pytest.approx(is_inside.mean())]
+        assert judged["targets"][0]["nlpd"]

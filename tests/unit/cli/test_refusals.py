@@ -112,6 +112,7 @@ OTHERS = [
     (2, "predict {clusters} {blobs} new --probabilities", "no probabilities"),
     (65, "evaluate pickled.pkl {data} --serial", "it is a file"),
     (2, "evaluate {classifier} {labels} --std --serial", "no standard deviations"),
+    (2, "evaluate {classifier} {labels} --coverage 0.9", "no intervals"),
     (65, "evaluate {classifier} {labels} --y label --serial", "no array 'label'"),
     (
         2,

@@ -118,8 +118,6 @@ def test_an_unknown_command_or_option_exits_2_with_a_suggestion(arguments, sugge
 def test_an_option_of_another_command_is_named_with_it_and_nothing_far_is_suggested():
     message = refusal(2, "auto", "a.csv", "--target y --kernel linear")
     assert "fit" in message.partition(";")[2]
-    message = refusal(2, "evaluate", "m", "a", "--coverage 0.9")
-    assert "--std shows" in message
     for words in (message, refusal(2, "predict", "m", "a", "b", "--interval 0.9")):
         assert "id you mean" not in words
 
