@@ -264,7 +264,7 @@ def check_names(
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
-            if not hint and len(known) <= MOST_LISTED:
+            if not hint and 0 < len(known) <= MOST_LISTED:
                 hint = f"; expected one of {', '.join(known)}"
             raise InvalidParameterError(f"there is no {what} `{name}`{hint}")
 

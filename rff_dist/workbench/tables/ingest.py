@@ -18,7 +18,7 @@ import numpy as np
 from rff_dist.data import sources as row_sources
 from rff_dist.data.columns import TEXT
 from rff_dist.data.row_batches import RowArrays
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, OutputExistsError
 from rff_dist.recipes import learn
 from rff_dist.recipes.recipes import RECIPE
 from rff_dist.recipes.tables import listed
@@ -26,6 +26,7 @@ from rff_dist.storage import datasets, editing, locations, output_places, writin
 from rff_dist.storage.columns import TIME_COLUMN
 from rff_dist.typing import PathLike, Summary
 from rff_dist.workbench.tables import attributes, files, row_monitor
+from rff_dist.workbench.tables import roles as column_roles
 from rff_dist.workbench.tables.holdout import Holdout, RowSelection, warn_of_chance
 from rff_dist.workbench.tables.inputs import (
     Input,
@@ -148,22 +149,31 @@ def _ingest(
         for path in paths:
             inputs.append(locations.parse_location(split_sheet(os.fspath(path))[0]))
     outputs = [locations.parse_location(url) for url, _ in parts]
-    # Checked first, since finding a table's columns and types may take a while.
-    for i, output in enumerate(outputs):
-        output_places.check_output(
-            output,
-            overwrite=write_options.overwrite,
-            inputs=[*inputs, *outputs[i + 1 :]],
-            markers=locations.DATASET_FILES,
-        )
-
+    _, last_selection = parts[-1]
     with ExitStack() as stack:
+        # Checked first, since finding a table's columns and types may take a while.
+        try:
+            for i, output in enumerate(outputs):
+                output_places.check_output(
+                    output,
+                    overwrite=write_options.overwrite,
+                    inputs=[*inputs, *outputs[i + 1 :]],
+                    markers=locations.DATASET_FILES,
+                )
+        except OutputExistsError:
+            # A misspelt column is told first, unless that takes a query or a download.
+            if inputs and inputs[0].is_local:
+                (first,), _ = open_inputs(stack, found[:1], options.reading)
+                time = None if last_selection is None else last_selection.holdout.by
+                column_roles.check_names(
+                    first.table.name, first.table.schema, roles, time
+                )
+            raise
         opened, _ = open_inputs(stack, found, options.reading)
         for source in found:
             if isinstance(source, Lake):
                 message = write_options.message or f"write {source.words}"
                 write_options = replace(write_options, message=message)
-        _, last_selection = parts[-1]
         opened, plan = plan_rows(stack, opened, roles, options, last_selection)
         n_samples: int | None = None
         lengths = [source.table.n_samples for source in opened]

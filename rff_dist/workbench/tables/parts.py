@@ -60,13 +60,6 @@ def split_dataset(
     """
     inputs = [locations.parse_location(data)]
     train, test = map(locations.parse_location, urls)
-    for output in (train, test):
-        output_places.check_output(
-            output,
-            overwrite=write_options.overwrite,
-            inputs=inputs,
-            markers=locations.DATASET_FILES,
-        )
     # Both are made from one version, whatever is committed meanwhile.
     version = groups.find_group(data).version
     attributes, stored = datasets.list_arrays(data, version)
@@ -78,8 +71,6 @@ def split_dataset(
     # and would be wrong of a half.
     for name in (manifests.MANIFEST, row_sources.SOURCES, row_sources.PARTS):
         attributes.pop(name, None)
-    # columns of X are named, as the table's are not here
-    warn_of_chance(attributes, holdout, has_groups="groups" in stored, is_encoded=True)
 
     column = None
     if holdout.by is not None:
@@ -87,6 +78,15 @@ def split_dataset(
         fields.check_names([holdout.by], known, what="column of X")
         column = known.index(holdout.by)
         attributes[TIME_COLUMN] = holdout.by
+    for output in (train, test):
+        output_places.check_output(
+            output,
+            overwrite=write_options.overwrite,
+            inputs=inputs,
+            markers=locations.DATASET_FILES,
+        )
+    # columns of X are named, as the table's are not here
+    warn_of_chance(attributes, holdout, has_groups="groups" in stored, is_encoded=True)
     is_test = _held_out_rows(read, stored, holdout, column)
     if is_test.all() or not is_test.any():
         raise DataError(

@@ -227,23 +227,30 @@ def feature_columns(schema: pyarrow.Schema, roles: Roles) -> list[str]:
     return [name for name in schema.names if name not in roles.not_in_x]
 
 
+def check_names(
+    table: str, schema: pyarrow.Schema, roles: Roles, time: str | None = None
+) -> None:
+    """Raise InvalidParameterError if a table lacks a column with a role, or the one by
+    which rows are held out.
+    """
+    for role in ("target", "weight", "groups", "id", "columns", "drop"):
+        value = getattr(roles, role) or ()
+        for name in [value] if isinstance(value, str) else value:
+            check_column(table, schema, name, role)
+    if time is not None:
+        check_column(table, schema, time, "holdout_by")
+
+
 def check_roles(table: str, schema: pyarrow.Schema, roles: Roles) -> None:
     """Check that a table has the columns that are named, each in one role.
 
     Raises InvalidParameterError if a column does not exist, or has two roles; DataError
     if it holds values that do not fit its role.
     """
-    with_role = [(name, "target") for name in roles.targets]
-    for role in ("weight", "groups", "id"):
-        name = getattr(roles, role)
-        if name is not None:
-            with_role.append((name, role))
-    named_features = [(name, "columns") for name in roles.columns or ()]
-    dropped = [(name, "drop") for name in roles.drop]
-    for name, role in [*with_role, *named_features, *dropped]:
-        check_column(table, schema, name, role)
+    check_names(table, schema, roles)
     features = feature_columns(schema, roles)
-    used = [*features, *(name for name, _ in with_role)]
+    others = (roles.weight, roles.groups, roles.id)
+    used = [*features, *roles.targets, *filter(None, others)]
     if twice := repeated(used):
         raise InvalidParameterError(
             f"columns {listed(twice)} are named twice; expected each once, in one role"
@@ -256,9 +263,9 @@ def check_roles(table: str, schema: pyarrow.Schema, roles: Roles) -> None:
     kinds = {name: kind_of(schema.field(name).type) for name in used}
     unknown = [name for name in used if kinds[name] is None]
     _refuse_columns(table, schema, unknown, "numbers, text or dates")
-    must_be_numbers = {roles.weight, *roles.targets}
-    if len(roles.targets) == 1:  # a single target may hold classes
-        must_be_numbers -= {*roles.targets}
+    must_be_numbers = {roles.weight}
+    if len(roles.targets) > 1:  # a single target may hold classes
+        must_be_numbers |= {*roles.targets}
     no_numbers = [
         name for name in used if name in must_be_numbers and kinds[name] != "number"
     ]

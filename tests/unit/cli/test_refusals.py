@@ -62,7 +62,17 @@ OTHERS = [
         for size in ("-1GiB", "0", "big", "1.2.3G")
     ),
     (2, "ingest {table} new --on-nan foo", "--on-nan"),
-    (2, "ingest {table} new --targets prize", "--targets", "'price'"),
+    *(
+        (2, f"ingest {{table}} {output} {options}", *said)
+        for output in ("new", "{data}")
+        for options, *said in (
+            ("--targets prize", "--targets", "'price'"),
+            ("--targets price --drop sizes", "--drop", "no column 'sizes'"),
+            ("--targets price --holdout 0.5 --holdout-by day", "--holdout-by", "'day'"),
+        )
+    ),
+    (2, "ingest {blobs} {data} --holdout 0.5 --holdout-by x", "no column of X `x`"),
+    (73, "ingest {table} {data} --targets price", "exists already"),
     (2, "ingest {table} new --targets price --holdout all", "a share such as 10%"),
     (
         2,

@@ -3,7 +3,7 @@
 import pytest
 
 from rff_dist import open_dataset
-from rff_dist.errors import DataError, OutputExistsError
+from rff_dist.errors import DataError, InvalidParameterError, OutputExistsError
 from rff_dist.fields import build
 from rff_dist.workbench.jobs.auto import prepare_table
 from rff_dist.workbench.jobs.specs import Auto
@@ -42,6 +42,8 @@ def test_data_of_an_earlier_run_are_refused_unless_they_are_to_be_replaced(table
     rows = rows_of(first)
     with refuses(OutputExistsError, "exists already", "overwrite", "into"):
         prepared(table)
+    with refuses(InvalidParameterError, "target", "'priec'"):
+        prepared(table, target="priec")
     assert rows_of(first) == rows
     second = prepared(table, holdout=0.3, holdout_by="day", overwrite=True)
     assert (second.n_train, second.n_test) == (70, 30)
