@@ -256,7 +256,7 @@ def share_inside(
         dataset, _weights_inside, state, engine=engine, label="intervals"
     )
     *inside, total = sums.value()
-    return np.array(inside) / total
+    return np.asarray(inside / total)
 
 
 def _weights_inside(rows: Rows, state: _PredictingPass) -> ExactSum:

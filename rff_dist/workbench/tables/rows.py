@@ -8,8 +8,8 @@ columns.
 
 import hashlib
 import logging
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from rff_dist.data.sources import Provenance
 from rff_dist.errors import DataError
 from rff_dist.recipes.recipes import Recipe
 from rff_dist.recipes.tables import Batches, to_labels, to_numbers
+from rff_dist.text import first_few
 from rff_dist.typing import BoolArray, IntArray, frozen
 from rff_dist.workbench.tables import row_monitor
 from rff_dist.workbench.tables.holdout import RowSelection, order_values
@@ -33,14 +34,6 @@ from rff_dist.workbench.tables.roles import ADVICE, ColumnPlan
 _BATCH_VALUES = 2**23
 #: Tables with fewer columns count as this wide, so a batch has at most 84,000 rows.
 _FEWEST_COLUMNS = 100
-#: The arrays that must have a value in each row, with their names in messages.
-_REQUIRED = {
-    "X": "X",
-    "y": "y",
-    "sample_weight": "the weights",
-    "groups": "the groups",
-    "ids": "the ids",
-}
 _log = logging.getLogger(__name__)
 
 
@@ -105,6 +98,9 @@ def _read_input(
     """Yield an input's usable rows as arrays; its entry in the journal comes last."""
     n_read = 0
     n_dropped = 0
+    n_missing = Counter[str]()  # by the column
+    table = source.table
+    roles = plan.roles
     taken: list[int] = []  # the first ones
     n_most = row_sources.MOST_ROWS
     n_most -= sum(len(entry.get(row_sources.ROWS) or ()) for entry in journal.entries)
@@ -116,13 +112,26 @@ def _read_input(
         recipe = (journal.recipe or plan.recipe).with_levels_of(rows.batch)
         journal.recipe = recipe
         arrays = _to_arrays(rows.batch, plan, recipe)
-        usable = _usable_rows(arrays, source, plan, rows.numbers - first_row)
+        gaps = _find_gaps(arrays, plan)
+        numbers = rows.numbers - first_row
+        if gaps and roles.on_nan == "error":
+            raise _missing_value(source, plan, gaps, numbers)
+        usable = np.ones(len(numbers), bool)
+        for name, is_missing in gaps.items():
+            n_missing[name] += int(is_missing.sum())
+            usable &= ~is_missing
         n_read += len(usable)
         n_dropped += len(usable) - int(usable.sum())
         n_wanted = n_most - len(taken)
-        taken += (rows.numbers[usable] - first_row)[:n_wanted].tolist()
+        taken += numbers[usable][:n_wanted].tolist()
         if not usable.all():
             arrays = arrays.take(usable)
+        labels_of = {roles.groups: arrays.groups, roles.id: arrays.ids}
+        for column, labels in labels_of.items():
+            # here, where the file is known; other labels are checked when written
+            if labels is not None and labels.dtype.kind == "f":
+                what = f"{table.name}: column {column!r}"
+                columns.check_values(labels, what, numbers[usable], table.place)
         # A file is known by its bytes. A query has none, so its rows are digested.
         if source.is_query:
             for i, part in enumerate(arrays):
@@ -132,11 +141,13 @@ def _read_input(
         yield arrays
 
     if n_dropped:
+        missing = [f"{n:,} in {name!r}" for name, n in n_missing.most_common()]
         _log.warning(
-            "%s: %d of %d rows dropped for missing or infinite values",
-            source.table.name,
+            "%s: %d of %d rows dropped for missing or infinite values: %s",
+            table.name,
             n_dropped,
             n_read,
+            first_few(missing),
         )
     provenance = source.provenance
     if source.is_query:
@@ -148,7 +159,7 @@ def _read_input(
     entry = provenance.to_dict(n_taken)
     if n_taken < journal.n_seen - first_row:
         entry[row_sources.ROWS] = taken if len(taken) == n_taken else None
-    lines = source.table.row_lines
+    lines = table.row_lines
     if lines is not None and len(lines) == journal.n_seen - first_row:
         entry[row_sources.FIRST_LINES[source.table.line_unit]] = lines.start
     journal.entries.append(entry)
@@ -184,61 +195,44 @@ def _to_arrays(
     return RowArrays(X, y, weights, groups, ids, times)
 
 
-def _usable_rows(
-    arrays: RowArrays, source: Input, plan: ColumnPlan, numbers: IntArray
-) -> BoolArray:
-    """Return which rows have a finite value everywhere.
-
-    `numbers`: the rows' numbers in their input, from 0, for messages. Raises DataError
-    at a row that lacks a value, unless such rows are to be dropped.
-    """
-    is_usable = np.ones(len(numbers), bool)
-    for name in _REQUIRED:
-        array = getattr(arrays, name)
+def _find_gaps(arrays: RowArrays, plan: ColumnPlan) -> dict[str, BoolArray]:
+    """Return which rows lack a finite value, for each column that has such rows."""
+    roles = plan.roles
+    single = [[roles.weight], [roles.groups], [roles.id]]
+    names_of: list[Any] = [plan.recipe.sources, roles.targets, *single]
+    gaps: dict[str, BoolArray] = {}
+    # the times, which come last, may be missing
+    for array, names in zip(arrays, names_of, strict=False):
         if array is None:
             continue
         # one check for X and vectors alike, as columns of one matrix
         values = array if array.ndim == 2 else array[:, np.newaxis]
         if array.dtype.kind in "biuf":
-            has_value = np.isfinite(values)
+            is_missing = ~np.isfinite(values)
         else:  # text is usable unless it is empty, or None
-            has_value = (values != "") & (values != None)  # noqa: E711
-        if plan.roles.on_nan == "error" and not has_value.all():
-            raise _missing_value(source, plan, name, has_value, numbers)
-        is_usable &= has_value.all(axis=1)
-    table = source.table
-    roles = plan.roles
-    for column, labels in {roles.groups: arrays.groups, roles.id: arrays.ids}.items():
-        # here, where the file is known; other labels are checked when they are written
-        if labels is not None and labels.dtype.kind == "f":
-            what = f"{table.name}: column {column!r}"
-            columns.check_values(
-                labels[is_usable], what, numbers[is_usable], table.place
-            )
-    return is_usable
+            is_missing = (values == "") | (values == None)  # noqa: E711
+        # a column of the table may make several of X
+        for i in np.flatnonzero(is_missing.any(axis=0)).tolist():
+            gaps[names[i]] = gaps.get(names[i], False) | is_missing[:, i]
+    return gaps
 
 
 def _missing_value(
-    source: Input, plan: ColumnPlan, name: str, has_value: BoolArray, numbers: IntArray
+    source: Input, plan: ColumnPlan, gaps: Mapping[str, BoolArray], numbers: IntArray
 ) -> DataError:
-    """Return the error that names the first missing value of an array."""
-    row, column = np.argwhere(~has_value)[0].tolist()
+    """Return the error that names the first missing value.
+
+    `numbers`: the rows' numbers in their input, from 0.
+    """
+    column, is_missing = min(gaps.items(), key=lambda gap: gap[1].argmax())
     advice = plan.advice
-    column_names: Sequence[str] | None = None
-    if name == "X":
-        column_names = plan.recipe.sources
-    elif name == "y":
-        column_names = plan.targets
-    place = f"{column} of {_REQUIRED[name]}"
-    if column_names:
-        place = repr(column_names[column])
-    is_of_table = name == "X" and advice == ADVICE
-    if is_of_table and len(has_value) > 1 and not has_value[:, column].any():
+    is_of_table = column in plan.recipe.sources and advice == ADVICE
+    if is_of_table and len(is_missing) > 1 and is_missing.all():
         advice = (
-            f"None of {len(has_value):,} rows has one: fill it in, or leave the column"
+            f"None of {len(is_missing):,} rows has one: fill it in, or leave the column"
             " out with `drop` when the dataset is made"
         )
     return DataError(
-        f"{source.table.name}: {source.table.place(numbers[row])}, column {place} is"
-        f" missing or not finite; expected a value. {advice}"
+        f"{source.table.name}: {source.table.place(numbers[is_missing.argmax()])},"
+        f" column {column!r} is missing or not finite; expected a value. {advice}"
     )
