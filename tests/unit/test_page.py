@@ -287,10 +287,14 @@ def test_the_page_of_an_update_has_only_rows_that_the_model_holds(tmp_path):
     _, words = check_readable(page)
     assert "Refused update: Predicting y" in words
     assert "the kept model holds 400 rows" in words
+    # in the table of both models, and of the comparison with the mean
+    assert words.count("the refused model") == 2
+    assert "this model" not in page.read_text()
     assert "digest of the kept model" in words
     assert add("good.csv", 500, 100, 1).exit_code == 0
     _, words = check_readable(page)
     assert "All 500 training rows, of" in words
+    assert "500 rows left out in turn" in words
     read, _, left_out = words.partition("sources left out")
     assert "bad.csv" in left_out.partition("git commit")[0]
     assert "bad.csv" not in read.rpartition("sources")[2]

@@ -120,15 +120,24 @@ def test_cross_validated_errors_are_called_too_small_only_if_they_look_better(rm
     assert "may be too small" in accuracy.quoting_words(*reversed(shares))
 
 
-def test_predictions_without_a_row_are_those_of_a_fit_without_it():
+@pytest.mark.parametrize("n_refused", [0, 20])
+def test_predictions_without_a_row_are_those_of_a_fit_without_it(n_refused):
     rng = np.random.default_rng(1)
-    X = rng.standard_normal((60, 2))
-    y = np.sin(X[:, :1]) + 0.2 * rng.standard_normal((60, 1))
+    n_rows = 60 + n_refused
+    X = rng.standard_normal((n_rows, 2))
+    y = np.sin(X[:, :1]) + 0.2 * rng.standard_normal((n_rows, 1))
+    held = np.r_[:30, 30 + n_refused : n_rows]
     model = plain_model(
-        X, y, length_scale=1.5, n_components=32, alpha=0.5, standardize=False
-    )
+        X[held],
+        y[held],
+        length_scale=1.5,
+        n_components=32,
+        alpha=0.5,
+        standardize=False,
+    ).with_card(n_seen=n_rows, left_out=[[30, 30 + n_refused]])
     found = compare_left_out(JobData(ArrayDataset(X, y)), model)
     assert found.rows.origin == "leave-one-out"
+    assert found.rows.numbers.tolist() == held.tolist()
     Z = model.feature_map.transform(found.rows.X, dtype=np.float64)
     for row in (0, 17, 59):
         others = np.arange(60) != row

@@ -23,6 +23,7 @@ from rff_dist.features import feature_options
 from rff_dist.fitting import sizes
 from rff_dist.fitting.options import RidgeOptions, is_one_alpha, read_n_components
 from rff_dist.kernels import base
+from rff_dist.living.ranges import Range, contain_rows, count_rows
 from rff_dist.products import choice
 from rff_dist.recipes import model_rows
 from rff_dist.ridge import candidate_choices, describe, fold_choices, models
@@ -66,21 +67,29 @@ class JobData:
         return labelled.LabelledDataset(rows, self.labels, read_classes(model))
 
     def sample(
-        self, model: models.RidgeModel, n_rows: int, seed: int
+        self,
+        model: models.RidgeModel,
+        n_rows: int,
+        seed: int,
+        held: Sequence[Range] | None = None,
     ) -> tuple[IndexArray, AnyArray, FloatArray, FloatArray | None]:
         """Return the numbers of sampled rows, their X, targets and weights, without
         rows of weight 0.
+
+        With the ranges `held`, about `n_rows` of their rows, all if they have fewer.
         """
         dataset = self.with_targets(model)
-        indices = samples.sample_indices(
-            dataset, np.random.Generator(np.random.Philox(seed)), n_rows
-        )
-        X, y, weights = dataset.take(indices)
+        n_samples = dataset.n_samples
+        held = held or [(0, n_samples)]
+        n_drawn = min(n_samples, -(-n_rows * n_samples // count_rows(held)))
+        rng = np.random.Generator(np.random.Philox(seed))
+        indices = samples.sample_indices(dataset, rng, n_drawn)
+        indices = indices[contain_rows(held, indices)]
+        sample = dataset.take(indices)
+        has_weight = sample.weighted_rows()
+        X, y, weights = sample.select(has_weight)
         assert y is not None  # a model is trained and judged on targets
-        if weights is None:
-            return indices, X, y, None
-        has_weight = weights > 0
-        return indices[has_weight], X[has_weight], y[has_weight], weights[has_weight]
+        return indices[has_weight], X, y, weights
 
 
 @frozen

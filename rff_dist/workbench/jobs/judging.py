@@ -8,7 +8,7 @@ of the training rows: without each fold of the cross-validation, or a single row
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from rff_dist.fitting import predicting
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.kernels import explicit
 from rff_dist.living import new_rows
+from rff_dist.living.ranges import Range, count_rows
 from rff_dist.numerics import machine
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models, uncertainty
@@ -141,8 +142,6 @@ def compare_left_out(
     Returns None if the model's sums do not allow it; also, with the reason in the log,
     if a row alone decides its own prediction.
     """
-    if new_rows.missing_rows(model):
-        return None  # not all rows of the data are in the sums
     rows = _left_out_rows(data, model)
     if rows is None:
         return None
@@ -232,16 +231,21 @@ def _most_rows(width: int) -> int:
 
 
 def _test_rows(
-    test: fits.JobData, model: models.RidgeModel, most: int = MOST_ROWS
+    test: fits.JobData,
+    model: models.RidgeModel,
+    most: int = MOST_ROWS,
+    held: Sequence[Range] | None = None,
 ) -> comparison.ComparisonRows:
-    n_samples = test.rows.n_samples
+    """Return up to `most` rows, of those in the ranges `held` if these are given."""
+    n_available = test.rows.n_samples if held is None else count_rows(held)
     n_rows = min(
-        n_samples, most, _most_rows(max(test.rows.n_features, model.n_targets))
+        n_available, most, _most_rows(max(test.rows.n_features, model.n_targets))
     )
-    numbers, X, y, weights = test.sample(model, n_rows, SEED)
+    numbers, X, y, weights = test.sample(model, n_rows, SEED, held)
     # `sample` leaves out rows of weight 0. How many others there are is known only if
     # it had all rows.
-    n_available = len(X) if n_rows == n_samples else n_samples
+    if n_rows == n_available:
+        n_available = len(X)
     groups = _groups_of(test.rows, numbers)
     names, named = _names_of(test.rows, numbers)
     return comparison.ComparisonRows(
@@ -299,7 +303,9 @@ def _left_out_rows(
     ):
         # Left-out rows need sums of the squared loss, with the weights of the rows.
         return None
-    return replace(_test_rows(data, model, MOST_LEFT_OUT), origin="leave-one-out")
+    # rows that an update refused, or before a window, are not in the sums
+    rows = _test_rows(data, model, MOST_LEFT_OUT, new_rows.rows_in(model))
+    return replace(rows, origin="leave-one-out")
 
 
 def _groups_of(rows: blocks.Dataset, indices: IndexArray) -> AnyArray | None:

@@ -125,8 +125,13 @@ def rows_words(comparison: ModelComparison) -> str:
     return f"{n} test rows in {len(np.unique(rows.groups)):,} groups"
 
 
-def table_of(comparison: ModelComparison) -> tuple[list[str], list[list[Any]]]:
-    """Return header and rows of a table of all models, with the intervals."""
+def table_of(
+    comparison: ModelComparison, ours: str = OURS
+) -> tuple[list[str], list[list[Any]]]:
+    """Return header and rows of a table of all models, with the intervals; `ours`: what
+    the judged model is called.
+    """
+    names = {**_NAMES, OURS: ours}
     header = ["model", *(ERROR_TITLES[name] for name in comparison.scores[OURS])]
     if comparison.closer:
         header.append("closer in")
@@ -134,7 +139,7 @@ def table_of(comparison: ModelComparison) -> tuple[list[str], list[list[Any]]]:
     header.append(f"{what} ({intervals.LEVEL:.0%} interval)")
     rows = []
     for name in comparison.scores:
-        cells = [_NAMES.get(name, name), *_cells(comparison, name)]
+        cells = [names.get(name, name), *_cells(comparison, name)]
         if comparison.closer:
             cells.append(closer_in(comparison, name))
         rows.append([*cells, _saved(comparison, name)])

@@ -59,11 +59,13 @@ def score_section(
     comparison: ModelComparison | None,
     metrics: Facts | None,
     gate: Facts | None,
+    ours: str,
 ) -> None:
     """Add the section on a model's errors, next to those of other models.
 
     `metrics`: errors on all test rows. `gate`: errors of the old and the new model on
-    held-out rows, by which an update was accepted or refused.
+    held-out rows, by which an update was accepted or refused. `ours`: what the page's
+    model is called.
     """
     page.section("Accuracy")
     compares_all_test_rows = (
@@ -77,16 +79,16 @@ def score_section(
         _errors_table(page, f"Test: on all {rows}", metrics)
     if gate is not None:
         errors = [
-            ("this model", words_by_target("rmse", list(gate["challenger"]))),
+            (ours, words_by_target("rmse", list(gate["challenger"]))),
             ("the model before", words_by_target("rmse", list(gate["champion"]))),
         ]
         caption = f"Test: on {gate['held_out']}"
         page.table(caption, ("model", ERROR_TITLES["rmse"]), errors)
     if comparison is not None:
-        _draw_scores(page, comparison)
+        _draw_scores(page, comparison, ours)
         page.table(
             f"Compared on {verdict.rows_words(comparison)}",
-            *verdict.table_of(comparison),
+            *verdict.table_of(comparison, ours),
         )
         for words in verdict.trainings_of(comparison):
             page.say(words, is_note=True)
@@ -127,12 +129,15 @@ def quoting_words(metrics: Facts, estimate: Facts) -> str:
     return words
 
 
-def _draw_scores(page: document.Document, comparison: ModelComparison) -> None:
-    """Draw the error of each model with its interval."""
+def _draw_scores(
+    page: document.Document, comparison: ModelComparison, ours: str
+) -> None:
+    """Draw the error of each model with its interval; `ours`: the judged one's name."""
     bars = comparison.intervals()
+    bars = {ours: bars.pop(OURS), **bars}
     title = ERROR_TITLES[comparison.measure]
     figure = pictures.bars_of(bars, f"{title}, with its {intervals.LEVEL:.0%} interval")
-    like = bars[OURS][0]
+    like = bars[ours][0]
     errors = "; ".join(
         f"{name} {score_words(comparison.measure, value, like=like)}"
         for name, (value, _, _) in bars.items()

@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rff_dist.data import blocks, samples
-from rff_dist.living import new_rows
-from rff_dist.living.differences import take_rows
-from rff_dist.living.ranges import contain_rows, count_rows
+from rff_dist.living.ranges import Range
 from rff_dist.recipes import encoders, recipes
 from rff_dist.ridge import models
 from rff_dist.text import clipped
@@ -108,11 +105,12 @@ class PageSample:
     targets: list[str]
 
 
-def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:
-    """Sample up to 2,000 rows of the data."""
+def sample_data(
+    data: fits.JobData, model: models.RidgeModel, held: Sequence[Range] | None = None
+) -> PageSample:
+    """Sample about 2,000 rows of the data, or of those in the ranges `held`."""
     dataset = data.rows
-    X, y, _ = samples.sample_rows(data.with_targets(model), SEED, n_rows=SAMPLE_ROWS)
-    assert y is not None  # the model was trained on targets
+    _, X, y, _ = data.sample(model, SAMPLE_ROWS, SEED, held)
     names = list(
         dataset.feature_names or model.card.get("feature_names") or dataset.column_names
     )
@@ -122,21 +120,6 @@ def sample_data(data: fits.JobData, model: models.RidgeModel) -> PageSample:
         table_columns(names, recipes.recipe_of(model.card)),
         target_names(model),
     )
-
-
-def rows_held(dataset: blocks.Dataset, model: models.RidgeModel) -> blocks.Dataset:
-    """Return about `SAMPLE_ROWS` of the rows that a model holds, all if they are fewer.
-
-    A model lacks rows that updates refused, and those before its window.
-    """
-    held = new_rows.rows_in(model)
-    n_held = count_rows(held)
-    n_rows = min(dataset.n_samples, SAMPLE_ROWS * -(-dataset.n_samples // n_held))
-    rng = np.random.Generator(np.random.Philox(SEED))
-    numbers = samples.sample_indices(dataset, rng, n_rows)
-    rows = take_rows(dataset, numbers[contain_rows(held, numbers)])
-    assert rows is not None  # n_rows is so large that some are among them
-    return rows
 
 
 def table_columns(

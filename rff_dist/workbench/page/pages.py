@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from rff_dist import fields
-from rff_dist.data import blocks, samples
+from rff_dist.data import blocks, memory, samples
 from rff_dist.data.columns import Column
 from rff_dist.engines import clock, protocol
 from rff_dist.errors import RFFDistError
 from rff_dist.features import approximation, kinds
 from rff_dist.living import new_rows
+from rff_dist.living.ranges import count_rows, without_rows
 from rff_dist.recipes import recipes
 from rff_dist.ridge import fit_result, models
 from rff_dist.text import first_few, redact
@@ -36,7 +37,7 @@ from rff_dist.workbench.jobs import (
     train,
     verdict,
 )
-from rff_dist.workbench.jobs.comparison import ModelComparison
+from rff_dist.workbench.jobs.comparison import OURS, ModelComparison
 from rff_dist.workbench.page import (
     accuracy,
     advice,
@@ -268,9 +269,8 @@ def model_page(
         comparison = judging.compare_left_out(data, model)
     place_of_rows = redact(data.rows.url or "memory")
     missing = () if are_new else new_rows.missing_rows(model)
-    if missing:
-        data = fits.JobData(page_sample.rows_held(data.rows, model))
-    sample = page_sample.sample_data(data, model)
+    held = without_rows([(0, data.rows.n_samples)], missing)
+    sample = page_sample.sample_data(data, model, held)
     split = rows_words.split_words(data.rows.attributes)
     title = f"Report: {redact(place)}"
     targets = model.card.get("target_names") or model.card.get("target_columns")
@@ -284,12 +284,14 @@ def model_page(
     )
     gate = None
     is_refused = False
+    ours = OURS
     if update is not None:
         page.lead = f"{updates.decision_words(update)}: {update['reason']}."
         gate = update["gate"]
         is_refused = updates.is_refused(update)
         if is_refused:
             page.title = f"Refused update: {page.title}"
+            ours = "the refused model"
         not_published = (
             "The updated model, which this page describes, was not published."
         )
@@ -297,7 +299,7 @@ def model_page(
         facts = updates.update_facts(update) | updates.solution_facts(update)
         page.parts.append(facts)
 
-    accuracy.score_section(page, model, comparison, metrics, gate)
+    accuracy.score_section(page, model, comparison, metrics, gate, ours)
     ranking = importance.measure_importance(sample, model)
     if comparison is not None and comparison.classes is not None:
         classes.confusion_section(page, comparison, comparison.classes, ranking.columns)
@@ -322,12 +324,12 @@ def model_page(
     if are_new:
         whose = "new rows"
     n_rows = f"{len(sample.X):,} of the"
-    if len(sample.X) == data.rows.n_samples:
+    if len(sample.X) == count_rows(held):
         n_rows = f"All {len(sample.X):,}"
     page.section("Data", f"{n_rows} {whose}.", is_folded=True)
     distributions.data_tables(page, sample, model)
     _choice_section(page, model)
-    _approximation_section(page, data.rows, model)
+    _approximation_section(page, sample, model)
     test_data = None if metrics is None else metrics["test_data"]
     origin = {
         **origin,
@@ -388,7 +390,7 @@ def _choice_section(page: document.Document, model: models.RidgeModel) -> None:
 
 
 def _approximation_section(
-    page: document.Document, dataset: blocks.Dataset, model: models.RidgeModel
+    page: document.Document, sample: page_sample.PageSample, model: models.RidgeModel
 ) -> None:
     """Show how far the features are from the kernel that they approximate."""
     kernel = kinds.kernel_of(model.feature_map)
@@ -397,7 +399,7 @@ def _approximation_section(
     title = "Approximation of the kernel"
     try:
         errors = approximation.approximation_error(
-            kernel, model.feature_map, dataset.without_targets(), n_samples=500
+            kernel, model.feature_map, memory.ArrayDataset(sample.X), n_samples=500
         )
     except RFFDistError as error:
         page.section(title, f"It was not measured: {error}", is_folded=True)
