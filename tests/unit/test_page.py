@@ -277,7 +277,8 @@ def test_the_page_of_an_update_has_only_rows_that_the_model_holds(tmp_path):
     place = tmp_path / "data"
     model = tmp_path / "model"
     ingest(table("old.csv", 0, 400, 1), place, target="y", id="id")
-    shown("fit", place, model, *PLAIN, "--alpha 1 --n-components 16")
+    words = "--alpha 1 --n-components 16 --register"
+    shown("fit", place, model, *PLAIN, words)
     refused = add("bad.csv", 400, 100, -90)
     assert refused.exit_code == 3
     told = " ".join(refused.stdout.split())
@@ -291,6 +292,8 @@ def test_the_page_of_an_update_has_only_rows_that_the_model_holds(tmp_path):
     assert words.count("the refused model") == 2
     assert "this model" not in page.read_text()
     assert "digest of the kept model" in words
+    about = " ".join(shown("models", "show", model).split())
+    assert "refused line 2 to line 101 of bad.csv, since" in about
     assert add("good.csv", 500, 100, 1).exit_code == 0
     _, words = check_readable(page)
     assert "All 500 training rows, of" in words

@@ -6,11 +6,13 @@ These commands list them, and move the pointer without copying a model.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rff_dist import fields
+from rff_dist.errors import RFFDistError
 from rff_dist.fields import Count
 from rff_dist.typing import Summary
 from rff_dist.workbench.cli import shell
@@ -90,13 +92,13 @@ def show(model: str = _MODEL) -> Document:
         }
         following = ["evaluate", model, "DATA"]
     if refusals:
-        facts["refused"] = "\n".join(map(_refusal_words, refusals))
-    if refusals and data is not None:
-        place = {"model": model, "data": data}
-        facts["to accept the rows anyway"] = "\n".join(
-            updates.update_command(place, refusal.backfill, "--force")
-            for refusal in refusals
-        )
+        facts["refused"] = "\n".join(_refusal_words(one, data) for one in refusals)
+        if data is not None:
+            place = {"model": model, "data": data}
+            facts["to accept the rows anyway"] = "\n".join(
+                updates.update_command(place, refusal.backfill, "--force")
+                for refusal in refusals
+            )
     title = f"{model}: {words.plural(len(published), 'version')}"
     parts: list[Part] = [versions_table(registered), facts]
     record = {
@@ -158,10 +160,19 @@ def _open(model: str) -> versions.RegisteredModel:
     return registered
 
 
-def _refusal_words(refusal: new_rows.Refusal) -> str:
+def _refusal_words(refusal: new_rows.Refusal, data: str | None) -> str:
+    """Return what was refused and why; `data`: the URL of the model's dataset."""
+    from rff_dist.storage.datasets import open_dataset
+    from rff_dist.workbench.jobs.refusals import source_words
+
     rows = words.ranges_words([(refusal.start, refusal.stop)])
     if refusal.is_correction:
         rows = f"{words.plural(refusal.n_changed, 'changed row')} among {rows}"
+    elif data is not None:
+        # the data may be gone, or have fewer rows
+        with contextlib.suppress(RFFDistError, IndexError):
+            dataset = open_dataset(data, y=None, version=refusal.data_version)
+            rows = source_words(dataset, refusal.start, refusal.stop)
     return f"{rows}, since {words.time_words(refusal.refused)}: {refusal.reason}"
 
 
