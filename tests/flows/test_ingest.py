@@ -32,7 +32,7 @@ def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
     (tmp_path / "four.csv").write_text("a,y\n5,6\n")
     refused = night("three.csv", "1,2", ",4")
     assert refused.is_failed()
-    where = "three.csv: row 2, column 'a' is missing or not finite"
+    where = "three.csv: line 3, column 'a' is missing or not finite"
     assert refused.name == f"Refused: {where}"
     with refuses(DataError, where, "Until then other new files wait: 1"):
         refused.result()
