@@ -37,6 +37,7 @@ from rff_dist.kernels import base
 from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge import effects, models
 from rff_dist.statistics import passes, ridge_statistics, standardizing
+from rff_dist.text import nearest
 from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike
 
 #: Where the manual is, for links in notebooks: the address of the site that `make
@@ -63,12 +64,15 @@ _FIXED = (
     "loss",
 )
 
-# Parameters of scikit-learn's estimators that have other names here.
+# Parameters of other packages that have other names here.
 _FOREIGN = {
     "gamma": "`length_scale` = 1/√(2·gamma) of the gaussian kernel",
     "degree": "the kernel 'polynomial:degree=3'",
     "coef0": "the kernel 'polynomial:degree=3,offset=1'",
     "C": "`alpha` = 1/(2·C)",
+    "sigma": "`length_scale`",
+    "seed": "`random_state`",
+    "n_jobs": "`engine` = SerialEngine(n_threads=…)",
 }
 
 
@@ -83,8 +87,8 @@ class RowsEstimator(BaseEstimator, ABC):
     _recipe: Facts | None = None
 
     def __new__(cls, *_: Any, **parameters: Any) -> Self:
-        if foreign := cls._foreign_parameter(parameters):
-            raise TypeError(foreign)
+        if unknown := cls._unknown_parameter(parameters):
+            raise TypeError(unknown)
         return object.__new__(cls)
 
     def set_params(self, **params: Any) -> Self:
@@ -102,20 +106,21 @@ class RowsEstimator(BaseEstimator, ABC):
         Raises
         ------
         InvalidParameterError
-            If scikit-learn has a parameter by another name than here.
-        ValueError
             If there is no parameter of a name.
         """
-        if foreign := self._foreign_parameter(params):
-            raise InvalidParameterError(foreign)
+        if unknown := self._unknown_parameter(params):
+            raise InvalidParameterError(unknown)
         super().set_params(**params)
         return self
 
     @classmethod
-    def _foreign_parameter(cls, names: Iterable[str]) -> str | None:
-        """Say what to give in place of a parameter that only scikit-learn has."""
-        for name in sorted(_FOREIGN.keys() & set(names)):
-            return f"{cls.__name__} has no parameter {name!r}; give {_FOREIGN[name]}"
+    def _unknown_parameter(cls, names: Iterable[str]) -> str | None:
+        """Say what to give in place of a parameter that there is not."""
+        known = cls._get_param_names()
+        for name in sorted(set(names).difference(known)):
+            near = nearest(name, known) or f"one of {known}"
+            advice = _FOREIGN.get(name, near)
+            return f"{cls.__name__} has no parameter {name!r}; give {advice}"
         return None
 
     _doc_link_module = "rff_dist"

@@ -262,10 +262,19 @@ def test_targets_and_weights_that_are_no_numbers_are_named_by_row():
 
 @pytest.mark.parametrize("estimator", [type(model) for model in ALL.values()], ids=ALL)
 def test_scikit_learns_words_for_kernels_get_ours_as_an_answer(estimator):
-    with refuses(TypeError, "gamma", "length_scale"):
-        estimator(gamma=0.5)
-    with refuses(InvalidParameterError, "gamma", "length_scale"):
-        estimator().set_params(gamma=0.5)
+    answers = {
+        "gamma": "give `length_scale`",
+        "sigma": "give `length_scale`",
+        "seed": "give `random_state`",
+        "n_jobs": "SerialEngine(n_threads",
+        "kernl": "give kernel",
+        "widgets": "'length_scale'",
+    }
+    for name, answer in answers.items():
+        with refuses(TypeError, repr(name), answer):
+            estimator(**{name: 2})
+        with refuses(InvalidParameterError, repr(name), answer):
+            estimator().set_params(**{name: 2})
     with refuses(InvalidParameterError, "rbf", "gaussian", "length_scale"):
         estimator(kernel="rbf").fit(X, Y)
     # the answer that both messages give
