@@ -126,6 +126,8 @@ class GridDataset(blocks.Dataset):
     cuts: tuple[tuple[Variable, FloatArray], ...] = ()
     #: The coordinate reference system, from `grid_attributes.reference_of`.
     reference: Mapping[str, str] = field(default_factory=dict)
+    #: Names of the variables that some cells have no value of.
+    incomplete: tuple[str, ...] = ()
 
     @property
     def attributes(self) -> Facts:  # type: ignore[override]  # derived from the inputs
@@ -431,7 +433,7 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
     categories = [column for column in dataset.inputs if column.meanings]
     read = {variable for variable in dataset.variables if variable.may_miss}
     read.update(column.variable for column in categories)
-    filled: set[tuple[str, Any]] = set()
+    incomplete: set[Variable] = set()
 
     def count(number: int) -> tuple[int, dict[GridInput, list[str]]]:
         """Return the number of rows of a piece, and the levels of each category."""
@@ -439,8 +441,8 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
         shape = tuple(part.stop - part.start for part in region)
         parts = {variable: read_aligned(variable, grid, region) for variable in read}
         for variable, part in parts.items():
-            if variable.doubtful_fill is not None and np.isnan(part).any():
-                filled.add((variable.name, variable.doubtful_fill))
+            if np.isnan(part).any():
+                incomplete.add(variable)
         is_row = _are_present(parts.values(), shape)
         levels = {}
         for column in categories:
@@ -450,20 +452,21 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
 
     with ThreadPoolExecutor(_READERS) as pool:
         counted = list(pool.map(count, range(len(dataset.piece_rows))))
-    for name, fill in sorted(filled):
-        _log.warning(
-            "cells of %r that hold the fill value of its Zarr array, %s, are treated as"
-            " missing, because GDAL marks missing cells in this way. If they hold"
-            " values, write"
-            " the array with another fill value",
-            name,
-            fill,
-        )
+    names = {variable.name: variable.doubtful_fill for variable in incomplete}
+    for name, fill in sorted(names.items()):
+        if fill is not None:
+            _log.warning(
+                "cells of %r that hold the fill value of its Zarr array, %s, are"
+                " treated as missing, because GDAL marks missing cells in this way. If"
+                " they hold values, write the array with another fill value",
+                name,
+                fill,
+            )
     piece_rows = np.array([n_rows for n_rows, _ in counted], np.int64)
     if not piece_rows.any():
-        names = [variable.name for variable in dataset.variables]
+        needed = [variable.name for variable in dataset.variables]
         raise DataError(
-            f"no cell has values of all of {names}; expected at least one. Leave"
+            f"no cell has values of all of {needed}; expected at least one. Leave"
             " some out"
         )
     inputs = []
@@ -471,7 +474,12 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
         # in the order of the rows: levels in appended cells come last
         texts = [text for _, levels in counted for text in levels.get(column, ())]
         inputs.append(replace(column, levels=tuple(dict.fromkeys(texts))))
-    return replace(dataset, piece_rows=piece_rows, inputs=tuple(inputs))
+    return replace(
+        dataset,
+        piece_rows=piece_rows,
+        inputs=tuple(inputs),
+        incomplete=tuple(sorted(names)),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ which X, y and weights are compared. xarray is imported only if its objects are 
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,6 +96,14 @@ def open_xarray(
         [_xarray_variable(str(t.name or "y"), t) for t in targets],
         weight,
     )
+    n_cells = math.prod(dataset.grid.shape)
+    if dataset.n_samples < n_cells and not len(expected):
+        _log.warning(
+            "%d of %d cells are left out: values are missing in %s",
+            n_cells - dataset.n_samples,
+            n_cells,
+            [*dataset.incomplete],
+        )
     described = mappings_of([variable.attributes for variable in dataset.variables])
     systems = [
         part.coords[name].attrs

@@ -234,7 +234,7 @@ class TestResults:
 @pytest.mark.parametrize(
     "labels", [["rain", "other"], [1, 2], None], ids=["words", "numbers", "none"]
 )
-def test_inputs_along_a_dimension_are_those_of_a_dataset(cube, labels):
+def test_inputs_along_a_dimension_are_those_of_a_dataset(cube, labels, caplog):
     target = cube.temperature
     how = {**PLAIN, "length_scale": 1.0}
     names = [
@@ -251,6 +251,11 @@ def test_inputs_along_a_dimension_are_those_of_a_dataset(cube, labels):
     on_bands, on_inputs = (RFFRidge(**how).fit(X, target) for X in (stacked, inputs))
     assert on_bands.feature_names_in_.tolist() == names
     found = on_bands.predict(stacked)
+    # one cell holds `nodata`
+    n_missing = 1 + int((cube.rain.isnull() | target.isnull()).sum())
+    left_out = f"{n_missing} of {target.size} cells are left out"
+    assert [left_out in message for message in caplog.messages] == [True] * 2
+    assert repr(names[0]) in caplog.messages[0]
     xr.testing.assert_equal(found, on_inputs.predict(inputs))
     assert bool(found[5, 5, 5].isnull())
     if labels is not None:
