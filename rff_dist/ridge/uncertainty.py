@@ -133,7 +133,7 @@ def predictive_model(
         squared_norm, total, n_components=len(linear.coefficients), floor=floor
     )
     for target in np.flatnonzero(rss < bound):
-        logger.warning(
+        logger.info(
             "the residual sum of squares of target %d, %.3g, is below its rounding"
             " error: using %.3g",
             target,
