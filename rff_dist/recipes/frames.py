@@ -203,9 +203,19 @@ def as_arrow(frame: Any) -> pyarrow.Table:
     except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"the {type(frame).__name__} is no table that Arrow can hold:"
-            f" {explain(error)}. Expected columns of different names, and one type of"
-            " value in each"
+            f" {_mixture(frame) or explain(error)}. Expected one type of value in each"
+            " column"
         ) from error
+
+
+def _mixture(frame: Any) -> str:
+    """Name a number and another value in one column of pandas, if a column has both."""
+    for name, column in frame.reset_index(drop=True).items():
+        is_number = column.dropna().map(lambda value: isinstance(value, Number))
+        rows = is_number.drop_duplicates().index.tolist()
+        if len(rows) > 1:
+            return f"column {name!r} holds {column[rows].tolist()} in the rows {rows}"
+    return ""
 
 
 def _raw(table: pyarrow.Table) -> RawTable:

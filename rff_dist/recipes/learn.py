@@ -289,10 +289,8 @@ class _Levels:
                 why += "; they are dates: parse them first, as by `pandas.to_datetime`"
             if (others := _texts_that_are_no_numbers(category.levels)) is not None:
                 but = f" but for {listed(others)}" if others else ""
-                why += (
-                    f"; its texts are numbers{but}:"
-                    ' `pandas.to_numeric(errors="coerce")`'
-                )
+                numbers = f'pd.to_numeric(df[{name!r}], errors="coerce")'
+                why += f"; its texts are numbers{but}: `df[{name!r}] = {numbers}`"
             return why
         return category
 

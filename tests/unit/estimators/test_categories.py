@@ -453,8 +453,11 @@ def test_dates_that_are_text_are_left_out_with_a_hint():
 def test_texts_that_are_numbers_but_for_one_are_left_out_with_a_hint():
     frame = pandas(COLUMNS)
     frame["day"] = [*np.arange(len(frame) - 1).astype(str), "n/a"]
-    with pytest.warns(UserWarning, match="day.*but for 'n/a'.*to_numeric"):
+    with pytest.warns(UserWarning, match="day.*but for 'n/a'.*to_numeric") as seen:
         fit("ridge", frame)
+    _, advice, _ = str(seen[0].message).split("`")
+    exec(advice, {"df": frame, "pd": pd})
+    assert frame["day"].sum() == (N - 1) * (N - 2) / 2
 
 
 def test_warnings_are_about_the_line_that_called_the_package():
