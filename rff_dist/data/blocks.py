@@ -10,7 +10,7 @@ give other bits.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -398,18 +398,21 @@ class RowParts:
 # -- checks of the values of rows; errors name the first that cannot be used
 
 
-def check_finite(rows: Rows, inputs: NDArray[np.floating[Any]]) -> None:
+def check_finite(
+    rows: Rows, inputs: NDArray[np.floating[Any]], names: Sequence[str] | None = None
+) -> None:
     """Check that inputs and targets are finite, and weights finite and not negative.
 
     `inputs` is the rows' X as prepared for the features, where values beyond float32
-    are infinite. Raises DataError, with the first wrong row and column.
+    are infinite. Raises DataError, with the first wrong row and column, by its name if
+    there are `names`.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         # A sum takes a tenth of the time of a look at each number. But a sum of finite
         # numbers may overflow too, so each number is looked at then.
         overflows = not np.isfinite(inputs.sum())
     if overflows and not np.isfinite(inputs).all():
-        raise _not_finite(rows, "X", inputs)
+        raise _not_finite(rows, "X", inputs, names)
     check_targets(rows)
 
 
@@ -429,12 +432,15 @@ def check_targets(rows: Rows) -> None:
         )
 
 
-def _not_finite(rows: Rows, name: str, values: AnyArray) -> NotFiniteError:
+def _not_finite(
+    rows: Rows, name: str, values: AnyArray, names: Sequence[str] | None = None
+) -> NotFiniteError:
     position = np.argwhere(~np.isfinite(values))[0]
     stored = getattr(rows, name)[tuple(position)]
     where = f"row {rows.block.start + position[0]:_}"
     if len(position) > 1:
-        where += f", column {position[1]}"
+        labels = names or range(values.shape[1])
+        where += f", column {labels[position[1]]!r}"
     if np.isnan(stored):
         problem = f"Input {name} contains NaN: {where}"
     elif np.isinf(stored):

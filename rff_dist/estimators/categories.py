@@ -83,9 +83,10 @@ def refuse_categories(estimator: Any, X: Any) -> None:
     a frame of Dask with columns other than numbers.
     """
     if hasattr(X, "_meta") and frames.columns_of(X) and not frames.is_plain(X._meta):
+        others = [name for name in X if not frames.is_plain(X._meta[[name]])]
         raise DataError(
             f"X is a Dask {type(X).__name__} with text, categories or dates:"
-            f" {listed([f'{n} ({t})' for n, t in X.dtypes.items()])}; expected numbers."
+            f" {listed([f'{n} ({X.dtypes[n]})' for n in others])}; expected numbers."
             " Compute it first, or read its files with `rff-dist ingest`"
         )
     if _listed_columns(estimator.categorical_features):

@@ -54,7 +54,7 @@ def inspect(
     def measure(pivot: FloatArray) -> Moments:
         return row_passes.sum_rows(
             dataset,
-            partial(measure_moments, levels=levels),
+            partial(measure_moments, levels=levels, names=dataset.feature_names),
             pivot,
             blocks=blocks,
             engine=engine,

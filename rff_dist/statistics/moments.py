@@ -7,7 +7,7 @@ variances, which a model updates when rows are added or removed. A sum of square
 0 would lose the digits of columns far from 0; so a *pivot* is subtracted first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Self
 
@@ -137,7 +137,11 @@ class Moments:
 
 
 def measure_moments(
-    rows: blocks.Rows, pivot: FloatArray, *, levels: Levels = NO_LEVELS
+    rows: blocks.Rows,
+    pivot: FloatArray,
+    *,
+    levels: Levels = NO_LEVELS,
+    names: Sequence[str] | None = None,
 ) -> Moments:
     """Return the moments of a block's columns [X, y], and count its `levels`.
 
@@ -146,7 +150,7 @@ def measure_moments(
     """
     # in one layout, since NumPy's sums are rounded differently for others
     columns = np.ascontiguousarray(rows.X, np.float64)
-    blocks.check_finite(rows, columns)
+    blocks.check_finite(rows, columns, names)
     if rows.y is not None:
         columns = np.hstack([columns, rows.y])
     weights = rows.weights
