@@ -424,11 +424,17 @@ def check_targets(rows: Rows) -> None:
     for name, values in (("y", rows.y), ("sample_weight", rows.sample_weight)):
         if values is not None and not np.isfinite(values).all():
             raise _not_finite(rows, name, values)
-    if rows.sample_weight is not None and (rows.sample_weight < 0).any():
-        row = int(np.argmax(rows.sample_weight < 0))
+    if rows.sample_weight is not None:
+        check_not_negative(rows.sample_weight, rows.block.start)
+
+
+def check_not_negative(weights: FloatArray, start: int = 0) -> None:
+    """Raise DataError for the first negative weight; the first row is `start`."""
+    if (weights < 0).any():
+        row = int(np.argmax(weights < 0))
         raise DataError(
-            f"sample_weight is {rows.sample_weight[row]} in row"
-            f" {rows.block.start + row:_}; weights must not be negative"
+            f"sample_weight is {weights[row]} in row {start + row:_}; weights must not"
+            " be negative"
         )
 
 

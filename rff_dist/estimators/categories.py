@@ -100,8 +100,7 @@ def refuse_categories(estimator: Any, X: Any) -> None:
 
 def table_of_array(estimator: Any, X: Any, *, reset: bool) -> pyarrow.Table:
     """Return an array as a table with columns x0, x1, …; checks the array."""
-    dense = {**values.CHECKS, "accept_sparse": False}
-    rows = values.validated(estimator, X, reset=reset, **dense)
+    rows = values.validated(estimator, X, reset=reset, accept_sparse=False)
     return frames.table_of_array(rows)
 
 

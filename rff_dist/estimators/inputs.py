@@ -19,13 +19,13 @@ import numpy as np
 import scipy
 from sklearn.base import BaseEstimator
 
-from rff_dist.data import dask_collections, grids, memory, xarrays
+from rff_dist.data import array_checks, dask_collections, grids, memory, xarrays
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines import protocol, serial
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators import categories
 from rff_dist.estimators.values import (
-    CHECKS,
+    require_values,
     validated,
     validated_targets,
     validated_weights,
@@ -75,31 +75,24 @@ def as_dataset(
     left out. Raises DataError if they are given twice or not at all, or do not fit.
     """
     X = frames.as_table(X)
-    encoded = encoded_rows(estimator, X, reset=reset, adds_levels=adds_levels)
-    if encoded is not None:
-        targets = validated_targets(estimator, y) if supervised else None
-        return completed(encoded, targets, sample_weight)
+    if supervised and not (is_dataset_or_url(X) or xarrays.is_xarray(X)):
+        require_values(estimator, y)
     if is_in_memory(X):
-        checks: Any = {**CHECKS, "reset": reset}
-        if not supervised:
-            rows = validated(estimator, X, **checks)
-            return memory_dataset(rows, None, sample_weight)
-        rows, targets = validated(
-            estimator, X, y, multi_output=True, y_numeric=True, **checks
-        )
-        return memory_dataset(rows, targets, sample_weight)
+        rows = rows_in_memory(estimator, X, reset=reset, adds_levels=adds_levels)
+        targets = validated_targets(estimator, y) if supervised else None
+        return completed(rows, targets, sample_weight)
 
     if reset:
         categories.refuse_categories(estimator, X)
     else:
         X = _encode_lazily(estimator, X)
     if is_dataset_or_url(X):
+        dataset = _open_stored(X, supervised=supervised)
         if y is not None or sample_weight is not None:
             raise DataError(
                 "`y` and `sample_weight` belong to the dataset: leave them out, or pass"
                 " arrays"
             )
-        dataset = _open_stored(X, supervised=supervised)
     elif xarrays.is_xarray(X):
         expected = () if reset else getattr(estimator, "feature_names_in_", ())
         targets = y if supervised else None
@@ -140,17 +133,31 @@ def facts_of(estimator: BaseEstimator) -> Facts:
     return card
 
 
-def encoded_rows(
+def rows_in_memory(
     estimator: BaseEstimator, X: Any, *, reset: bool, adds_levels: bool = False
+) -> memory.ArrayDataset | memory.SparseDataset:
+    """Return rows in memory, dense or sparse, as a dataset without targets.
+
+    A recipe encodes them if they need one, and its checks replace scikit-learn's, which
+    refuse text.
+    """
+    encoded = _encoded_rows(estimator, X, reset=reset, adds_levels=adds_levels)
+    if encoded is not None:
+        return encoded
+    X = validated(estimator, X, reset=reset)
+    if scipy.sparse.issparse(X):
+        return memory.SparseDataset(X)
+    return memory.ArrayDataset(X)
+
+
+def _encoded_rows(
+    estimator: BaseEstimator, X: Any, *, reset: bool, adds_levels: bool
 ) -> memory.ArrayDataset | None:
     """Return rows in memory as a recipe encodes them; None if they need no recipe.
 
     A fit learns the recipe, if X has columns of text, categories or dates; later rows
-    are encoded by the model's recipe. This comes before scikit-learn's checks, which
-    refuse text.
+    are encoded by the model's recipe.
     """
-    if not is_in_memory(X):
-        return None
     if reset:
         return categories.learn_rows(estimator, X)
     facts = facts_of(estimator)
@@ -245,21 +252,14 @@ def _check_columns(estimator: Any, dataset: Dataset, *, reset: bool) -> None:
 
 
 def completed(
-    rows: memory.ArrayDataset, y: Any, sample_weight: Any
-) -> memory.ArrayDataset:
-    """Return encoded rows with targets and weights; checks the weights."""
+    rows: memory.ArrayDataset | memory.SparseDataset, y: Any, sample_weight: Any
+) -> Dataset:
+    """Return rows with checked targets, and with weights, which are checked here."""
+    if y is not None:
+        array_checks.require_rows({"X": rows.n_samples, "y": len(y)})
     if sample_weight is not None:
         sample_weight = validated_weights(sample_weight, rows.X)
     return replace(rows, y=y, sample_weight=sample_weight)
-
-
-def memory_dataset(X: Any, y: Any, sample_weight: Any) -> Dataset:
-    """Return checked rows, dense or sparse, as a dataset; checks the weights."""
-    if sample_weight is not None:
-        sample_weight = validated_weights(sample_weight, X)
-    if scipy.sparse.issparse(X):
-        return memory.SparseDataset(X, y, sample_weight)
-    return memory.ArrayDataset(X, y, sample_weight)
 
 
 @contextlib.contextmanager

@@ -17,13 +17,14 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, validate_da
 
 from rff_dist.checks import check_unmasked
 from rff_dist.data.array_checks import warn_of_long_integers
+from rff_dist.data.blocks import check_not_negative
 from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.typing import FloatArray
 
 # float32 stays as it is, and all other dtypes become float64. "order" makes rows
 # contiguous: a frame has contiguous columns, which BLAS would sum in another order,
 # with other bits.
-CHECKS: dict[str, Any] = {
+_CHECKS: dict[str, Any] = {
     "accept_sparse": "csr",
     "dtype": [np.float64, np.float32],
     "order": "C",
@@ -41,44 +42,47 @@ _TEXT = {
     "y": "For classes take RFFClassifier",
 }
 _DATES = (
-    "Turn dates into days first, such as (dates - dates.min()).dt.days of a pandas"
-    " column"
+    "Turn dates into durations first, such as dates - dates.min(), and durations into"
+    " numbers, by .dt.total_seconds() of a pandas column"
 )
 
 
-def validated(estimator: Any, X: Any, y: Any = "no_validation", **checks: Any) -> Any:
-    """Return X, or X and y, as `sklearn.utils.validation.validate_data` does.
+def validated(estimator: Any, X: Any, *, reset: bool, **checks: Any) -> Any:
+    """Return X as `sklearn.utils.validation.validate_data` does.
 
     DataError names the column and row of a value that is no finite number.
     """
-    check_masks(X=X, y=y)
-    numbers = {"X": X}
-    if checks.get("y_numeric") and y is not None:
-        numbers["y"] = y
-    for name, values in numbers.items():
-        _refuse_dates(name, values)
-        if checks.get("reset", True):
-            warn_of_equal_integers(name, values)
+    check_masks(X=X)
+    _refuse_dates("X", X)
+    if reset:
+        warn_of_equal_integers("X", X)
     try:
-        checked = validate_data(estimator, X, y, **checks)
-        if "y" in numbers:
-            rows, targets = checked
-            return rows, np.asarray(targets, np.float64)
-        return checked
-    except (TypeError, ValueError):
-        is_fitted = not checks.get("reset", True)
-        for name, values in numbers.items():
-            _refuse_first_non_number(name, values, is_fitted=is_fitted and name == "X")
+        return validate_data(estimator, X, reset=reset, **{**_CHECKS, **checks})
+    except (TypeError, ValueError) as error:
+        _refuse_first_non_number("X", X, is_fitted=not reset)
+        names = list(getattr(estimator, "feature_names_in_", ()))
+        if not reset and names and set(names) <= set(getattr(X, "columns", ())):
+            raise DataError(f"{error}Use X[{names}]") from None
         raise
 
 
-def validated_targets(estimator: Any, y: Any) -> Any:
-    """Return checked targets in float64, without X: a recipe has encoded that."""
+def require_values(estimator: Any, y: Any) -> None:
+    """Raise DataError if y is None, the name of a column, or masked."""
+    check_masks(y=y)
     if y is None:
         raise DataError(
             f"{type(estimator).__name__} requires y to be passed, but the target y is"
             " None"
         )
+    if isinstance(y, str):
+        raise DataError(
+            f"y is the text {y!r}; expected values, such as X[{y!r}], and X without"
+            " that column"
+        )
+
+
+def validated_targets(estimator: Any, y: Any) -> Any:
+    """Return checked targets in float64, without X: a recipe has encoded that."""
     _refuse_dates("y", y)
     warn_of_equal_integers("y", y)
     try:
@@ -96,12 +100,12 @@ def validated_weights(sample_weight: Any, X: Any) -> Any:
     check_masks(sample_weight=sample_weight)
     _refuse_dates("sample_weight", np.atleast_1d(np.asarray(sample_weight)))
     try:
-        return _check_sample_weight(
-            sample_weight, X, dtype=np.float64, ensure_non_negative=True
-        )
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
     except (TypeError, ValueError):
         _refuse_first_non_number("sample_weight", sample_weight)
         raise
+    check_not_negative(weights)
+    return weights
 
 
 def check_encoded(X: FloatArray, sources: Sequence[str]) -> None:

@@ -412,7 +412,10 @@ def _require_data(url: PathLike) -> Location:
         )
     if not path.is_dir():
         stem = path.name.partition(".")[0]
-        advice = f"Make one of a table: rff-dist ingest {path.name} {stem}.zarr"
+        advice = (
+            f"Make one of a table: rff-dist ingest {path.name} {stem}.zarr --targets"
+            " NAME"
+        )
         if ".zarr" in path.suffixes:
             advice = "Unpack it"
         raise StorageError(

@@ -238,6 +238,8 @@ def asked(X, method="predict"):
 
 
 TWO = pd.DataFrame({"width": COLUMNS["width"], "code": CODES})
+HEAVY = TWO.assign(width=[1.5] * 7 + ["heavy"] + [2.5] * (N - 8))
+GAP = TWO.assign(width=np.where(np.arange(N) == 7, np.nan, TWO["width"]))
 MISSING = {**COLUMNS, "width": np.where(np.arange(N) == 7, np.nan, COLUMNS["width"])}
 NO_DAY = {
     **COLUMNS,
@@ -266,6 +268,14 @@ NO_DAY = {
     once(refit(pandas(MISSING)), "row 7", "'width'", error=NotFiniteError),
     once(refit(pandas(NO_DAY)), "row 9", "'day'", error=NotFiniteError),
     once(asked(pandas(MISSING)), "row 7", "'width'", error=NotFiniteError),
+    once(refit(HEAVY), "'width'", "1.5", "'heavy'", "[0, 7]", error=DataError),
+    once(refit(dd.from_pandas(TWO.assign(t="x"))), "dates: 't", error=DataError),
+    once(refit(dd.from_pandas(GAP)), "row 7", "'width'", error=NotFiniteError),
+    once(
+        lambda: fit("ridge", TWO).predict(TWO[["code", "width"]]),
+        "X[['width', 'code']]",
+        error=DataError,
+    ),
     once(asked(TWO), "'town'", error=DataError),
     once(asked(pandas(COLUMNS).to_numpy()), "'town'", error=DataError),
     once(asked(np.zeros((3, len(COLUMNS)))), "'town'", error=DataError),

@@ -234,18 +234,21 @@ def test_dates_are_refused_by_their_column_and_not_taken_as_nanoseconds(make):
     )
     model = clone(ALL["ridge"])
     model.fit(make({"x": np.arange(12.0), "when": np.arange(12.0)}), np.arange(12.0))
-    with refuses(DataError, "column 'when'", "dates", "dt.days"):
+    with refuses(DataError, "column 'when'", "dates", "dt.total_seconds()"):
         model.predict(make({"x": np.arange(12.0), "when": days}))
-    for rows, y in ((days[:, np.newaxis], np.arange(12.0)), (X[:12], days)):
-        with refuses(DataError, "dates", "dt.days"):
+    hours = np.arange(12) * np.timedelta64(1, "h")
+    rows_and_targets = [(days[:, None], X[:12, 0]), (X[:12], days), (X[:12], hours)]
+    for rows, y in rows_and_targets:
+        with refuses(DataError, "dates", "dt.total_seconds()"):
             clone(ALL["ridge"]).fit(rows, y)
-    with refuses(DataError, "sample_weight", "dates", "dt.days"):
+    with refuses(DataError, "sample_weight", "dates", "dt.total_seconds()"):
         clone(ALL["ridge"]).fit(X[:12], np.arange(12.0), sample_weight=days)
 
 
 def test_targets_and_weights_that_are_no_numbers_are_named_by_row():
     bad = {
         "y contains NaN: row 5": {"y": np.where(np.arange(60) == 5, np.nan, Y)},
+        "y contains infinity: row 5": {"y": np.where(np.arange(60) == 5, np.inf, Y)},
         "y contains text: row 0": {"y": ["yes", "no"] * 30},
         "sample_weight contains text: row 0": {"y": Y, "sample_weight": ["a"] * 60},
         "sample_weight contains NaN: row 3": {
@@ -286,7 +289,7 @@ def test_scikit_learns_words_for_kernels_get_ours_as_an_answer(estimator):
 @pytest.mark.parametrize(
     ("weights", "named"),
     [
-        (-np.ones(60), ["Negative values", "sample_weight"]),
+        (1.0 - 3 * (np.arange(60) == 9), ["sample_weight", "-2.0", "row 9"]),
         (np.zeros(60), ["at least one non-zero"]),
         (np.full(60, np.nan), ["sample_weight", "NaN"]),
         (np.ones(3), ["(3,)"]),
@@ -307,11 +310,12 @@ def test_bad_weights_are_refused(name, weights, named):
     [
         (None, ["requires y to be passed"]),
         (Y[:-1], ["inconsistent numbers of samples: [60, 59]"]),
-        (np.where(np.arange(60) == 3, np.nan, Y), ["NaN"]),
-        (np.where(np.arange(60) == 3, np.inf, Y), ["infinity"]),
+        (np.where(np.arange(60) == 3, np.nan, Y), ["NaN", "row 3"]),
+        (np.where(np.arange(60) == 3, np.inf, Y), ["row 3"]),
         (Y + 1j, []),
+        ("price", ["X['price']"]),
     ],
-    ids=["none", "another length", "NaN", "infinity", "complex"],
+    ids=["none", "another length", "NaN", "infinity", "complex", "a name"],
 )
 def test_bad_targets_are_refused(name, y, named):
     with refuses(ValueError, *named):

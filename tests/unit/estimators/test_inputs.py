@@ -338,6 +338,7 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
             "RFFRidge requires y to be passed",
         ),
         (lambda X, y: (stored(X, y, "y-twice"), y), DataError, "belong to the dataset"),
+        (lambda X, y: (__file__, "price"), StorageError, "rff-dist ingest"),
         (
             lambda X, y: (scratch("inputs-nothing-here"), None),
             StorageError,
@@ -440,7 +441,8 @@ def test_numbers_that_a_dataset_has_as_targets_are_its_labels(rows, dataset):
 @pytest.mark.parametrize(
     ("X", "y", "said"),
     [
-        (np.ones((3, 1)), [0.5, 1.2, 3.1], "Unknown label type: continuous"),
+        (np.ones((3, 1)), [1.0, 1.2, 3.1], "1.2, no whole number up to 2^53, in row 1"),
+        (np.ones((3, 1)), [0.5, 1.2, 3.1], "RFFRidge"),
         (np.ones((3, 1)), np.ones((3, 2)), "shape (3, 2"),
         (da.ones((3, 1)), None, "requires y to be passed"),
         (da.ones((3, 1)), [1, 2], "inconsistent numbers of samples: [3, 2"),
