@@ -393,3 +393,18 @@ def test_the_logarithm_is_advised_if_errors_grow_with_a_skewed_positive_target(
         words = f"The {n_half} of 400 rows with the largest predictions"
         assert f"{words} ({n_half / 400:.1%}) make half of the squared error" in told
         assert "all values of price are above 0 here" in told
+
+
+@pytest.mark.parametrize(("n_far", "most"), [(0, 100), (3, 100), (3, 0)])
+def test_residuals_far_from_the_others_are_drawn_at_the_edges(n_far, most):
+    residuals = np.linspace(-most, most, 1_001)
+    residuals[:n_far] = [5_000, -700, 460][:n_far]
+    drawn, words = accuracy.at_edges(residuals)
+    if not n_far or not most:
+        assert drawn.tolist() == residuals.tolist()
+        assert words == ""
+        return
+    # nine of ten are within 90
+    assert re.findall(r"\d+", words) == ["3", "450"]
+    assert drawn[:3] == pytest.approx([450, -450, 450], rel=0.01)
+    assert drawn[3:].tolist() == residuals[3:].tolist()

@@ -188,7 +188,8 @@ def residual_section(
 def _draw_residuals(
     page: document.Document, name: str, observed: AnyArray, predicted: AnyArray
 ) -> None:
-    residuals = observed - predicted
+    exact = observed - predicted
+    residuals, beyond = at_edges(exact)
     figure = pictures.figure_of(9.6, 3.4)
     left, middle, right = figure.subplots(1, 3)
     left.scatter(predicted, observed, **_CLOUD)
@@ -207,10 +208,11 @@ def _draw_residuals(
     pictures.plain_axes(right, _RESIDUAL, "rows")
     for axes in (left, middle, right):
         pictures.round_ticks(axes)
-    quantiles = np.quantile(residuals, [0.05, 0.5, 0.95])
-    low, median, high = distributions.rounded(quantiles, residuals.std())
+    quantiles = np.quantile(exact, [0.05, 0.5, 0.95])
+    low, median, high = distributions.rounded(quantiles, exact.std())
     words = (
         f"Nine of ten residuals lie between {low} and {high}; their median is {median}."
+        f"{beyond}"
     )
     page.picture(
         figure,
@@ -218,6 +220,20 @@ def _draw_residuals(
         f" residuals against predictions. Right: histogram of the residuals. {words}",
         words,
     )
+
+
+def at_edges(residuals: AnyArray) -> tuple[AnyArray, str]:
+    """Return residuals to draw and words: those far from the others, which would take
+    most of the axis, are moved to its edges.
+    """
+    # of normal residuals: 8 standard deviations
+    edge = 5 * float(np.quantile(np.abs(residuals), 0.9))
+    n_beyond = int((np.abs(residuals) > edge).sum())
+    if not edge or not n_beyond:
+        return residuals, ""
+    [limit] = distributions.rounded([edge], residuals.std())
+    words = f" {n_beyond:,} beyond ±{limit} are drawn at the edges."
+    return np.clip(residuals, -edge, edge), words
 
 
 def _draw_residuals_by_column(
@@ -230,7 +246,8 @@ def _draw_residuals_by_column(
     variation = importance.variation_with(residuals[:, np.newaxis], X, sample.columns)
     order = np.argsort(-variation, kind="stable")[:3]
     shown = [sample.columns[i] for i in order]
-    figure = pictures.figure_of(9.6, 3.0)
+    figure = pictures.figure_of(9.6, 3.6)
+    residuals, beyond = at_edges(residuals)
     panels = np.atleast_1d(figure.subplots(1, len(shown), sharey=True))
     for axes, column in zip(panels, shown, strict=True):
         values = X[:, column.members[0]]
@@ -252,7 +269,7 @@ def _draw_residuals_by_column(
         "Residuals against the columns that they vary most with. A trend in them is"
         " something that the model misses."
     )
-    page.picture(figure, f"Residuals against {names}.", words)
+    page.picture(figure, f"Residuals against {names}.", words + beyond)
 
 
 def _worst_rows(
