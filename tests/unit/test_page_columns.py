@@ -49,7 +49,7 @@ def test_a_page_shows_the_levels_of_a_category_by_name(tmp_path, kernel):
     assert "where 20 town19 7%, town18 6%, town17 6%," in words
     assert "… 14 more" in words
     spread = words.partition("mean std min median max ")[2]
-    assert re.match(r"x( \S+){5} y \(target\)", spread)
+    assert re.match(r"x 0 590( \S+){5} y \(target\)", spread)
     assert "categories 1" not in words
     alts = " ".join(one["aria-label"] for one in pictures_of(page))
     drawn = re.findall(r"(-?[\d.]+) at town(\d+) (\d)%", alts)
@@ -263,7 +263,8 @@ def test_columns_of_the_page_are_those_of_the_table():
     members = {"age": (0, 1), "town": (2,), "sold": (3, 4)}
     assert {one.name: one.members for one in found} == members
     row = np.array([61.0, 1, 1, 18_990.6, 2])
-    assert [one.cell(row) for one in found] == ["61 (filled in)", "Köln", "2021-12-29"]
+    sold = "2021-12-29 14:24:00"  # 0.6 days
+    assert [one.cell(row) for one in found] == ["61 (filled in)", "Köln", sold]
     # a level that the model has never seen has the code after the last one
     X = np.stack([row, row + 1, row + 1, row + 2])
     assert [found[1].cell(one) for one in X] == ["Köln", "Ulm", "Ulm", "(new)"]
@@ -310,6 +311,9 @@ def test_values_that_may_be_filled_in_are_not_shown_as_data():
     expected = ["0.1 (perhaps filled in)", "2021-12-29 (perhaps filled in)", "0.1"]
     assert [one.cell(row) for one in found] == expected
     assert [one.cell(row + 1) for one in found] == ["1.1", "2021-12-30", "1.1"]
+    # only so many are left out as were missing
+    X = np.repeat([row, row + 1], [4, 2], axis=0)
+    assert [len(one.observed(X)) for one in found] == [3, 5, 6]
     names = found[0].shown_values(np.stack([row, row + 1]), 5)[1]
     assert names == ["0.1", "1.1"]
 
@@ -335,3 +339,29 @@ def test_a_column_that_matters_only_with_others_is_named_below_its_small_share(
     if is_product:
         assert {*re.findall(r"x\d", said[0])} == {"x1", "x2"}
         assert f"“columns together” ({dict(table)['columns together']})" in said[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_repeated_rows_are_counted_among_training_and_test_rows(dtype):
+    X = np.arange(40.0).reshape(20, 2)
+    y = np.arange(20.0)[:, np.newaxis]
+    X[5:8] = X[4]  # three have the columns of row 4
+    y[5:7] = y[4]  # two of them its target too
+    X[0, 0] = 0.0
+    test_X = np.array([[-0.0, 1.0], X[4], X[4], [0.5, 1.0]], dtype)
+    sample = page_sample.PageSample(X.astype(dtype), y, [], [])
+    repeats, known = distributions.repeats_words(sample, test_X)
+    assert re.findall(r"[\d,]+", repeats) == ["2", "20"]
+    assert re.findall(r"[\d,]+", known) == ["3", "4", "20"]
+    assert distributions.repeats_words(sample, test_X[:0]) == [repeats]
+    sample = page_sample.PageSample(X[:5], y[:5], [], [])
+    assert distributions.repeats_words(sample, X[8:]) == []
+
+
+def test_levels_of_a_few_rows_are_not_shown():
+    column = page_sample.TableColumn("cabin", (0,), tuple("abcd"))
+    codes = np.repeat([0.0, 1.0, 2.0, 3.0], [50, 40, 6, 4])[:, np.newaxis]
+    assert column.shown_values(codes, 12)[0].tolist() == [0, 1, 2]
+    assert len(column.shown_values(codes[-2:], 12)[0]) == 1
+    # but two are
+    assert column.shown_values(codes[[0, 50, 51, 90]], 12)[0].tolist() == [1, 0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models
+from rff_dist.statistics import row_samples
+from rff_dist.text import clipped
 from rff_dist.typing import AnyArray
 from rff_dist.workbench.page import page_sample, pictures
 from rff_dist.workbench.results import document, figures
@@ -27,20 +30,30 @@ _NAMED = 6  # levels of a category in tables and small panels
 
 
 def data_tables(
-    page: document.Document, sample: page_sample.PageSample, model: models.RidgeModel
+    page: document.Document,
+    sample: page_sample.PageSample,
+    model: models.RidgeModel,
+    test_X: AnyArray,
 ) -> None:
-    """Add pictures and tables of the sampled rows' columns, and their treatment."""
+    """Add pictures and tables of the sampled rows' columns, and their treatment.
+
+    Rows that are there twice are counted, and rows of `test_X` that are among them.
+    """
+    for words in repeats_words(sample, test_X):
+        page.say(words)
     shown = sample.columns[:_DATA_COLUMNS]
     _draw_distributions(page, sample, shown)
     rows = []
     for column in shown:
         if not column.levels:
-            values = sample.X[:, column.members[0]]
-            rows.append((column.name, *_spread(values, is_date=column.is_date)))
+            values = column.observed(sample.X)
+            n_missing = len(sample.X) - len(values)
+            spread = _spread(values, is_date=column.is_date)
+            rows.append((column.name, n_missing, *spread))
     if "classifier" not in model.card:
         for name, values in zip(sample.targets, sample.y.T, strict=True):
-            rows.append((f"{name} (target)", *_spread(values)))
-    header = ("column", "mean", "std", "min", "median", "max")
+            rows.append((f"{name} (target)", 0, *_spread(values)))
+    header = ("column", "missing", "distinct", "mean", "std", "min", "median", "max")
     page.table("Columns of numbers and dates", header, rows)
     categories = [column for column in shown if column.levels]
     if categories:
@@ -52,8 +65,36 @@ def data_tables(
             more = f", … {n_more:,} more" if n_more else ""
             cells.append((column.name, n_levels, ", ".join(names) + more))
         of_levels = ("column", "levels", "most frequent, with their shares of the rows")
-        page.table("Columns of categories", of_levels, cells)
+        table = Table("Columns of categories", of_levels, cells, is_text=True)
+        page.parts.append(table)
     _treatment_section(page, sample, model, shown)
+
+
+def repeats_words(sample: page_sample.PageSample, test_X: AnyArray) -> list[str]:
+    """Say how many sampled rows repeat others, and how many test rows have the columns
+    of one of them.
+    """
+    n_rows = f"{len(sample.X):,}"
+    words = []
+    rows = _row_bytes(np.hstack([sample.X, sample.y]))
+    if n_repeats := len(rows) - len({*rows}):
+        words.append(
+            f"{n_repeats:,} of these {n_rows} rows repeat an earlier one: the columns"
+            " and the target are the same."
+        )
+    known = {*_row_bytes(sample.X)}
+    if n_known := sum(row in known for row in _row_bytes(test_X)):
+        words.append(
+            f"{n_known:,} of {len(test_X):,} test rows have the same values in all"
+            f" columns as one of these {n_rows} rows: predicting them is easier than"
+            " predicting new ones."
+        )
+    return words
+
+
+def _row_bytes(rows: AnyArray) -> list[bytes]:
+    # adding 0 turns -0.0 into 0.0, which equals it
+    return [row.tobytes() for row in np.asarray(rows, np.float64) + 0.0]
 
 
 def _treatment_section(
@@ -75,6 +116,12 @@ def _treatment_section(
         rows.append((column.name, column.treatment, change, scale))
     header = ("column", "read as", "changed to", "length scale")
     page.parts.append(Table("How each column was read", header, rows, is_text=True))
+    if any(column.fill is not None for column in shown):
+        page.say(
+            "A median that fills gaps is that of a sample of the table's rows: up to"
+            f" {row_samples.MAX_ROWS:,}, fewer of many columns.",
+            is_note=True,
+        )
     page.say(
         "The length scale is in standard deviations of the changed column: the longer,"
         " the less the prediction changes along it. Of a category: the longer, the more"
@@ -96,16 +143,19 @@ def _change_words(model: models.RidgeModel, member: int) -> str:
     return "standardised"
 
 
-def _spread(values: AnyArray, *, is_date: bool = False) -> list[str]:
-    """Return mean, std, min, median and max in words."""
+def _spread(values: AnyArray, *, is_date: bool = False) -> list[Any]:
+    """Return how many values differ; and mean, std, min, median and max in words."""
     values = np.asarray(values, np.float64)
+    n_distinct = len(np.unique(values))
+    if not n_distinct:
+        return [0, *[None] * 5]
     std = float(values.std())
     statistics = [f(values) for f in (np.mean, np.min, np.median, np.max)]
     if is_date:
         mean, *others = map(page_sample.date_words, statistics)
-        return [mean, f"{std:,.0f} days", *others]
+        return [n_distinct, mean, f"{std:,.0f} days", *others]
     mean, *others = rounded(statistics, std)
-    return [mean, *rounded([std], std), *others]
+    return [n_distinct, mean, *rounded([std], std), *others]
 
 
 def rounded(values: Iterable[float], std: float) -> list[str]:
@@ -123,25 +173,31 @@ def _draw_distributions(
     shown: Sequence[page_sample.TableColumn],
 ) -> None:
     n_lines = -(-len(shown) // 4)
-    height = 2.1 if any(column.levels for column in shown) else 1.7
-    figure = pictures.figure_of(9.2, height * n_lines)
+    figure = pictures.figure_of(9.2, 1.7 * n_lines)
     panels = np.atleast_1d(figure.subplots(n_lines, 4)).ravel()
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
     for axes, column in zip(panels, shown, strict=False):
-        values = sample.X[:, column.members[0]]
         title = column.name
         if column.levels:
             places, levels = column.shown_values(sample.X, _NAMED)
+            values = sample.X[:, column.members[0]]
             counts = (values == places[:, np.newaxis]).sum(axis=1)
-            axes.bar(np.arange(len(levels)), counts, color=figures.BLUE)
-            page_sample.label_levels(axes, levels)
+            axes.barh(np.arange(len(levels)), counts, color=figures.LINE)
+            for i, level in enumerate(levels):
+                words = f" {clipped(level, 28)}"
+                axes.text(0, i, words, va="center", fontsize=8, parse_math=False)
+            axes.invert_yaxis()
+            axes.set_xticks([])
             title = column.title(sample.X, len(levels))
         else:
-            axes.hist(values, bins=_BARS, color=figures.BLUE)
+            axes.hist(column.observed(sample.X), bins=_BARS, color=figures.BLUE)
             page_sample.label_values(axes, sample.X, column)
         axes.set_title(title, fontsize=9, color=figures.INK, parse_math=False)
         axes.set_yticks([])
         pictures.plain_axes(axes)
-    words = "Distributions of the columns: histograms, and the rows of each level."
+    words = (
+        "Distributions of the columns, without missing numbers: histograms, and the"
+        " rows of each level."
+    )
     page.picture(figure, words, words)

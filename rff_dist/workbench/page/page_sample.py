@@ -23,6 +23,9 @@ from rff_dist.workbench.results.words import value_words
 
 MAX_LEVELS = 12
 
+# the fewest rows of a level that is shown, unless it is one of the first two
+_LEVEL_ROWS = 5
+
 # letters of names that stand side by side beneath a panel
 _LETTERS_IN_A_LINE = 28
 
@@ -48,17 +51,36 @@ class TableColumn:
     fill: float | None = None
     #: whether the last member is 1 where a value was missing
     is_marked: bool = False
+    #: missing values in the rows that the recipe was learned from
+    n_missing: int = 0
 
     def cell(self, row: AnyArray) -> str:
         """Return what a row of X has in this column, and whether it was filled in."""
         value = row[self.members[0]]
         words = self._value_words(float(value))
+        # float32 has days to three minutes only
+        if self.is_date and row.dtype == np.float64:
+            words = moment_words(float(value))
         if self.is_marked:
             return f"{words} (filled in)" if row[self.members[-1]] else words
         # as X holds it, which may be float32
         if self.fill is not None and value == row.dtype.type(self.fill):
             return f"{words} (perhaps filled in)"
         return words
+
+    def observed(self, X: AnyArray) -> AnyArray:
+        """Return the first member's values without those that were filled in.
+
+        If no column marks these, as many values that equal the fill are left out as
+        were missing, or all.
+        """
+        values = X[:, self.members[0]]
+        if self.is_marked:
+            return values[X[:, self.members[-1]] == 0]
+        if self.fill is None:
+            return values
+        filled = np.flatnonzero(values == X.dtype.type(self.fill))[: self.n_missing]
+        return np.delete(values, filled)
 
     def _value_words(self, value: float) -> str:
         if self.levels:
@@ -80,8 +102,10 @@ class TableColumn:
             return np.unique(np.quantile(values, np.linspace(0.02, 0.98, most))), []
         if self.levels:
             order = np.argsort(-counts, kind="stable")[: min(most, MAX_LEVELS)]
-            shown = shown[order]
-            counts = counts[order]
+            # dots of a few rows each would hide the others
+            n_frequent = max(2, int((counts >= _LEVEL_ROWS).sum()))
+            shown = shown[order[:n_frequent]]
+            counts = counts[order[:n_frequent]]
         names = [self._value_words(float(value)) for value in shown]
         if self.levels:
             shares = [share_words(count / len(X)) for count in counts]
@@ -142,6 +166,7 @@ def table_columns(
         is_date = False
         fill: float | None = None
         is_marked = False
+        n_missing = 0
         if isinstance(encoder, encoders.Category):
             levels = tuple(encoder.levels)
         elif isinstance(encoder, encoders.Date) and encoder.parts[0] == "elapsed-days":
@@ -150,13 +175,17 @@ def table_columns(
         if isinstance(encoder, encoders.Number) and encoder.n_missing:
             fill = encoder.fill
             is_marked = encoder.indicator
+            n_missing = encoder.n_missing
         elif isinstance(encoder, encoders.Date) and encoder.n_missing and encoder.fill:
             fill = encoder.fill[0]
             is_marked = encoder.indicator
+            n_missing = encoder.n_missing
         treatment = encoder.words
         if encoder.kind != "category":
             treatment = f"{encoder.kind}, {treatment}"
-        column = TableColumn(name, members, levels, is_date, treatment, fill, is_marked)
+        column = TableColumn(
+            name, members, levels, is_date, treatment, fill, is_marked, n_missing
+        )
         columns.append(column)
     return columns
 
@@ -174,18 +203,10 @@ def share_words(share: float) -> str:
 def label_levels(axes: Any, levels: Sequence[str]) -> None:
     """Put the names of levels at 0, 1, …; they are slanted if they are long or many."""
     names = [clipped(level, 24) for level in levels]
-    rotation = 0
+    look: Any = {"parse_math": False, "fontsize": 8}
     if max(map(len, names)) * len(names) > _LETTERS_IN_A_LINE:
-        rotation = 30 if len(names) <= 6 else 90
-    axes.set_xticks(
-        range(len(names)),
-        names,
-        parse_math=False,
-        rotation=rotation,
-        ha="right" if rotation == 30 else "center",
-        rotation_mode="anchor" if rotation == 30 else "default",
-        fontsize=7 if rotation == 90 else 8,
-    )
+        look |= {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(names)), names, **look)
 
 
 def label_values(axes: Any, X: AnyArray, column: TableColumn) -> None:
@@ -200,10 +221,19 @@ def label_values(axes: Any, X: AnyArray, column: TableColumn) -> None:
 
 
 def label_dates(axes: Any, days: AnyArray) -> None:
-    """Put the first and last days at the axis."""
+    """Put the first and last days at the axis, within its ends."""
     axes.set_xticks(days, [date_words(day) for day in days])
+    for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=True):
+        label.set_ha(side)
 
 
 def date_words(days: float) -> str:
     """Return a day by its number since 1970."""
     return str(np.datetime64(int(np.floor(days)), "D"))
+
+
+def moment_words(days: float) -> str:
+    """Return a day by its number since 1970, with the time unless it is midnight."""
+    if days == np.floor(days):
+        return date_words(days)
+    return str(np.datetime64(round(days * 86_400), "s")).replace("T", " ")

@@ -307,6 +307,7 @@ def model_page(
         accuracy.residual_section(page, comparison, sample, ranking.columns)
         if comparison.rows.origin == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
+    rows_kind = "new rows" if are_new else "training rows"
     columns.columns_section(page, sample, model, ranking)
     if comparison is not None:
         page.section("What to do")
@@ -320,14 +321,15 @@ def model_page(
                 page.say(sentence)
         if trained is not None:
             learning.show_learning(page, trained)
-    whose = f"training rows, of {place_of_rows}"
-    if are_new:
-        whose = "new rows"
     n_rows = f"{len(sample.X):,} of the"
     if len(sample.X) == count_rows(held):
         n_rows = f"All {len(sample.X):,}"
+    whose = f"{rows_kind}, of {place_of_rows}"
     page.section("Data", f"{n_rows} {whose}.", is_folded=True)
-    distributions.data_tables(page, sample, model)
+    test_X = sample.X[:0]
+    if comparison is not None and comparison.rows.origin == "test" and not are_new:
+        test_X = comparison.rows.X
+    distributions.data_tables(page, sample, model, test_X)
     _choice_section(page, model)
     _approximation_section(page, sample, model)
     test_data = None if metrics is None else metrics["test_data"]
