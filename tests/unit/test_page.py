@@ -88,7 +88,7 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert re.search(
         r"From \d+ to 128 kernel features the error (fell by|did not)", words
     )
-    assert "The bands are ± 2 standard deviations of a line" in words
+    assert "The bands are 95% intervals of a line" in words
     assert "This model by cross-validation" in words
     assert f"{document('info', trained / 'model')['digest']}" in words
 

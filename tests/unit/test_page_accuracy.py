@@ -256,7 +256,9 @@ def test_the_page_of_a_classifier_has_its_confusion_and_calibration(tmp_path):
     how = ["--classify --n-components 32"]
     _, page, words = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *how)
     assert "predicted a" in words
-    assert "how much log loss (nats) rises if the column's values are" in words
+    assert (
+        "log loss (nats) rises on 300 training rows if the column's values are" in words
+    )
     assert "the mean predicted probability of each class" in words
     dependence = next(
         one["aria-label"]

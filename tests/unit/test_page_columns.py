@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.inspection import partial_dependence as sklearn_dependence
@@ -27,6 +28,7 @@ from rff_dist.workbench.page.columns import partial_dependence
 from rff_dist.workbench.page.importance import permutation_importance
 from rff_dist.workbench.page.page_sample import sample_data
 from rff_dist.workbench.results.document import Document
+from rff_dist.workbench.results.words import Table
 from tests.model_pages import pictures_of, plain_model, report_of
 from tests.tables import ingest
 
@@ -64,7 +66,7 @@ def test_a_page_shows_the_levels_of_a_category_by_name(tmp_path, kernel):
 def show_columns(page, data, model):
     sample = sample_data(JobData(data), model)
     ranking = importance.measure_importance(sample, model)
-    columns.columns_section(page, sample, model, ranking)
+    columns.columns_section(page, sample, model, ranking, "training rows")
 
 
 class _Linear(RegressorMixin, BaseEstimator):
@@ -139,7 +141,7 @@ def test_the_page_of_an_additive_model_draws_exact_effects_rather_than_partial_d
             if getattr(part, "caption", "") == "Shares of the variance of predictions"
         ]
     assert shown[1].alt.startswith("Partial dependence. ")
-    assert "± 2 standard deviations" in shown[0].caption
+    assert "95% intervals" in shown[0].caption
     assert "x0: y0 from 1." in shown[1].alt
     assert "effect of the column alone from " in shown[1].alt
     for table in shares.values():
@@ -222,19 +224,20 @@ def test_a_page_predicts_a_bounded_number_of_rows(monkeypatch, n_columns):
     assert table.rows[0][0] == f"x{n_columns - 1}"  # also if it is the last of many
 
 
-def test_rows_are_counted_in_stretches_or_by_value():
+@pytest.mark.parametrize("fill", [None, 7.0])
+def test_a_curve_stands_above_ticks_of_the_rows_that_have_values(fill):
     rng = np.random.default_rng(0)
-    values = rng.standard_normal(500)
-    middles, counts, width = columns.rows_by_stretch(values, (-1.0, 2.0))
-    assert_allclose(middles, np.arange(6) / 2 - 0.75)
-    assert width == pytest.approx(0.5)
-    for middle, count in zip(middles, counts, strict=True):
-        assert count == (np.abs(values - middle) <= 0.25).sum()
-    few = rng.integers(0, 3, 100)
-    middles, counts, width = columns.rows_by_stretch(few, (0, 2))
-    assert middles.tolist() == [0, 1, 2]
-    assert counts.tolist() == np.bincount(few).tolist()
-    assert width == 1
+    X = np.append(rng.standard_normal(500), np.full(20, 7.0))[:, np.newaxis]
+    column = page_sample.TableColumn("age", (0,), fill=fill, n_missing=15)
+    places = np.linspace(-1, 2, 25)
+    axes = Figure().subplots()
+    columns.draw_panel(axes, columns.Curves(column, places, [], {"y": places}, None), X)
+    line, ticks = axes.get_lines()
+    low, high = axes.get_xlim()
+    assert (low, high) == pytest.approx((-1, 2), abs=0.2)
+    assert line.get_xdata().tolist() == places.tolist()
+    expected = X[:, 0] if fill is None else X[:-15, 0]
+    assert sorted(ticks.get_xdata()) == sorted(expected)
 
 
 def test_values_have_the_digits_that_their_deviation_gives_a_meaning():
@@ -285,18 +288,36 @@ def test_columns_of_the_page_are_those_of_the_table():
 
 
 @pytest.mark.parametrize("noise", [0.3, 0.7])
-def test_columns_that_stand_in_for_each_other_are_named(noise):
+def test_columns_that_correlate_are_shuffled_together(noise):
     rng = np.random.default_rng(2)
-    X = rng.standard_normal((400, 3))
+    X = rng.standard_normal((400, 5))
     X[:, 1] = -X[:, 0] + noise * X[:, 1]
-    y = X[:, :1] - X[:, 1:2] + X[:, 2:]
-    model = plain_model(X, y, length_scale=3.0, n_components=64, alpha=0.1)
+    X[:, 3:] = 0.1  # two constants, whose mean is rounded
+    # only their sum matters, of variance 1: shuffled singly, x0 alone moves it by more
+    y = (X[:, :1] + X[:, 1:2]) / noise + X[:, 2:3]
+    data = ArrayDataset(X, y)
+    model = plain_model(X, y, length_scale=30.0, n_components=256, alpha=1e-6)
     page = Document("")
-    show_columns(page, ArrayDataset(X, y), model)
+    show_columns(page, data, model)
+    (table,) = [part for part in page.parts if isinstance(part, Table)]
+    rises = {name: float(cell.split()[0]) for name, cell in table.rows}
+    correlates = np.corrcoef(X[:, :3].T)[0, 1] < -0.9
+    assert correlates == (noise < 0.5)
+    joint = [name for name in rises if " + " in name]
+    assert len(joint) == correlates
+
+    def expected(part):
+        """A shuffle makes an error of twice the variance of what is shuffled."""
+        return pytest.approx(np.sqrt(2 * np.var(part) / np.var(y)), rel=0.15)
+
+    assert rises["x2"] == expected(X[:, 2])
+    if correlates:
+        assert {*joint[0].split(" + ")} == {"x0", "x1"}
+        assert rises[joint[0]] == expected((X[:, 0] + X[:, 1]) / noise)
+    else:
+        assert rises["x0"] == expected(X[:, 0] / noise)
     said = " ".join(getattr(part, "text", "") for part in page.parts)
-    assert (np.corrcoef(X.T)[0, 1] < -0.9) == (noise < 0.5)
-    is_named = re.search(r"beyond ±0\.9: (x0 and x1|x1 and x0)\. ", said) is not None
-    assert is_named == (noise < 0.5)
+    assert ("±0.9" in said) == correlates
 
 
 def test_values_that_may_be_filled_in_are_not_shown_as_data():

@@ -8,7 +8,6 @@ table: a date that became five columns of X is shuffled and drawn as one.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from rff_dist.typing import AnyArray, FloatArray, IndexArray, frozen
 from rff_dist.workbench.jobs import judging
 from rff_dist.workbench.page import page_sample, pictures
 from rff_dist.workbench.page.importance import (
+    CORRELATED,
     Importance,
     Predict,
     draw_importance,
@@ -48,12 +48,6 @@ CURVE_POINTS = 25
 
 CURVE_CLASSES = 6
 
-STRETCHES = 6
-
-CORRELATED = 0.9
-
-ROOM_BELOW = 0.35  # for bars, in heights of the curves
-
 _COLORS = (figures.BLUE, *pictures.HUES[1:])
 
 _ALONE = "effect of the column alone"
@@ -64,54 +58,49 @@ def columns_section(
     sample: page_sample.PageSample,
     model: models.RidgeModel,
     importance: Importance,
+    rows_kind: str,
 ) -> None:
-    """Show which columns matter, and how predictions change along the first six."""
+    """Show which columns matter, and how predictions change along the first six.
+
+    `rows_kind`: whether the rows are training rows or new ones.
+    """
     predict, losses = measures_of(model, sample)
     about = (
-        f"Permutation importance: how much {losses.what} rises if the column's values"
-        " are shuffled, ± its standard error over rows."
+        f"Permutation importance: how much {losses.what} rises on"
+        f" {len(importance.X):,} {rows_kind} if the column's values are shuffled, ± its"
+        " standard error over rows."
     )
     page.section("Which columns matter", about)
-    ranked = importance.columns
     draw_importance(page, importance)
     # three decimals: shuffling once tells no more
-    measured = zip(ranked, importance.rises, importance.errors, strict=True)
-    cells = [
-        (column.name, f"{rise:.3f} ± {error:.3f}") for column, rise, error in measured
-    ]
+    measured = zip(importance.names, importance.rises, importance.errors, strict=True)
+    cells = [(name, f"{rise:.3f} ± {error:.3f}") for name, rise, error in measured]
     page.table("Columns by importance", ("column", "importance"), cells)
-    if pairs := correlated_columns(importance):
+    joint = [
+        " + ".join(column.name for column in group)
+        for group in importance.groups
+        if len(group) > 1
+    ]
+    if joint:
         page.say(
-            f"Correlated beyond ±{CORRELATED}: {first_few(pairs)}. Shuffling one of two"
-            " leaves the other, so the importance of both is understated."
+            f"Correlated beyond ±{CORRELATED}, and so shuffled together:"
+            f" {first_few(joint)}. Changing one without the others makes rows that do"
+            " not occur; the curves below do that, so they tell less of these columns."
         )
-    if len(ranked) < len(sample.columns):
-        n_rows = f"{len(importance.X):,} rows"
+    n_shuffled = sum(map(len, importance.groups))
+    if n_shuffled < len(sample.columns):
         page.say(
-            f"Only the {len(ranked)} of {len(sample.columns):,} columns that"
-            f" predictions correlate with most were shuffled, on {n_rows}.",
+            f"Only the {n_shuffled} of {len(sample.columns):,} columns that"
+            " predictions correlate with most were shuffled.",
             is_note=True,
         )
     curves = [
         curves_of(model, sample, predict, importance.predictions, column)
-        for column in ranked[:CURVES]
+        for column in importance.columns[:CURVES]
     ]
     _draw_curves(page, sample, model, curves)
     if has_effects(model):
         _tabulate_shares(page, model, sample, importance)
-
-
-def correlated_columns(importance: Importance) -> list[str]:
-    """Return pairs of important columns of numbers that correlate, in either sense."""
-    is_important = importance.rises > 2 * importance.errors
-    important = [importance.columns[i] for i in np.flatnonzero(is_important)]
-    numbers = [column for column in important if not column.levels]
-    pairs = []
-    for one, other in itertools.combinations(numbers, 2):
-        both = importance.X[:, [one.members[0], other.members[0]]]
-        if abs(np.corrcoef(both.T)[0, 1]) > CORRELATED:
-            pairs.append(f"{one.name} and {other.name}")
-    return pairs
 
 
 def has_effects(model: models.RidgeModel) -> bool:
@@ -127,7 +116,10 @@ def _tabulate_shares(
 ) -> None:
     """Show the shares of the variance of predictions that columns have alone."""
     X = importance.X
-    groups = {column.name: list(column.members) for column in importance.columns}
+    groups = {
+        name: [member for column in group for member in column.members]
+        for name, group in zip(importance.names, importance.groups, strict=True)
+    }
     members = [member for group in groups.values() for member in group]
     others = np.setdiff1d(np.arange(model.n_features), members)
     if len(others):
@@ -162,7 +154,7 @@ def contradictory_columns(importance: Importance, shares: FloatArray) -> list[st
     is_high = (rises > 2 * importance.errors) & (rises >= rises[0] / 10)
     # both as shares of the largest
     is_low = alone * rises[0] <= rises / 10 * alone.max()
-    return [importance.columns[i].name for i in np.flatnonzero(is_high & is_low)]
+    return [importance.names[i] for i in np.flatnonzero(is_high & is_low)]
 
 
 def partial_dependence(
@@ -296,29 +288,30 @@ def _draw_curves(
     shown: Sequence[Curves],
 ) -> None:
     n_panel_rows = -(-len(shown) // 3)
-    figure = pictures.figure_of(9.2, 2.7 * n_panel_rows)
+    figure = pictures.figure_of(9.2, 2.8 * n_panel_rows)
     panels = figure.subplots(n_panel_rows, min(3, len(shown)), sharey=True)
     panels = np.atleast_1d(panels).ravel()
     for axes, curves in zip(panels, shown, strict=False):
-        _draw_panel(axes, curves, sample.X)
+        draw_panel(axes, curves, sample.X)
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
-    bottom, top = panels[0].get_ylim()  # which all panels share
-    panels[0].set_ylim(bottom - ROOM_BELOW * (top - bottom), top)
     if len(_drawn_predictions(model, sample)) > 1:
-        for label in panels[0].legend(fontsize=7, frameon=False).get_texts():
+        handles, names = panels[0].get_legend_handles_labels()
+        place = {"loc": "outside upper left", "ncols": 3}
+        legend = figure.legend(handles, names, fontsize=8, frameon=False, **place)
+        for label in legend.get_texts():
             label.set_parse_math(False)
     kind = "Exact effect" if is_exact(model) else "Partial dependence"
     alt = f"{kind}. {'; '.join(curves.words() for curves in shown)}."
     caption = f"{kind}: {_meaning(model, sample, shown[0].n_rows)}."
     if shown[0].deviations is not None:
         caption += (
-            " The bands are ± 2 standard deviations of a line, or of a dot: how far it"
-            " may be off because rows are few."
+            " The bands are 95% intervals of a line, or of a dot: how far it may be off"
+            " because rows are few."
         )
     caption += (
-        f" Small ticks mark values that were tried. Grey: rows of {len(sample.X):,} in"
-        " each stretch."
+        f" Small ticks are the values of {len(sample.X):,} rows; 2% of them lie beyond"
+        " each end."
     )
     page.picture(figure, alt, caption)
 
@@ -354,8 +347,8 @@ def _meaning(
     return meaning
 
 
-def _draw_panel(axes: Any, curves: Curves, X: AnyArray) -> None:
-    """Draw the lines along a column with the band of the first, above grey rows."""
+def draw_panel(axes: Any, curves: Curves, X: AnyArray) -> None:
+    """Draw the lines along a column with the band of the first, above ticks of rows."""
     across = curves.across
     for color, (name, heights) in zip(_COLORS, curves.lines.items(), strict=False):
         # a line between levels would show what is nowhere
@@ -365,7 +358,7 @@ def _draw_panel(axes: Any, curves: Curves, X: AnyArray) -> None:
         axes.plot(across, heights, marker, color=color, lw=2.0, label=name)
     if curves.deviations is not None:
         heights = next(iter(curves.lines.values()))
-        reach = 2 * curves.deviations
+        reach = 1.96 * curves.deviations
         if curves.levels:
             axes.errorbar(across, heights, reach, fmt="none", color=_COLORS[0])
         else:
@@ -377,39 +370,14 @@ def _draw_panel(axes: Any, curves: Curves, X: AnyArray) -> None:
         page_sample.label_levels(axes, curves.levels)
         axes.set_xlim(-0.5, len(curves.levels) - 0.5)
         return
+    axes.set_xlim(axes.get_xlim())
+    values = column.observed(X)
+    rug: Any = {"color": figures.MUTED, "alpha": 0.15, "rasterized": True}
     bottom = axes.get_xaxis_transform()
-    low = np.full_like(across, 0.03)
-    axes.plot(across, low, "|", transform=bottom, color=figures.MUTED, ms=6)
+    axes.plot(values, np.full(len(values), 0.03), "|", transform=bottom, **rug)
     pictures.round_ticks(axes)
     if column.is_date:
         page_sample.label_dates(axes, across[[0, -1]])
-    _draw_row_counts(axes, X[:, column.members[0]], across)
-
-
-def rows_by_stretch(
-    values: AnyArray, ends: tuple[float, float]
-) -> tuple[AnyArray, AnyArray, float]:
-    """Return middles of stretches between two ends, how many values are in each, and
-    how wide each is; of few values, each is a stretch.
-    """
-    inside = values[(values >= ends[0]) & (values <= ends[1])]
-    middles, counts = np.unique(inside, return_counts=True)
-    if len(middles) <= STRETCHES:
-        return middles, counts, float(np.diff(middles).min(initial=np.ptp(ends)))
-    counts, edges = np.histogram(inside, STRETCHES, ends)
-    return (edges[1:] + edges[:-1]) / 2, counts, float(edges[1] - edges[0])
-
-
-def _draw_row_counts(axes: Any, values: AnyArray, across: AnyArray) -> None:
-    """Draw how many rows lie under each stretch of a curve, in grey below it."""
-    middles, counts, width = rows_by_stretch(values, (across[0], across[-1]))
-    below = axes.twinx()
-    bars = below.bar(middles, counts, 0.9 * width, color=figures.LINE)
-    below.bar_label(bars, fontsize=6.5, color=figures.MUTED, fmt="{:,.0f}")
-    below.set_ylim(0, counts.max() * (1 + 1 / ROOM_BELOW))
-    below.set_axis_off()
-    axes.set_zorder(below.get_zorder() + 1)
-    axes.patch.set_visible(False)
 
 
 def _drawn_predictions(

@@ -2,7 +2,8 @@
 
 A model and a sample of rows go in; the columns come out, the largest rise first, with
 standard errors. Shuffling takes many predictions, whose number is bounded, so that the
-page takes seconds. A date that became five columns of X is shuffled as one.
+page takes seconds. A date that became five columns of X is shuffled as one. So are
+columns that correlate: shuffled singly, they make rows that do not occur.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from scipy.sparse import csgraph
 
 from rff_dist.classify.predict import (
     calibration_of,
@@ -31,14 +33,17 @@ SHUFFLED_COLUMNS = 40
 # Predictions of shuffled rows: with D = 16,384 and 40 columns they take a second.
 SHUFFLED_ROWS = 20_000
 
+CORRELATED = 0.9
+
 type Predict = Callable[[AnyArray], FloatArray]
 
 
 @frozen(eq=False)
 class Importance:
-    """How much the error rises when a column is shuffled, the largest rise first."""
+    """How much the error rises when columns are shuffled, the largest rise first."""
 
-    columns: list[TableColumn]
+    #: columns that are shuffled alike, because they correlate; most have one
+    groups: list[list[TableColumn]]
     rises: FloatArray
     #: Standard errors of the rises.
     errors: FloatArray
@@ -46,6 +51,22 @@ class Importance:
     X: AnyArray
     #: Those of the first target or class, for all sampled rows.
     predictions: FloatArray
+
+    @property
+    def names(self) -> list[str]:
+        """The first two names of each group, and how many more it has."""
+        names = []
+        for group in self.groups:
+            name = " + ".join(column.name for column in group[:2])
+            if len(group) > 2:
+                name += f" + {len(group) - 2:,} more"
+            names.append(name)
+        return names
+
+    @property
+    def columns(self) -> list[TableColumn]:
+        """The first two columns of each group."""
+        return [column for group in self.groups for column in group[:2]]
 
 
 def measure_importance(sample: PageSample, model: models.RidgeModel) -> Importance:
@@ -55,20 +76,40 @@ def measure_importance(sample: PageSample, model: models.RidgeModel) -> Importan
     shuffled = _worth_shuffling(predictions, sample)
     rows = page_sample.evenly(len(sample.X), SHUFFLED_ROWS // len(shuffled))
     X = sample.X[rows]
-    members = [column.members for column in shuffled]
+    groups = correlated_groups(X, shuffled)
+    members = [[i for column in group for i in column.members] for group in groups]
     rises, errors = permutation_importance(
         predict, X, losses, rows, columns=members, seed=page_sample.SEED
     )
     order = np.argsort(-rises, kind="stable")
-    ranked = [shuffled[i] for i in order]
+    ranked = [groups[i] for i in order]
     return Importance(ranked, rises[order], errors[order], X, predictions[:, 0])
 
 
 def _worth_shuffling(predictions: FloatArray, sample: PageSample) -> list[TableColumn]:
-    """Return the columns that predictions correlate with most, in their order."""
+    """Return the columns that predictions correlate with most, the first one most."""
     variation = variation_with(predictions, sample.X, sample.columns)
     largest = np.argsort(-variation, kind="stable")[:SHUFFLED_COLUMNS]
-    return [sample.columns[i] for i in np.sort(largest)]
+    return [sample.columns[i] for i in largest]
+
+
+def correlated_groups(
+    X: AnyArray, columns: Sequence[TableColumn]
+) -> list[list[TableColumn]]:
+    """Return columns in groups; numbers that correlate, in either sense, share one."""
+    first = X[:, [column.members[0] for column in columns]]
+    is_number = np.array([not column.levels for column in columns])
+    centred = first - first.mean(axis=0, dtype=np.float64)
+    # of a constant column rounding is left, which must not correlate
+    centred[:, ~is_number | (np.ptp(first, axis=0) == 0)] = 0.0
+    norms = np.linalg.norm(centred, axis=0)
+    scaled = centred / np.where(norms > 0, norms, 1.0)
+    is_close = np.abs(scaled.T @ scaled) > CORRELATED
+    n_groups, group_of = csgraph.connected_components(is_close)
+    groups: list[list[TableColumn]] = [[] for _ in range(n_groups)]
+    for column, group in zip(columns, group_of, strict=True):
+        groups[group].append(column)
+    return groups
 
 
 def variation_with(
@@ -136,12 +177,13 @@ def permutation_importance(
 def draw_importance(page: document.Document, importance: Importance) -> None:
     """Draw the rises of the first columns as bars."""
     bars = {}
-    columns = importance.columns[:BARS]
-    measured = zip(columns, importance.rises, importance.errors, strict=False)
-    for column, rise, error in measured:
-        bars[column.name] = (rise, rise - error, rise + error)
+    names = importance.names[:BARS]
+    measured = zip(names, importance.rises, importance.errors, strict=False)
+    for name, rise, error in measured:
+        reach = 1.96 * error
+        bars[name] = (rise, rise - reach, rise + reach)
     largest = "; ".join(f"{name} {rise:.3f}" for name, (rise, *_) in bars.items())
-    figure = pictures.bars_of(bars, "importance, ± one standard error", ours=len(bars))
+    figure = pictures.bars_of(bars, "importance, with its 95% interval", ours=len(bars))
     page.picture(
         figure,
         f"Importance of columns: {largest}.",

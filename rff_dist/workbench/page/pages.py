@@ -308,7 +308,7 @@ def model_page(
         if comparison.rows.origin == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
     rows_kind = "new rows" if are_new else "training rows"
-    columns.columns_section(page, sample, model, ranking)
+    columns.columns_section(page, sample, model, ranking, rows_kind)
     if comparison is not None:
         page.section("What to do")
         if is_refused:
