@@ -268,6 +268,7 @@ def test_columns_of_the_page_are_those_of_the_table():
     row = np.array([61.0, 1, 1, 18_990.6, 2])
     sold = "2021-12-29 14:24:00"  # 0.6 days
     assert [one.cell(row) for one in found] == ["61 (filled in)", "Köln", sold]
+    assert found[2].cell(np.floor(row)) == "2021-12-29"
     # a level that the model has never seen has the code after the last one
     X = np.stack([row, row + 1, row + 1, row + 2])
     assert [found[1].cell(one) for one in X] == ["Köln", "Ulm", "Ulm", "(new)"]

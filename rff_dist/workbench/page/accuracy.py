@@ -231,8 +231,7 @@ def at_edges(residuals: AnyArray) -> tuple[AnyArray, str]:
     n_beyond = int((np.abs(residuals) > edge).sum())
     if not edge or not n_beyond:
         return residuals, ""
-    [limit] = distributions.rounded([edge], residuals.std())
-    words = f" {n_beyond:,} beyond ±{limit} are drawn at the edges."
+    words = f" {n_beyond:,} beyond ±{text.number(edge)} are drawn at the edges."
     return np.clip(residuals, -edge, edge), words
 
 

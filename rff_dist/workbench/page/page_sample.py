@@ -96,21 +96,21 @@ class TableColumn:
         """
         values = X[:, self.members[0]]
         shown, counts = np.unique(values, return_counts=True)
-        if not self.levels and len(shown) > 2:
+        if self.levels:
+            order = np.argsort(-counts, kind="stable")
+            # dots of a few rows each would hide the others
+            n_frequent = max(2, int((counts >= _LEVEL_ROWS).sum()))
+            order = order[: min(most, MAX_LEVELS, n_frequent)]
+            names = []
+            for level, count in zip(shown[order], counts[order], strict=True):
+                share = share_words(count / len(X))
+                names.append(f"{self._value_words(float(level))} {share}")
+            return shown[order], names
+        if len(shown) > 2:
             # By quantiles, which lie where rows are; outliers at the ends would stretch
             # the axis.
             return np.unique(np.quantile(values, np.linspace(0.02, 0.98, most))), []
-        if self.levels:
-            order = np.argsort(-counts, kind="stable")[: min(most, MAX_LEVELS)]
-            # dots of a few rows each would hide the others
-            n_frequent = max(2, int((counts >= _LEVEL_ROWS).sum()))
-            shown = shown[order[:n_frequent]]
-            counts = counts[order[:n_frequent]]
-        names = [self._value_words(float(value)) for value in shown]
-        if self.levels:
-            shares = [share_words(count / len(X)) for count in counts]
-            names = [f"{name} {of}" for name, of in zip(names, shares, strict=True)]
-        return shown, names
+        return shown, [self._value_words(float(value)) for value in shown]
 
     def title(self, X: AnyArray, n_shown: int) -> str:
         """Return the name, and how many levels are not shown."""
@@ -223,8 +223,9 @@ def label_values(axes: Any, X: AnyArray, column: TableColumn) -> None:
 def label_dates(axes: Any, days: AnyArray) -> None:
     """Put the first and last days at the axis, within its ends."""
     axes.set_xticks(days, [date_words(day) for day in days])
-    for label, side in zip(axes.get_xticklabels(), ("left", "right"), strict=True):
-        label.set_ha(side)
+    first, last = axes.get_xticklabels()
+    first.set_ha("left")
+    last.set_ha("right")
 
 
 def date_words(days: float) -> str:
@@ -234,6 +235,5 @@ def date_words(days: float) -> str:
 
 def moment_words(days: float) -> str:
     """Return a day by its number since 1970, with the time unless it is midnight."""
-    if days == np.floor(days):
-        return date_words(days)
-    return str(np.datetime64(round(days * 86_400), "s")).replace("T", " ")
+    words = str(np.datetime64(round(days * 86_400), "s"))
+    return words.removesuffix("T00:00:00").replace("T", " ")
