@@ -288,7 +288,7 @@ def _draw_curves(
     shown: Sequence[Curves],
 ) -> None:
     n_panel_rows = -(-len(shown) // 3)
-    figure = pictures.figure_of(9.2, 2.8 * n_panel_rows)
+    figure = pictures.figure_of(9.2, 3.2 * n_panel_rows)
     panels = figure.subplots(n_panel_rows, min(3, len(shown)), sharey=True)
     panels = np.atleast_1d(panels).ravel()
     for axes, curves in zip(panels, shown, strict=False):
@@ -297,8 +297,9 @@ def _draw_curves(
         axes.set_visible(False)
     if len(_drawn_predictions(model, sample)) > 1:
         handles, names = panels[0].get_legend_handles_labels()
-        place = {"loc": "outside upper left", "ncols": 3}
-        legend = figure.legend(handles, names, fontsize=8, frameon=False, **place)
+        legend = figure.legend(
+            handles, names, loc="outside upper left", ncols=3, fontsize=8, frameon=False
+        )
         for label in legend.get_texts():
             label.set_parse_math(False)
     kind = "Exact effect" if is_exact(model) else "Partial dependence"

@@ -185,7 +185,7 @@ def _draw_distributions(
             counts = (values == places[:, np.newaxis]).sum(axis=1)
             axes.barh(np.arange(len(levels)), counts, color=figures.LINE)
             for i, level in enumerate(levels):
-                words = f" {clipped(level, 28)}"
+                words = f" {clipped(level, 32)}"
                 axes.text(0, i, words, va="center", fontsize=8, parse_math=False)
             axes.invert_yaxis()
             axes.set_xticks([])

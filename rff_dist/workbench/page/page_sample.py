@@ -76,7 +76,7 @@ class TableColumn:
         """
         values = X[:, self.members[0]]
         if self.is_marked:
-            return values[X[:, self.members[-1]] == 0]
+            return np.extract(X[:, self.members[-1]] == 0, values)
         if self.fill is None:
             return values
         filled = np.flatnonzero(values == X.dtype.type(self.fill))[: self.n_missing]
