@@ -215,7 +215,8 @@ def _find_in(
             warn(
                 f"{_words_in(table, name, texts[name], words)}; expected a"
                 f" {notation.kind}. These count as missing: correct them, or confirm it"
-                f" by `missing={words}`"
+                f' by `missing={words}`, with `impute="median"` to fill gaps of'
+                ' features or `on_nan="drop"` to leave out such rows'
             )
     return notations
 

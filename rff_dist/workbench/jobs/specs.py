@@ -109,7 +109,8 @@ class Clustering:
     lloyd: LloydOptions
     labels: str | None = fields.optional(
         "Name of an array of known labels to compare the clusters with, by the adjusted"
-        " Rand index and mutual information."
+        " Rand index and mutual information. A column that `ingest` takes as target is"
+        " 'y'."
     )
     distances: bool = fields.flag(
         "Write each row's distances to all centres too, as 'distances'."
@@ -253,7 +254,8 @@ class Forget:
         "Path or URL of a versioned dataset.", "DATA", access="changes"
     )
     rows: str = fields.option(
-        "Path of a file with the numbers of the rows, from 0, or their ids.",
+        "Path of a file with the rows' ids, or their numbers in the dataset: 0 is the"
+        " first, whatever its line in a table was.",
         placeholder="FILE",
         access="reads",
     )

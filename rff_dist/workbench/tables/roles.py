@@ -28,10 +28,7 @@ from rff_dist.recipes.tables import (
 from rff_dist.text import clipped, nearest
 from rff_dist.typing import AnyDType, frozen
 
-ADVICE = (
-    'Fill it in, or drop such rows with `on_nan="drop"`. A dataset that is made with'
-    ' `impute="median"` has gaps of X filled in'
-)
+ADVICE = 'Fill it in, or drop such rows with `on_nan="drop"`'
 
 
 @frozen

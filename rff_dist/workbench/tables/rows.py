@@ -227,12 +227,13 @@ def _missing_value(
     column, is_missing = min(gaps.items(), key=lambda gap: gap[1].argmax())
     advice = plan.advice
     is_of_table = column in plan.recipe.sources and advice == ADVICE
-    if is_of_table and len(is_missing) > 1 and is_missing.all():
-        advice = (
-            f"None of {len(is_missing):,} rows has one: fill it in, or leave the column"
-            " out with `drop` when the dataset is made"
-        )
+    n_missing = int(is_missing.sum())
+    if is_of_table and 1 < n_missing == len(is_missing):
+        advice = "Leave the column out with `drop` when the dataset is made"
+    elif is_of_table:
+        advice += '. With `impute="median"` a dataset is made without gaps in features'
     return DataError(
         f"{source.table.name}: {source.table.place(numbers[is_missing.argmax()])},"
-        f" column {column!r} is missing or not finite; expected a value. {advice}"
+        f" column {column!r} is missing or not finite, as in {n_missing:,} of"
+        f" {len(is_missing):,} rows; expected a value. {advice}"
     )
