@@ -221,8 +221,8 @@ def _refuse_text(array: StoredArray) -> None:
     if array.header.dtype.kind in "UT":
         raise StorageError(
             f"{array.label} holds labels (text); expected numbers to regress on."
-            " Train a classifier on it (RFFClassifier, or `rff-dist fit --classify`),"
-            " or leave it out with y=None"
+            " Train a classifier on it (RFFClassifier, or `rff-dist fit --classify`);"
+            " in Python, y = None leaves it out"
         )
 
 
