@@ -28,7 +28,7 @@ from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.calibration import Calibration
 from rff_dist.ridge.models import INTERVAL_ROWS
 from rff_dist.storage import datasets, grids, locations, output_places
-from rff_dist.storage.columns import ID, ids_of, open_labelled
+from rff_dist.storage.columns import ID, id_column, ids_of, open_labelled
 from rff_dist.text import redact
 from rff_dist.typing import Facts, FloatArray, PathLike, Summary, frozen
 from rff_dist.workbench.jobs import specs, steps, tables, watching
@@ -197,8 +197,8 @@ def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
     """
     output = locations.parse_location(job.output)
     writes_table = tables.file_kind(job.output) is not None
-    _check_output(job, output, writes_table=writes_table)
     scoring = open_model(job.model)
+    _check_output(job, output, scoring, writes_table=writes_table)
     # before the lock, the cluster and the pass
     check_extras(job, scoring)
     with ExitStack() as stack:
@@ -254,7 +254,11 @@ def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
 
 
 def _check_output(
-    job: specs.Predict, output: locations.Location, *, writes_table: bool
+    job: specs.Predict,
+    output: locations.Location,
+    scoring: ScoringModel,
+    *,
+    writes_table: bool,
 ) -> None:
     """Raise StorageError or OutputExistsError if the output cannot be written."""
     if not writes_table:
@@ -266,7 +270,8 @@ def _check_output(
             f"{output} cannot be written: its folder does not exist; make the folder"
             " first"
         )
-    is_ours = tables.holds_predictions
+    id_name = id_column(scoring.model.card)
+    is_ours = partial(tables.holds_predictions, id_name=id_name)
     output_places.check_file(output, overwrite=job.overwrite, is_ours=is_ours)
 
 
@@ -296,6 +301,7 @@ def write_file(
             place.url,
             [*ids, *output_facts["arrays"]],
             columns=_columns_of(scoring),
+            id_name=id_column(dataset.attributes),
         )
     finally:
         output_places.discard(place)

@@ -19,6 +19,7 @@ import numpy as np
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.recipes import recipes, tables
 from rff_dist.storage import datasets, locations, output_places, writing
+from rff_dist.storage.columns import ID
 from rff_dist.text import redact
 from rff_dist.typing import Facts
 from rff_dist.workbench.jobs import specs
@@ -100,14 +101,16 @@ def file_kind(url: str) -> str | None:
 
 # names of columns as `_as_columns` makes them
 _COLUMN = re.compile(
-    "(id|prediction|standard_deviation|lower|upper|label|probability|distance|principal)("
+    "(prediction|standard_deviation|lower|upper|label|probability|distance|principal)("
     " of .*)?",
     re.DOTALL,
 )
 
 
-def holds_predictions(location: locations.Location) -> bool:
-    """Return whether `write_file` wrote a table, by the names of its columns."""
+def holds_predictions(location: locations.Location, id_name: str | None) -> bool:
+    """Return whether `write_file` wrote a table, by the names of its columns, of which
+    `id_name` is that of the ids.
+    """
     from pyarrow import ArrowException, csv, parquet
 
     kind = str(file_kind(location.path))
@@ -122,7 +125,9 @@ def holds_predictions(location: locations.Location) -> bool:
                 names = csv.open_csv(path, parse_options=parse_options).schema.names
     except ArrowException:
         return False
-    return names != ["id"] and all(map(_COLUMN.fullmatch, names))
+    if names[0] in (ID, id_name):
+        del names[0]
+    return bool(names) and all(map(_COLUMN.fullmatch, names))
 
 
 def _delimiter(location: locations.Location) -> str:
@@ -130,13 +135,19 @@ def _delimiter(location: locations.Location) -> str:
 
 
 def write_file(
-    url: str, group: str, arrays: Sequence[str], *, columns: Sequence[str] | None
+    url: str,
+    group: str,
+    arrays: Sequence[str],
+    *,
+    columns: Sequence[str] | None,
+    id_name: str | None,
 ) -> None:
     """Write arrays of a Zarr group as one table, which appears when it is complete.
 
     `arrays`: names of arrays with one axis or two. `columns`: names of the columns of
-    those with two: targets, or classes. Raises ConflictError if in an object store
-    another run has written the table meanwhile; StorageError if it cannot be written.
+    those with two: targets, or classes. `id_name`: of the ids' column. Raises
+    ConflictError if in an object store another run has written the table meanwhile;
+    StorageError if it cannot be written.
     """
     import pyarrow
 
@@ -162,7 +173,10 @@ def write_file(
         pyarrow.output_stream(str(unfinished), compression=compression) as sink,
     ):
         for part in datasets.read_arrays(group, arrays, n_rows=_ROWS):
-            table = pyarrow.table(_as_columns(part, columns))
+            by_name = _as_columns(part, columns)
+            # ids come first, and keep their name so that tables can be joined by it
+            names = [id_name or name if name == ID else name for name in by_name]
+            table = pyarrow.table([*by_name.values()], names)
             if writer is None:
                 writer = writer_class(sink, table.schema)
             writer.write_table(table)

@@ -81,9 +81,9 @@ def test_a_table_is_predicted_by_the_recipe_of_its_model(folder, tmp_path):
     wanted = {"std": True, "coverage": 0.9}
     written = predict_table(folder / "model", folder / "new.csv", "p.parquet", **wanted)
     found = parquet.read_table(written)
-    names = ["id", "prediction", "standard_deviation", "lower", "upper"]
+    names = ["key", "prediction", "standard_deviation", "lower", "upper"]
     assert found.column_names == names
-    assert found["id"].to_pylist() == frame["key"].tolist()
+    assert found["key"].to_pylist() == frame["key"].tolist()
     assert_allclose(found["prediction"], expected, rtol=1e-9)
     assert_allclose(found["standard_deviation"], std, rtol=1e-9)
     width = np.subtract(found["upper"], found["lower"])
@@ -104,7 +104,7 @@ def test_probabilities_are_columns_by_their_class(folder, tmp_path, name):
     )
     found = csv.read_csv(path).to_pandas()
     assert list(found.columns) == [
-        "id",
+        "key",
         "label",
         "probability of cheap",
         "probability of dear",
