@@ -558,9 +558,9 @@ def _results_of(
     final = describe.describe_round(
         "final", prepared.dataset.n_samples, result.compared
     )
-    best = describe.candidate_words(final[result.best_index])
-    prepared.say("choose", f"of {describe.n_candidates(results)} candidates: {best}")
-    return [*final, *results]
+    results = [*final, *results]
+    prepared.say("choose", str(describe.choice_words(results)))
+    return results
 
 
 def _log_ends(best: describe.CandidateResult) -> None:

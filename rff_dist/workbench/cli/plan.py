@@ -164,7 +164,7 @@ def _rows(
     choosing = record["choosing"]
     if choosing is not None:
         seconds = choosing["seconds"] + choosing["final_seconds"]
-        timed = "all of this"
+        timed = "all of this (tuning length scales may take several times as long)"
         final = f"on all rows: about {choosing['final_seconds']:.0f} s"
         n_trained = choosing["n_trained"]
         if n_trained < choosing["n_candidates"]:

@@ -180,8 +180,11 @@ def _training_details(training: train.TrainingResult, seed: int) -> Lines:
     ends = path_ends(solved)
     end = end_of_path(solved)
     if ends is not None and end is not None:
-        place = f"at the {end} end of {number(ends[0])} to {number(ends[1])}"
-        facts["alpha"] = Alert(f"{facts['alpha']}, {place}")
+        tried = f"{number(ends[0])} to {number(ends[1])}"
+        facts["alpha"] = (
+            f"{facts['alpha']}, at the {end} end of those tried, {tried}; if that makes"
+            " it doubtful, a warning says so"
+        )
     return {
         **facts,
         **words.solver_facts(training.fit_record),
@@ -477,12 +480,16 @@ def stored_details(record: records.Record) -> Lines:
 def candidates_table(candidates: Sequence[Facts], most: int | None = None) -> Table:
     """Return the candidates on a model's card as a table, the best first."""
     ranked = describe.ranked_candidates(candidates)
-    rows = [[*describe.candidate_cells(row), _note(row)] for row in ranked[:most]]
+    # few rows give the chosen one the same errors in both rounds
+    by_cells: dict[tuple[str, ...], Facts] = {}
+    for row in ranked:
+        by_cells.setdefault(tuple(describe.candidate_cells(row)), row)
+    rows = [[*cells, _note(row)] for cells, row in by_cells.items()][:most]
     rows[0][-1] = ""  # an arrow marks the chosen one already
     caption = f"{describe.n_candidates(candidates)} candidates, by cross-validation"
-    if any(row.get("round") == "final" for row in candidates):
+    if len(by_cells) > describe.n_candidates(candidates):
         caption += "; the one chosen in the first round once more, with all rows"
-    if len(rows) < len(ranked):
+    if len(rows) < len(by_cells):
         caption = f"the first {len(rows)} of {caption}"
     return Table(caption, (*describe.CANDIDATE_CELLS, "note"), rows, chosen=0)
 
