@@ -112,6 +112,7 @@ def overview() -> str:
         lines += ["", title, *entries(names.items(), OF_GROUP)]
     lines += ["", "Options: --version, --install-completion (for the tab key)"]
     lines += ["To begin: rff-dist demo. Help of a command: rff-dist fit --help"]
+    lines += ["In Python only: kernel principal components, RFFPCA"]
     return "\n".join(lines)
 
 

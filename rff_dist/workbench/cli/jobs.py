@@ -194,7 +194,7 @@ def update(
 @shell.command(
     "data.zarr labels.zarr --n-clusters 50",
     "data.zarr labels.zarr --n-clusters 2,4,8,16 --n-init 4 --model clusters",
-    "digits.zarr labels.zarr --n-clusters 10 --labels digit --length-scale 4",
+    "digits.zarr labels.zarr --n-clusters 10 --labels y --length-scale 4",
 )
 def cluster(
     job: specs.Clustering,

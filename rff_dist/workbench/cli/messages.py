@@ -194,6 +194,8 @@ def _hint(
         return _see_help(title)
     if error.can_go_on and isinstance(error, errors.ClusterError):
         return _to_go_on()
+    if message.startswith("no model at") and ": it is a file" in message:
+        return f"the model comes first: rff-dist {title} MODEL DATA"
     near = _near_path(message, values)
     return f"did you mean {near}?" if near else ""
 
@@ -235,9 +237,10 @@ def _near_path(message: str, values: Iterable[Any]) -> str:
                 paths.append(Path(text))
     for path in paths:
         is_named = str(path.absolute()) in message
-        of_auto = path / "model"  # in a folder that `auto` wrote
-        if is_named and message.startswith("no model at") and of_auto.is_dir():
-            return str(of_auto)
+        # in a folder that `auto` wrote, and a version of a registered model
+        for place in (path / "model", path.parent / "versions" / path.name):
+            if is_named and message.startswith("no model at") and place.is_dir():
+                return str(place)
         if not is_named or path.exists() or not path.parent.is_dir():
             continue
         names = [entry.name for entry in path.parent.iterdir()]

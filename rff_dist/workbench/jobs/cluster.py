@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from rff_dist import fields
 from rff_dist.data import blocks, columns
+from rff_dist.errors import InvalidParameterError
 from rff_dist.features import kinds
 from rff_dist.kernels import stationary
 from rff_dist.kmeans import fit as kmeans
@@ -175,6 +176,11 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
     if job.model is not None:
         publishing.check_place(job, [source.data, job.output])
     dataset = datasets.open_dataset(source.data, **source.names())
+    if job.labels in (dataset.feature_names or ()):
+        raise InvalidParameterError(
+            f"`labels` is {job.labels!r}, an input; expected an array, such as y,"
+            " which `rff-dist ingest` makes of a target"
+        )
     known_labels = None if job.labels is None else column_of(dataset, job.labels)
     job.space.check_columns(dataset.n_features)
     kmeans_starts.check_rows(dataset, job.lloyd.largest)

@@ -12,7 +12,7 @@ import numpy as np
 
 from rff_dist.storage import records
 from rff_dist.text import first_few, number, redact
-from rff_dist.typing import Facts, Summary
+from rff_dist.typing import Facts, FloatArray, Summary
 from rff_dist.workbench.results import models, words
 from rff_dist.workbench.results.document import Document, Part
 from rff_dist.workbench.results.words import Alert, Lines, Table
@@ -33,7 +33,7 @@ def clustering_document(
     facts: Lines = {
         "rows": f"{record['n_samples']:,} of {redact(job.source.data)}, {columns}",
         **clusters_facts(record),
-        "sizes": words.value_words(sorted(weights.astype(float).tolist())[::-1]),
+        "sizes": _sizes(weights),
     }
     if record["agreement"] is not None:
         facts |= agreement_facts(record["agreement"])
@@ -51,6 +51,11 @@ def clustering_document(
         record=record,
         next=following,
     )
+
+
+def _sizes(weights: FloatArray) -> str:
+    """Return the rows or weights of the clusters in words, the largest first."""
+    return words.value_words(np.sort(weights.astype(float))[::-1].tolist())
 
 
 def _job_details(record: Facts) -> Lines:
@@ -112,7 +117,7 @@ def stored_facts(record: records.Record) -> Lines:
         "columns": words.listed(card.get("feature_names")),
         "kernel": words.kernel_of_features(features),
         **clusters_facts({**card, **metadata, "n_filled": int((weights > 0).sum())}),
-        "sizes": words.value_words(weights.astype(float).tolist()),
+        "sizes": _sizes(weights),
         "made": card["created"],
         "data fingerprint": card.get("data_fingerprint", "–")[:16],
         "digest": metadata["digest"][:16],

@@ -29,7 +29,15 @@ FIT = [
 OTHERS = [
     (2, "fit {data} new --scheduler file://x", "--scheduler", "tcp://host:port"),
     (73, "fit {data} {model} --register --serial", "something else than versions"),
-    (65, "fit {labels} new --serial", "holds labels (text)", "--classify"),
+    (
+        65,
+        "fit {labels} new --serial",
+        "holds labels (text)",
+        "fit --classify`); in Python",
+    ),
+    (2, "cluster {blobs} new --labels a --serial", "--labels", "an input", "such as y"),
+    (65, "predict {table} {model} new.csv", "rff-dist predict MODEL DATA"),
+    (65, "evaluate m/1 {data}", "did you mean m/versions/1?"),
     (2, "fit {data} new --length-scales=-1x --serial", "above 0"),
     (65, "fit {data} new --groups nothing --serial", "nothing"),
     (2, "cluster {data} new --register", "needs a model to publish; give --model"),
@@ -174,6 +182,7 @@ def places(folder, labelled, clustered, tmp_path):
     (tmp_path / "lists.jsonl").write_text(
         '{"a": 1, "names": ["x"]}\n{"a": 2, "names": []}\n'
     )
+    (tmp_path / "m" / "versions" / "1").mkdir(parents=True)
     (tmp_path / "bin.csv").touch()  # no input that is missing
     (tmp_path / "tables.toml").write_text("[fit]\nn_folds = 3\n")
     names = {
