@@ -42,7 +42,6 @@ from rff_dist.storage import locations
 from rff_dist.text import (
     ERROR_TITLES,
     clipped,
-    first_few,
     redact,
     score_words,
     without_secrets,
@@ -139,8 +138,8 @@ def _show_result(
                 parts.append(f"{title.capitalize()}: `{fact}`.")
     drift = result.get("drift") or {}
     if drift.get("drifted"):
-        found = first_few(drift["parts"])
-        parts.append(f"The new rows are unlike the rows before, in their {found}.")
+        drifted = updates.drifted_words(drift)
+        parts.append(f"The new rows are unlike the rows before, in {drifted}.")
     links = [names.link_to(f"artifacts/key/{key}", key) for key in keys]
     run = names.link_to_run(str(this_run.name), this_run.id)
     parts += [", ".join(links), f"{run} of {this_run.flow_name}"]

@@ -97,6 +97,13 @@ def warn_of_later_rows(dataset: Dataset, model: Any) -> None:
             )
 
 
+def is_time(name: str, card: Facts) -> bool:
+    """Return whether a column of X is a part of a date, or the time by which a model's
+    later rows were held out.
+    """
+    return name == card.get(TIME_COLUMN) or name.rpartition(": ")[2] in DATE_PARTS
+
+
 def with_codes_of(levels: Levels, dataset: Dataset) -> Dataset:
     """Return the rows of a dataset with the codes of other lists of levels."""
     codes = codes_between(levels_of(dataset.attributes), levels)

@@ -81,7 +81,7 @@ def assert_says_what_it_came_to(state, parameters):
     assert state.name.startswith(f"Published: RMSE {rmse}, ")
     shown = Artifact.get("rff-refresh-result-main").data
     assert shown.startswith(f"# {state.name}\n\n{state.message}\n\nTo go back: ")
-    assert "The new rows are unlike the rows before, in their " in shown
+    assert "The new rows are unlike the rows before, in column " in shown
     for part in ("refresh-report", "refresh-page", "model-versions"):
         assert f"/artifacts/key/rff-{part}-main)" in shown
     assert state.message.startswith("Published as version 2: RMSE is ")
@@ -137,7 +137,8 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     told = Artifact.get("rff-refresh-result-main").data
     assert "models rollback" in told
     assert "The next update leaves out the rows that were added" in told
-    assert "**in embedding, columns" in report
+    assert "**in column " in report
+    assert " sd), the inputs together (p = " in report
     assert len(rows_of(report, "columns that moved most")) == 3
     page = Artifact.get("rff-refresh-page-main").data
     assert first["digest"] in page

@@ -35,9 +35,7 @@ def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
     if record["n_new"]:
         details.append(errors_table(record, update.champion))
         if "columns" in record["drift"]["parts"]:
-            columns = record["drift"]["columns"][:MAX_COLUMNS]
-            names = update.champion.card.get("feature_names")
-            parts.append(columns_table(columns, names))
+            parts.append(columns_table(record["drift"]["columns"][:MAX_COLUMNS]))
     return Document(
         f"{decision}{_waiting_words(record)}: {words.place_words(record)}",
         parts,
@@ -145,14 +143,41 @@ def decision_words(record: Facts) -> str:
 
 
 def _drift_words(drift: Facts) -> str:
+    if drift["drifted"]:
+        return words.Alert(f"in {drifted_words(drift)}")
     values = ", ".join(f"{name} {p:.2g}" for name, p in drift["p_values"].items())
-    if not drift["drifted"]:
-        limit = drift["level"] / len(drift["p_values"])
-        return (
-            f"none found: no p-value is at most {limit:.2g}, the level"
-            f" {drift['level']:g} divided by the tests ({values})"
-        )
-    return words.Alert(f"in {first_few(drift['parts'])} (p-values: {values})")
+    limit = drift["level"] / max(1, len(drift["p_values"]))
+    return (
+        f"none found: no p-value is at most {limit:.2g}, the level"
+        f" {drift['level']:g} divided by the tests ({values})"
+    )
+
+
+def drifted_words(drift: Facts) -> str:
+    """Return what drifted, such as "area (+1.97 sd); errors unchanged (p = 1)"."""
+    p_values = drift["p_values"]
+    drifted = [
+        f"{column['name']} ({_moved_words(column)})"
+        for column in drift["columns"]
+        if column["drifted"]
+    ]
+    if "embedding" in drift["parts"]:
+        drifted.append(f"the inputs together (p = {p_values['embedding']:.2g})")
+    if "errors" in drift["parts"]:
+        drifted.append(f"the errors (p = {p_values['errors']:.2g})")
+        return first_few(drifted)
+    unchanged = ""
+    if "errors" in p_values:
+        unchanged = f"; errors unchanged (p = {p_values['errors']:.2g})"
+    return first_few(drifted) + unchanged
+
+
+def _moved_words(column: Facts) -> str:
+    if "distance" in column:
+        return f"{column['distance']:.1%} of the rows in other levels"
+    if column["shift"] is None:
+        return "constant before"
+    return f"{column['shift']:+.3g} sd"
 
 
 def errors_table(record: Facts, champion: RidgeModel) -> words.Table:
@@ -174,17 +199,11 @@ def errors_table(record: Facts, champion: RidgeModel) -> words.Table:
     return words.Table(caption, header, rows)
 
 
-def columns_table(columns: Sequence[Facts], names: Sequence[str] | None) -> words.Table:
-    """Return the columns of the new rows that drifted most."""
-    rows = []
-    for column in columns:
-        name = column["column"] if names is None else names[column["column"]]
-        if "distance" in column:
-            moved = f"{column['distance']:.1%} of the rows in other levels"
-        elif column["shift"] is None:
-            moved = "∞"
-        else:
-            moved = f"{column['shift']:.3g}"
-        rows.append((name, moved, f"{column['p_value']:.3g}"))
+def columns_table(columns: Sequence[Facts]) -> words.Table:
+    """Return the columns of the new rows that moved most, also those of times."""
+    rows = [
+        (column["name"], _moved_words(column), f"{column['p_value']:.3g}")
+        for column in columns
+    ]
     header = ("column", "shift of the mean", "p-value")
-    return words.Table("columns that moved most, in standard deviations", header, rows)
+    return words.Table("columns that moved most", header, rows)

@@ -24,9 +24,12 @@ from rff_dist.living.drift import (
     judge_drift,
 )
 from rff_dist.numerics.cholesky import solve_cholesky
+from rff_dist.recipes.encoders import DATE_PARTS
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation, accumulate_rows
 from rff_dist.statistics.moments import ColumnMoments, measure_moments
+from rff_dist.storage.columns import TIME_COLUMN
+from rff_dist.workbench.results.updates import drifted_words
 
 N_FEATURES = 10
 
@@ -69,7 +72,7 @@ def sums_of_new(X, y, model):
     return NewRowSums(errors, statistics_of(X, y), moments, {})
 
 
-def judge(held, new):
+def judge(held, new, **card):
     """Judge new rows as an update does, with a fifth of the old ones held out."""
     (X, y) = held
     (X_new, y_new) = new
@@ -84,7 +87,9 @@ def judge(held, new):
     whole = rest + part
     new = statistics_of(X_new, y_new)
     columns = moments_of(X)
-    model = SimpleNamespace(summed=whole, columns=columns, feature_map=features())
+    model = SimpleNamespace(
+        summed=whole, columns=columns, feature_map=features(), card=card
+    )
     held_out = measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest))
     return judge_drift(
         model,
@@ -123,6 +128,33 @@ def test_a_shift_of_a_fifth_of_a_deviation_in_one_of_ten_columns_is_found():
     assert all(
         drift["columns"][0]["column"] == 3 for drift in found if drift["drifted"]
     )
+
+
+@pytest.mark.parametrize(
+    ("third", "card"),
+    [(f"sold: {part}", {}) for part in DATE_PARTS]
+    + [("seconds", {TIME_COLUMN: "seconds"})],
+)
+def test_time_that_passes_raises_no_alarm_and_the_columns_that_do_have_names(
+    third, card
+):
+    rng = np.random.default_rng(1)
+    names = [third if column == 3 else f"c{column}" for column in range(N_FEATURES)]
+    held = draw(rng, 2000)
+    X, y = draw(rng, 500, shift=0.5)
+    for shift, words in ((0.0, None), (0.4, "c7 (+0.")):
+        X[:, 7] += shift
+        drift = judge(held, (X, y), feature_names=names, **card)
+        assert drift["drifted"] == (words is not None)
+        assert (drift["columns"][0]["name"], drift["columns"][0]["drifted"]) == (
+            third,
+            False,
+        )
+        if words:
+            told = drifted_words(drift)
+            assert told.startswith(words)
+            assert third not in told
+            assert "; errors unchanged (p = " in told
 
 
 # -- the mean embedding
@@ -258,7 +290,7 @@ def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_ar
     (X, y) = draw(rng, 300)
     (X_new, y_new) = draw(rng, 100)
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
-    held = SimpleNamespace(summed=statistics_of(X, y), columns=None)
+    held = SimpleNamespace(summed=statistics_of(X, y), columns=None, card={})
     errors = measure_errors(rows_of(X, y), model)
     new = sums_of_new(X_new, y_new, model)
     drift = judge_drift(held, errors, new, held.summed, significance=0.05)
