@@ -136,7 +136,7 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     assert first["digest"][:16] in report
     told = Artifact.get("rff-refresh-result-main").data
     assert "models rollback" in told
-    assert "The next update leaves out the rows that were added" in told
+    assert "stay out of later updates; `update --backfill ROW`" in told
     assert "**in column " in report
     assert " sd), the inputs together (p = " in report
     assert len(rows_of(report, "columns that moved most")) == 3

@@ -16,8 +16,9 @@ from rff_dist.workbench.results import exits, models, words
 from rff_dist.workbench.results.document import Document, Part
 
 AFTER_ROLLBACK = (
-    "The next update leaves out the rows that were added, but replaces and removes rows"
-    " again as the data do: correct these first, or pause the updates."
+    "Rows that updates added since stay out of later updates; `update --backfill ROW`"
+    " judges them again. The next update applies the data's corrections and deletions"
+    " again; added rows that moved into the places of deleted ones come in with them."
 )
 MAX_COLUMNS = 5  # in the table; the record has all
 _MODELS = ("champion", "challenger")

@@ -27,11 +27,13 @@ from rff_dist.errors import FingerprintMismatchError
 from rff_dist.estimators.splits import with_groups
 from rff_dist.living.differences import find_differences
 from rff_dist.living.new_rows import find_new_rows
+from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model
 from rff_dist.statistics import passes
 from rff_dist.statistics.accumulate import Accumulation
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import expire, roll_back
+from rff_dist.workbench.jobs.publishing import publish
 from rff_dist.workbench.jobs.refusals import refusals_of
 from tests.living_data import (
     BLOCK,
@@ -363,3 +365,20 @@ class TestARun:
         append_dataset(url, *draw(300, 2))
         assert refresh("model", url)["decision"] == "published"
         assert refusals_of(parse_location("model")) == []
+
+    def test_leaves_out_what_a_rolled_back_version_added_but_corrects_and_deletes_again(
+        self, url
+    ):
+        publish(fit(open_dataset(url)), "models/a", data=url, reason="trained")
+        append_dataset(url, *draw(300, 5))
+        replace_rows(url, range(40), *draw(40, 1))
+        delete_rows(url, [100, 200], keep_order=True)
+        facts = ("n_new", "n_gone", "n_samples")
+        found = refresh("models/a", url)
+        assert [found[name] for name in facts] == [340, 42, 4298]
+        RegisteredModel("models/a").rollback()
+        again = refresh("models/a", url)
+        # two of the added rows moved into the places of the deleted ones
+        assert [again[name] for name in facts] == [42, 42, 4000]
+        last = refresh("models/a", url, backfill=0)
+        assert last["statistics_digest"] == found["statistics_digest"]
