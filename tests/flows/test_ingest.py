@@ -34,7 +34,7 @@ def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
     assert refused.is_failed()
     where = "three.csv: line 3, column 'a' is missing or not finite"
     assert refused.name == f"Refused: {where}"
-    with refuses(DataError, where, "Until then other new files wait: 1"):
+    with refuses(DataError, where, "moved out of the folder, 1 other new file waits."):
         refused.result()
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(refused.state_details.flow_run_id)

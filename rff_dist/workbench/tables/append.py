@@ -151,7 +151,12 @@ def _telling_of_others(n_others: int) -> Iterator[None]:
         yield
     except DataError as error:
         if n_others > 0:
-            error.args = (f"{error}. Until then other new files wait: {n_others:,}",)
+            files = f"{n_others:,} other new files wait"
+            if n_others == 1:
+                files = "1 other new file waits"
+            error.args = (
+                f"{error}. Until it is corrected or moved out of the folder, {files}.",
+            )
         raise
 
 
