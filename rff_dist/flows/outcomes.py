@@ -9,7 +9,8 @@ tags `published` and `refused` mark the runs that changed the model, or did not.
 name of the last state begins with the same word, such as "Published: RMSE 59.8, 4.1%
 lower"; that of a run which appends rows is such as "Added: 1,200 rows". A run that
 found no rows ends as "Nothing new". A failed run has the tag `error:KIND`, such as
-`error:data.nan`; if its rows cannot be used, its state is called "Refused: " and where.
+`error:data.nan`; its state is called "Failed: " and why, or "Refused: " and where, if
+its rows cannot be used.
 
 Events are about the model, so that automations need not know its flow::
 
@@ -36,7 +37,7 @@ from prefect.events import emit_event
 from prefect.runtime import flow_run as this_run
 from prefect.states import Completed, Failed
 
-from rff_dist.errors import DataError
+from rff_dist.errors import DataError, RFFDistError
 from rff_dist.flows import names
 from rff_dist.storage import locations
 from rff_dist.text import (
@@ -88,16 +89,18 @@ def end(
     return last
 
 
-def refuse(error: DataError) -> State[Any]:
-    """Return the last state of a run whose rows cannot be used: failed, but by a name
-    that says which rows.
+def fail(error: Exception) -> State[Any]:
+    """Return the last state of a run that an error ended: its name says why, since
+    Prefect's command line shows no more; "Refused" if rows cannot be used.
     """
-    message = without_secrets(str(error))
-    where = re.split(r" \(|; ", message)[0]
+    is_expected = isinstance(error, RFFDistError)
+    message = str(error) if is_expected else f"{type(error).__name__}: {error}"
+    message = without_secrets(message)
+    why = re.split(r" \(|; |\. ", message)[0]
     # of paths and URLs only the last name: the whole would fill the state's name
-    where = re.sub(r"(?<!\S)(?:\w+:/)?/\S*/", "", where)
-    name = f"Refused: {clipped(where, 80)}"
-    return Failed(name=name, message=message, data=error)
+    why = re.sub(r"(?<!\S)(?:\w+:/)?/\S*/", "", why)
+    kind = "Refused" if isinstance(error, DataError) else "Failed"
+    return Failed(name=f"{kind}: {clipped(why, 80)}", message=message, data=error)
 
 
 def _state_name(result: Facts, verdict: str) -> str:

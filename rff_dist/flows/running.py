@@ -22,6 +22,7 @@ from typing import Any, cast
 from prefect import Flow, State, Task, get_run_logger
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
+from prefect.logging import get_logger
 from prefect.runtime import flow_run as this_run
 from prefect.utilities.timeout import timeout
 
@@ -197,8 +198,7 @@ def job_flow[R](
     def make(function: Callable[[Any, FlowRun], R]) -> Flow[..., R]:
         name = function.__name__
 
-        @wraps(function)
-        def run(**values: Any) -> R:
+        def run_job(values: Summary) -> State[Any]:
             try:
                 flow_run = FlowRun(name, parameters.read(values))
             except errors.InvalidParameterError as error:
@@ -212,24 +212,29 @@ def job_flow[R](
                 # Prefect's logger is an adapter, with the methods of a logger.
                 log = cast("logging.Logger", get_run_logger())
                 listeners.append(partial(events.log, target=log))
+            with (
+                contexts.setting(runs.parent, parent),
+                contexts.setting(outcomes.keys_shown, keys),
+                events.listening(*listeners),
+                _timed(flow_run.limits),
+            ):
+                result = function(flow_run.options[spec], flow_run)
+            return outcomes.end(
+                cast("Any", result), values, publishes=publishes, keys=keys
+            )
+
+        @wraps(function)
+        def run(**values: Any) -> R:
+            for logger in ("flow_runs", "task_runs", "engine"):
+                get_logger(logger).addFilter(_without_traceback)
             # If a flow returns a state, Prefect takes it for the run's last one, and
             # gives its data to the caller of the flow, or raises them.
             try:
-                with (
-                    contexts.setting(runs.parent, parent),
-                    contexts.setting(outcomes.keys_shown, keys),
-                    events.listening(*listeners),
-                    _timed(flow_run.limits),
-                ):
-                    result = function(flow_run.options[spec], flow_run)
-            except errors.DataError as error:
+                return cast("R", run_job(values))
+            except Exception as error:
                 if not this_run.id:
                     raise
-                return cast("R", outcomes.refuse(error))
-            last = outcomes.end(
-                cast("Any", result), values, publishes=publishes, keys=keys
-            )
-            return cast("R", last)
+                return cast("R", outcomes.fail(error))
 
         about = inspect.getdoc(function) or ""
         run.__doc__ = f"{about}\n\n{parameters.describe()}"
@@ -253,6 +258,19 @@ def job_flow[R](
         )
 
     return make
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Leave expected errors, of which the last state has the message, out of Prefect's
+    log of "unexpected exceptions", and their tracebacks out of the rest.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    # a BlockError's cause may be any error
+    is_expected = isinstance(error, errors.RFFDistError)
+    if not is_expected or isinstance(error, errors.BlockError):
+        return True
+    record.exc_info = None
+    return "unexpected exception" not in record.msg
 
 
 def parameters_of(flow: Flow[..., Any]) -> Parameters:

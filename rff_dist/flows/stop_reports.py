@@ -74,9 +74,9 @@ def describe_stop(
     why = state.message or "no reason is known"
     if error is not None:
         why = str(error)
-    page = document.Document(
-        f"{state.name or state.type.value}: {what}", lead=without_secrets(why).strip()
-    )
+    # the state's name goes on with the reason
+    outcome, _, _ = (state.name or state.type.value).partition(":")
+    page = document.Document(f"{outcome}: {what}", lead=without_secrets(why).strip())
     page.say(_served_version(parameters.get("model")))
     if error is not None:
         page.parts.append({"Kind of error": errors.kind_of(error)})

@@ -121,7 +121,7 @@ def test_automations_are_valid_and_about_our_runs_only(entry):
         assert trigger["expect"] == ["prefect.flow-run.*"]
         return
     states = {
-        "Failed",
+        "Failed*",
         "Crashed",
         "TimedOut",
         "Cancelled",

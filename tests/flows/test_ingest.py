@@ -10,9 +10,14 @@ from prefect.client.orchestration import get_client
 from prefect.logging import disable_run_logger
 from pydantic import SecretStr
 
-from rff_dist.errors import DataError, InvalidParameterError
+from rff_dist.errors import (
+    ClusterUnavailableError,
+    DataError,
+    InvalidParameterError,
+    StorageError,
+)
 from rff_dist.flows.ingest import ingest
-from rff_dist.flows.outcomes import refuse
+from rff_dist.flows.outcomes import fail
 from tests.refusals import refuses
 
 pytestmark = [pytest.mark.flows, pytest.mark.usefixtures("prefect_server")]
@@ -39,19 +44,33 @@ def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(refused.state_details.flow_run_id)
     assert "error:data" in run.tags
-    assert Artifact.get("rff-ingest-result-data").data.startswith(
-        f"# {refused.name}: ingest"
-    )
+    assert Artifact.get("rff-ingest-result-data").data.startswith("# Refused: ingest")
     (tmp_path / "three.csv").write_text("a,z\n1,2\n")
     refused = ingest(sources=[str(tmp_path / "*.csv")], **given, return_state=True)
     assert refused.name == "Refused: `target`: three.csv has no column 'y'"
 
 
-def test_a_state_has_the_last_names_of_paths_and_urls():
-    error = DataError("the id 'a/b' is in s3://bucket/x/data.zarr and /tmp/y.csv; why")
-    last = refuse(error)
-    assert last.name == "Refused: the id 'a/b' is in data.zarr and y.csv"
-    assert last.message == str(error)
+SCHEDULER = "no scheduler answers at tcp://127.0.0.1:8786 within 6 s"
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "message"),
+    [
+        (
+            DataError("the id 'a/b' is in s3://bucket/x/data.zarr and /y/z.csv; why"),
+            "Refused: the id 'a/b' is in data.zarr and z.csv",
+            None,
+        ),
+        (ClusterUnavailableError(f"{SCHEDULER}; start"), f"Failed: {SCHEDULER}", None),
+        (StorageError("/a/model is full. Free space"), "Failed: model is full", None),
+        (KeyError("y"), "Failed: KeyError: 'y'", "KeyError: 'y'"),
+    ],
+)
+def test_a_state_says_why_its_run_ended_with_the_last_names_of_paths_and_urls(
+    error, name, message
+):
+    last = fail(error)
+    assert (last.name, last.message) == (name, message or str(error))
 
 
 @pytest.mark.slow

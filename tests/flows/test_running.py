@@ -4,6 +4,7 @@ needed.
 
 import errno
 import inspect
+import logging
 import re
 import threading
 import time
@@ -34,6 +35,7 @@ from rff_dist.flows.cluster import cluster
 from rff_dist.flows.running import (
     FlowLimits,
     _timed,
+    _without_traceback,
     make_task,
 )
 from rff_dist.flows.stop_reports import describe_stop
@@ -124,6 +126,23 @@ def test_steps_that_do_no_harm_are_retried_and_others_are_not():
     assert found == {"lost, twice": 3, "lost for good": 3, "bad data": 1, "writes": 1}
 
 
+@pytest.mark.parametrize(
+    ("error", "is_expected"),
+    [
+        (DataError("NaN"), True),
+        (ClusterUnavailableError("nobody"), True),
+        (BlockError("failed"), False),
+        (KeyError("y"), False),
+    ],
+)
+def test_only_unexpected_errors_are_logged_with_their_tracebacks(error, is_expected):
+    for message, is_kept in (("an unexpected exception", False), ("failed", True)):
+        facts = {"msg": message, "exc_info": (type(error), error, None)}
+        record = logging.makeLogRecord(facts)
+        assert _without_traceback(record) == (is_kept or not is_expected)
+        assert (record.exc_info is None) == is_expected
+
+
 # -- when a run stops
 # ------------------------------------------------------------------------------------
 
@@ -199,7 +218,7 @@ def test_keys_of_artifacts_end_with_what_the_run_is_about(parameters, expected):
 
 @pytest.mark.usefixtures("prefect_server")
 def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_parent_of_its_job(
-    tmp_path,
+    tmp_path, caplog
 ):
     pytest.importorskip("openlineage.client", reason="needs the extra openlineage")
     from tests import openlineage
@@ -208,6 +227,8 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
     with openlineage.receive() as sent:
         state = train(**parameters, return_state=True)
     assert state.is_failed()
+    assert state.name.startswith("Failed: no dataset at none.zarr")
+    assert not any(record.exc_info for record in caplog.records)
     told = Artifact.get("rff-train-result-model")
     assert told.type == "markdown"
     assert told.flow_run_id == flow_run(state).id
