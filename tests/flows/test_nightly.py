@@ -106,6 +106,7 @@ MODEL = "models/price--EUR-"
 def test_the_first_model_is_tested_and_nothing_else_is_deployed(system):
     text = system.process("worker").log.read_text()
     assert "Traceback" not in text
+    assert f"passes on {system.environment['RFF_DIST_SCHEDULER']}" in text
     n_test = open_dataset(made(system, "data-test.zarr")).n_samples
     assert f"{n_test} test rows" in text
     version = RegisteredModel(made(system, MODEL)).current()

@@ -605,3 +605,28 @@ def test_dashboard_asks_only_for_metrics_that_exist():
         stem = re.sub(r"(_seconds|_total)+$", "", name)
         assert f'"{stem}' in Path(module.__file__).read_text(encoding="utf-8"), metric
     assert asked - dask == {"process_resident_memory_bytes"}
+
+
+def test_a_second_start_in_the_folder_names_the_process_that_runs_and_no_other(
+    tmp_path,
+):
+    """A number left by a crash may be another process's."""
+    (tmp_path / "price-nightly").mkdir()
+    end = {}
+    for word in ("nightly", "another"):
+        with subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(60)", word]
+        ) as running:
+            (tmp_path / "price-nightly/pid").write_text(f"{running.pid}\n")
+            end[word] = subprocess.run(
+                [DEPLOY / "nightly", "none.csv", "price"],
+                cwd=tmp_path,
+                env={**os.environ, "PREFECT_SERVER_API_PORT": "x"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            running.kill()
+        message = f"(pid {running.pid}): `kill {running.pid}` stops it"
+        assert end[word].returncode != 0
+        assert (message in end[word].stderr) == (word == "nightly")
