@@ -252,7 +252,7 @@ class RichProgress:
         while not self._ended.wait(self.TICK):
             self._bar.start()
             line = self._phase.line(is_at_work=True)
-            self._line(f"{line}, for {self._phase.seconds:.0f} s")
+            self._line(f"{line}, {self._phase.seconds:.0f} s so far")
 
     def _line(self, text: str, *, at_once: bool = False) -> None:
         """Print a plain line, if there is no terminal and it is time for one."""

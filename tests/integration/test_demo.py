@@ -27,7 +27,9 @@ def run(folder, n_workers):
     where = Cluster(n_workers=n_workers, n_threads=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_LOGGING_LEVEL", "WARNING")
-        return learn_photograph(folder, 512, 0, where, STRIDE).record
+        document = learn_photograph(folder, 512, 0, where, STRIDE)
+        assert [command[0] for command in document.next] == ["auto"]
+        return document.record
 
 
 @pytest.fixture(scope="module")

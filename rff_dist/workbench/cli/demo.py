@@ -75,7 +75,7 @@ def learn_photograph(
     from rff_dist.workbench.page import pictures
 
     start = time.perf_counter()
-    events.tell(events.Remark("start", "Dask and Prefect's server, in about 20 s"))
+    events.tell(events.Remark("starting Dask and Prefect", "about 20 s"))
     server.check_server()
     image = load_sample_image("flower.jpg")[::stride, ::stride] / 255.0
     height, width = image.shape[:2]
@@ -152,4 +152,5 @@ def learn_photograph(
         "PSNR": f"{psnr:.1f} dB (linear model: {psnr_linear:.1f} dB)",
         "seconds": f"{record['seconds']:.0f} in all",
     }
-    return Document(f"wrote {picture}", [facts], record=record)
+    following = [["auto", "YOUR.csv", "--target", "COLUMN"]]
+    return Document(f"wrote {picture}", [facts], record=record, next=following)
