@@ -7,13 +7,16 @@ import pytest
 import zarr
 from numpy.testing import assert_allclose
 from scipy.special import log_softmax
-from scipy.stats import binomtest
+from scipy.stats import binomtest, sem
 from sklearn.linear_model import Ridge
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from rff_dist.data.memory import ArrayDataset
+from rff_dist.selection.learning_curves import LearningCurve
+from rff_dist.selection.rule import Units
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.comparison import (
+    LINEAR,
     OURS,
     ComparisonRows,
     ModelComparison,
@@ -22,7 +25,13 @@ from rff_dist.workbench.jobs.comparison import (
 )
 from rff_dist.workbench.jobs.fits import JobData
 from rff_dist.workbench.jobs.judging import compare_left_out
-from rff_dist.workbench.page import accuracy, advice, classes, page_sample
+from rff_dist.workbench.page import (
+    accuracy,
+    advice,
+    classes,
+    learning,
+    page_sample,
+)
 from rff_dist.workbench.results.document import Document
 from tests.command_line import PLAIN, document
 from tests.model_pages import pictures_of, plain_model, report_of
@@ -80,7 +89,10 @@ def test_the_page_says_whether_intervals_held_with_the_count(
     low, high = binomtest(n_inside, 300).proportion_ci()
     assert f" 90% {n_inside / 300:.1%} {low:.1%} to {high:.1%} " in words
     assert "Data All 400 training rows, of" in words
-    assert "the errors of 400 of 400 rows of the fit, each predicted without" in words
+    assert (
+        "the errors of 400 of 400 rows of the fit, each predicted by a model that"
+        in words
+    )
 
 
 @pytest.mark.parametrize("least", [0.0, -0.1])
@@ -110,13 +122,13 @@ def test_cross_validated_errors_are_called_too_small_only_if_they_look_better(rm
     folds["r2"] = [0.3] if rmse == 6.0 else folds["r2"]
     words = accuracy.quoting_words(test, folds)
     assert "may be too small" not in words
-    assert f"R² is {folds['r2'][0]:.3f}, and 0.360 in the test" in words
+    assert f"gives R² {folds['r2'][0]:.3f}, the test 0.360: no sign" in words
     std = rmse / np.sqrt(1 - folds["r2"][0])
-    assert f"The target's std is 10.00 in the test and {std:.2f} there" in words
+    assert f"has another std: in the test 10.00, before {std:.2f}." in words
     for better in ({"rmse": [7.0], "r2": [0.5]}, {"rmse": [7.0], "r2": [None]}):
         assert "may be too small" in accuracy.quoting_words(test, better)
     shares = ({"accuracy": 0.816}, {"accuracy": 0.811})
-    assert "accuracy is 81.1%, and 81.6% in" in accuracy.quoting_words(*shares)
+    assert "accuracy 81.1%, the test 81.6%:" in accuracy.quoting_words(*shares)
     assert "may be too small" in accuracy.quoting_words(*reversed(shares))
 
 
@@ -368,33 +380,38 @@ def test_the_worst_rows_of_classes_are_those_of_the_smallest_probability():
 
 
 @pytest.mark.parametrize(
-    ("scale", "shift", "grows", "is_advised"),
+    ("scale", "shift", "grows", "n_rows", "is_advised"),
     [
-        (1, 0, True, True),
-        (1, 0, False, False),  # errors do not grow with predictions
-        (1, -1, True, False),  # values below 0 have no logarithm
-        (0.2, 10, True, False),  # not skewed
+        (1, 0, True, 400, True),
+        (1, 0, False, 400, False),  # errors do not grow with predictions
+        (1, 0, "in three rows", 400, False),
+        (1, -1, True, 400, False),  # values below 0 have no logarithm
+        (0.1, 10, True, 400, False),  # they grow less than twofold
+        (1, 0, True, 40, False),  # few rows
     ],
 )
-def test_the_logarithm_is_advised_if_errors_grow_with_a_skewed_positive_target(
-    scale, shift, grows, is_advised
+def test_the_logarithm_is_advised_if_typical_errors_grow_with_a_positive_target(
+    scale, shift, grows, n_rows, is_advised
 ):
     rng = np.random.default_rng(6)
-    predicted = np.exp(scale * rng.standard_normal(400))
-    errors = 0.2 * rng.standard_normal(400)
-    y = (predicted + shift + errors * (predicted if grows else 0.01))[:, np.newaxis]
-    rows = ComparisonRows("test", 400, np.arange(400), np.zeros((400, 1)), y)
-    ours = {OURS: Predictions((predicted + shift)[:, np.newaxis])}
-    models = ours | naive_predictions(np.full_like(y, y.mean()), 0)
-    comparison = ModelComparison(rows, y, models, target="price")
+    predicted = np.exp(scale * rng.standard_normal(n_rows))
+    errors = 0.2 * rng.standard_normal(n_rows)
+    size = 0.01
+    if grows == "in three rows":
+        size = np.where(predicted >= np.sort(predicted)[-3], 10, 0.01)
+    elif grows:
+        size = predicted
+    y = (predicted + shift + errors * size)[:, np.newaxis]
+    comparison = regression_of(y, {OURS: predicted + shift})
     told = " ".join(advice.advice_on(comparison))
     assert ("logarithm" in told) == is_advised
     if is_advised:
-        squares = np.square(y[:, 0] - predicted - shift)[np.argsort(-predicted)]
-        share = np.cumsum(squares) / squares.sum()
-        n_half = 1 + np.sum(share < 0.5)
-        words = f"The {n_half} of 400 rows with the largest predictions"
-        assert f"{words} ({n_half / 400:.1%}) make half of the squared error" in told
+        thirds = np.array_split(np.argsort(predicted), 3)
+        off = np.abs(y[:, 0] - predicted - shift)
+        ratio = np.median(off[thirds[2]]) / np.median(off[thirds[0]])
+        # thirds may differ by a row
+        found = re.search(r"errors are ([\d.]+) times as large in the third", told)[1]
+        assert float(found) == pytest.approx(ratio, rel=0.05)
         assert "all values of price are above 0 here" in told
 
 
@@ -411,3 +428,73 @@ def test_residuals_far_from_the_others_are_drawn_at_the_edges(n_far, most):
     assert re.findall(r"\d+", words) == ["3", "450"]
     assert drawn[:3] == pytest.approx([450, -450, 450], rel=0.01)
     assert drawn[3:].tolist() == residuals[3:].tolist()
+
+
+def regression_of(y, models):
+    rows = ComparisonRows("test", len(y), np.arange(len(y)), np.zeros((len(y), 1)), y)
+    found = {name: Predictions(one[:, np.newaxis]) for name, one in models.items()}
+    found |= naive_predictions(np.full_like(y, y.mean()), 0)
+    return ModelComparison(rows, y, found, target="price")
+
+
+def test_advice_says_the_size_of_errors_and_prefers_a_model_that_is_closer_in_most_rows():
+    y = np.arange(1.0, 201.0)
+    off = np.full(200, 0.5)
+    off[:30] = 2.0
+    linear = np.ones(200)
+    linear[199] = 40.0  # so that the RMSE shows nothing
+    off[0] = 30.0
+    models = {OURS: y + off, LINEAR: y + linear}
+    comparison = regression_of(y[:, np.newaxis], models)
+    assert comparison.differences[LINEAR].relation == "same"
+    told = " ".join(advice.advice_on(comparison))
+    assert "A linear model is as good" not in told
+    expected = "typical error is 0.500 on a median price of 100.500; one prediction in"
+    assert f"{expected} ten is off by more than {np.quantile(off, 0.9):.3f}." in told
+    swapped = {OURS: y + linear, LINEAR: y + off}
+    told = " ".join(advice.advice_on(regression_of(y[:, np.newaxis], swapped)))
+    assert "A linear model is as good" in told
+
+
+@pytest.mark.parametrize(
+    ("fall", "spread", "judgement"),
+    [
+        (0.2, 0.01, "smaller: more rows would help."),
+        (0.02, 0.001, "smaller: more rows would help a little."),
+        (0.2, 0.3, "smaller: more rows may help; it is not certain."),
+        (0.05, 0.3, "smaller: more rows may help; it is not certain."),
+        (-0.01, 0.01, "larger): more would barely help."),
+    ],
+)
+def test_what_more_rows_would_do_goes_by_the_fall_and_its_standard_error(
+    fall, spread, judgement
+):
+    deviations = spread * np.array([-1.0, 1.0, 0.5, -0.5])
+    before = np.ones(4)
+    after = (1 - fall + deviations) ** 2
+    numbers = np.array([100.0, 200.0])
+    units = Units.of_splits(np.ones(4))
+    curve = LearningCurve(numbers, np.zeros((2, 4, 1)), units)
+    words = learning.help_words("rows", curve, np.stack([before, after]))
+    ratio = np.sqrt(after.mean())
+    error = sem(after) / (2 * ratio)
+    size = f"{abs(1 - ratio):.1%} ± {error:.1%}"
+    assert words.startswith("With 200 instead of 100 rows the error is ")
+    assert f"{size} {judgement}" in words
+
+
+def test_no_more_features_are_advised_if_each_distinct_row_is_one(tmp_path):
+    X = np.random.default_rng(0).standard_normal((200, 2))
+    X[50:] = np.tile(X[:50], (3, 1))
+    y = X[:, 0] + 0.3 * np.random.default_rng(1).standard_normal(200)
+    write_dataset(tmp_path / "data", X, y)
+    how = "--kernel gaussian --length-scale 1 --features nystrom --n-folds 4 --alphas 0.001,0.01,0.1,1,9"
+    said = []
+    for n_components in (64, 30):
+        folder = tmp_path / str(n_components)
+        folder.mkdir()
+        given = [f"{how} --n-components {n_components}"]
+        data = tmp_path / "data"
+        *_, words = report_of(folder, "fit", data, folder / "m", *given)
+        said.append("Each distinct training row is a kernel feature" in words)
+    assert said == [True, False]

@@ -278,14 +278,6 @@ class ModelComparison:
             return self._log_losses(model)
         return np.asarray(model.values != self.observed, np.float64)
 
-    def rows_of_half(self, by: FloatArray, target: int = 0) -> int:
-        """Return how many rows, those with the largest values of `by`, make half of the
-        squared error of our model.
-        """
-        residuals = (self.observed - self.ours.values)[:, target]
-        squares = np.square(residuals[np.argsort(-by, kind="stable")]).cumsum()
-        return int(np.searchsorted(squares, squares[-1] / 2)) + 1
-
     def mean_with_error(self, values: FloatArray) -> tuple[float, float]:
         """Return the mean over rows, and its standard error."""
         return intervals.mean_with_error(values, *self._dependence)[:2]

@@ -196,19 +196,18 @@ def _training_means(
     """Return the means of the targets that a model without inputs has learned: of the
     training rows, without a row's fold or the row itself if it is one of them.
     """
-    weights = rows.weights
     has_class_weights = model.card.get("classifier", {}).get("class_weight") is not None
     if rows.fold_models is not None and not has_class_weights:
         return rows.fold_models.target_means[rows.split]
     # sums with weights of classes do not have the classes' shares
     if model.statistics is None or has_class_weights:
-        return np.average(rows.targets, axis=0, weights=weights)
+        return np.average(rows.targets, axis=0, weights=rows.weights)
     means = model.statistics.target_means()
     if rows.origin == "test":
         return means
-    weights = np.ones(len(rows.X)) if weights is None else weights
-    share = (weights / model.statistics.sum_of_weights)[:, np.newaxis]
-    return np.asarray((means - share * rows.targets) / (1 - share))
+    weights = rows.block.weights
+    rest = model.statistics.sum_of_weights - weights
+    return np.asarray(means + (means - rows.targets) * (weights / rest)[:, np.newaxis])
 
 
 # -- rows

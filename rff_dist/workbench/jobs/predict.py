@@ -279,7 +279,8 @@ def intervals_by(model: Any) -> str:
     """Return in words what a regression's prediction intervals are made from."""
     if model.held_out is None:
         return "the normal distribution"
-    return f"the errors of {model.card[INTERVAL_ROWS]}, each predicted without its fold"
+    rows = model.card[INTERVAL_ROWS]
+    return f"the errors of {rows}, each predicted by a model that had not seen it"
 
 
 def write_file(

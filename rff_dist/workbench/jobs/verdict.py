@@ -97,17 +97,25 @@ def _typical_errors(comparison: ModelComparison) -> Iterator[str]:
             if closer.relation == relation != comparison.differences[name].relation
         ]
         if shares:
-            n_half = comparison.rows_of_half(np.abs(excess))
-            make = "makes" if n_half == 1 else "make"
             yield (
                 f"By typical error it is clearly {relation}: closer {_and(shares)} of"
-                f" the rows; {n_half:,} {make} half of the squared error."
+                f" the rows; {half_words(comparison)}."
             )
     bias, error = comparison.mean_with_error(excess)
     if abs(bias) > CLEAR * error:
         size = score_words("rmse", abs(bias), error, like=rmse)
         side = "high" if bias > 0 else "low"
         yield f"On average they are too {side}, by {size}."
+
+
+def half_words(comparison: ModelComparison, target: int = 0) -> str:
+    """Say how few rows make half of our model's squared error."""
+    squares = np.square(comparison.observed - comparison.ours.values)[:, target]
+    sums = np.sort(squares)[::-1].cumsum()
+    n_half = int(np.searchsorted(sums, sums[-1] / 2)) + 1
+    make = "makes" if n_half == 1 else "make"
+    n_rows = f"{n_half:,} of {len(sums):,} rows ({n_half / len(sums):.1%})"
+    return f"{n_rows} {make} half of the squared error"
 
 
 def rows_words(comparison: ModelComparison) -> str:
@@ -242,9 +250,7 @@ def _saved(comparison: ModelComparison, name: str) -> str:
         losses = comparison.losses_of(comparison.predictions[name])
         assert losses is not None
         unit = comparison.mean(losses) or 1.0
-    mean, lower, upper = (
-        share(value / unit) if np.isfinite(value) else "–" for value in values
-    )
+    mean, lower, upper = (score_words("accuracy", value / unit) for value in values)
     # at most 100 % of the error can be saved, however wide the interval is
     if values[-1] >= unit:
         return f"{mean} ({lower} or more)"

@@ -19,7 +19,7 @@ from rff_dist.errors import RFFDistError
 from rff_dist.ridge import describe, models
 from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.text import ERROR_TITLES, score_words, words_by_target
-from rff_dist.typing import AnyArray, Facts, FloatArray
+from rff_dist.typing import AnyArray, Facts
 from rff_dist.workbench.jobs import intervals, judging, predict, verdict
 from rff_dist.workbench.jobs.comparison import OURS, ModelComparison
 from rff_dist.workbench.page import (
@@ -114,17 +114,17 @@ def quoting_words(metrics: Facts, estimate: Facts) -> str:
             " because they also chose the model."
         )
     words = (
-        "Quote the errors on test rows. Cross-validated ones are not too small here:"
-        f" {ERROR_TITLES[name]} is {score_words(name, by_folds)}, and"
-        f" {score_words(name, in_test)} in the test; its models have fewer rows."
+        f"Cross-validation gives {ERROR_TITLES[name]} {score_words(name, by_folds)},"
+        f" the test {score_words(name, in_test)}: no sign of overfitting."
     )
     if name == "r2" and np.size(metrics[name]) == 1 and in_test < 1:
         # R² is 1 − (RMSE / std)²
         of_test = metrics["rmse"][0] / (1 - in_test) ** 0.5
         of_folds = estimate["rmse"][0] / (1 - by_folds) ** 0.5
         words += (
-            f" The target's std is {score_words('rmse', of_test)} in the test and"
-            f" {score_words('rmse', of_folds, like=of_test)} there."
+            " The RMSEs also differ because the target has another std: in the test"
+            f" {score_words('rmse', of_test)}, before"
+            f" {score_words('rmse', of_folds, like=of_test)}."
         )
     return words
 
@@ -137,15 +137,10 @@ def _draw_scores(
     bars = {ours: bars.pop(OURS), **bars}
     title = ERROR_TITLES[comparison.measure]
     figure = pictures.bars_of(bars, f"{title}, with its {intervals.LEVEL:.0%} interval")
-    like = bars[ours][0]
-    errors = "; ".join(
-        f"{name} {score_words(comparison.measure, value, like=like)}"
-        for name, (value, _, _) in bars.items()
-    )
     better = "Larger" if comparison.measure in ("accuracy", "r2") else "Smaller"
     page.picture(
         figure,
-        f"{title} on {verdict.rows_words(comparison)}: {errors}.",
+        f"{title} of each model, as in the table below.",
         f"{better} is better. Bars may overlap though one model is clearly better: the"
         " table compares them on the same rows. ± is one standard error.",
         shrinks=True,
@@ -289,7 +284,11 @@ def _worst_rows(
         cells[row] = [score_words("rmse", float(value), like=rmse) for value in values]
     header = (f"observed {name}", "predicted", "error")
     if residuals.any():
-        page.say(_half_words(comparison, residuals, target))
+        page.say(
+            f"{verdict.half_words(comparison, target)}; with errors of the normal"
+            " distribution it would be about 12%. Check them first: a wrong value"
+            " there, or a column that explains them, would change it most."
+        )
     rows_table(page, comparison, "Rows with the largest errors", header, cells, shown)
 
 
@@ -317,16 +316,6 @@ def rows_table(
     if comparison.rows.names is None:
         advice = "A table that is ingested with `--id COLUMN` has these rows' ids here."
         page.say(advice, is_note=True)
-
-
-def _half_words(comparison: ModelComparison, residuals: FloatArray, target: int) -> str:
-    n_half = comparison.rows_of_half(np.abs(residuals), target)
-    make = "makes" if n_half == 1 else "make"
-    n_rows = f"{n_half:,} of {len(residuals):,} rows ({n_half / len(residuals):.1%})"
-    return (
-        f"{n_rows} {make} half of the squared error; with errors of the normal"
-        " distribution it would be about 12%."
-    )
 
 
 def interval_table(
@@ -392,10 +381,11 @@ def interval_table(
             rmse = comparison.scores[OURS]["rmse"][target]
             width = score_words("rmse", float(widths[target]), like=rmse)
             cells.append((wanted, text.share(share), interval, width))
-    caption = (
-        f"Prediction intervals, from {predict.intervals_by(model)}, on"
-        f" {len(observed):,} test rows"
-    )
+    n_rows = f"{len(observed):,}"
+    if len(observed) < comparison.n_rows:
+        n_rows += f" of {comparison.n_rows:,} (all would take long)"
+    source = predict.intervals_by(model)
+    caption = f"Prediction intervals, from {source}, on {n_rows} test rows"
     header = (
         "wanted coverage",
         "measured coverage",

@@ -1,4 +1,4 @@
-"""What to do after a comparison: which model to use, and which rows to check.
+"""What to do after a comparison: which model to use, and what to try.
 
 In goes a comparison, out come sentences. A reader of errors alone would have to know
 what each of them asks for.
@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from rff_dist.workbench.jobs.comparison import LINEAR, ModelComparison
+from rff_dist.text import score_words
+from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
 
-#: The rows with half of the squared error are worth a look if their share of all rows
-#: is at most this; for normal errors it is an eighth.
-_FEW = 0.03
-#: The logarithm is advised if so small a share of the rows, those with the largest
-#: predictions, has half of the squared error: about half if it does not grow with them.
-_TAIL = 0.2
-#: Also, the mean must be so many standard deviations above the median: 0.3 in an
-#: exponential distribution.
-_SKEWED = 0.2
+#: The logarithm is advised if the typical error of the third of rows with the largest
+#: predictions is so many times that of the third with the smallest: twice, by chance,
+#: among 50 rows in one of 25 cases.
+_GROWTH = 2.0
 
 
 def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[str]:
-    """Return what to do after a comparison: which model to use, which rows to check."""
+    """Return what to do after a comparison: which model to use, what to try."""
     # what our model is next to each other one: "better", "worse" or "same"
     ours_is = {
         name: difference.relation for name, difference in comparison.differences.items()
     }
+    closer = comparison.closer.get(LINEAR)
+    is_closer = closer is not None and closer.relation == "better"
     advice = []
     if ours_is[comparison.naive] != "better":
         advice.append(
@@ -36,40 +34,57 @@ def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[s
     elif "worse" in ours_is.values():
         better = [name for name, relation in ours_is.items() if relation == "worse"]
         advice.append(f"Better on these rows, so prefer it: {' or '.join(better)}.")
-    elif ours_is.get(LINEAR) == "same":
+    elif ours_is.get(LINEAR) == "same" and not is_closer:
         advice.append(
             "A linear model is as good as far as these rows show: take it if you need"
             " to explain each prediction, or test on more rows."
         )
-    else:
-        advice.append(
-            "Is it good enough? Compare its errors with those that your use of it"
-            " allows; no other model that was tried is clearly better."
-        )
+    if ours_is[comparison.naive] == "better":
+        advice.append(f"Is it good enough? {_size_words(comparison)}")
     if comparison.rows.origin != "test" and not is_update:
         advice.append(
             "Keep rows for a test: ingest with `--holdout 10%`, and fit with `--test`."
         )
-    if comparison.classes is None and comparison.observed.shape[1] == 1:
-        observed = comparison.observed[:, 0]
-        predicted = comparison.ours.values[:, 0]
-        residuals = observed - predicted
-        n_largest = comparison.rows_of_half(predicted)
-        n_rows = len(residuals)
-        is_skewed = observed.mean() - np.median(observed) > _SKEWED * observed.std()
-        is_tail = residuals.any() and n_largest <= _TAIL * n_rows
-        if is_skewed and is_tail and observed.min() > 0:
-            target = comparison.target or "the target"
-            advice.append(
-                f"The {n_largest:,} of {n_rows:,} rows with the largest predictions"
-                f" ({n_largest / n_rows:.1%}) make half of the squared error, and all"
-                f" values of {target} are above 0 here: try to predict its logarithm."
-            )
-        n_half = comparison.rows_of_half(np.abs(residuals))
-        if residuals.any() and n_half <= _FEW * n_rows:
-            advice.append(
-                "Check the rows with the largest errors first: few of them make half of"
-                " the squared error, and a wrong value there, or a column that explains"
-                " them, would change it most."
-            )
+    growth = _growth_of_errors(comparison)
+    if growth > _GROWTH and comparison.observed.min() > 0:
+        advice.append(
+            f"Typical errors are {growth:.1f} times as large in the third of rows with"
+            " the largest predictions as in that with the smallest, and all values of"
+            f" {comparison.target or 'the target'} are above 0 here: try to predict"
+            " its logarithm."
+        )
     return advice
+
+
+def _size_words(comparison: ModelComparison) -> str:
+    """Say how large errors are, next to what is predicted."""
+    if comparison.measure != "rmse":
+        return "Compare how it errs in each class or target with what your use allows."
+    scores = comparison.scores[OURS]
+    errors = np.abs(comparison.observed - comparison.ours.values)
+    sizes = (
+        scores["median_error"][0],
+        float(np.median(comparison.observed)),
+        float(np.quantile(errors, 0.9)),
+    )
+    typical, median, tenth = (
+        score_words("rmse", size, like=scores["rmse"][0]) for size in sizes
+    )
+    return (
+        f"The typical error is {typical} on a median {comparison.target or 'target'} of"
+        f" {median}; one prediction in ten is off by more than {tenth}."
+    )
+
+
+def _growth_of_errors(comparison: ModelComparison) -> float:
+    """Return how many times larger the typical error is in the third of rows with the
+    largest predictions than in that with the smallest, by medians, which few rows do
+    not change; 1 if there is no one target, or too few rows.
+    """
+    if comparison.measure != "rmse" or comparison.n_rows < 50:
+        return 1.0
+    predicted = comparison.ours.values[:, 0]
+    errors = np.abs(comparison.observed[:, 0] - predicted)[np.argsort(predicted)]
+    n_third = len(errors) // 3
+    smallest = np.median(errors[:n_third])
+    return float(np.median(errors[-n_third:]) / smallest) if smallest else 1.0

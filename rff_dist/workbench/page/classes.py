@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rff_dist import text
+from rff_dist.classify.predict import count_classes
 from rff_dist.typing import AnyArray, BoolArray, FloatArray
 from rff_dist.workbench.jobs import intervals, verdict
 from rff_dist.workbench.jobs.comparison import ModelComparison
 from rff_dist.workbench.page import accuracy, page_sample, pictures
 from rff_dist.workbench.results import document, figures
-from rff_dist.workbench.results.words import plural
 
 _N_BINS = 6  # of probabilities
 
@@ -37,17 +37,15 @@ def confusion_section(
     page.section("Classes", f"{verdict.rows_words(comparison)}.")
     truth = comparison.observed
     predicted = comparison.ours.values
-    counts = np.zeros((len(names), len(names)), np.int64)
-    np.add.at(counts, (truth, predicted), 1)
+    counted = count_classes(truth, predicted, len(names))
     # the table has the first 30 classes; more columns would not fit
     shown = names[:30]
     rows = []
     for i, name in enumerate(shown):
-        n_rows = counts[i].sum()
-        n_predicted = counts[:, i].sum()
-        recall = text.share(counts[i, i] / n_rows) if n_rows else None
-        precision = text.share(counts[i, i] / n_predicted) if n_predicted else None
-        rows.append((name, *counts[i, : len(shown)].tolist(), recall, precision))
+        recall = text.score_words("accuracy", counted.recall[i])
+        precision = text.score_words("accuracy", counted.precision[i])
+        counts = counted.counts[i, : len(shown)].tolist()
+        rows.append((name, *counts, recall, precision))
     header = ("class", *(f"predicted {name}" for name in shown), "recall", "precision")
     page.table("Rows by true class and predicted class", header, rows)
     page.say(
@@ -55,16 +53,6 @@ def confusion_section(
         " of the rows predicted as a class, the share that belongs to it.",
         is_note=True,
     )
-    recalls = np.diag(counts) / np.maximum(counts.sum(axis=1), 1)
-    worst = int(np.where(counts.sum(axis=1) > 0, recalls, 2.0).argmin())
-    n_rows = int(counts[worst].sum())
-    n_missed = n_rows - int(counts[worst, worst])
-    if n_missed:
-        page.say(
-            f"{n_missed:,} of {plural(n_rows, 'row')} of the class {names[worst]} were"
-            " missed, the largest share of all classes."
-        )
-
     logs = comparison.ours.log_probabilities
     if logs is None:
         return
@@ -109,14 +97,14 @@ def _calibration_table(
         n_right = int(is_right[inside].sum())
         mean = float(highest[inside].mean())
         least, most = intervals.share_interval(n_right, n_rows, level)
+        bin_words = f"{low:.0%} to {high:.0%}"
         judgement = ""
         if is_independent and not least <= mean <= most:
             judgement = "too high" if mean > most else "too low"
             sentences.append(
-                f"Probabilities from {low:.0%} to {high:.0%} are clearly {judgement}:"
+                f"Probabilities from {bin_words} are clearly {judgement}:"
                 f" {text.share(mean)} said, {text.share(n_right / n_rows)} right."
             )
-        bin_words = f"{low:.0%} to {high:.0%}"
         shares = (f"{mean:.0%}", f"{n_right / n_rows:.0%}")
         rows.append((bin_words, n_rows, *shares, judgement))
     caption = (

@@ -11,28 +11,32 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from rff_dist.errors import SolveError
-from rff_dist.features import draw
+from rff_dist.features import draw, kinds
 from rff_dist.ridge import fit_result
 from rff_dist.selection import learning_curves
 from rff_dist.text import share
-from rff_dist.typing import FloatArray
+from rff_dist.typing import AnyArray, FloatArray
 from rff_dist.workbench.jobs import judging
 from rff_dist.workbench.page import pictures
 from rff_dist.workbench.results import document, figures
-from rff_dist.workbench.results.words import value_words
 
 CLEAR = 2.0  # standard errors of a difference
 #: From this fall of the error on, what is said of more rows.
 HELP = {0.05: "would help", 0.01: "would help a little", 0.0: "would barely help"}
 
 
-def show_learning(page: document.Document, trained: fit_result.FitResult) -> None:
-    """Say whether more rows and features would help; nothing without sums of folds."""
+def show_learning(
+    page: document.Document, trained: fit_result.FitResult, X: AnyArray | None
+) -> None:
+    """Say whether more rows and features would help; nothing without sums of folds.
+
+    `X` has all training rows, if they are few.
+    """
     table = trained.solved.cross_validation
     curves = curves_of(trained)
     if not curves or table is None:
         return
-    what = "error of scores"
+    what = "RMSE in std of the targets −1 and +1"
     unit = np.where(table.target_variance > 0, table.target_variance, 1.0)
     if "classifier" not in trained.model.card:
         what = "RMSE in std"
@@ -40,23 +44,29 @@ def show_learning(page: document.Document, trained: fit_result.FitResult) -> Non
             what = "RMSE"
             unit = np.ones(1)
 
+    feature_map = trained.model.feature_map
+    is_exact = False
+    if X is not None and kinds.kind_of(feature_map) == "nystrom":
+        is_exact = feature_map.n_components >= len(np.unique(X, axis=0))
     figure = pictures.figure_of(3.2 * len(curves), 2.4)
     panels = np.atleast_1d(figure.subplots(1, len(curves), sharey=True))
-    alt = []
     for axes, (name, curve) in zip(panels, curves.items(), strict=True):
         errors = (curve.errors / unit).mean(axis=-1)
-        page.say(help_words(name, curve, errors))
+        if name == "rows" or not is_exact:
+            page.say(help_words(name, curve, errors))
+        else:
+            page.say(
+                "Each distinct training row is a kernel feature: the kernel is exact,"
+                " and none can be added."
+            )
         heights = np.sqrt([curve.units.mean(of_splits) for of_splits in errors])
         axes.plot(curve.numbers, heights, "o-", color=figures.BLUE, lw=2.0)
         pictures.plain_axes(axes, name)
         pictures.round_ticks(axes)
-        points = zip(heights, curve.numbers, strict=True)
-        each = [f"{value_words(height)} at {number:,.0f}" for height, number in points]
-        alt.append(f"{name}: {', '.join(each)}")
     pictures.plain_axes(panels[0], up=what)
     page.picture(
         figure,
-        f"The {what} by {'; by '.join(alt)}.",
+        f"{what} by the number of {' and of '.join(curves)}, as said above.",
         f"{what[0].upper()}{what[1:]} by cross-validation, of models with fewer rows or"
         " kernel features, and the same penalty. Smaller is better.",
         shrinks=True,
@@ -112,12 +122,12 @@ def help_words(
     fall = 1.0 - ratio
     # d√r = dr / (2√r)
     deviation = float(curve.units.standard_error(saved) / (2 * ratio * before))
-    ends = f"From {curve.numbers[half]:,.0f} to {curve.numbers[-1]:,.0f} {what}"
-    size = f"{share(fall)} ± {share(deviation)}"
-    if not fall > CLEAR * deviation:
-        more = f"more {what} like these would barely help"
-        if fall + CLEAR * deviation > max(HELP):
-            more = f"whether more {what} would help, these do not tell"
-        return f"{ends} the error did not clearly fall ({size}): {more}."
-    judgement = next(words for least, words in HELP.items() if fall >= least)
-    return f"{ends} the error fell by {size}: more {what} {judgement}."
+    ends = f"With {curve.numbers[-1]:,.0f} instead of {curve.numbers[half]:,.0f} {what}"
+    side = "smaller" if fall > 0 else "larger"
+    size = f"{share(abs(fall))} ± {share(deviation)} {side}"
+    if fall > CLEAR * deviation:
+        judgement = next(words for least, words in HELP.items() if fall >= least)
+        return f"{ends} the error is {size}: more {what} {judgement}."
+    if fall + CLEAR * deviation <= max(HELP):
+        return f"{ends} the error is about the same ({size}): more would barely help."
+    return f"{ends} the error is {size}: more {what} may help; it is not certain."

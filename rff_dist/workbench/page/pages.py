@@ -309,6 +309,7 @@ def model_page(
             accuracy.interval_table(page, comparison, model, sample.targets)
     rows_kind = "new rows" if are_new else "training rows"
     columns.columns_section(page, sample, model, ranking, rows_kind)
+    has_all_rows = len(sample.X) == count_rows(held)
     if comparison is not None:
         page.section("What to do")
         if is_refused:
@@ -320,9 +321,9 @@ def model_page(
             for sentence in advice.advice_on(comparison, is_update=update is not None):
                 page.say(sentence)
         if trained is not None:
-            learning.show_learning(page, trained)
+            learning.show_learning(page, trained, sample.X if has_all_rows else None)
     n_rows = f"{len(sample.X):,} of the"
-    if len(sample.X) == count_rows(held):
+    if has_all_rows:
         n_rows = f"All {len(sample.X):,}"
     whose = f"{rows_kind}, of {place_of_rows}"
     page.section("Data", f"{n_rows} {whose}.", is_folded=True)

@@ -108,13 +108,6 @@ def last_sections(
         for name, seconds in times.seconds.items()
     ]
     page.table("Seconds by phase", ("phase", "seconds", "share"), phases)
-    if times.products is not None:
-        page.say(
-            "In “accumulate” features were multiplied"
-            f" {clock.products_words(times.products)}: the speed of one thread that"
-            " multiplies in this way, times the number of threads.",
-            is_note=True,
-        )
 
 
 def commit_of_folder() -> str | None:

@@ -486,9 +486,12 @@ def candidates_table(candidates: Sequence[Facts], most: int | None = None) -> Ta
         by_cells.setdefault(tuple(describe.candidate_cells(row)), row)
     rows = [[*cells, _note(row)] for cells, row in by_cells.items()][:most]
     rows[0][-1] = ""  # an arrow marks the chosen one already
-    caption = f"{describe.n_candidates(candidates)} candidates, by cross-validation"
+    caption = (
+        f"{describe.n_candidates(candidates)} candidates, by cross-validation at their"
+        " best alpha (R² of classes: of targets −1 and +1)"
+    )
     if len(by_cells) > describe.n_candidates(candidates):
-        caption += "; the one chosen in the first round once more, with all rows"
+        caption += "; the winner (←) was tested again on all rows"
     if len(rows) < len(by_cells):
         caption = f"the first {len(rows)} of {caption}"
     return Table(caption, (*describe.CANDIDATE_CELLS, "note"), rows, chosen=0)

@@ -299,7 +299,9 @@ def test_rows_that_are_closer_are_counted_if_few_rows_decide_the_rmse(
     verdict = verdict_of(found)
     assert ("By typical error" in verdict) == (claim is not None)
     if claim:
-        n_half = "1 makes" if swapped else "2 make"
+        n_half = (
+            "1 of 200 rows (0.5%) makes" if swapped else "2 of 200 rows (1.0%) make"
+        )
         words = f"clearly {claim}: closer than a tuned linear model in {share} of the"
         assert f"{words} rows; {n_half} half of the squared error." in verdict
 
