@@ -6,6 +6,7 @@ import warnings
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -239,6 +240,11 @@ MASKED = {
     "classifier, score": lambda: CLASSIFIER.score(X, masked(LABELS)),
     "classifier, X": lambda: RFFClassifier(**SMALL).fit(MX, LABELS),
     "classifier, y": lambda: RFFClassifier(**SMALL).fit(X, masked(LABELS)),
+    "classifier, y of texts": (
+        lambda: RFFClassifier(**SMALL).fit(
+            pd.DataFrame(X.astype("U1"), columns=["a", "b"]), masked(LABELS)
+        )
+    ),
     "clusters, X": lambda: RFFKMeans(2).fit(MX),
     "clusters, weights": lambda: RFFKMeans(2).fit(X, sample_weight=MW),
     "clusters, predict": lambda: CLUSTERS.predict(MX),

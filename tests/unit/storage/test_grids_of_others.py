@@ -141,8 +141,12 @@ def test_marked_cells_are_neither_trained_on_nor_predicted(
     classes = RFFClassifier(**HOW).fit(inputs, shown["kind"])
     assert classes.classes_.tolist() == [0, 1]
     assert_array_equal(classes.predict(inputs).isnull(), SEA)
+    left_out = f"{SEA.sum()} of {SEA.size} cells are left out"
+    assert sum(left_out in message for message in caplog.messages) == 2
     warned = [
-        record.args for record in caplog.records if record.levelno == logging.WARNING
+        record.args
+        for record in caplog.records
+        if record.levelno == logging.WARNING and record.name.endswith("data.grids")
     ]
     assert bool(warned) == ("fill_value" in options and "v" not in options)
     assert all(NODATA in arguments for arguments in warned)
