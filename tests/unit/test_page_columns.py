@@ -356,7 +356,8 @@ def test_a_column_that_matters_only_with_others_is_named_below_its_small_share(
     (table,) = [
         part.rows for part in page.parts if "Shares" in getattr(part, "caption", "")
     ]
-    said = [part.text for part in page.parts if "alone:" in getattr(part, "text", "")]
+    words = "in combination with other columns"
+    said = [part.text for part in page.parts if words in getattr(part, "text", "")]
     assert len(said) == is_product
     if is_product:
         assert {*re.findall(r"x\d", said[0])} == {"x1", "x2"}

@@ -141,9 +141,8 @@ def _tabulate_shares(
     )
     if contradictory := ", ".join(contradictory_columns(importance, shares)):
         page.say(
-            f"Important if shuffled, but with little effect alone: {contradictory}."
-            " What they do depends on other columns, and is part of “columns together”"
-            f" ({shares[-2]:.3f})."
+            f"Mainly in combination with other columns matter: {contradictory}. What"
+            f" they do is part of “columns together” ({shares[-2]:.3f})."
         )
 
 
