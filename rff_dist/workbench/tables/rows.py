@@ -229,7 +229,9 @@ def _missing_value(
     is_of_table = column in plan.recipe.sources and advice == ADVICE
     n_missing = int(is_missing.sum())
     if is_of_table and 1 < n_missing == len(is_missing):
-        advice = "Leave the column out with `drop` when the dataset is made"
+        advice = (
+            "Fill it in, or leave the column out with `drop` when the dataset is made"
+        )
     elif is_of_table:
         advice += '. With `impute="median"` a dataset is made without gaps in features'
     return DataError(
