@@ -8,7 +8,6 @@ kernel is a sum of, and the distribution of their frequencies, the spectral meas
 from __future__ import annotations
 
 import itertools
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -394,6 +393,9 @@ class Scaled(Kernel):
 class _Several(Kernel):
     """Several kernels, of a sum or a product; (a + b) + c is stored as a + b + c."""
 
+    #: How values of the kernels are joined; sums and products set it.
+    join: ClassVar[np.ufunc]
+
     kernels: tuple[Kernel, ...]
 
     def __post_init__(self) -> None:
@@ -404,6 +406,13 @@ class _Several(Kernel):
             else:
                 parts.append(kernel)
         object.__setattr__(self, "kernels", tuple(parts))
+
+    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        grams = (kernel.gram(left, right) for kernel in self.kernels)
+        return reduce(self.join, grams)
+
+    def diagonal(self, X: FloatArray) -> FloatArray:
+        return self.join.reduce([kernel.diagonal(X) for kernel in self.kernels])
 
     def check_columns(self, n_features: int) -> None:
         for kernel in self.kernels:
@@ -422,6 +431,7 @@ class Sum(_Several):
     """k1 + k2 + …: its functions are sums of functions of each kernel."""
 
     name = "sum"
+    join = np.add
 
     def __repr__(self) -> str:
         texts = []
@@ -432,13 +442,6 @@ class Sum(_Several):
             # or Python would evaluate the text's two numbers as one
             texts[0] = repr(self.kernels[0])
         return " + ".join(texts)
-
-    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        grams = (kernel.gram(left, right) for kernel in self.kernels)
-        return reduce(operator.add, grams)
-
-    def diagonal(self, X: FloatArray) -> FloatArray:
-        return np.sum([kernel.diagonal(X) for kernel in self.kernels], axis=0)
 
     def terms(self) -> list[Term]:
         return [term for kernel in self.kernels for term in kernel.terms()]
@@ -475,6 +478,7 @@ class Product(_Several):
     """k1 · k2 · …: large only for points where every factor is large."""
 
     name = "product"
+    join = np.multiply
 
     def __repr__(self) -> str:
         first, *others = self.kernels
@@ -484,13 +488,6 @@ class Product(_Several):
     @classmethod
     def from_parameters(cls, parameters: Facts) -> Kernel:
         return product_of(parameters["kernels"])
-
-    def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        grams = (kernel.gram(left, right) for kernel in self.kernels)
-        return reduce(operator.mul, grams)
-
-    def diagonal(self, X: FloatArray) -> FloatArray:
-        return np.prod([kernel.diagonal(X) for kernel in self.kernels], axis=0)
 
     def terms(self) -> list[Term]:
         terms = [Term(1.0, ())]
