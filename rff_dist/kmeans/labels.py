@@ -93,55 +93,20 @@ def write_labels(
     distances: bool = False,
     principal: bool = False,
     overwrite: bool = False,
-) -> int:
+    publish: bool = True,
+) -> outputs.StagedOutput:
     """Write each row's cluster to a new Zarr group, as the int32 array `labels`.
 
     With `distances`, the float64 array `distances` of shape (n_samples, n_clusters)
     holds the distances to all centres. With `principal`, the array `principal` holds
     the principal components that were clustered. The pass is idempotent, and the output
-    appears at `url` when it is complete.
+    appears at `url` when it is complete; without `publish` it stays hidden, so that the
+    caller can store the model first and then publish both.
 
-    Returns the number of rows written. Raises DataError if the dataset does not fit the
-    clusters, or values are not finite; StorageError if the output exists and
-    `overwrite` is False, or cannot be written.
-    """
-    output = stage_labels(
-        dataset,
-        clusters,
-        url,
-        engine=engine,
-        distances=distances,
-        principal=principal,
-        overwrite=overwrite,
-        publish=True,
-    )
-    return output.n_samples
-
-
-def attributes_of(clusters: starts.Clusters) -> Summary:
-    """Return the attributes that are stored with labels, about their clusters."""
-    return {
-        "feature_map_digest": clusters.feature_map.digest(),
-        "n_clusters": clusters.n_clusters,
-    }
-
-
-def stage_labels(
-    dataset: Dataset,
-    clusters: starts.Clusters,
-    url: PathLike,
-    *,
-    engine: Engine,
-    distances: bool = False,
-    principal: bool = False,
-    overwrite: bool = False,
-    publish: bool = False,
-) -> outputs.StagedOutput:
-    """Write labels as `write_labels` does.
-
-    Unless `publish` is True, the output stays hidden, so that the caller can store the
-    model first and then publish both. Raises InvalidParameterError if `principal` is
-    True and the clusters were not found in principal components.
+    Raises DataError if the dataset does not fit the clusters, or values are not finite;
+    StorageError if the output exists and `overwrite` is False, or cannot be written;
+    InvalidParameterError if `principal` is True and the clusters were not found in
+    principal components.
     """
     if principal and not isinstance(clusters.feature_map, PrincipalFeatureMap):
         raise InvalidParameterError(
@@ -184,6 +149,14 @@ def _labelled_rows(
     if "principal" in (dtype.names or ()):
         labelled["principal"] = state.feature_map.transform(rows.X)
     return labelled
+
+
+def attributes_of(clusters: starts.Clusters) -> Summary:
+    """Return the attributes that are stored with labels, about their clusters."""
+    return {
+        "feature_map_digest": clusters.feature_map.digest(),
+        "n_clusters": clusters.n_clusters,
+    }
 
 
 # -- agreement

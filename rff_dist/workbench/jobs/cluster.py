@@ -92,11 +92,12 @@ def cluster(job: specs.Clustering, do: steps.Runner) -> ClusteringResult:
         # would write them again.
         labels = do.once(
             "assign",
-            kmeans_labels.stage_labels,
+            kmeans_labels.write_labels,
             dataset,
             clusters,
             job.output,
             engine=engine,
+            publish=False,
             **fields.values_of(job, "distances", "principal", "overwrite"),
         )
         try:

@@ -341,7 +341,7 @@ def write_group(
             overwrite=job.overwrite,
         )
     else:
-        n_samples = kmeans_labels.write_labels(
+        output = kmeans_labels.write_labels(
             dataset,
             model,
             url,
@@ -350,6 +350,7 @@ def write_group(
             principal=job.principal,
             overwrite=job.overwrite,
         )
+        n_samples = output.n_samples
     for name in extra_options(job):
         arrays += _EXTRAS[name].arrays
     if isinstance(dataset, GridDataset):

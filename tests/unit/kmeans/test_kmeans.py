@@ -307,9 +307,10 @@ def test_labels_and_distances_are_written_to_zarr(blobs, tmp_path):
     assert not hasattr(model, "labels_")
     dataset = open_dataset(tmp_path / "rows.zarr")
     url = tmp_path / "labels.zarr"
-    assert kmeans_labels.write_labels(
+    output = kmeans_labels.write_labels(
         dataset, model.clusters_, url, engine=ENGINE, distances=True
-    ) == len(X)
+    )
+    assert output.n_samples == len(X)
     in_memory = RFFKMeans(6, n_components=64, random_state=0).fit(X)
     assert_array_equal(in_memory.feature_centers_, model.feature_centers_)
     written = open_dataset(url, x="distances", y="labels")
