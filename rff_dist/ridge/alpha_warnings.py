@@ -76,7 +76,7 @@ def warn_of_alpha(
     if is_at_floor and has_folds and leverage < SMALL_LEVERAGE:
         return
     reasons = []
-    if _end_of_grid(solved) == "lower":
+    if solved.alpha_at_end == "lower":
         reasons.append("it is the smallest value tried, and the best may be smaller")
     if is_at_floor:
         reasons.append(
@@ -205,11 +205,3 @@ def how_cancelling(solved: SelectedSolution, statistics: RidgeStatistics) -> flo
     varying = deviations > 0.0
     largest = float((norms[varying] / deviations[varying]).max(initial=0.0))
     return largest / statistics.n_observations
-
-
-def _end_of_grid(solved: SelectedSolution) -> str | None:
-    """Return the end of the alphas tried that the chosen one is at, if any."""
-    table = solved.cross_validation
-    if table is not None and solved.choice is not None:
-        return solved.choice.at_end if len(table.alphas) > 1 else None
-    return None if solved.selection is None else solved.selection.at_end

@@ -134,7 +134,7 @@ def describe_candidate(
         **describe_features(feature_map),
         "n_components": choice.n_components,
         "alpha": alpha,
-        "alpha_at_end": choice.at_end if len(table.alphas) > 1 else None,
+        "alpha_at_end": solved.alpha_at_end,
         "score": best.score,
         "standard_error": (
             None if np.isnan(best.standard_error) else best.standard_error

@@ -8,7 +8,7 @@ one. No data are read, except these few rows.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,6 +54,14 @@ class SelectedSolution:
         if self.cross_validation is not None:
             return "cv" if len(self.cross_validation.alphas) > 1 else "given"
         return "given" if self.selection is None else self.selection.criterion
+
+    @property
+    def alpha_at_end(self) -> Literal["lower", "upper"] | None:
+        """The end of the alphas tried that the chosen one is at, if any."""
+        table = self.cross_validation
+        if table is not None and self.choice is not None:
+            return self.choice.at_end if len(table.alphas) > 1 else None
+        return None if self.selection is None else self.selection.at_end
 
     @property
     def smallest_alpha(self) -> float:

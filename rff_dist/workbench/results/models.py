@@ -178,7 +178,7 @@ def _training_details(training: train.TrainingResult, seed: int) -> Lines:
     facts = choice_facts(training.model, seed)
     solved = training.fitted.trained.solved
     ends = path_ends(solved)
-    end = end_of_path(solved)
+    end = solved.alpha_at_end
     if ends is not None and end is not None:
         tried = f"{number(ends[0])} to {number(ends[1])}"
         facts["alpha"] = (
@@ -211,7 +211,7 @@ def _describe_choice(training: train.TrainingResult) -> Summary:
         "design": None if spec is None else spec.design.name,
         "map": None if spec is None else spec.map_form,
         "alpha_chosen_by": chosen_by(model.card),
-        "alpha_at_end_of_path": end_of_path(solved),
+        "alpha_at_end_of_path": solved.alpha_at_end,
         "alpha_path": path_ends(solved),
         "gcv": None if solved.selection is None else solved.selection.score,
         "cross_validation": table
@@ -241,14 +241,6 @@ def _search_facts(trained: fit_result.FitResult) -> Lines:
     if ends:
         facts["note"] = Alert(f"{' and '.join(ends)}: a better one may lie beyond")
     return facts
-
-
-def end_of_path(solved: solve.SelectedSolution) -> str | None:
-    """Return "lower" or "upper" if alpha is the first or last tried, else None."""
-    table = solved.cross_validation
-    if table is not None and solved.choice is not None:
-        return solved.choice.at_end if len(table.alphas) > 1 else None
-    return None if solved.selection is None else solved.selection.at_end
 
 
 def path_ends(solved: solve.SelectedSolution) -> tuple[float, float] | None:
