@@ -52,11 +52,12 @@ def export(
     data from `rff-dist fit --card`.
     """
     from rff_dist.text import human_bytes
-    from rff_dist.workbench.integrations.exporters import EXPORTERS
+    from rff_dist.workbench.integrations import exporters
 
     kind = format or ("onnx" if output.endswith(".onnx") else "numpy")
-    write = EXPORTERS[kind]
-    written, digest = write(model, output, encoded=encoded, overwrite=overwrite)
+    written, digest = exporters.export(
+        kind, model, output, encoded=encoded, overwrite=overwrite
+    )
     how = _HOW[kind].format(output=output)
     files = {written.name: written}
     if written.is_dir():
