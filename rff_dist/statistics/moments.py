@@ -123,8 +123,8 @@ class Moments:
         return np.maximum(np.nan_to_num(central), 0.0)
 
     @property
-    def standard_deviations(self) -> FloatArray:
-        """Weighted population standard deviations of the columns [X, y].
+    def variances(self) -> FloatArray:
+        """Weighted population variances of the columns [X, y].
 
         A constant column has exactly 0, without a rounding error.
         """
@@ -133,7 +133,11 @@ class Moments:
         mean_squares = self.squares.value() / total
         variances = mean_squares - shifted**2
         is_constant = variances <= blocks.ROUNDING * mean_squares
-        return np.sqrt(np.where(is_constant, 0.0, variances))
+        return np.where(is_constant, 0.0, variances)
+
+    @property
+    def standard_deviations(self) -> FloatArray:
+        return np.sqrt(self.variances)
 
 
 def measure_moments(
@@ -271,17 +275,12 @@ class ColumnMoments:
         """Return the moments of a pass's inputs; `frequency_weights` repeat rows."""
         n_features = moments.n_features
         weight = float(moments.weight.value())
-        shift = moments.sums.value()[:n_features] / weight
-        mean_squares = moments.squares.value()[:n_features] / weight
-        variance = mean_squares - shift**2
-        varies = variance > blocks.ROUNDING * mean_squares
-        variance = np.where(varies, variance, 0.0)
         largest = 1.0 if frequency_weights else moments.largest_weight
         return cls(
             n_effective=weight / largest,
             weight=weight,
-            mean=moments.pivot[:n_features] + shift,
-            variance=variance,
+            mean=moments.means[:n_features],
+            variance=moments.variances[:n_features],
             rounding=np.zeros(n_features),
             maximum=moments.maximum[:n_features],
             counts=moments.counts,
