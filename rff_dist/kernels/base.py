@@ -412,7 +412,8 @@ class _Several(Kernel):
         return reduce(self.join, grams)
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        return self.join.reduce([kernel.diagonal(X) for kernel in self.kernels])
+        diagonals = [kernel.diagonal(X) for kernel in self.kernels]
+        return np.asarray(self.join.reduce(diagonals))
 
     def check_columns(self, n_features: int) -> None:
         for kernel in self.kernels:
