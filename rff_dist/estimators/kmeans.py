@@ -243,7 +243,7 @@ class RFFKMeans(
     ) -> tuple[cluster_options.ClusterSpace, cluster_options.LloydOptions]:
         """Return the parameters as the library takes them, checked."""
         # first, because `_features` chooses pairs or phases by this number
-        feature_options.check_width(self.n_components, "phases", self.features)
+        feature_options.check_n_components(self.n_components, "phases", self.features)
         n_init = kernel_kmeans.n_starts_of(self.n_init, auto=1)
         features = {
             **self._features(self.n_components),

@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from rff_dist.checks import check_count
 from rff_dist.engines import events
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError
@@ -388,8 +389,7 @@ class RFFSampler(ClassNamePrefixFeaturesOutMixin, TransformerMixin, base.RowsEst
                 " rff_dist.tune_length_scales(kernel, X, y, standardize=False) returns"
             )
         kernel = parameter_checks.choose_kernel(self.kernel, self.length_scale)
-        # "phases" allows any number; `map_for` takes pairs if it is even
-        feature_options.check_n_components(self.n_components, "phases")
+        check_count(self.n_components, "n_components")
         dataset = inputs.as_dataset(self, X, reset=True, supervised=False)
         options = feature_options.KernelFeatures(
             kernel=kernel,

@@ -118,7 +118,7 @@ class KernelFeatures:
         object.__setattr__(self, "length_scale", as_length_scale(self.length_scale))
         check_name(self.map, MAPS, "map")
         check_name(self.precision, PRECISIONS, "precision")
-        check_width(self.n_components, self.map, self.features)
+        check_n_components(self.n_components, self.map, self.features)
         refuse_design_of_nystrom(self.design, self.features)
         base.design_for(self.kernel, self.design)
 
@@ -194,26 +194,22 @@ def find_nystrom(features: object) -> Nystrom | None:
     return Nystrom()
 
 
-def check_n_components(n_components: object, map_name: str) -> int:
+def check_n_components(
+    n_components: object, map_name: str, features: object = "fourier"
+) -> int:
     """Return `n_components` as an int.
 
     Raises InvalidParameterError if it is not an integer of at least 1, or is odd
-    although the map has cosines and sines in pairs.
+    although the map has cosines and sines in pairs; and as `find_nystrom`.
     """
+    is_fourier = find_nystrom(features) is None
     count = check_count(n_components, "n_components")
-    if map_name == "pairs" and count % 2:
+    if is_fourier and map_name == "pairs" and count % 2:
         raise InvalidParameterError(
             f"`n_components` is {count}; map='pairs' makes two components of each"
             f" frequency and needs an even number: take {count + 1}, or map='phases'"
         )
     return count
-
-
-def check_width(n_components: object, map_name: str, features: object) -> int:
-    """Return `n_components` as an int; raise as `check_n_components`."""
-    if find_nystrom(features) is not None:
-        map_name = "centres"  # any number of them
-    return check_n_components(n_components, map_name)
 
 
 def check_without_targets(length_scale: object) -> None:

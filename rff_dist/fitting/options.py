@@ -97,7 +97,7 @@ def read_n_components(
     if np.ndim(n_components) == 0:
         n_components = [cast("int", n_components)]
     numbers = {
-        feature_options.check_width(number, map_name, features)
+        feature_options.check_n_components(number, map_name, features)
         for number in cast("Sequence[int]", n_components)
     }
     if not numbers:

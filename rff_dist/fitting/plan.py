@@ -13,10 +13,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+from rff_dist.checks import check_count
 from rff_dist.data import blocks
 from rff_dist.engines import protocol, resuming
 from rff_dist.errors import PlanError
-from rff_dist.features import feature_options, nystrom
+from rff_dist.features import nystrom
 from rff_dist.fitting.options import is_one_alpha
 from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
 from rff_dist.numerics import machine
@@ -108,8 +109,7 @@ def plan_within_memory(
     def is_too_large(n_components: int) -> bool:
         return bool(make_plan(replace(fit, n_components=n_components)).shortages)
 
-    # a plan does not know the map; "phases" is the one that allows odd numbers
-    feature_options.check_n_components(fit.n_components, "phases")
+    check_count(fit.n_components, "n_components")
     plan = make_plan(fit)
     if plan.shortages:
         who, needed, limit = plan.shortages[0]
