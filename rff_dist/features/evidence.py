@@ -30,7 +30,7 @@ from rff_dist.kernels import stationary
 from rff_dist.numerics import lapack
 from rff_dist.typing import EPS, FloatArray, IndexArray, frozen
 
-ALPHA_RANGE = (1e-8, 1e4)
+LOG_ALPHA_RANGE = (np.log(1e-8), np.log(1e4))
 N_ALPHAS = 49  # in this range, a factor of 1.8 apart
 
 
@@ -110,7 +110,7 @@ class EvidenceRows:
             return float(n * log_variances.sum() + n_targets * log_determinant)
 
         # the evidence may have several maxima in α: a grid brackets the best
-        grid = np.linspace(np.log(ALPHA_RANGE[0]), np.log(ALPHA_RANGE[1]), N_ALPHAS)
+        grid = np.linspace(*LOG_ALPHA_RANGE, N_ALPHAS)
         best = int(np.argmin([value(log_alpha) for log_alpha in grid]))
         bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
         end = scipy.optimize.minimize_scalar(

@@ -28,7 +28,7 @@ from rff_dist.data import samples
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features import left_out
 from rff_dist.features.evidence import (
-    ALPHA_RANGE,
+    LOG_ALPHA_RANGE,
     BestAlpha,
     EvidenceRows,
     FeatureObjective,
@@ -438,7 +438,7 @@ class _Climbs:
         if n_logits:
             equal_weights = self._unit.logits.mean()
             bounds += [_around(equal_weights, LOGIT_RANGE)] * n_logits
-        bounds.append((np.log(ALPHA_RANGE[0]), np.log(ALPHA_RANGE[1])))
+        bounds.append(LOG_ALPHA_RANGE)
         of_classes = self._rows.labels is not None
         end = scipy.optimize.minimize(
             objective,
