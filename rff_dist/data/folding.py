@@ -448,6 +448,11 @@ def with_tuning_rows(folds: Folds, n_samples: int, n_tuning: int) -> TuningFolds
     )
 
 
+def without_tuning_rows(folds: Folds) -> Folds:
+    """Return the folds to which `with_tuning_rows` added tuning rows, or `folds`."""
+    return folds.base if isinstance(folds, TuningFolds) else folds
+
+
 # classes by their names in stored models
 _KINDS: dict[str, type[Folds]] = {
     kind.__name__: kind

@@ -47,9 +47,8 @@ def hold_out_newest(
     """
     if before.held_out is None:
         return model
-    folds = folding.folds_from_dict(before.card["folds"])
-    if isinstance(folds, folding.TuningFolds):
-        folds = folds.base
+    stored = folding.folds_from_dict(before.card["folds"])
+    folds = folding.without_tuning_rows(stored)
     if not isinstance(folds, folding.HashFolds):
         logger.warning(
             "intervals are normal ones from now on: they were made by %s, which need"

@@ -246,8 +246,8 @@ def _lasting_folds(model: RidgeModel) -> folding.Folds | None:
     if not model.card.get("summed_by_folds", False):
         return None
     folds = folding.folds_from_dict(model.card["folds"])
-    base = folds.base if isinstance(folds, folding.TuningFolds) else folds
-    return folds if isinstance(base, folding.HashFolds) else None
+    is_by_hash = isinstance(folding.without_tuning_rows(folds), folding.HashFolds)
+    return folds if is_by_hash else None
 
 
 def sum_ranges(

@@ -91,11 +91,8 @@ def describe_estimate(solved: solve.SelectedSolution) -> Summary | None:
             ),
             "r2": np.where(variance > 0, 1 - errors / variance, np.nan),
         }
-    folds = table.folds
-    if isinstance(folds, folding.TuningFolds):
-        folds = folds.base  # the folds of the rows that tune nothing
     # all other folds are of groups or times
-    if not isinstance(folds, folding.HashFolds):
+    if not isinstance(folding.without_tuning_rows(table.folds), folding.HashFolds):
         figures["random_rmse"] = np.sqrt(variance * solved.gcv_share)
     estimate = {
         name: [value if math.isfinite(value) else None for value in values.tolist()]

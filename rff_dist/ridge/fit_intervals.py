@@ -83,7 +83,6 @@ def _leaves_single_rows_out(folds: folding.Folds, prepared: PreparedDataset) -> 
     be left out as well as a fold of them; folds of groups or times stay together. A row
     with a frequency weight stands for several rows, so it is no single one.
     """
-    base = folds.base if isinstance(folds, folding.TuningFolds) else folds
     has_few_rows = prepared.dataset.n_samples <= EXACT_ROWS
-    is_by_row = isinstance(base, folding.HashFolds)
+    is_by_row = isinstance(folding.without_tuning_rows(folds), folding.HashFolds)
     return has_few_rows and is_by_row and not prepared.frequency_weights
