@@ -21,7 +21,7 @@ def require_numbers(name: str, values: np.ndarray) -> None:
         )
 
 
-def warn_of_long_integers(name: str, column: object = None) -> None:
+def warn_of_long_integers(name: str, column: object) -> None:
     """Warn of integers of which float64 makes several equal."""
     place = "" if column is None else f" in column {column!r}"
     warn(

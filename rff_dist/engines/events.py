@@ -315,7 +315,7 @@ def announce_pass(
     observers: Observers,
     label: str,
     blocks: Sequence[Block],
-    about: Callable[[], dict[str, Any]] = dict,
+    about: Callable[[], dict[str, Any]],
 ) -> Iterator[Announcer]:
     """Announce the start and the end of a pass, and trace it.
 

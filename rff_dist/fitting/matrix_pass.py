@@ -22,8 +22,8 @@ def check_matrix_pass(
     feature_map: maps.FeatureMap,
     *,
     engine: protocol.Engine,
-    n_targets: int = 0,
-    n_matrices: int = 1,
+    n_targets: int,
+    n_matrices: int,
 ) -> None:
     """Refuse a pass that carries D × D matrices if memory is too small.
 

@@ -321,7 +321,7 @@ def plan_readings(
     *,
     engine: protocol.Engine,
     n_folds: int,
-    features: str | nystrom.Nystrom = "fourier",
+    features: str | nystrom.Nystrom,
 ) -> tuple[int, int]:
     """Divide feature maps among as few readings of the data as memory allows.
 

@@ -121,7 +121,7 @@ def write_output[S](
     engine: Engine,
     label: str = "predict",
     attributes: Facts,
-    overwrite: bool = False,
+    overwrite: bool,
     publish: bool = True,
 ) -> outputs.StagedOutput:
     """Apply a function to each block's rows, and write the results to a new output.

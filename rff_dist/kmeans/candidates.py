@@ -232,7 +232,7 @@ def exchange_centres(
 
 
 def improve_centres(
-    points: FloatArray, weights: FloatArray, centres: FloatArray, *, max_iter: int = 20
+    points: FloatArray, weights: FloatArray, centres: FloatArray, *, max_iter: int
 ) -> FloatArray:
     """Move centres as `sklearn.cluster.KMeans` does, on weighted points in memory; but
     a centre without points stays where it is.

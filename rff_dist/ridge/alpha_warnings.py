@@ -51,7 +51,7 @@ NEGLIGIBLE_ROUNDING = 5e-4  # deviations of the targets
 
 
 def warn_of_alpha(
-    solved: SelectedSolution, *, cancelling: float = 0.0, classes: bool = False
+    solved: SelectedSolution, *, cancelling: float, classes: bool
 ) -> None:
     """Warn if alpha was chosen by errors that may not hold for new rows.
 

@@ -178,7 +178,7 @@ class _FirstRound:
         candidates: Sequence[Candidate],
         sample: samples.FoldSample,
         *,
-        at_least: int = 0,
+        at_least: int,
     ) -> list[_Trial]:
         """Cross-validate candidates, one per core at a time, while there is time."""
         trials: list[_Trial] = []

@@ -142,7 +142,7 @@ def _plan_pass(
     model: RidgeModel,
     *,
     std: bool = False,
-    coverage: float | None = None,
+    coverage: float | None,
     engine: Engine,
 ) -> _PredictingPass:
     """Check that the model can make the wanted arrays; return the workers' state."""

@@ -98,10 +98,10 @@ def solve_folds(
     statistics: fold_statistics.FoldStatistics,
     feature_map: FeatureMap,
     penalty: options.Penalty,
-    n_components: Sequence[int] = (),
+    n_components: Sequence[int],
     *,
-    table: CrossValidation | None = None,
-    rows: blocks.Rows | None = None,
+    table: CrossValidation | None,
+    rows: blocks.Rows | None,
 ) -> tuple[FeatureMap, RidgeStatistics, SelectedSolution]:
     """Choose alpha and the number of components by folds, and solve on all rows.
 

@@ -117,8 +117,8 @@ def append_batches(
     change: Callable[[Facts], Facts | None] = lambda _: {},
     names: ColumnNames = (None, None),
     observer: writing.Progress | None = None,
-    message: str | None = None,
-    id_check: IdCheck | None = None,
+    message: str | None,
+    id_check: IdCheck | None,
 ) -> ChangeResult:
     """Write batches after the existing rows, and commit them.
 

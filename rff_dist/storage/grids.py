@@ -205,10 +205,10 @@ def _dims(array: ZarrArray) -> Any:
 def open_grid(
     group: StoredGroup,
     inputs: Sequence[str],
-    target: str | Sequence[str] | None = None,
-    weight: str | None = None,
+    target: str | Sequence[str] | None,
+    weight: str | None,
     *,
-    missing_chunks: str = "error",
+    missing_chunks: str,
 ) -> GridDataset:
     """Open variables of a group as a dataset whose rows are cells.
 
@@ -406,8 +406,8 @@ def create_grid_output(
     dataset: GridDataset,
     layout: Layout,
     *,
-    overwrite: bool = False,
-    staged: Location | None = None,
+    overwrite: bool,
+    staged: Location | None,
 ) -> GridOutput:
     """Begin variables with the dimensions, coordinates and chunks of a dataset."""
     variables = [column.variable for column in dataset.inputs]

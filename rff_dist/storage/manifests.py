@@ -221,9 +221,7 @@ class Header:
         return None
 
 
-def parse_header(
-    content: bytes, *, label: str, allows_text: bool = False
-) -> Header | None:
+def parse_header(content: bytes, *, label: str, allows_text: bool) -> Header | None:
     """Parse and check an array's metadata; return None for those of a group.
 
     Errors call the array `label`. Raises StorageError for metadata that cannot be read,

@@ -177,7 +177,7 @@ def is_empty(location: Location) -> bool:
 
 
 def open_snapshot(
-    location: Location, version: str | None = None
+    location: Location, version: str | None
 ) -> tuple[Store, str, str | None]:
     """Return a snapshot's store for reading, its id, and the digest of all rows, which
     its manifest must have too; None if another program wrote the snapshot.

@@ -165,7 +165,7 @@ def write_dataset(
     )
 
 
-def choose_chunk_rows(row_bytes: int, n_samples: int | None = None) -> int:
+def choose_chunk_rows(row_bytes: int, n_samples: int | None) -> int:
     """Choose the rows of a chunk from the bytes of a row of X and the rows in all: a
     power of two, at most 16 MiB and 65,536 rows.
 

@@ -158,7 +158,7 @@ def identify(file: File, path: Path) -> Provenance:
 
 
 def find_files(
-    sources: PathLike | Sequence[PathLike], *, may_be_none: bool = False
+    sources: PathLike | Sequence[PathLike], *, may_be_none: bool
 ) -> Sequence[File | Lake]:
     """Find files by their paths, URLs, folders and patterns, each once, in the order of
     `sources`.
@@ -421,7 +421,7 @@ def _kind_by_content(path: Path) -> str:
 
 
 def open_table(
-    file: File, path: Path, reading: CsvOptions, folder_values: Mapping[str, Any] = {}
+    file: File, path: Path, reading: CsvOptions, folder_values: Mapping[str, Any]
 ) -> RawTable:
     """Open a file as a table, from a local path; its rows are not read yet.
 
