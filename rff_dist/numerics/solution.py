@@ -6,8 +6,9 @@ coefficients would hide that alpha was below the rounding error of the sums.
 
 Z are the features, a row per sample; Y the targets. Z'Z is the *Gram*, Z'Y are the
 *moments*. The *floor* is the size below which eigenvalues of the Gram, and alphas, are
-lost in rounding. The residual, of w: total − 2w'moments + w'·Gram·w, where total is the
-targets' sum of squares. If an intercept is fitted, these sums are about the means.
+lost in rounding. The *residual* of coefficients w is total − 2w'moments + w'·Gram·w, in
+which total is the targets' sum of squares. If an intercept is fitted, these sums are
+about the means.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol
 
 import numpy as np
 import scipy
@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike
 from rff_dist.errors import InvalidParameterError, SolveError
 from rff_dist.typing import EPS, FloatArray, frozen
 
-_STRIP_ROWS = 64  # rows of a Gram that are worked on at a time, to fit the cache
+_STRIP_ROWS = 64  # rows of two Grams that are subtracted at a time, to fit the cache
+_CHECKED_ROWS = 512  # rows of a Gram that are checked at a time, since np.triu copies
 
 
 class SolveStatus(StrEnum):
@@ -108,24 +109,16 @@ class RidgeSolution:
     status: SolveStatus
 
 
-class TargetSummary(Protocol):
-    """Means and sums of squares that a ridge system has, with a Gram or without.
+@frozen(kw_only=True)
+class TargetSummary:
+    """Means and sums of squares that a ridge system has, with a Gram or without."""
 
-    `EquationFacts` store them; `gram_products.GramOperator`, for conjugate gradients,
-    computes them from sums.
-    """
-
-    @property
-    def total_sum_of_squares(self) -> FloatArray:
-        """Sum of squares of each (centred) target, shape (n_targets,)."""
-
-    @property
-    def feature_means(self) -> FloatArray:
-        """z̄, shape (n_components,)."""
-
-    @property
-    def target_means(self) -> FloatArray:
-        """ȳ, shape (n_targets,)."""
+    #: Sum of squares of each (centred) target, of shape (n_targets,).
+    total_sum_of_squares: FloatArray
+    #: z̄, of shape (n_components,); zero without an intercept.
+    feature_means: FloatArray
+    #: ȳ, of shape (n_targets,); zero without an intercept.
+    target_means: FloatArray
 
 
 def make_solution(
@@ -189,49 +182,6 @@ def rss_error_bound(
     return 3.0 * floor * squared_norm + 4.0 * n_components * EPS * total_sum_of_squares
 
 
-def check_equations(equations: NormalEquations) -> None:
-    """Refuse shapes that do not fit together, and values that are not finite.
-
-    Only the upper triangle of the Gram is read, a strip of rows at a time.
-
-    Raises SolveError if shapes disagree, or the Gram or the moments hold NaN or
-    infinity.
-    """
-    gram = equations.gram
-    moments = equations.moments
-    if (
-        gram.ndim != 2
-        or gram.shape[0] != gram.shape[1]
-        or moments.ndim != 2
-        or len(moments) != len(gram)
-    ):
-        raise SolveError(
-            f"normal equations do not fit together: gram has shape {gram.shape},"
-            f" moments {moments.shape}; expected (n_components, n_components) and"
-            " (n_components, n_targets)"
-        )
-    if 0 in moments.shape:
-        raise SolveError(
-            f"nothing to solve: moments have shape {moments.shape}; expected at least"
-            " (1, 1)"
-        )
-    # a strip at a time, since np.triu copies
-    for start in range(0, len(gram), 512):
-        strip = np.triu(gram[start : start + 512, start:])
-        if not np.isfinite(strip).all():
-            row, column = np.argwhere(~np.isfinite(strip))[0] + start
-            raise SolveError(
-                f"gram[{row}, {column}] is {gram[row, column]}; expected finite"
-                " numbers. Look for NaN or infinity in the rows that were summed"
-            )
-    for name in ("moments", "total_sum_of_squares", "feature_means", "target_means"):
-        if not np.isfinite(getattr(equations, name)).all():
-            raise SolveError(
-                f"{name} of the normal equations hold NaN or infinity; expected finite"
-                " numbers"
-            )
-
-
 def check_alpha(alpha: ArrayLike, n_targets: int) -> FloatArray:
     """Return one penalty per target.
 
@@ -277,15 +227,9 @@ def norm_growth(
 
 
 @frozen(kw_only=True)
-class EquationFacts:
+class EquationFacts(TargetSummary):
     """What normal equations and their spectrum have in common."""
 
-    #: Sum of squares of each (centred) target, of shape (n_targets,).
-    total_sum_of_squares: FloatArray
-    #: z̄, of shape (n_components,); zero without an intercept.
-    feature_means: FloatArray
-    #: ȳ, of shape (n_targets,); zero without an intercept.
-    target_means: FloatArray
     #: Observations; see `RidgeStatistics.n_observations`.
     n_samples: int
     #: Sum of the rows' weights; over `n_samples` it is the mean weight of an
@@ -339,17 +283,17 @@ class NormalEquations(EquationFacts):
         feature_gap = ratio * (part.feature_means - self.feature_means)
         target_gap = ratio * (part.target_means - self.target_means)
         # w₁w₂/(w₁ + w₂) of both groups' weights: the factor of the term of rank one
-        between = part.sum_of_weights / ratio
+        factor = part.sum_of_weights / ratio
         gram = np.empty_like(self.gram)
         for start in range(0, len(gram), _STRIP_ROWS):
             rows = slice(start, start + _STRIP_ROWS)
             np.subtract(self.gram[rows], part.gram[rows], out=gram[rows])
             if self.fit_intercept:
-                gram[rows] -= np.outer(between * feature_gap[rows], feature_gap)
+                gram[rows] -= np.outer(factor * feature_gap[rows], feature_gap)
         squares = self.total_sum_of_squares - part.total_sum_of_squares
-        squares -= between * target_gap**2
+        squares -= factor * target_gap**2
         moments = self.moments - part.moments
-        moments -= between * np.outer(feature_gap, target_gap)
+        moments -= factor * np.outer(feature_gap, target_gap)
         return NormalEquations(
             gram=gram,
             moments=moments,
@@ -362,3 +306,45 @@ class NormalEquations(EquationFacts):
             # the roundings of both are independent, so they add in squares
             gram_error=math.hypot(self.gram_error, part.gram_error),
         )
+
+
+def check_equations(equations: NormalEquations) -> None:
+    """Refuse shapes that do not fit together, and values that are not finite.
+
+    Only the upper triangle of the Gram is read.
+
+    Raises SolveError if shapes disagree, or the Gram or the moments hold NaN or
+    infinity.
+    """
+    gram = equations.gram
+    moments = equations.moments
+    if (
+        gram.ndim != 2
+        or gram.shape[0] != gram.shape[1]
+        or moments.ndim != 2
+        or len(moments) != len(gram)
+    ):
+        raise SolveError(
+            f"normal equations do not fit together: gram has shape {gram.shape},"
+            f" moments {moments.shape}; expected (n_components, n_components) and"
+            " (n_components, n_targets)"
+        )
+    if 0 in moments.shape:
+        raise SolveError(
+            f"nothing to solve: moments have shape {moments.shape}; expected at least"
+            " (1, 1)"
+        )
+    for start in range(0, len(gram), _CHECKED_ROWS):
+        strip = np.triu(gram[start : start + _CHECKED_ROWS, start:])
+        if not np.isfinite(strip).all():
+            row, column = np.argwhere(~np.isfinite(strip))[0] + start
+            raise SolveError(
+                f"gram[{row}, {column}] is {gram[row, column]}; expected finite"
+                " numbers. Look for NaN or infinity in the rows that were summed"
+            )
+    for name in ("moments", "total_sum_of_squares", "feature_means", "target_means"):
+        if not np.isfinite(getattr(equations, name)).all():
+            raise SolveError(
+                f"{name} of the normal equations hold NaN or infinity; expected finite"
+                " numbers"
+            )

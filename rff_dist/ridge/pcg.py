@@ -127,7 +127,7 @@ def solve_pcg(
         prepared.moments, operator.sums.targets, operator.accumulation.spec
     )
     right_sides = operator.moments  # Z'y of each target
-    total = operator.total_sum_of_squares
+    total = operator.summary.total_sum_of_squares
     penalties = check_alpha(alpha, right_sides.shape[1])
     start = None
     if path is None:
@@ -165,7 +165,7 @@ def solve_pcg(
     else:
         status = SolveStatus.NOT_CONVERGED
     solution = make_solution(
-        operator,
+        operator.summary,
         w,
         penalties,
         rss=rss,
@@ -228,7 +228,7 @@ def validate_alphas(
             prepared, operator, float(grid[0]), CHOICE_TOLERANCE
         )
     n_targets = operator.moments.shape[1]
-    total = operator.total_sum_of_squares
+    total = operator.summary.total_sum_of_squares
     # columns in the order of (alpha, target), as the table's last two axes
     penalties = np.repeat(grid, n_targets)
     target_of_column = np.tile(np.arange(n_targets), len(grid))

@@ -23,6 +23,7 @@ from rff_dist.engines import protocol
 from rff_dist.errors import StatisticsError
 from rff_dist.features import maps
 from rff_dist.numerics import exact_sums, machine
+from rff_dist.numerics.solution import TargetSummary
 from rff_dist.statistics import accumulate, reading, row_passes, specs, target_moments
 from rff_dist.typing import EPS, Float32Array, FloatArray, IntArray, frozen
 
@@ -303,17 +304,18 @@ class GramOperator:
             return np.zeros(len(sums))
         return np.asarray(sums / self.targets.weight)
 
-    @property
-    def feature_means(self) -> FloatArray:
-        """z̄, shape (n_components,); zero if not centred."""
-        return sums_of_z(self.raw_means[:, np.newaxis], self.feature_map)[:, 0]
-
-    @property
-    def target_means(self) -> FloatArray:
-        """ȳ, shape (n_targets,); zero if not centred."""
-        if not self.centred:
-            return np.zeros(len(self.targets.offsets))
-        return self.targets.means
+    @cached_property
+    def summary(self) -> TargetSummary:
+        """The means, and the targets' sums of squares, that a solution needs."""
+        target_means = np.zeros(len(self.targets.offsets))
+        if self.centred:
+            target_means = self.targets.means
+        means = sums_of_z(self.raw_means[:, np.newaxis], self.feature_map)
+        return TargetSummary(
+            total_sum_of_squares=self.targets.sums_of_squares(centred=self.centred),
+            feature_means=means[:, 0],
+            target_means=target_means,
+        )
 
     @property
     def moments(self) -> FloatArray:
@@ -324,11 +326,6 @@ class GramOperator:
         targets = self.targets
         shift = -targets.shifts if self.centred else targets.offsets
         return sums_of_z(cross[:, :-1] + cross[:, -1:] * shift, self.feature_map)
-
-    @property
-    def total_sum_of_squares(self) -> FloatArray:
-        """Sum of squares of each target, about its mean if centred."""
-        return self.targets.sums_of_squares(centred=self.centred)
 
     @cached_property
     def rounding_error(self) -> float:
@@ -362,7 +359,7 @@ class GramOperator:
         """
         assert self.split is not None
         raw = self.feature_map.raw_coefficients(coefficients)
-        intercept = self.target_means[targets] - self.raw_means @ raw
+        intercept = self.summary.target_means[targets] - self.raw_means @ raw
         product, errors = self._run(
             columns, Validation(raw, intercept, targets), "iterate"
         )
