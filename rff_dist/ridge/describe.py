@@ -140,16 +140,6 @@ def describe_candidate(
     }
 
 
-def describe_round(
-    name: str,
-    n_samples: int,
-    results: Sequence[tuple[maps.FeatureMap, solve.SelectedSolution]],
-) -> list[CandidateResult]:
-    """Return the facts of candidates that were compared in the same round."""
-    shared = {"round": name, "n_samples": n_samples}
-    return [{**shared, **describe_candidate(*result)} for result in results]
-
-
 def describe_features(feature_map: maps.FeatureMap) -> CandidateResult:
     """Return the facts that define a candidate.
 

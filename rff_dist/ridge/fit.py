@@ -555,9 +555,11 @@ def _results_of(
     results = finalists.results
     if not results or result.parts is None:
         return results
-    final = describe.describe_round(
-        "final", prepared.dataset.n_samples, result.compared
-    )
+    shared = {"round": "final", "n_samples": prepared.dataset.n_samples}
+    final = [
+        {**shared, **describe.describe_candidate(*trained)}
+        for trained in result.compared
+    ]
     results = [*final, *results]
     prepared.say("choose", str(describe.choice_words(results)))
     return results

@@ -265,7 +265,10 @@ def other_snapshots(location: Location) -> list[Snapshot]:
     """Return all snapshots that can be read, except the current one."""
     current = find_snapshot(location)
     with icechunk_errors(f"the history of {location} cannot be read"):
-        heads = _heads(open_repository(location))
+        repository = open_repository(location)
+        branches = map(repository.lookup_branch, sorted(repository.list_branches()))
+        tags = map(repository.lookup_tag, sorted(repository.list_tags()))
+        heads = [*branches, *tags]
     snapshots = {}
     for head in heads:
         for snapshot in read_history(location, head):
@@ -471,12 +474,6 @@ def _damaged(location: Location, what: str) -> IntegrityError:
 
 
 # -- histories
-
-
-def _heads(repository: Repository) -> list[str]:
-    """Return the ids of the snapshots that branches and tags name."""
-    branches = map(repository.lookup_branch, sorted(repository.list_branches()))
-    return [*branches, *map(repository.lookup_tag, sorted(repository.list_tags()))]
 
 
 def _ancestry(repository: Repository, head: str | None = None) -> Iterator[Any]:

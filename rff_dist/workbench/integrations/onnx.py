@@ -9,7 +9,7 @@ numbers where the package does, so predictions differ only by rounding.
 
 import json
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import partial, partialmethod, reduce
 from itertools import accumulate
 from operator import add, mul
 from pathlib import Path
@@ -125,20 +125,11 @@ class _Value:
     def apply(self, operator: str, *others: Any, **attributes: Any) -> "_Value":
         return self.graph.add(operator, self, *others, **attributes)
 
-    def __add__(self, other: Any) -> "_Value":
-        return self.apply("Add", other)
-
-    def __sub__(self, other: Any) -> "_Value":
-        return self.apply("Sub", other)
-
-    def __mul__(self, other: Any) -> "_Value":
-        return self.apply("Mul", other)
-
-    def __truediv__(self, other: Any) -> "_Value":
-        return self.apply("Div", other)
-
-    def __matmul__(self, other: Any) -> "_Value":
-        return self.apply("MatMul", other)
+    __add__ = partialmethod(apply, "Add")
+    __sub__ = partialmethod(apply, "Sub")
+    __mul__ = partialmethod(apply, "Mul")
+    __truediv__ = partialmethod(apply, "Div")
+    __matmul__ = partialmethod(apply, "MatMul")
 
     def take_from(self, values: np.ndarray) -> "_Value":
         """Return the entries of an array at these places."""
@@ -147,6 +138,12 @@ class _Value:
     def joined(self, *others: "_Value") -> "_Value":
         """Put columns next to each other."""
         return self.apply("Concat", *others, axis=1) if others else self
+
+    def is_known(self, n_levels: float) -> "_Value":
+        """Return whether codes are of known levels: 0 to `n_levels` − 1."""
+        return self.apply("GreaterOrEqual", 0.0).apply(
+            "And", self.apply("Less", n_levels)
+        )
 
     def sum(self, axis: int, *, keepdims: int = 0) -> "_Value":
         return self.apply("ReduceSum", [axis], keepdims=keepdims)
@@ -250,9 +247,7 @@ def _features(part: Summary, x: _Value, exported: write.ExportedModel) -> _Value
     for column, names in exported.facts["levels"]:
         unknown = float(len(names))
         code = x.apply("Gather", column, axis=1)
-        is_known = code.apply("GreaterOrEqual", 0.0)
-        is_known = is_known.apply("And", code.apply("Less", unknown))
-        place = where(is_known, code, unknown).cast("INT64")
+        place = where(code.is_known(unknown), code, unknown).cast("INT64")
         table = inner[line : line + len(names) + 1]
         angles += place.take_from(table)
         line += len(names) + 1
@@ -287,9 +282,8 @@ def _mean_kernel(
     (column, names), *others = levels
     others_only = np.arange(centres.shape[1]) != column
     code = x.apply("Gather", [column], axis=1)
-    is_known = code.apply("GreaterOrEqual", 0.0)
-    is_known = is_known.apply("And", code.apply("Less", float(len(names))))
-    share = (is_known.cast("DOUBLE") - 1.0) * (-1.0 / max(1, len(names)))
+    is_known = code.is_known(float(len(names))).cast("DOUBLE")
+    share = (is_known - 1.0) * (-1.0 / max(1, len(names)))
     apart = _mean_kernel(kernel, x, centres, others)
     alike = _mean_kernel(kernel, x * (others_only * 1.0), centres * others_only, others)
     return apart + (alike - apart) * share

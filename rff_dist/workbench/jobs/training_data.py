@@ -79,16 +79,14 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
 
     rows = _grouped(job.folds, dataset, group_by)
     # Groups are folds already, and only data to train on are cut into folds.
-    if group_by is None and url == job.source.data and _is_cross_validated(job.fit):
+    may_be_cut = group_by is None and url == job.source.data
+    has_folds = job.fit.candidates or fold_choices.needs_folds(job.fit.options)
+    if may_be_cut and has_folds:
         by_time = fold_by_time(dataset, job.folds.n_folds)
         if by_time is not None:
             rows_cut_by_time, folds = by_time
             return fits.JobData(rows_cut_by_time, labels, folds)
     return fits.JobData(rows, labels)
-
-
-def _is_cross_validated(fit: fits.Fit) -> bool:
-    return bool(fit.candidates) or fold_choices.needs_folds(fit.options)
 
 
 def _grouped(
